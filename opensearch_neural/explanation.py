@@ -1,4 +1,4 @@
-"""Why a hit has its score: what each token of the query, each word of BM25 and the codes add to it.
+"""Why a hit has its score: what each token of the query, each word of BM25, the codes and the vector add to it.
 
     answer = client.search(index="docs", body=queries.explained(body))
     for share in shares(answer["hits"]["hits"][0]["_explanation"]): …
@@ -21,13 +21,15 @@ from opensearch_neural.queries import DOT_ALIAS, Body, Clause
 if TYPE_CHECKING:
     from opensearch_neural.oracle import Float32s
 
-ScoreSource = Literal["bm25", "sparse", "codes", "other"]
+ScoreSource = Literal["bm25", "sparse", "codes", "dense", "other"]
 TOLERANCE = 1e-4
 """The share by which a score may differ from the sum of its parts: each phase of a search rounds to float32."""
 LOST = 2.0**-24
 """Which share of a sum is lost in float32's rounding: what a score counts that a later one replaced (`queries.REPLACED`)."""
 CODES = "[codes]"
 """The name of the share of a document's codes, which includes the query's constant offset."""
+VECTOR = "[vector]"
+"""The name of the share of a document's vector (`queries.dense_rescore`)."""
 ROWS = "[all tokens]"
 """The name of the share of a row of the forward index (`queries.explained` lists its tokens one by one)."""
 
@@ -88,8 +90,10 @@ def shares(explanation: Mapping[str, Any]) -> list[Share]:
         elif match := _TERM.match(description):
             add(Share("bm25", _word(match["term"]), score))
         elif description.startswith("script score function"):
-            rows = forward_index.SCRIPT.splitlines()[0] in description and "hashes" in description
-            add(Share("sparse", ROWS, score) if rows else Share("codes", CODES, score))
+            add(_of_script(description, score))
+        elif description.startswith("Boosted score"):
+            boost, boosted = details
+            visit(boosted, factor * boost["value"])
         elif match := _MAX.match(description):
             best, *others = sorted(details, key=lambda each: -each["value"])
             visit(best, factor)
@@ -104,6 +108,13 @@ def shares(explanation: Mapping[str, Any]) -> list[Share]:
 
     visit(explanation, 1.0)
     return sorted(by_name.values(), key=lambda share: (-share.score, share.source, share.token))
+
+
+def _of_script(description: str, score: float) -> Share:
+    if "knn_score" in description:
+        return Share("dense", VECTOR, score)
+    rows = forward_index.SCRIPT.splitlines()[0] in description and "hashes" in description
+    return Share("sparse", ROWS, score) if rows else Share("codes", CODES, score)
 
 
 def told_apart(explained: Iterable[Share], words: Collection[str]) -> list[Share]:

@@ -255,6 +255,7 @@ GROUPS = {
     ("sparse", True): "sparse, in the text",
     ("sparse", False): "sparse, added by the model",
     ("codes", None): "codes",
+    ("dense", None): "dense",
     ("other", None): "other",
 }
 """{(source of a share, whether its token is in the text): what it is called}"""

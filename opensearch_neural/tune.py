@@ -205,7 +205,7 @@ def body_of(engines: Engines, setting: Setting | None, text: str, size: int, ful
     if setting is None:
         return engines.body(full, text, size=size)
     if isinstance(setting, Cascade):
-        given = {name: getattr(setting, name) for name in ("rare", "window", "dense_window", "weight")}
+        given = {name: getattr(setting, name) for name in ("rare", "window", "dense_window", "weight", "first")}
         return engines.with_settings(**given).body("cascade", text, size=size)
     # As if it were stored, so that nothing of what is stored counts beside it.
     meta = replace(engines.meta, extra={**engines.meta.extra, KEYS[type(setting)]: setting.record})
@@ -237,23 +237,30 @@ def choose(
 
 
 def choose_cascade(
-    ask: Ask, engines: Engines, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0
+    ask: Ask,
+    engines: Engines,
+    tried: Sequence[Tried],
+    held_back: Questions,
+    keep: float,
+    *,
+    full: str = "sparse",
+    seed: int = 0,
 ) -> Chosen | None:
     """The fastest of the cascades that surely keep the share of the best one's quality. None if on the held-back queries it
-    is worse than all tokens, or the lower end of the interval does not keep the share.
+    is worse than the engine `full`, or the lower end of the interval does not keep the share.
 
-    `kept` is of all tokens' quality there.
+    `kept` is of the quality of `full` there.
     """
     cascades_ = [each for each in tried if each.setting is not None]
     best = max(cascades_, key=lambda each: each.quality)
     kept_by = [each for each in cascades_ if each is best or each.surely_keeps(keep, best, seed=seed)]
     chosen = min(kept_by, key=lambda each: each.ms)
     runs: list[Run] = [
-        {query: ask(body_of(engines, setting, text, PAGE))[0] for query, text in held_back.texts.items()}
+        {query: ask(body_of(engines, setting, text, PAGE, full))[0] for query, text in held_back.texts.items()}
         for setting in (None, chosen.setting)
     ]
-    full, ours = (held_back.quality(run, {}) for run in runs)
-    kept, low, high = share(ours, full, seed=seed)
+    theirs, ours = (held_back.quality(run, {}) for run in runs)
+    kept, low, high = share(ours, theirs, seed=seed)
     assert chosen.setting is not None
     keeps = kept >= 1 and low is not None and low >= keep
     return Chosen(chosen.setting, chosen, kept, low, high, 0) if keeps else None
@@ -314,15 +321,25 @@ def tried_and_chosen(
     """
     engines.body_of(engine)  # the encoders are loaded here, and shared by the copies that are made
     grid: Sequence[Setting] = settings()
-    if engine == "cascade":
-        model = engines.models.quantized
-        remembering = engines.models.holding(quantized=replace(model, dense=_Remembering(model.dense)))
-        engines = replace(engines, models=remembering)
-        grid = cascades(Cascade.of(engines))
     ask = asker(client, engines.index)
-    tried = try_with_a_bar(ask, engines, tuning, grid, passes=passes, seed=seed)
-    choosing = choose_cascade if engine == "cascade" else choose
-    return tried, choosing(ask, engines, tried, held_back, keep, seed=seed)
+    if engine != "cascade":
+        tried = try_with_a_bar(ask, engines, tuning, grid, passes=passes, seed=seed)
+        return tried, choose(ask, engines, tried, held_back, keep, seed=seed)
+    models = engines.models
+    if engines.meta.quantized:
+        remembering = models.holding(quantized=replace(models.quantized, dense=_Remembering(models.quantized.dense)))
+    else:
+        remembering = models.holding(dense=_Remembering(models.dense))
+    engines = replace(engines, models=remembering)
+    full = compared_with(engines)
+    grid = cascades(Cascade.of(engines))
+    tried = try_with_a_bar(ask, engines, tuning, grid, full=full, passes=passes, seed=seed)
+    return tried, choose_cascade(ask, engines, tried, held_back, keep, full=full, seed=seed)
+
+
+def compared_with(engines: Engines) -> str:
+    """The engine that a cascade must not be worse than: that of its first stages, which of high-idf-first is all tokens."""
+    return "bm25-sparse" if Cascade.of(engines).first == "bm25-sparse" else "sparse"
 
 
 def try_with_a_bar(

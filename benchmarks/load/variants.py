@@ -9,7 +9,8 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
     hits=yes            count all hits (track_total_hits), which keeps OpenSearch from skipping blocks
     rare=ratio:0.4      which tokens phase one searches (`queries.Rare`)
     window=50           hits of phase one that are rescored, in each shard
-    dense-window=50     cascade, jpq-rescore: hits that are rescored with their codes
+    dense-window=50     cascade, jpq-rescore: hits that are rescored with their codes, cascade: or vectors
+    first=bm25-sparse   cascade: the engine whose hits it scores further
     weight=0.03         cascade: how much the codes count; bm25-sparse: the model
     whole=yes           bm25-sparse: the sum of all documents, without a window
     keep=share:0.98     which tokens of the query are searched at all
@@ -30,6 +31,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from opensearch_neural.engines import ENGINES, Engines
+from opensearch_neural.engines.settings import First, parse_first
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.queries import Body, Rare, rare_tokens, searched_first
 
@@ -92,6 +94,7 @@ class Variant:
     keep: Rare | None = None
     window: int | None = None
     dense_window: int | None = None
+    first: First | None = None
     weight: float | None = None
     rescore: str | None = None
     form: str | None = None
@@ -152,6 +155,7 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "keep": (Rare.parse, "ratio:R, share:S or count:N"),
     "window": (_number(int, 1), "a whole number from 1"),
     "dense-window": (_number(int, 1), "a whole number from 1"),
+    "first": (parse_first, "bm25-sparse or high-idf-first"),
     "weight": (_number(float, 1e-9), "a number above 0"),
     "rescore": (_choice("all", "remaining"), "all or remaining"),
     "form": (_choice("plugin", "features"), "plugin or features"),
@@ -234,6 +238,7 @@ def with_options(variant: Variant, engines: Engines) -> Engines:
         "rescore_all": None if variant.rescore is None else variant.rescore == "all",
         "tokens": variant.keep,
         "dense_window": variant.dense_window,
+        "first": variant.first,
         "weight": variant.weight,
         "exact": variant.whole or None,
         "clauses": variant.form is not None or None,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -17,6 +17,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.headings import Headed
+from opensearch_neural.engines.settings import First
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Summary, data_facts
 from opensearch_neural.evaluation.tables import table
@@ -33,13 +34,13 @@ SHOWN_BELOW = 0.1
 
 NOTHING_CHOSEN = {
     "high-idf-first": "no setting surely keeps {keep:.1%} of {measure} and is faster than all tokens; nothing was stored",
-    "cascade": "the best cascade may be worse than all tokens on the held-back queries, by {measure}; nothing was stored",
+    "cascade": "the best cascade may be worse than {full} on the held-back queries, by {measure}; nothing was stored",
     "bm25-sparse": "no weight is surely better than BM25, nor than the default weight, by {measure}; nothing was stored",
 }
 """{engine: the message if no setting is chosen}"""
 
 
-@click.command(cls=Headed, first="index engine data queries keep dry-run json")
+@click.command(cls=Headed, first="index engine first data queries keep dry-run json")
 @click.option("--index", required=True, help="The index to tune; it must hold sparse vectors.")
 @click.option(
     "--engine",
@@ -47,6 +48,12 @@ NOTHING_CHOSEN = {
     default="high-idf-first",
     show_default=True,
     help="The engine to tune.",
+)
+@click.option(
+    "--first",
+    type=click.Choice(get_args(First)),
+    default=None,
+    help="With --engine cascade: the engine whose hits it scores further.  [default: as stored]",
 )
 @click.option("--data", type=click.Path(path_type=Path), default=None, help="Judged queries: a folder in BEIR layout.")
 @click.option(
@@ -77,6 +84,7 @@ def tune(
     connection: ConnectionSettings,
     index: str,
     engine: str,
+    first: First | None,
     data: Path | None,
     split: str,
     queries: Path | None,
@@ -94,7 +102,7 @@ def tune(
 ) -> None:
     """Find the fastest setting of high-IDF-first that keeps a share of the quality of all tokens, and store it.
 
-    With --engine cascade: the weight and window of its quantized stage, the fastest that keep a share of the best quality.
+    With --engine cascade: the weight and window of its last stage, the fastest that keep a share of the best quality.
     With --engine bm25-sparse: the weight whose gain over BM25 has the highest lower bound, cross-validated, and the smallest
     window that keeps a share of it; without --data, on known items made from the corpus.
     The setting is stored in the index, where `osn search`, `osn eval` and `opensearch_neural.engines` find it. Quality is
@@ -109,10 +117,12 @@ def tune(
     """
     from opensearch_neural.corpus.judgements import BeirData, read_queries
     from opensearch_neural.engines import open_engines
-    from opensearch_neural.tune import Questions, halves, store, tried_and_chosen
+    from opensearch_neural.tune import Questions, compared_with, halves, store, tried_and_chosen
     from opensearch_neural.tune_weighted_sum import known_questions, sums_tried_and_chosen
 
     of_sum = engine == "bm25-sparse"
+    if first is not None and engine != "cascade":
+        raise InputError("--first is a setting of the cascade", "give --engine cascade too")
     if data is None and engine == "cascade":
         raise InputError("tuning a cascade needs judgements", "give --data, a folder in BEIR layout")
     if queries is not None and (data is not None or of_sum):
@@ -127,7 +137,7 @@ def tune(
     if report is not None:
         import_module("opensearch_neural.ui.tune_report")  # a missing extra fails now, not after hours of work
     client = connect(settings=connection)
-    engines = open_engines(client, index, sparse=sparse, dense=dense, pq=pq, backend=backend)
+    engines = open_engines(client, index, sparse=sparse, dense=dense, pq=pq, backend=backend, first=first)
     if data is not None:
         beir = BeirData.load(data, split)
         questions = Questions(beir.queries, beir.qrels)
@@ -147,7 +157,8 @@ def tune(
         tried, chosen = tried_and_chosen(client, engines, engine, tuning, held_back, keep, passes=passes, seed=seed)
     if chosen is not None and not dry_run:
         store(client, index, chosen, keep=keep, measure=measure, queries=len(held_back.texts))
-    full = "BM25" if of_sum else "all tokens"
+    of_cascade = engine == "cascade" and compared_with(engines) == "bm25-sparse"
+    full = "BM25" if of_sum else "bm25-sparse" if of_cascade else "all tokens"
     confirming = f"{len(held_back.texts)} {'cross-validated' if of_sum else 'held-back'}"
     told = choice_told(tried, chosen, engine, full=full, measure=measure, keep=keep, of=confirming)
     if chosen is not None:
@@ -189,7 +200,7 @@ def choice_told(
 ) -> str:
     """The chosen setting in words. of: the queries that confirmed it, such as "40 held-back"."""
     if chosen is None:
-        return NOTHING_CHOSEN[engine].format(keep=keep, measure=measure)
+        return NOTHING_CHOSEN[engine].format(keep=keep, measure=measure, full=full)
     interval = f" [{chosen.low:.1%}, {chosen.high:.1%}]" if chosen.low is not None and chosen.high is not None else ""
     over = f" ({chosen.passed_over} faster settings did not keep it there)" if chosen.passed_over else ""
     return (

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import multi_vector, queries
 from opensearch_neural.engines.engine import Engine, Missing, Page, gone
 from opensearch_neural.engines.options import CLAUSES, RARE, Option, positive, whole_number
-from opensearch_neural.engines.settings import Cascade
-from opensearch_neural.engines.sparse import Sparse
+from opensearch_neural.engines.settings import Cascade, WeightedSum, parse_first
+from opensearch_neural.engines.sparse import Bm25Sparse, Sparse
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.mapping import to_bytes
 from opensearch_neural.index.models import IndexPart
@@ -109,31 +110,57 @@ class Faiss(Engine):
 
 class CascadeEngine(Sparse):
     name = "cascade"
-    finds = "high-idf-first, the best of these rescored with their codes too"
+    finds = "bm25-sparse or high-idf-first, the best of these rescored with their codes, else their vectors"
     options = (
+        Option("first", parse_first, "bm25-sparse or high-idf-first.", "as tuned, else high-idf-first"),
         RARE,
         Option("window", whole_number, "hits of each shard rescored with all tokens.", "as tuned, else 100"),
-        Option("dense_window", whole_number, "hits of each shard rescored with their codes.", "as tuned, else 50"),
-        Option("weight", positive, "of the codes' scores, a share of the tokens' weights.", "as tuned, else 0.025"),
+        Option("dense_window", whole_number, "hits of each shard rescored with codes or vectors.", "as tuned, else 50"),
+        Option("weight", positive, "of the codes or vectors, a share of the tokens' weights.", "as tuned, else 0.025"),
         CLAUSES,
     )
 
     def needs(self) -> tuple[IndexPart, ...]:
-        return ("sparse", "quantized")
+        held = self.opened.meta
+        return ("sparse", "dense" if held.dense and not held.quantized else "quantized")
+
+    def load(self) -> None:
+        super().load()
+        if Cascade.of(self.opened).first == "bm25-sparse":
+            Bm25Sparse(self.opened).load()
 
     def body(self, text: str, page: Page) -> Body:
         how = Cascade.of(self.opened)
-        tokens, table = self.tokens(text), look_up_table(self.opened.models, text)
-        return queries.cascade(
-            tokens,
-            table,
-            rare=how.rare,
-            window=how.window,
-            dense_window=how.dense_window,
-            weight=how.weight * (sum(tokens.values()) or 1.0) / (spread(table) or 1.0),
-            plugin=self.opened.plugin,
-            forward=self.opened.forward,
-            **page,
+        unit, window = sum(self.tokens(text).values()) or 1.0, max(how.window, how.dense_window)
+        if how.first == "bm25-sparse":
+            bm25_sparse = Bm25Sparse(self.opened)
+            first = bm25_sparse.summed(text, page, window, WeightedSum.stored(self.opened))
+            unit /= bm25_sparse.scale  # as large as BM25's scores are
+        else:
+            first = queries.high_idf_first(
+                self.tokens(text),
+                rare=how.rare,
+                window=window,
+                plugin=self.opened.plugin,
+                forward=self.opened.forward,
+                **page,
+            )
+        weight, window = how.weight * unit, how.dense_window
+        if self.opened.meta.quantized:
+            table = look_up_table(self.opened.models, text)
+            weight /= spread(table) or 1.0
+            return queries.quantized_rescore(first, table, window=window, weight=weight, first_weight=1.0)
+        vector, stored = dense_vector(self.opened.models, text), self.opened.models.dense_record
+        # Cosines to vectors in all directions have this standard deviation. Those of floats count half (`dense_rescore`).
+        deviation = 1 / sqrt(stored.dimension) * (1.0 if stored.type == "byte" else 0.5)
+        return queries.dense_rescore(
+            first,
+            vector,
+            window=window,
+            weight=weight / deviation,
+            first_weight=1.0,
+            field=stored.field_name,
+            nested=multi_vector.PATH if stored.vectors > 1 else None,
         )
 
 

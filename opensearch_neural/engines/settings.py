@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
 from opensearch_neural.engines.engine import Opened
 from opensearch_neural.errors import ModelError
@@ -25,6 +25,17 @@ WINDOW = 30
 FITTED = 100_000
 SUM_POWER, TWO_PHASES_POWER = 1 / 2, 1 / 4
 """Of the documents beyond, with which the window of bm25-sparse grows, and that of high-IDF-first."""
+
+
+First = Literal["bm25-sparse", "high-idf-first"]
+"""The engines whose hits the cascade scores further."""
+
+
+def parse_first(text: str) -> First:
+    """Raises ValueError for a name that is none of `First`."""
+    if text not in get_args(First):
+        raise ValueError(f"{text!r} is none of {', '.join(get_args(First))}")
+    return cast(First, text)
 
 
 def fitting_window(documents: int, power: float) -> int:
@@ -100,6 +111,12 @@ class WeightedSum:
             ) from None
         return replace(how, **opened.given("weight", "window", "tokens"))
 
+    @classmethod
+    def stored(cls, opened: Opened) -> WeightedSum:
+        """As the index stores it, else the default, but for the tokens that the caller chose: a stage of the cascade, whose
+        own settings have the same names."""
+        return cls.of(replace(opened, settings=opened.given("tokens")))
+
 
 @dataclass(frozen=True)
 class TwoPhases:
@@ -157,18 +174,21 @@ class Cascade:
     """
 
     rare: Rare = field(default_factory=Rare)
-    """Which tokens are searched first."""
+    """Which tokens high-idf-first searches first."""
     window: int = 100
     """Hits of each shard that are scored with all tokens."""
     dense_window: int = 50
-    """Hits of each shard that are scored with their codes."""
+    """Hits of each shard that are scored with their codes or vectors."""
     weight: float = 0.025
-    """How much a difference of inner products counts that is one standard deviation (`spread`) of the query's look-up table,
-    as a share of the query's token weights. So the same weight does for long and short queries, and for models whose inner
-    products are of another size."""
+    """How much a difference of inner products counts that is one standard deviation of them over documents (`spread` of the
+    query's look-up table), as a share of the query's token weights. So the same weight does for long and short queries, and
+    for models whose inner products are of another size."""
+    first: First = "high-idf-first"
+    """The engine whose hits are scored so."""
 
     def __str__(self) -> str:
-        return f"weight {self.weight:g}, windows {self.window} and {self.dense_window}, rare {self.rare}"
+        how = f", rare {self.rare}" if self.first == "high-idf-first" else ""
+        return f"{self.first} first, weight {self.weight:g}, windows {self.window} and {self.dense_window}{how}"
 
     def __post_init__(self) -> None:
         if self.window < 1 or self.dense_window < 1 or not self.weight > 0:
@@ -183,7 +203,12 @@ class Cascade:
     def parse(cls, record: Mapping[str, Any]) -> Cascade:
         """From `record`, perhaps with more in it. Raises KeyError, TypeError or ValueError for what is none."""
         return cls(
-            Rare.parse(record["rare"]), int(record["window"]), int(record["dense_window"]), float(record["weight"])
+            Rare.parse(record["rare"]),
+            int(record["window"]),
+            int(record["dense_window"]),
+            float(record["weight"]),
+            # Older records were all tuned so.
+            parse_first(record.get("first", "high-idf-first")),
         )
 
     @classmethod
@@ -198,4 +223,4 @@ class Cascade:
                 f"the index {opened.index!r} stores a setting of the cascade that cannot be read: {error}",
                 "`osn tune --engine cascade` stores a new one",
             ) from None
-        return replace(how, **opened.given("rare", "window", "dense_window", "weight"))
+        return replace(how, **opened.given("rare", "window", "dense_window", "weight", "first"))

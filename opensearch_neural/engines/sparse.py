@@ -144,7 +144,10 @@ class Bm25Sparse(Windowed):
         return WeightedSum.of(self.opened).window
 
     def within(self, text: str, page: Page, window: int | None) -> Body:
-        how = WeightedSum.of(self.opened)
+        return self.summed(text, page, window, WeightedSum.of(self.opened))
+
+    def summed(self, text: str, page: Page, window: int | None, how: WeightedSum) -> Body:
+        """The body with this window, and what else `how` says."""
         tokens, weight = self.tokens(text, how.tokens), how.weight / self.scale
         return queries.bm25_sparse(
             text, tokens, weight=weight, window=window, plugin=self.opened.plugin, forward=self.opened.forward, **page

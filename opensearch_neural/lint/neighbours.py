@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from opensearch_neural.lint.findings import Path
+from opensearch_neural.lint.findings import Path, Verdict
 from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.values import as_list, as_number, as_object, float32
 
@@ -14,8 +14,7 @@ MOST_NEIGHBOURS = 10_000
 
 
 def knn(request: LintedRequest, inner: Body, path: Path) -> None:
-    if request.capabilities and request.capabilities.knn_lucene is False and not request.capabilities.knn_faiss:
-        request.report_missing_plugin(path, "knn", "osn doctor shows what the cluster has")
+    without_plugin(request, path, "knn")
     for name, options in inner.items():
         where, options = (*path, name), as_object(options)
         if (type_ := request.type_of(name)) not in (None, "knn_vector"):
@@ -25,6 +24,22 @@ def knn(request: LintedRequest, inner: Body, path: Path) -> None:
         if isinstance(options.get("filter"), list):
             remedy = 'write {"bool": {"filter": […]}}'
             request.report("knn-filter", "rejected", (*where, "filter"), "knn takes one filter object, no list", remedy)
+
+
+def scored(request: LintedRequest, params: Body, path: Path) -> None:
+    """What `queries.dense_rescore` scores by: the k-NN plugin's script with these parameters."""
+    without_plugin(request, path, "the script knn_score")
+    where, name = (*path, "script", "params"), str(params.get("field"))
+    if (type_ := request.type_of(name)) not in (None, "knn_vector"):
+        # No document has a field that does not exist, so that none is scored.
+        outcome: Verdict = "rejected" if type_ else "bends"
+        request.report_wrong_field((*where, "field"), name, "knn_vector", outcome, type_)
+    check_vector(request, name, params.get("query_value"), (*where, "query_value"))
+
+
+def without_plugin(request: LintedRequest, path: Path, what: str) -> None:
+    if request.capabilities and request.capabilities.knn_lucene is False and not request.capabilities.knn_faiss:
+        request.report_missing_plugin(path, what, "osn doctor shows what the cluster has")
 
 
 def check_k(request: LintedRequest, options: Body, where: Path) -> None:

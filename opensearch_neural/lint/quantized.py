@@ -1,9 +1,10 @@
-"""The scripts of `queries`: those that score codes, and the one that reads rows of sparse weights."""
+"""The scripts of `queries`: those that score codes or vectors, and the one that reads rows of sparse weights."""
 
 from __future__ import annotations
 
 from opensearch_neural import forward_index
 from opensearch_neural.lint.findings import Path, Verdict
+from opensearch_neural.lint.neighbours import scored
 from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.values import as_object
 from opensearch_neural.look_up_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
@@ -31,6 +32,9 @@ def forward(request: LintedRequest, params: Body, path: Path) -> None:
 def script_score(request: LintedRequest, inner: Body, path: Path) -> None:
     """The scripts of `queries`; others are not looked into."""
     script = as_object(inner.get("script"))
+    if (script.get("lang"), script.get("source")) == ("knn", "knn_score"):
+        scored(request, as_object(script.get("params")), path)
+        return
     if script.get("source") == forward_index.SCRIPT:
         forward(request, as_object(script.get("params")), path)
         return

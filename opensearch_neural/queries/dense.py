@@ -1,4 +1,4 @@
-"""Bodies by vectors: nearest neighbours, quantized codes, and these beside other searches."""
+"""Bodies by vectors: nearest neighbours, quantized codes, rescoring with either, and these beside other searches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COLLAPSED_PASSAGES = 5
 
 MOST_HITS = 10_000
 
-CODES_WINDOW = 100
+RESCORE_WINDOW = 100
 
 # Hits that OpenSearch rescores where a stage names no window.
 RESCORED = 10
@@ -113,22 +113,7 @@ def quantized_rescore(
     Raises ValueError for a hybrid body, weights that put the best last, a window below 1 or wider than that of the stage
     before, and as `PackedTable.of` does.
     """
-    if "search_pipeline" in body:
-        raise ValueError("a hybrid query is rescored before its parts are fused: rescore a body without one")
-    if not weight > 0 or not first_weight >= 0:
-        raise ValueError(f"weight must be above 0 and first_weight not below, not {weight} and {first_weight}")
-    before = body.get("rescore", [])
-    stages = before if isinstance(before, list) else [before]
-    widest = stages[-1].get("window_size", RESCORED) if stages else None
-    if window is None:
-        window = min(CODES_WINDOW, widest or CODES_WINDOW)
-    if window < 1:
-        raise ValueError(f"window must be a whole number from 1, not {window}")
-    if widest is not None and window > widest:
-        raise ValueError(
-            f"window must be no wider than the {widest} hits of the stage before, not {window}: hits beyond those lack that"
-            " stage's part of the score"
-        )
+    rescored = _with_stage(body, _quantized(table, field, {"match_all": {}}), window, weight, first_weight)
     if "collapse" in body:
         script = _quantized(table, field, body["query"])
         script["script_score"]["script"] = {
@@ -140,15 +125,45 @@ def quantized_rescore(
             },
         }
         return {**body, "query": script}
-    stage = {
-        "window_size": window,
-        "query": {
-            "rescore_query": _quantized(table, field, {"match_all": {}}),
-            "query_weight": float(first_weight) or REPLACED,
-            "rescore_query_weight": float(weight),
-        },
-    }
-    return {**body, "rescore": [*stages, stage]}
+    return rescored
+
+
+def dense_rescore(
+    body: Body,
+    vector: Sequence[float] | NDArray[Any],
+    *,
+    window: int | None = None,
+    weight: float = 1.0,
+    first_weight: float = 0.0,
+    field: str = "dense",
+    nested: str | None = None,
+    space_type: Literal["cosinesimil", "innerproduct"] = "cosinesimil",
+) -> Body:
+    """A body of this module with one stage more: how near `vector` is to the vector of each hit, exactly, for the `window`
+    best hits of each shard. It needs the k-NN plugin.
+
+    vector: of the field's dimension; of whole numbers where the field holds bytes. nested: the path of the nested documents
+    in which `field` lies, of several vectors a document ("dense" with the field "dense.vector"): the nearest one counts.
+
+    A hit's score becomes first_weight · (score so far) + weight · nearness, where nearness is what the plugin's script
+    `knn_score` gives, which is never negative: with the cosine (1 + cosine) / 2, of vectors of bytes 1 + cosine; with an
+    inner product p ≥ 0 it is 1 + p, with others 1 / (1 − p). Hits without a vector get 0 of it.
+
+    window: as in `quantized_rescore`, as is all that is said there of pages.
+
+    A body with `collapse` gets no stage: everything that its query matches is scored so, window or not. Raises ValueError
+    for a hybrid body, weights that put the best last, and a window below 1 or wider than that of the stage before.
+    """
+    parameters = {"field": field, "query_value": numbers(vector), "space_type": space_type}
+    script = {"lang": "knn", "source": "knn_score", "params": parameters}
+    nearness: Clause = {"script_score": {"query": {"exists": {"field": field}}, "script": script}}
+    if nested is not None:
+        nearness = {"nested": {"path": nested, "query": nearness, "score_mode": "max"}}
+    rescored = _with_stage(body, nearness, window, weight, first_weight)
+    if "collapse" in body:
+        first = {"bool": {"must": [body["query"]], "boost": float(first_weight) or REPLACED}}
+        return {**body, "query": {"bool": {"must": [first], "should": [_boosted(nearness, weight)]}}}
+    return rescored
 
 
 def quantized_offset(body: Body) -> float:
@@ -272,6 +287,33 @@ def hybrid(
         body["docvalue_fields"] = [collapse]
     body["search_pipeline"] = {"phase_results_processors": [processor]}
     return body
+
+
+def _with_stage(body: Body, clause: Clause, window: int | None, weight: float, first_weight: float) -> Body:
+    if "search_pipeline" in body:
+        raise ValueError("a hybrid query is rescored before its parts are fused: rescore a body without one")
+    if not weight > 0 or not first_weight >= 0:
+        raise ValueError(f"weight must be above 0 and first_weight not below, not {weight} and {first_weight}")
+    before = body.get("rescore", [])
+    stages = before if isinstance(before, list) else [before]
+    widest = stages[-1].get("window_size", RESCORED) if stages else None
+    if window is None:
+        window = min(RESCORE_WINDOW, widest or RESCORE_WINDOW)
+    if window < 1:
+        raise ValueError(f"window must be a whole number from 1, not {window}")
+    if widest is not None and window > widest:
+        raise ValueError(
+            f"window must be no wider than the {widest} hits of the stage before, not {window}: hits beyond those lack that"
+            " stage's part of the score"
+        )
+    weights = {"query_weight": float(first_weight) or REPLACED, "rescore_query_weight": float(weight)}
+    stage = {"window_size": window, "query": {"rescore_query": clause, **weights}}
+    return {**body, "rescore": [*stages, stage]}
+
+
+def _boosted(clause: Clause, boost: float) -> Clause:
+    ((kind, inner),) = clause.items()
+    return {kind: {**inner, "boost": float(boost)}}
 
 
 def _quantized(table: ArrayLike, field: str, over: Clause) -> Clause:

@@ -27,7 +27,7 @@ from opensearch_neural.engines.settings import TUNED_SUM, WeightedSum
 from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.explanation import predicted, shares
 from opensearch_neural.index.mapping import index_body, rank_features
-from opensearch_neural.index.record import IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
+from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.index.sparse_scale import SCALE, measure_sparse_scale
 from opensearch_neural.models.lexical import LexicalEncoder
 from opensearch_neural.models.registry import link_of
@@ -37,6 +37,13 @@ DOCUMENTS = 150
 WORDS = [f"word{number}" for number in range(24)]
 TOKENS = [f"t{number}" for number in range(20)] + ["u.s", "##ing"]
 TABLE = [[float(7 * number % 31) for number in range(256)]]
+
+
+def last_stage(kind: str, body: queries.Body) -> queries.Body:
+    """The body with a stage of codes or of vectors, or as it is."""
+    if kind == "codes":
+        return queries.quantized_rescore(body, TABLE, weight=0.02, first_weight=1.0)
+    return queries.dense_rescore(body, [1.0, 2.0], weight=2.0, first_weight=1.0) if kind == "vectors" else body
 
 
 class Written(NamedTuple):
@@ -60,7 +67,11 @@ def written(client: Any, request: pytest.FixtureRequest) -> Iterator[Written]:
     name = f"osn-test-sum-{request.param}"
     drawn = random.Random(request.param)
     meta = IndexMeta(
-        sparse=SparseMeta("m", "h", "q"), quantized=QuantizedMeta("m", "h", 1), analyzer="standard", forward_index=True
+        sparse=SparseMeta("m", "h", "q"),
+        dense=DenseMeta("m", "h", 2, "float", True),
+        quantized=QuantizedMeta("m", "h", 1),
+        analyzer="standard",
+        forward_index=True,
     )
     client.indices.create(index=name, body=index_body(meta, shards=request.param, replicas=0))
     largest: dict[str, float] = {}
@@ -73,6 +84,8 @@ def written(client: Any, request: pytest.FixtureRequest) -> Iterator[Written]:
         record = {"text": " ".join(words), "group": f"g{number % 40}", "even": number % 2 == 0}
         record |= {"sparse": rank_features(row), "pq": b64encode(bytes([drawn.randrange(256)])).decode()}
         record |= row_field(row)
+        if number % 7:
+            record["dense"] = [drawn.uniform(-1, 1), drawn.uniform(-1, 1)]
         lines += [{"index": {"_id": f"d{number}"}}, record]
     assert not client.bulk(index=name, body=lines, refresh=True)["errors"]
     yield Written(client, name, request.param, largest)
@@ -142,18 +155,16 @@ def test_the_windows_hits_have_the_sum_and_the_others_follow_with_bm25(
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("codes", [False, True])
+@pytest.mark.parametrize("last", ["", "codes", "vectors"])
 @settings(of_a_cluster, max_examples=25)
 @given(texts, tokens, st.integers(1, 40), st.integers(1, 23), st.booleans())
 def test_pages_put_together_are_one_ranking_without_repeats(
-    written: Written, codes: bool, text: str, tokens: dict[str, float], window: int, size: int, forward: bool
+    written: Written, last: str, text: str, tokens: dict[str, float], window: int, size: int, forward: bool
 ) -> None:
     def page(from_: int, size: int) -> list[str]:
         how: dict[str, Any] = {"weight": 0.7, "window": window, "forward": forward}
         body = queries.bm25_sparse(text, tokens, **how, size=size, from_=from_)
-        if codes:
-            body = queries.quantized_rescore(body, TABLE, weight=0.02, first_weight=1.0)
-        return list(written.hits(body))
+        return list(written.hits(last_stage(last, body)))
 
     pages = [id for from_ in range(0, 69, size) for id in page(from_, size)]
     assert len(set(pages)) == len(pages)
@@ -161,15 +172,16 @@ def test_pages_put_together_are_one_ranking_without_repeats(
 
 
 @pytest.mark.cluster
-def test_no_hit_outranks_others_by_its_codes_alone(written: Written) -> None:
+@pytest.mark.parametrize("last", ["codes", "vectors"])
+def test_no_hit_outranks_others_by_its_last_stage_alone(written: Written, last: str) -> None:
     text, asked = "word1 word5", {"t1": 2.0, "t2": 1.5, "u.s": 1.0}
     first = queries.bm25_sparse(text, asked, weight=0.7, window=20, size=DOCUMENTS)
-    body = queries.quantized_rescore(first, TABLE, weight=0.02, first_weight=1.0)
+    body = last_stage(last, first)
     whole = written.hits(queries.bm25_sparse(text, asked, weight=0.7, window=DOCUMENTS, size=DOCUMENTS))
     before, found = written.hits(first), written.hits(body)
     assert len(found) > 20 * written.shards + 20, "else every hit lies within the window"
     for id, score in found.items():
-        if score > before[id] * (1 + 1e-5):  # it has got what its code adds
+        if score > before[id] * (1 + 1e-5):  # it has got what its code or vector adds
             assert before[id] == pytest.approx(whole[id], rel=1e-5)
 
 

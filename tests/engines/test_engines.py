@@ -45,7 +45,7 @@ def index(client, tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixt
 @pytest.mark.cluster
 def test_every_engine_answers_from_one_index(client, index: str) -> None:
     served = [engine for engine in ENGINES if open_engines(client, index).serves(engine)]
-    assert served == ["bm25", "bm25-sparse", "sparse", "high-idf-first", "dense", "hybrid", "hybrid-rrf"]
+    assert served == ["bm25", "bm25-sparse", "sparse", "high-idf-first", "dense", "cascade", "hybrid", "hybrid-rrf"]
     for engine, body_of in engine_bodies(client, index, served).items():
         hits = client.search(index=index, body=body_of("sunlight in droplets", 3))["hits"]["hits"]
         assert hits[0]["_id"] == "sky", engine
@@ -56,6 +56,27 @@ def test_dense_finds_what_shares_no_word(client, index: str) -> None:
     body_of = engine_bodies(client, index, ["dense"])["dense"]
     hits = client.search(index=index, body=body_of("how does a rainbow form?", 1))["hits"]["hits"]
     assert hits[0]["_id"] == "sky"
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("first", ["bm25-sparse", "high-idf-first"])
+def test_the_cascade_adds_cosines_where_the_index_has_vectors_and_no_codes(client, index: str, first: str) -> None:
+    text, scores = "how do droplets and flour make colours", {}
+    for weight in (0.1, 0.3):
+        engines = open_engines(client, index, first=first, weight=weight)
+        body = engines.body("cascade", text)
+        scores[weight] = {hit["_id"]: hit["_score"] for hit in client.search(index=index, body=body)["hits"]["hits"]}
+    encoder = engines.models.dense
+    (asked,) = encoder.encode_queries([text])
+    cosines = dict(zip(TEXTS, encoder.encode_documents(list(TEXTS.values())) @ asked, strict=True))
+    unit = sum(engines.models.query_encoder.encode(text).values())
+    if first == "bm25-sparse":
+        unit /= engines.meta.extra["sparse_scale"]
+    for id, score in scores[0.3].items():
+        # One standard deviation of cosines, 1/√384, counts the weight's share of the tokens' weights.
+        expected = 0.2 * unit * (cosines[id] + 1) * 384**0.5
+        assert score - scores[0.1][id] == pytest.approx(expected, rel=0.01)
+    assert scores[0.3].keys() >= {"sky", "cake"}
 
 
 @pytest.mark.cluster

@@ -39,6 +39,7 @@ from opensearch_neural.commands.tune import tune
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.dense import look_up_table
 from opensearch_neural.engines.settings import TUNED_CASCADE, Cascade, TwoPhases
+from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.evaluation.results import Row, read
 from opensearch_neural.explanation import shares
@@ -275,6 +276,27 @@ def test_the_cascade_in_one_request_gives_what_three_requests_give(written: Writ
 
 
 @pytest.mark.cluster
+def test_the_cascade_after_bm25_sparse_adds_codes_to_its_sum(written: Written) -> None:
+    engines = written.engines(first="bm25-sparse", window=12, dense_window=5, weight=0.4)
+    bm25_sparse = engines.engine("bm25-sparse")
+    assert isinstance(bm25_sparse, Bm25Sparse)
+    # The weight and window of the cascade are not those of bm25-sparse, which has its own.
+    plain = written.engines(window=60).body("bm25-sparse", QUERY, size=60)
+    assert engines.body("cascade", QUERY)["rescore"][0]["query"] == plain["rescore"]["query"]
+    tokens = engines.models.query_encoder.encode(QUERY)
+    weight = 0.4 * sum(tokens.values()) / bm25_sparse.scale / spread(look_up_table(engines.models, QUERY))
+    found = list(written.hits(queries.bm25(QUERY, size=12)))
+    second = {id: score for id, score in written.hits(plain).items() if id in found}
+    third = sorted(second, key=second.__getitem__, reverse=True)[:5]
+    inner = written.inner_products(QUERY)
+    body = engines.body("cascade", QUERY, size=5)
+    shift = queries.quantized_offset(body)
+    assert written.hits(body) == pytest.approx({id: second[id] + weight * inner[id] + shift for id in third}, rel=1e-4)
+    assert list(written.hits(body)) == sorted(third, key=lambda id: -(second[id] + weight * inner[id]))
+    assert [stage["window_size"] for stage in body["rescore"]] == [12, 5]
+
+
+@pytest.mark.cluster
 def test_the_oracle_predicts_the_cascade(written: Written) -> None:
     encoder = LexicalEncoder.load(link_of(written.engines().meta.sparse.hash))  # type: ignore[union-attr]
     documents = StoredWeights.of(encoder.encode_documents(written.texts).rows(), written.codes)
@@ -367,8 +389,9 @@ def test_passages_are_found_once_by_their_best_codes(client, index_name: str, co
     settings = {"passages": PassageMeta(6, 3), "reconstruct": True}
     run_job(client, job_of(corpus, index_name, model, **settings), show_progress=False)
     engines = open_engines(client, index_name)
-    for engine in ("jpq-rescore", "jpq-hnsw", "faiss", "cascade"):
-        body = engines.body(engine, QUERY, size=5)
+    for engine in ("jpq-rescore", "jpq-hnsw", "faiss", "cascade", "cascade after bm25-sparse"):
+        first = "bm25-sparse" if "after" in engine else None
+        body = engines.with_settings(first=first).body(engine.partition(" ")[0], QUERY, size=5)
         hits = client.search(index=index_name, body=body)["hits"]["hits"]
         found = queries.best_passages(body, hits, size=5)
         assert len({id for id, _ in found}) == len(found) == 5, engine
@@ -539,6 +562,15 @@ def test_the_cascade_searches_as_it_was_tuned_unless_told_otherwise() -> None:
     engines = Engines("docs", meta, True, IndexModels("docs", meta))
     assert Cascade.of(engines) == tuned
     assert Cascade.of(engines.with_settings(weight=2.0, dense_window=10)) == Cascade(Rare("count", 2), 80, 10, 2.0)
+    # As it was stored before there was a choice of what comes first.
+    meta.extra[TUNED_CASCADE] = {name: value for name, value in tuned.record.items() if name != "first"}
+    assert Cascade.of(engines).first == "high-idf-first"
+    meta.extra[TUNED_CASCADE] = {**tuned.record, "first": "bm25-sparse"}
+    assert Cascade.of(engines).first == "bm25-sparse"
+    for first in ("dense", None):
+        meta.extra[TUNED_CASCADE] = {**tuned.record, "first": first}
+        with pytest.raises(ModelError, match="stores a setting of the cascade that cannot be read"):
+            Cascade.of(engines)
     meta.extra[TUNED_CASCADE] = {"rare": "some", "window": 3}
     with pytest.raises(ModelError, match="stores a setting of the cascade that cannot be read"):
         Cascade.of(engines)
@@ -570,18 +602,21 @@ def judged(written: Written, tmp_path: Path) -> Path:
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("first", ["high-idf-first", "bm25-sparse"])
 def test_the_cascade_is_tuned_by_judgements_and_searches_so_from_then_on(
-    written: Written, judged: Path, cluster_url: str
+    written: Written, judged: Path, cluster_url: str, first: str
 ) -> None:
     asked = ["--url", cluster_url, "--index", written.index, "--engine", "cascade", "--passes", "1", "--most", "12"]
-    tuned = CliRunner().invoke(tune, [*asked, "--data", str(judged)], catch_exceptions=False)
+    after = [] if first == "high-idf-first" else ["--first", first]
+    tuned = CliRunner().invoke(tune, [*asked, "--data", str(judged), *after], catch_exceptions=False)
     assert tuned.exit_code == 0, tuned.output
     assert "cascade uses it from now on" in tuned.output
     try:
         stored = written.engines()
         record = stored.meta.extra[TUNED_CASCADE]
         # What is relevant lies in the codes here, so the largest weights find it.
-        assert record["weight"] >= 0.05
+        assert record["weight"] >= 0.05 and record["first"] == first
+        assert ("share of that of bm25-sparse" if after else "share of that of all tokens") in tuned.output
         assert record["kept"] > 1
         assert Cascade.of(stored).weight == record["weight"]
         assert stored.body("cascade", QUERY)["rescore"][-1]["window_size"] == record["dense_window"]
@@ -589,6 +624,8 @@ def test_the_cascade_is_tuned_by_judgements_and_searches_so_from_then_on(
         assert TwoPhases.of(stored) == TwoPhases()
     finally:
         write_record(written.client, written.index, replace(stored.meta, extra={}))
+    with pytest.raises(InputError, match="--first is a setting of the cascade"):
+        CliRunner().invoke(tune, [*asked[:4], "--first", "bm25-sparse"], catch_exceptions=False)
     with pytest.raises(InputError, match="tuning a cascade needs judgements"):
         CliRunner().invoke(tune, [*asked, "--queries", str(judged / "queries.jsonl")], catch_exceptions=False)
 
@@ -618,6 +655,7 @@ def test_a_cascade_that_is_worse_on_held_back_queries_is_not_chosen(written: Wri
 @pytest.mark.cluster
 def test_engines_of_the_load_benchmark_search_as_osn_search_does(written: Written, cluster_url: str) -> None:
     specs = "jpq-rescore+dense-window=20,jpq-hnsw,faiss,cascade+rare=count:2+dense-window=7+weight=0.1"
+    specs += ",cascade+dense-window=7+first=bm25-sparse"
     target = LoadTarget(ConnectionSettings(urls=(cluster_url,)))
     workload = prepare(written.client, target, written.index, parse_variants(specs), [QUERY])
     built = {name: build(QUERY) for name, build in body_builders(workload).items()}
@@ -626,6 +664,7 @@ def test_engines_of_the_load_benchmark_search_as_osn_search_does(written: Writte
         written.engines().body("jpq-hnsw", QUERY),
         written.engines().body("faiss", QUERY, track_total_hits=False),
         written.engines(weight=0.1, dense_window=7, rare=Rare("count", 2)).body("cascade", QUERY),
+        written.engines(dense_window=7, first="bm25-sparse").body("cascade", QUERY),
     ]
     assert list(built.values()) == expected
     assert [spec_of(variant) for variant in workload.variants] == specs.split(",")
@@ -796,9 +835,13 @@ def test_the_cascades_goals_are_met_where_one_set_has_both(
 
 @pytest.mark.cluster
 def test_explained_tokens_and_codes_add_up_to_the_score(written: Written) -> None:
-    for engine, has_tokens in (("cascade", True), ("jpq-rescore", False)):
-        body = written.engines(window=12, dense_window=5).body(engine, QUERY, size=3)
-        hits = written.client.search(index=written.index, body={**body, "explain": True})["hits"]["hits"]
+    for engine, first, has_tokens in (
+        ("cascade", "high-idf-first", True),
+        ("cascade", "bm25-sparse", True),
+        ("jpq-rescore", None, False),
+    ):
+        body = written.engines(first=first, window=12, dense_window=5).body(engine, QUERY, size=3)
+        hits = written.client.search(index=written.index, body=queries.explained(body))["hits"]["hits"]
         for hit in hits:
             parts = shares(hit["_explanation"])
             assert sum(share.score for share in parts) == pytest.approx(hit["_score"], rel=1e-5)

@@ -254,6 +254,11 @@ REJECTED = [
     Case("knn-vector", {"query": nearest(vector=[1, 2, 3, 4])}),
     Case("knn-vector", {"query": knn([1, 2, 128], field="bytes")}),
     Case("knn-vector", {"query": knn([1, 2, 1.5], field="bytes")}),
+    *(
+        Case("knn-vector", queries.dense_rescore(queries.bm25("rainbow"), vector, field=field))
+        for field, vector in (("dense", [1.0, 2.0]), ("dense", [0.0, 0.0, 0.0]), ("bytes", [1, 2, 1.5]), ("dense", []))
+    ),
+    Case("field", queries.dense_rescore(queries.bm25("rainbow"), VECTOR, field="n")),
     Case("knn-filter", {"query": knn(k=10, filter=[WIDE])}),
 ]
 
@@ -263,6 +268,11 @@ BENDS = [
     Case("boost", {"query": {"match": {"text": {"query": "rainbow", "boost": 0}}}}, {"query": RAINBOW}),
     Case("empty-query", {"query": sparse({})}, {"query": sparse()}),
     Case("empty-query", {"query": {"bool": {"should": []}}}, {"query": {"match_none": {}}}),
+    Case(
+        "field",
+        queries.dense_rescore(queries.bm25("rainbow"), VECTOR, field="nowhere"),
+        queries.dense_rescore(queries.bm25("rainbow"), VECTOR),
+    ),
     Case("empty-query", queries.bm25("is it the"), queries.bm25("is it the rainbow")),
     Case("empty-query", queries.bm25("?!"), queries.bm25("rainbow")),
     Case("field", {"query": feature("text.t1")}, {"query": feature("sparse.t1")}),
@@ -648,7 +658,9 @@ pages = st.fixed_dictionaries(
 def bodies(draw: st.DrawFn) -> Body:
     """A body of queries.py; now and then one of its arguments is bad."""
     page = draw(pages)
-    kind = draw(st.sampled_from(["bm25", "sparse", "sparse", "first", "knn", "hybrid", "hybrid", "cascade", "jpq"]))
+    kind = draw(
+        st.sampled_from(["bm25", "sparse", "sparse", "first", "knn", "hybrid", "hybrid", "cascade", "jpq", "near"])
+    )
     tokens, plugin = draw(token_maps), draw(st.booleans())
     text = draw(mostly(["rainbow", "rainbow in the rain", "東京"], ["x " * 1024, "x " * 1025]))
     vector = draw(mostly([VECTOR, [0.0, 0.0, 1.0]], [[0.0, 0.0, 0.0], [1.0, 2.0], [1.0, 2.0, float("nan")]]))
@@ -671,6 +683,9 @@ def bodies(draw: st.DrawFn) -> Body:
                 [queries.quantized(table(2), **page), queries.quantized_rescore(queries.bm25(text, **page), table(2))]
             )
         )
+    if kind == "near":
+        first = queries.bm25_sparse(text, tokens, weight=0.5, window=100, plugin=plugin, **page)
+        return queries.dense_rescore(first, vector, window=100, first_weight=1.0)
     if kind == "knn":
         return queries.knn(vector, k=k, **page)
     filter = page.pop("filter")
