@@ -55,7 +55,8 @@ def configuration(start: str, train: Sequence[Path], unseen: Sequence[Path], ste
         start=start,
         train=[QuestionSet(folder) for folder in train],
         unseen=[QuestionSet(folder, split="test", name=f"{folder.name}-test") for folder in unseen],
-        training=replace(base.training, steps=steps, seed=seed),
+        # The recorded models are the states that were best alone. Those best in the sum gain .0003 to .0012 on the dev sets.
+        training=replace(base.training, steps=steps, seed=seed, select=None),
     )
 
 

@@ -204,7 +204,14 @@ def train(data: BeirData, out: Path, steps: int, start: str | Path | None) -> No
             ),
         )
     )
-    shown = ("nDCG@10", "word-piece BM25 nDCG@10", "presence × idf nDCG@10", "expansion terms")
+    shown = (
+        "BM25 + sparse nDCG@10",
+        "BM25 nDCG@10",
+        "nDCG@10",
+        "word-piece BM25 nDCG@10",
+        "presence × idf nDCG@10",
+        "expansion terms",
+    )
     measured = ", ".join(f"{name} {trained.measures[name]:.3f}" for name in shown if name in trained.measures)
     print(f"kept the state after {trained.best_step} steps; on first sentences held back: {measured}")
 

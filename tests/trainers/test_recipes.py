@@ -140,7 +140,13 @@ EXPECTED = {
     "sparse-published-start": Recipe(
         "sparse",
         SparseConfig,
-        {"objective.temperature": 3.0, "student.idf": "own", "regularization.weight": 0.02, "warm_up.expansions": None},
+        {
+            "objective.temperature": 3.0,
+            "student.idf": "own",
+            "regularization.weight": 0.02,
+            "warm_up.expansions": None,
+            "training.select": "BM25 + sparse nDCG@10",
+        },
     ),
     "inference-free-sparse": Recipe(
         "sparse",

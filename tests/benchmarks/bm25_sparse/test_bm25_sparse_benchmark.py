@@ -277,3 +277,8 @@ def test_the_weight_is_chosen_by_questions_that_are_neither_tested_nor_trained_o
         of_sets = [gains[name, engine] for name in ("one train", "two dev")]
         assert gains["mean of 2 sets", engine] == pytest.approx(sum(of_sets) / 2)
     assert {row.n for row in rows if row.set != "mean of 2 sets"} <= set(range(1, 8))
+
+
+def test_states_are_chosen_as_those_of_the_recorded_models_were() -> None:
+    """The recipe chooses by the sum now, and results would be of other models."""
+    assert models.configuration("m", [], [], 900, 42).training.select is None
