@@ -1,7 +1,8 @@
-"""What an ingest stores on the cluster for searches: the query encoder, the largest weights, and the scale of the scores.
+"""What an ingest stores on the cluster for searches: the query encoder, the largest weights, the scale of the scores,
+and how many documents a shard holds.
 
-Searches can do without: they then need the model's files, ask for the largest weights, and measure the scale. So an ingest
-does not fail if one of these cannot be stored; a warning says so.
+Searches can do without: they then need the model's files, ask for the largest weights, measure the scale, and count. So an
+ingest does not fail if one of these cannot be stored; a warning says so.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import OsnError
 from opensearch_neural.index import query_side
 from opensearch_neural.index.record import IndexMeta, existing_record, write_record
+from opensearch_neural.index.shard_documents import keep_shard_documents
 from opensearch_neural.index.sparse_scale import keep_sparse_scale
 
 if TYPE_CHECKING:
@@ -40,17 +42,20 @@ def keep_encoder(client: OpenSearch, encoder: QueryEncoder, name: str) -> None:
 def keep_measures(
     client: OpenSearch, target: Target, encoder: QueryEncoder, noted: NotingLargest, *, everything: bool
 ) -> None:
-    """Store the largest weights and the scale of an index that was just written.
+    """Store the documents of a shard, the largest weights and the scale of an index that was just written.
 
     everything: whether `noted` has seen every document of the index. If not, the index is asked, unless its largest weights
         are stored already: those were raised while it was written.
     """
     try:
         with translate_errors():
+            keep_shard_documents(client, target.index)
             _keep_largest(client, target, encoder, noted, everything)
             keep_sparse_scale(client, target.index, encoder)
     except OsnError as error:
-        log.warning("the scale and the largest weights of %s could not be stored: %s", target.index, error.message)
+        log.warning(
+            "the size, the largest weights or the scale of %s could not be stored: %s", target.index, error.message
+        )
 
 
 def _keep_largest(

@@ -39,7 +39,7 @@ SHARE_OF_WORDS = 0.5
 
 
 def weighted_sums(documents: int = 0) -> list[WeightedSum]:
-    """The default of an index of so many documents is among them."""
+    """documents: those of a shard, for which the default is among them."""
     windows = sorted({*WINDOWS, WeightedSum.fitting(documents).window})
     return [WeightedSum(weight, window) for weight, window in itertools.product(WEIGHTS, windows)]
 
@@ -69,7 +69,7 @@ def sums_tried_and_chosen(
     Raises ModelError if the index holds no sparse vectors.
     """
     engines.body_of("bm25-sparse")  # the encoder is loaded here, and shared by the copies that are made
-    ask, documents = asker(client, engines.index), engines.documents
+    ask, documents = asker(client, engines.index), engines.shard_documents
     tried = try_with_a_bar(ask, engines, questions, weighted_sums(documents), full="bm25", passes=passes, seed=seed)
     return tried, choose_weighted_sum(tried, keep, documents, seed=seed)
 

@@ -26,11 +26,11 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.engines import Engines, open_engines
-from opensearch_neural.engines.engine import DOCUMENTS
 from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta
+from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.queries import Body, Rare
 
@@ -111,8 +111,6 @@ class SearchedIndex:
     index: str
     meta: IndexMeta
     plugin: bool
-    documents: int = 0
-    """How many it holds, by which windows are chosen."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +166,6 @@ class Workload:
             ),
             {"rare": self.models.rare, "window": self.models.window},
             connect=lambda: connect(settings=self.target.settings),
-            loaded={DOCUMENTS: facts.documents},
         )
 
     def path_of(self, variant: Variant) -> str:
@@ -286,10 +283,12 @@ def prepare(
     for name in dict.fromkeys([index, *others]):
         opened = open_engines(client, name, sparse=models.sparse if models else None)
         meta = opened.meta
-        if meta.sparse and any(variant.engine == Bm25Sparse.name for variant in variants) and SCALE not in meta.extra:
-            # Workers measure nothing, least of all at the endpoint by which the generator itself is measured.
-            meta = replace(meta, extra={**meta.extra, SCALE: Bm25Sparse(opened).scale})
-        indexes[name] = SearchedIndex(name, meta, opened.plugin, opened.documents if meta.sparse else 0)
+        # Workers measure and count nothing, least of all at the endpoint by which the generator itself is measured.
+        if meta.sparse:
+            meta = meta.with_extra(**{SHARD_DOCUMENTS: opened.shard_documents})
+        if meta.sparse and any(variant.engine == Bm25Sparse.name for variant in variants):
+            meta = meta.with_extra(**{SCALE: Bm25Sparse(opened).scale})
+        indexes[name] = SearchedIndex(name, meta, opened.plugin)
     return Workload(
         target, tuple(texts), tuple(variants), indexes, index, models or ModelChoice(), dict(pipelines or {})
     )

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from opensearch_neural import queries
+from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines.options import Option
 from opensearch_neural.index.models import IndexModels, IndexPart
 from opensearch_neural.index.record import IndexMeta
+from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, count_shard_documents
 from opensearch_neural.queries import Body
 
 if TYPE_CHECKING:
@@ -19,8 +21,6 @@ Page = dict[str, Any]
 """What all functions of `queries` take: size, from_, filter, source, highlight, collapse, …"""
 
 Loaded = TypeVar("Loaded")
-DOCUMENTS = "documents"
-"""Where `Opened.loaded` holds how many there are."""
 
 
 @dataclass
@@ -45,9 +45,17 @@ class Opened:
         return self.meta.forward_index and not self.settings.get("clauses")
 
     @property
-    def documents(self) -> int:
-        """How many the index held when it was first asked; 0 without a connection."""
-        return self.once(DOCUMENTS, lambda: self.connect().count(index=self.index)["count"] if self.connect else 0)
+    def shard_documents(self) -> int:
+        """Documents of a shard, as the index's record keeps them; else counted once, or 0 without a connection.
+
+        Raises ClusterError.
+        """
+        kept = self.meta.extra.get(SHARD_DOCUMENTS)
+        return self.once(SHARD_DOCUMENTS, self._counted) if kept is None else int(kept)
+
+    def _counted(self) -> int:
+        with translate_errors():
+            return count_shard_documents(self.connect(), self.index) if self.connect else 0
 
     def given(self, *names: str) -> dict[str, Any]:
         """Those of the settings that the caller chose."""

@@ -21,7 +21,7 @@ TUNED_SUM = "bm25_sparse"
 
 
 WINDOW = 30
-"""Hits of each shard that get their whole score, in an index of at most FITTED documents."""
+"""Hits of each shard that get their whole score, where a shard holds at most FITTED documents."""
 FITTED = 100_000
 SUM_POWER, TWO_PHASES_POWER = 1 / 2, 1 / 4
 """Of the documents beyond, with which the window of bm25-sparse grows, and that of high-IDF-first."""
@@ -39,7 +39,7 @@ def parse_first(text: str) -> First:
 
 
 def fitting_window(documents: int, power: float) -> int:
-    """The window that keeps about 0.99 of the score in an index of so many documents: WINDOW, and beyond FITTED documents
+    """The window that keeps about 0.99 of the score in a shard of so many documents: WINDOW, and beyond FITTED documents
     WINDOW times their power (`osn bench score-kept`)."""
     return round(WINDOW * max(1.0, documents / FITTED) ** power)
 
@@ -48,7 +48,7 @@ def with_fitting_window(stored: Mapping[str, Any], opened: Opened, power: float)
     """A stored choice, with the window that fits the index where neither it nor the caller names one."""
     if "window" in stored or opened.given("window"):
         return stored
-    return {**stored, "window": fitting_window(opened.documents, power)}
+    return {**stored, "window": fitting_window(opened.shard_documents, power)}
 
 
 def parse_tokens(stored: str | None) -> Rare | None:
@@ -95,7 +95,7 @@ class WeightedSum:
 
     @classmethod
     def fitting(cls, documents: int) -> WeightedSum:
-        """The default in an index of so many documents."""
+        """The default where a shard holds so many documents."""
         return cls(window=fitting_window(documents, SUM_POWER))
 
     @classmethod

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import queries
+from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines.engine import Engine, Missing, Page
 from opensearch_neural.engines.options import CLAUSES, RARE, TOKENS, Option, positive, whole_number
 from opensearch_neural.engines.settings import TwoPhases, WeightedSum
@@ -134,7 +135,8 @@ class Bm25Sparse(Windowed):
         if self.opened.connect is None:
             raise ClusterError(f"no connection to measure the scale of the sparse scores of {self.opened.index!r} by")
         client, opened = self.opened.connect(), self.opened
-        return measure_sparse_scale(client, opened.index, opened.models.query_encoder) or 1.0
+        with translate_errors():
+            return measure_sparse_scale(client, opened.index, opened.models.query_encoder) or 1.0
 
     def load(self) -> None:
         super().load()

@@ -1,11 +1,12 @@
 """An index that `osn` wrote: its mapping, its record, and what searches read from it.
 
-mapping.py       mapping and settings of a new index
-record.py        `_meta.osn`: which models and settings wrote the index, and which models it refuses
-models.py        the models of an index, loaded when first needed
-query_side.py    a sparse model's query encoder and the tokens' largest weights, stored on the cluster
-sparse_scale.py  how large the sparse scores are beside BM25's
-segments.py      refreshing, and merging segments
-health.py        whether all shards are there
-names.py         index names, checked before they become part of a path
+mapping.py          mapping and settings of a new index
+record.py           `_meta.osn`: which models and settings wrote the index, and which models it refuses
+models.py           the models of an index, loaded when first needed
+query_side.py       a sparse model's query encoder and the tokens' largest weights, stored on the cluster
+sparse_scale.py     how large the sparse scores are beside BM25's
+shard_documents.py  how many documents a shard holds, which the default windows are fitted to
+segments.py         refreshing, and merging segments
+health.py           whether all shards are there
+names.py            index names, checked before they become part of a path
 """

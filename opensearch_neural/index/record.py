@@ -167,7 +167,7 @@ class IndexMeta:
 _ENTRIES: dict[str, type] = {
     **dict.fromkeys(("sparse", "dense", "passages", "quantized", "loading", "build"), dict),
     **{"analyzer": str, "version": str, "format": int, "adding": list, "sparse_scale": float, "largest_weights": str},
-    **{"forward_index": bool, "prune": str, "sparse_scale_documents": int},
+    **{"forward_index": bool, "prune": str, "sparse_scale_documents": int, "shard_documents": int},
 }
 _INSIDE: dict[str, dict[str, type]] = {
     "loading": {"restore": dict, "corpus": str},

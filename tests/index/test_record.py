@@ -56,6 +56,7 @@ def test_an_index_of_someone_else_is_named() -> None:
         {"build": "y"},
         {"sparse_scale": "x"},
         {"sparse_scale_documents": 1.5},
+        {"shard_documents": "many"},
         {"largest_weights": {}},
         {"build": {"alias": "docs", "replaced": ["a"]}},
     ],

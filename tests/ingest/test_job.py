@@ -23,6 +23,7 @@ from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.query_side import LARGEST
 from opensearch_neural.index.record import IndexMeta, existing_record
+from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import MEASURED_ON, SCALE
 from opensearch_neural.query_encoder import QueryEncoder
 
@@ -120,7 +121,7 @@ def test_a_new_index_is_as_the_schema_says_and_left_as_a_cluster_would_have_it(
         meta.sparse
         and meta.sparse.name == "lexical"
         and meta.analyzer == "standard"
-        and meta.extra.keys() == {SCALE, MEASURED_ON, LARGEST}
+        and meta.extra.keys() == {SCALE, MEASURED_ON, LARGEST, SHARD_DOCUMENTS}
     )
     expected = index_body(meta, shards=3)["mappings"]
     written = index["mappings"]

@@ -20,10 +20,12 @@ from ingest.versions import builds
 from opensearch_neural import QueryEncoder
 from opensearch_neural.cluster.connect import connect, connect_async
 from opensearch_neural.engines import Engines, open_engines
-from opensearch_neural.errors import ModelError
+from opensearch_neural.engines.settings import TwoPhases, WeightedSum
+from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.index import query_side
 from opensearch_neural.index.query_side import INDEX, LARGEST, ask_largest, read_largest
 from opensearch_neural.index.record import existing_record, write_record
+from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import MEASURED_ON, SCALE
 from opensearch_neural.models import registry
 
@@ -121,7 +123,8 @@ def test_where_it_may_not_be_kept_ingest_says_so_and_goes_on(
             report = run_job(connect(proxy.url), job(corpus, index_name), show_progress=False)
     assert report.documents == 30
     assert sum("could not be stored on the cluster" in line for line in caplog.messages) == 1
-    assert LARGEST not in existing_record(client, index_name).extra
+    extra = existing_record(client, index_name).extra
+    assert LARGEST not in extra and extra[SHARD_DOCUMENTS] == 30, "what the index's own record keeps is there"
 
 
 def kept(client: Any, index: str) -> dict[str, float]:
@@ -179,6 +182,54 @@ def test_the_scale_is_measured_again_once_the_index_has_grown(client: Any, writt
     assert MEASURED_ON not in existing_record(client, written).extra, "as an older version kept it"
     scale, documents = ingested(1, seed=7)
     assert scale < 99 and documents == 242
+
+
+def default_windows(engines: Engines) -> tuple[int, int]:
+    """Of bm25-sparse and of high-idf-first."""
+    return WeightedSum.of(engines).window, TwoPhases.of(engines).window
+
+
+def test_a_growing_index_has_one_default_window_until_an_ingest_has_doubled_it(
+    client: Any, cluster_url: str, written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ingested(count: int, seed: int) -> Engines:
+        run_job(client, job(write_jsonl(tmp_path / "more.jsonl", records(count, seed=seed)), written))
+        return open_engines(client, written)
+
+    monkeypatch.setattr("opensearch_neural.engines.settings.FITTED", 30)
+    before = open_engines(client, written)
+    later = ingested(120, seed=5)
+    assert default_windows(before) == default_windows(later) == (60, 42), "of 120 documents, as they were before"
+    Documents(client, written).add(records(80, seed=6))
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        proxy.fault = lambda request: Fault("status", 403) if "_count" in request.path else None
+        assert default_windows(open_engines(connect(proxy.url), written)) == (60, 42), "nothing is counted"
+    assert default_windows(ingested(40, seed=7)) == (104, 56), "of 360 documents"
+
+
+def test_the_default_window_is_that_of_a_shard(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opensearch_neural.engines.settings.FITTED", 10)
+    run_job(client, job(write_jsonl(tmp_path / "docs.jsonl", records(120)), index_name, shards=3), show_progress=False)
+    record = existing_record(client, index_name)
+    assert record.extra[SHARD_DOCUMENTS] == 40 and default_windows(open_engines(client, index_name))[0] == 60
+    write_record(client, index_name, record.with_extra(**{SHARD_DOCUMENTS: None}))
+    assert default_windows(open_engines(client, index_name))[0] == 60, "counted, as an older version kept nothing"
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        proxy.fault = lambda request: Fault("status", 403) if "_count" in request.path else None
+        with pytest.raises(ClusterError, match=r"refused POST .*_count \(403\)"):
+            default_windows(open_engines(connect(proxy.url), index_name))
+
+
+def test_the_error_of_a_scale_that_cannot_be_measured_is_one_in_words(
+    client: Any, cluster_url: str, written: str
+) -> None:
+    write_record(client, written, existing_record(client, written).with_extra(**{SCALE: None}))
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        proxy.fault = lambda request: Fault("status", 403) if "_msearch" in request.path else None
+        with pytest.raises(ClusterError, match=r"refused POST .*_msearch \(403\)"):
+            open_engines(connect(proxy.url), written).body("bm25-sparse", "rain")
 
 
 def exact(client: Any, engines: Engines, text: str) -> Any:

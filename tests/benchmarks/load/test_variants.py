@@ -15,6 +15,9 @@ from benchmarks.load.workload import LoadTarget, body_builders, prepare, stored_
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import InputError
+from opensearch_neural.index.record import existing_record, write_record
+from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
+from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.queries import Rare
 
 
@@ -121,6 +124,22 @@ def test_quality_is_shown_where_there_are_judgements_and_overlap_where_not(clien
     assert set(score) == set(share)
     assert score["all"] == pytest.approx(1.0) and score["one"] < 1 and score["narrow"] < score["wide"] <= 1 + 1e-6
     assert all(share[name] <= score[name] + 1e-6 for name in share)  # a hit that is no longer first still scores
+
+
+@pytest.mark.cluster
+def test_a_worker_asks_the_cluster_for_neither_scale_nor_size_of_an_index_that_keeps_none(
+    client, loaded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opensearch_neural.engines.settings.FITTED", client.count(index=loaded)["count"] / 16)
+    wrote = existing_record(client, loaded)
+    write_record(client, loaded, wrote.with_extra(**{SHARD_DOCUMENTS: None, SCALE: None}))
+    try:
+        nowhere = LoadTarget(ConnectionSettings(("http://127.0.0.1:9",)))
+        workload = prepare(client, nowhere, loaded, parse_variants("bm25-sparse,high-idf-first+rare=count:1"), ["x"])
+    finally:
+        write_record(client, loaded, wrote)
+    bodies = [build("parse a string into a tree") for build in body_builders(workload).values()]
+    assert [body["rescore"]["window_size"] for body in bodies] == [120, 60]
 
 
 def test_the_score_kept_is_a_share_of_the_best_page() -> None:

@@ -1,0 +1,35 @@
+"""How many documents a shard of an index holds: what the default windows of searches are fitted to.
+
+A window is of each shard. The number is kept in the index's record, so that all processes choose the same window while the
+index grows: pages of two windows may repeat hits and lose others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from opensearch_neural.index.record import existing_record, write_record
+from opensearch_neural.index.sparse_scale import GROWN
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+SHARD_DOCUMENTS = "shard_documents"
+"""Where the index's record keeps it; an older one does not."""
+
+
+def count_shard_documents(client: OpenSearch, index: str) -> int:
+    """The documents of an index or alias, divided by its primary shards. Raises opensearch-py's errors."""
+    answer = client.count(index=index)
+    return int(answer["count"]) // int(answer["_shards"]["successful"])
+
+
+def keep_shard_documents(client: OpenSearch, index: str) -> None:
+    """Count, and keep the number in the index's record, unless that has one which is half as large or larger.
+
+    Raises opensearch-py's errors.
+    """
+    documents, record = count_shard_documents(client, index), existing_record(client, index)
+    kept = record.extra.get(SHARD_DOCUMENTS)
+    if kept is None or documents > GROWN * kept:
+        write_record(client, index, record.with_extra(**{SHARD_DOCUMENTS: documents}))
