@@ -281,4 +281,4 @@ def test_the_weight_is_chosen_by_questions_that_are_neither_tested_nor_trained_o
 
 def test_states_are_chosen_as_those_of_the_recorded_models_were() -> None:
     """The recipe chooses by the sum now, and results would be of other models."""
-    assert models.configuration("m", [], [], 900, 42).training.select is None
+    assert models.configuration("m", [Path("set")], [], 900, 42).training.select is None
