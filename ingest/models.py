@@ -97,13 +97,8 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
             "leave out --sparse, or give another --index",
         )
     if wanted.tokenizer is not None:
-        if sparse is not None and sparse.info.kind == LEXICAL:
-            _check_tokenizer(wanted.tokenizer, sparse)
-        elif passages is None or sparse or dense or pq:
-            raise InputError(
-                "--tokenizer applies to --sparse lexical and to --passages without a model; this ingest has neither",
-                "leave the option out",
-            )
+        measures_passages = passages is not None and not (sparse or dense or pq)
+        _check_tokenizer(wanted.tokenizer, sparse, measures_passages)
     for encoder in (sparse, dense, pq):
         if encoder is not None:
             registry.remember(encoder.info.hash, encoder.info.path)
@@ -139,11 +134,17 @@ def _made_of_corpus(
     return None
 
 
-def _check_tokenizer(named: str, sparse: SparseDocumentEncoder) -> None:
-    """Raise InputError if the lexical model of an index has another tokenizer than the one that was asked for."""
+def _check_tokenizer(named: str, sparse: SparseDocumentEncoder | None, measures_passages: bool) -> None:
+    """Raise InputError if nothing here uses a named tokenizer, or if the index's lexical model has another one."""
     from opensearch_neural.query_encoder import load_tokenizer
 
-    if load_tokenizer(named).get_vocab() != sparse.query.tokenizer.get_vocab():
+    if sparse is None or sparse.info.kind != LEXICAL:
+        if not measures_passages:
+            raise InputError(
+                "--tokenizer applies to --sparse lexical and to --passages without a model; this ingest has neither",
+                "leave the option out",
+            )
+    elif load_tokenizer(named).get_vocab() != sparse.query.tokenizer.get_vocab():
         raise InputError(
             f"the sparse model {sparse.info.name} has another tokenizer than --tokenizer {named}",
             "leave the option out, or write another index",

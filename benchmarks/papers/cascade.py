@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from benchmarks.load.measurement import Measurement
+    from benchmarks.load.variants import Variant
     from opensearch_neural.models.dense_encoder import Backend
 
 SPARSE, CASCADE = "sparse", "cascade"
@@ -112,21 +113,8 @@ def cascade(
     from opensearch_neural.evaluation.provenance import code_commit, command_line
     from opensearch_neural.evaluation.results import data_facts
 
-    if len(data) != len(pq):
-        raise InputError(
-            f"{len(data)} sets and {len(pq)} quantized models", "give --pq once for each --data, in its order"
-        )
-    if tune is not None and tune.resolve() not in {folder.resolve() for folder in data}:
-        raise InputError(f"--tune {tune} is none of the sets", "name one of those given by --data")
-    if click.get_current_context().get_parameter_source("baseline") is ParameterSource.COMMANDLINE:
-        raise InputError("ratios are taken to sparse here", "leave --baseline out; `osn bench load` has it")
-    settings = load_settings({**options, "baseline": SPARSE})
-    variants = parse_variants(engines)
-    if not {SPARSE, CASCADE} <= {variant.name for variant in variants}:
-        raise InputError("the goals compare the cascade with sparse", "add both to --engines")
-    for folder, model in zip(data, pq, strict=True):
-        if tune is not None and folder.resolve() == tune.resolve():
-            check_unseen(model, folder, tune_split)
+    settings, variants = load_settings({**options, "baseline": SPARSE}), parse_variants(engines)
+    check(data, pq, tune, tune_split, variants)
     out.mkdir(parents=True, exist_ok=True)
     if backend != "torch":
         dense, pq = exported(dense, out), tuple(exported(model, out) for model in pq)
@@ -182,6 +170,25 @@ def cascade(
         print(f"wrote {summary.write(record)}")
     if any(each.partial for each in measured):
         sys.exit(1)
+
+
+def check(
+    data: Sequence[Path], pq: Sequence[str], tune: Path | None, tune_split: str, variants: Sequence[Variant]
+) -> None:
+    """Raise InputError for options that do not fit together, before anything is written."""
+    if len(data) != len(pq):
+        raise InputError(
+            f"{len(data)} sets and {len(pq)} quantized models", "give --pq once for each --data, in its order"
+        )
+    if tune is not None and tune.resolve() not in {folder.resolve() for folder in data}:
+        raise InputError(f"--tune {tune} is none of the sets", "name one of those given by --data")
+    if click.get_current_context().get_parameter_source("baseline") is ParameterSource.COMMANDLINE:
+        raise InputError("ratios are taken to sparse here", "leave --baseline out; `osn bench load` has it")
+    if not {SPARSE, CASCADE} <= {variant.name for variant in variants}:
+        raise InputError("the goals compare the cascade with sparse", "add both to --engines")
+    for folder, model in zip(data, pq, strict=True):
+        if tune is not None and folder.resolve() == tune.resolve():
+            check_unseen(model, folder, tune_split)
 
 
 def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str, pq: str, out: Path) -> None:

@@ -121,24 +121,7 @@ def ingest(
     After each of these, and after KeyboardInterrupt or a kill, the same call again continues.
     """
     writing = writing or Writing()
-    meta = target.meta
-    identity = Identity(
-        target.uuid,
-        corpus_name,
-        meta.sparse.hash if meta.sparse else None,
-        meta.dense.hash if meta.dense else None,
-        reader,
-        meta.quantized.hash if meta.quantized else None,
-    )
-    journal = Journal(journal_path(target, identity), identity, restart=writing.restart)
-    if not letters_named and "dead_letters" in journal.notes:
-        dead_letters = Path(journal.notes["dead_letters"])  # of the run that is continued, from whatever folder
-    try:
-        letters = DeadLetters(dead_letters)
-    except InputError:
-        journal.close()
-        raise
-    journal.note(dead_letters=str(dead_letters.resolve()))
+    journal, letters = _open_records(target, corpus_name, reader, dead_letters, letters_named, restart=writing.restart)
     alone = swap is not None or target.loading_corpus == corpus_name or writing.remove_others
     if "empty_at_first" not in journal.notes:
         # Batches without notes are those of an older version: what was there before them is not known.
@@ -183,6 +166,31 @@ def ingest(
 
 SHARE_RECORDS = 1000
 """Records from which on a share of errors is judged while they are read; at the end it always is."""
+
+
+def _open_records(
+    target: Target, corpus_name: str, reader: str, dead_letters: Path, letters_named: bool, *, restart: bool
+) -> tuple[Journal, DeadLetters]:
+    """What a run keeps of itself: the journal, and the file of dead letters; those of the run that it continues."""
+    meta = target.meta
+    identity = Identity(
+        target.uuid,
+        corpus_name,
+        meta.sparse.hash if meta.sparse else None,
+        meta.dense.hash if meta.dense else None,
+        reader,
+        meta.quantized.hash if meta.quantized else None,
+    )
+    journal = Journal(journal_path(target, identity), identity, restart=restart)
+    if not letters_named and "dead_letters" in journal.notes:
+        dead_letters = Path(journal.notes["dead_letters"])  # of the run that is continued, from whatever folder
+    try:
+        letters = DeadLetters(dead_letters)
+    except InputError:
+        journal.close()
+        raise
+    journal.note(dead_letters=str(dead_letters.resolve()))
+    return journal, letters
 
 
 def journal_path(target: Target, identity: Identity) -> Path:

@@ -25,7 +25,7 @@ from opensearch_neural.files import write_text
 
 if TYPE_CHECKING:
     from opensearch_neural.models.dense_encoder import Backend
-    from opensearch_neural.tune import Chosen, Tried
+    from opensearch_neural.tune import Chosen, Questions, Tried
 
 PLOT_WIDTH, PLOT_HEIGHT = 64, 16
 SHOWN_BELOW = 0.1
@@ -115,7 +115,6 @@ def tune(
     osn tune --index docs --engine bm25-sparse
     osn tune --index docs --engine cascade --data data/docs
     """
-    from opensearch_neural.corpus.judgements import BeirData, read_queries
     from opensearch_neural.engines import open_engines
     from opensearch_neural.tune import Questions, compared_with, halves, store, tried_and_chosen
     from opensearch_neural.tune_weighted_sum import known_questions, sums_tried_and_chosen
@@ -123,31 +122,15 @@ def tune(
     of_sum = engine == "bm25-sparse"
     if first is not None and engine != "cascade":
         raise InputError("--first is a setting of the cascade", "give --engine cascade too")
-    if data is None and engine == "cascade":
-        raise InputError("tuning a cascade needs judgements", "give --data, a folder in BEIR layout")
-    if queries is not None and (data is not None or of_sum):
-        raise InputError(
-            "give --data or --queries, not both",
-            "--data: judged queries; --queries: any queries, for high-idf-first alone",
-        )
-    if queries is None and data is None and not of_sum:
-        raise InputError(
-            "tuning high-idf-first needs queries", "give --data (judged queries) or --queries (any queries)"
-        )
+    _check_queries(engine, data, queries)
     if report is not None:
         import_module("opensearch_neural.ui.tune_report")  # a missing extra fails now, not after hours of work
     client = connect(settings=connection)
     engines = open_engines(client, index, sparse=sparse, dense=dense, pq=pq, backend=backend, first=first)
-    if data is not None:
-        beir = BeirData.load(data, split)
-        questions = Questions(beir.queries, beir.qrels)
-        measure = "nDCG@10"
-    elif queries is not None:
-        questions = Questions(read_queries(queries))
-        measure = "overlap@10"
+    if data is not None or queries is not None:
+        questions, measure = _read_questions(data, split, queries)
     else:
-        questions = known_questions(client, index, 2 * most, seed)
-        measure = "nDCG@10 of known items"
+        questions, measure = known_questions(client, index, 2 * most, seed), "nDCG@10 of known items"
     tuning, held_back = halves(questions.texts, questions.qrels, most, seed)
     if of_sum:
         # Cross-validated, so that all queries choose.
@@ -193,6 +176,33 @@ def tune(
     print(f"{'':>9}A {full}, # chosen, o nothing is both faster and better, · other settings\n")
     print(front_table(tried, chosen, measure, full) + "\n")
     print(told)
+
+
+def _check_queries(engine: str, data: Path | None, queries: Path | None) -> None:
+    """Raise InputError if the engine cannot be tuned on what is named."""
+    if data is None and engine == "cascade":
+        raise InputError("tuning a cascade needs judgements", "give --data, a folder in BEIR layout")
+    if queries is not None and (data is not None or engine == "bm25-sparse"):
+        raise InputError(
+            "give --data or --queries, not both",
+            "--data: judged queries; --queries: any queries, for high-idf-first alone",
+        )
+    if queries is None and data is None and engine != "bm25-sparse":
+        raise InputError(
+            "tuning high-idf-first needs queries", "give --data (judged queries) or --queries (any queries)"
+        )
+
+
+def _read_questions(data: Path | None, split: str, queries: Path | None) -> tuple[Questions, str]:
+    """(the queries with their judgements if there are any, the measure of quality)."""
+    from opensearch_neural.corpus.judgements import BeirData, read_queries
+    from opensearch_neural.tune import Questions
+
+    if data is not None:
+        beir = BeirData.load(data, split)
+        return Questions(beir.queries, beir.qrels), "nDCG@10"
+    assert queries is not None
+    return Questions(read_queries(queries)), "overlap@10"
 
 
 def choice_told(
