@@ -33,7 +33,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.papers.inference_free_sparse import idf_shares
+from benchmarks.papers.inference_free_sparse_ablations import idf_shares
 from benchmarks.render import (
     COSTS,
     FACTS,

@@ -2,7 +2,8 @@
 
 command.py                         `osn paper`, the group of commands
 cascade.py                         `osn paper cascade`: sparse, dense, hybrid and the cascade
-inference_free_sparse.py           `osn paper inference-free-sparse`: the student against BM25, and ablations
+inference_free_sparse.py           `osn paper inference-free-sparse`: the student against BM25
+inference_free_sparse_ablations.py what IDF, λ and the teachers contribute
 inference_free_sparse_training.py  its trainings
 sparse_search.py                   exact sparse search without a cluster
 jpq.py                             `osn paper jpq`: quality and size of JPQ's codes

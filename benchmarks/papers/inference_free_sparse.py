@@ -24,16 +24,13 @@ on, and several at once do different trainings.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchmarks import plots
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.measures import TUNED, mean_rows, tuned_measured
 from benchmarks.bm25_sparse.models import MOST_REPEATED, PUBLISHED, STEPS, Experiment, start_option
@@ -41,7 +38,6 @@ from benchmarks.experiment import (
     PaperPart,
     RowsAndGoals,
     Table,
-    all_goal,
     compared,
     goal_of,
     is_above,
@@ -54,14 +50,8 @@ from benchmarks.experiment import (
 )
 from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import cluster_or_node
-from benchmarks.papers.inference_free_sparse_training import (
-    OWN,
-    SMALL,
-    TARGET,
-    TESTED,
-    Ablation,
-    trained_dense,
-)
+from benchmarks.papers.inference_free_sparse_ablations import distillation, draw_flops, flops
+from benchmarks.papers.inference_free_sparse_training import SMALL, TESTED, Ablation
 from benchmarks.papers.sparse_search import (
     DEPTH,
     MEASURES,
@@ -72,11 +62,10 @@ from benchmarks.papers.sparse_search import (
     tuned_pieces,
     untrained,
 )
-from benchmarks.render import in_points, signed, with_interval
+from benchmarks.render import signed
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
-from opensearch_neural.evaluation.tables import table as as_table
 from opensearch_neural.models.directory import MINILM
 
 if TYPE_CHECKING:
@@ -84,46 +73,17 @@ if TYPE_CHECKING:
     from opensearch_neural.models.vectors import SparseVectors
     from opensearch_neural.queries import Rare
     from opensearch_neural.retrievers import Run
-    from trainers.sparse.settings import SparseConfig
 
 TRAINED = tuple(arm for arm, steps in STEPS.items() if steps <= MOST_REPEATED)
 QUALITY = (PUBLISHED, *TRAINED, *(f"{arm}, averaged" for arm in TRAINED))
 """The models of part "quality", arms of `osn bench bm25-sparse`."""
 PARTS = ("quality", "flops", "distillation", "high-idf-first")
 STEPS_OF_ABLATIONS = 240
-LAMBDAS = (0.0, 0.01, 0.1, 0.5)
-WITH, WITHOUT = "with IDF", "without IDF"
-TRAINED_WITH = {WITH: ("train", "training corpus"), WITHOUT: ("none", "no IDF")}
-"""{how a student was trained: (its `student.idf`, what its own weights of query tokens are called)}"""
-CURVES = {
-    "IDF in training and search": (WITH, TARGET),
-    "IDF in search alone": (WITHOUT, TARGET),
-    "no IDF": (WITHOUT, TRAINED_WITH[WITHOUT][1]),
-}
-"""{what is drawn and compared: (how the student was trained, how it is searched)}"""
-BOTH, SEARCH_ALONE, NEITHER = CURVES
-ENSEMBLE, NO_PRETRAINING = "dense + sparse, normalized", "no pre-training"
-DENSE, DENSE_TRAINED, SPARSE, LEXICAL = "dense", "dense, trained further", "sparse", "BM25 over word pieces"
-FIRST_STAGES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    ENSEMBLE: ((DENSE, SPARSE), {}),
-    "dense + sparse, added as they are": ((DENSE, SPARSE), {"normalize_teachers": False, "teacher_scale": 1.0}),
-    f"{DENSE} alone": ((DENSE,), {}),
-    f"{DENSE_TRAINED}, alone": ((DENSE_TRAINED,), {}),
-    "two dense": ((DENSE, DENSE_TRAINED), {}),
-    f"{SPARSE} alone": ((SPARSE,), {}),
-    f"{LEXICAL} alone": ((LEXICAL,), {}),
-    "two sparse": ((SPARSE, LEXICAL), {}),
-    "InfoNCE": ((), {"kl": 0.0, "info_nce": 1.0, "all_pairs": False}),
-}
-"""{arm of part "distillation": (who teaches its first stage, what else that changes of the objective)}"""
 ALL_TOKENS = "all tokens"
 RATIOS = (0.4, 0.5, 0.6, 0.8)
 """A token is rare from this share of the highest IDF on."""
 MOST_LOST = 0.005
 """The most nDCG@10 that rare tokens first may lose."""
-
-
-# ------------------------------------------------ the models of bm25-sparse, searched alone
 
 
 def quality(experiment: Experiment) -> RowsAndGoals:
@@ -222,76 +182,6 @@ def rescored(
     return result
 
 
-# ------------------------------------------------ small trainings
-
-
-def flops(ablation: Ablation) -> RowsAndGoals:
-    """Curves over λ, trained with IDF and without, searched with either corpus's and without."""
-    base = ablation.student()
-    arms: dict[str, SparseConfig] = {}
-    names: dict[tuple[str, str], str] = {}
-    for how, (idf, own) in TRAINED_WITH.items():
-        for weight in LAMBDAS:
-            arm = f"{how}, λ {weight:g}"
-            arms[arm] = replace(
-                base,
-                student=replace(base.student, idf=idf),
-                regularization=replace(base.regularization, weight=weight),
-            )
-            names |= {(arm, OWN): of_curve(how, weight, own), (arm, TARGET): of_curve(how, weight, TARGET)}
-    differences = [(engine, PIECES) for engine in (PRESENCE, *names.values())]
-    for weight in LAMBDAS:
-        both, search, neither = (of_curve(how, weight, idf) for how, idf in CURVES.values())
-        own = of_curve(WITH, weight, TRAINED_WITH[WITH][1])
-        differences += [(both, search), (search, neither), (both, neither), (both, own)]
-    rows = ablation.rows(ablation.searched(arms), names, differences)
-    table = Table(rows, ablation.seeds)
-    return rows, [
-        flops_goal(table, NEITHER),
-        flops_goal(table, SEARCH_ALONE),
-        *share_goals(table),
-        terms_goal(table),
-        idf_goal(table),
-    ]
-
-
-def of_curve(how: str, weight: float, idf: str) -> str:
-    """The engine of part "flops": how it is trained, λ, and whose IDF weighs its queries."""
-    return f"{how}, λ {weight:g}, {idf}"
-
-
-def distillation(ablation: Ablation) -> RowsAndGoals:
-    """Table 6 in direction: what the first of two stages of equal length is trained with; the second is the same in all.
-
-    The second dense teacher is the first, trained on the same questions; the second sparse one BM25 over word pieces. The
-    arm without pre-training is trained as many steps as both stages together.
-    """
-    from trainers.data.teachers import LEXICAL as LEXICAL_TEACHER
-    from trainers.sparse.settings import SparseCandidates, StageSettings
-
-    dense_teacher, sparse_teacher = ablation.of_kind("dense"), ablation.of_kind("sparse")
-    teachers = {DENSE: dense_teacher, SPARSE: sparse_teacher, LEXICAL: LEXICAL_TEACHER}
-    if any(DENSE_TRAINED in taught_by for taught_by, _ in FIRST_STAGES.values()):
-        teachers[DENSE_TRAINED] = trained_dense(ablation, dense_teacher)
-    base = ablation.student()
-    half = replace(base.training, steps=ablation.steps // 2)
-    arms: dict[str, SparseConfig] = {}
-    for arm, (taught_by, changes) in FIRST_STAGES.items():
-        before = StageSettings(
-            train=base.train,
-            objective=replace(base.objective, teachers=[teachers[name] for name in taught_by], **changes),
-            candidates=SparseCandidates(negatives=1, depth=50, mine="bm25"),
-            regularization=replace(base.regularization, weight=base.regularization.weight / 10),
-            training=half,
-        )
-        arms[arm] = replace(base, pretraining=before, training=half)
-    arms[NO_PRETRAINING] = replace(base, training=replace(base.training, steps=2 * (ablation.steps // 2)))
-    names = {(arm, OWN): arm for arm in arms}
-    others = [arm for arm in arms if arm != ENSEMBLE]
-    rows = ablation.rows(ablation.searched(arms), names, [(other, ENSEMBLE) for other in others])
-    return rows, [distillation_goal(Table(rows, ablation.seeds))]
-
-
 # ------------------------------------------------ goals
 
 
@@ -320,148 +210,6 @@ def rare_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
             kept = row is not None and row.low is not None and row.low >= -MOST_LOST
             goals.append(goal_of(words, f"at least -{MOST_LOST}", None if row is None else signed(row, 4), kept))
     return goals
-
-
-def curve(table: Table, name: str, which: str, x: str, y: str) -> list[tuple[float, float]]:
-    """The students of a set on one of CURVES, as (x, y) by x."""
-    how, idf = CURVES[which]
-    engines = [of_curve(how, weight, idf) for weight in LAMBDAS]
-    values = [(table.value(name, engine, x), table.value(name, engine, y)) for engine in engines]
-    return sorted((at.value, of.value) for at, of in values if at is not None and of is not None)
-
-
-def flops_goal(table: Table, rival: str) -> Goal:
-    """The paper's direction (figure 4): at the FLOPS of each student of the rival curve, is the one with IDF higher?"""
-    higher = points = 0
-    for name in TESTED:
-        ours = curve(table, name, BOTH, "FLOPS", "nDCG@10")
-        for cost, quality_of_rival in curve(table, name, rival, "FLOPS", "nDCG@10"):
-            affordable = [quality for other, quality in ours if other <= cost]
-            points += bool(affordable)
-            higher += max(affordable, default=float("-inf")) >= quality_of_rival
-    rival_words = {NEITHER: "with it in neither (figure 4", SEARCH_ALONE: "with it in search alone (training's share"}
-    return goal_of(
-        f"with IDF in training and in search nDCG@10 is higher at no more FLOPS than {rival_words[rival]}; by the values, "
-        "without intervals)",
-        "every point that compares",
-        f"{higher} of {points}" if points else None,
-        higher == points,
-    )
-
-
-def share_goals(table: Table) -> list[Goal]:
-    """Table 5 told apart, at equal λ: what IDF in search brings a student without it, and what IDF in training adds."""
-    goals = []
-    for words, ours, rival in (("training's", BOTH, SEARCH_ALONE), ("search's", SEARCH_ALONE, NEITHER)):
-        gains = []
-        for name in TESTED:
-            for weight in LAMBDAS:
-                engine, baseline = (of_curve(how, weight, idf) for how, idf in (CURVES[ours], CURVES[rival]))
-                if (row := table.difference(name, engine, baseline, "nDCG@10")) is not None:
-                    gains.append(row)
-        points = [100 * row.value for row in gains]
-        goals.append(
-            all_goal(
-                f"{words} share of what IDF brings ({ours}, less {rival}, at equal λ), interval above zero (table 5)",
-                [is_above(row) for row in gains],
-                f", {min(points):.1f} to {max(points):.1f} points of nDCG@10" if points else "",
-            )
-        )
-    return goals
-
-
-def terms_goal(table: Table) -> Goal:
-    """The paper's words (section 5.4.2): with as many terms a document, those trained with IDF cost fewer FLOPS.
-
-    At the terms of each student with IDF, where the curve of those without it has been that far: between its points.
-    """
-    import numpy as np
-
-    ratios: list[float] = []
-    for name in TESTED:
-        without = curve(table, name, NEITHER, "active terms", "FLOPS")
-        terms, costs = [count for count, _ in without], [cost for _, cost in without]
-        ratios += [
-            cost / float(np.interp(count, terms, costs))
-            for count, cost in curve(table, name, BOTH, "active terms", "FLOPS")
-            if terms and terms[0] <= count <= terms[-1]
-        ]
-    fewer = sum(ratio < 1 for ratio in ratios)
-    return goal_of(
-        "with as many active terms a document, those trained with IDF cost fewer FLOPS (section 5.4.2)",
-        "every point that compares",
-        f"{fewer} of {len(ratios)}, {min(ratios):.2f} to {max(ratios):.2f} times the FLOPS" if ratios else None,
-        fewer == len(ratios),
-    )
-
-
-def idf_goal(table: Table) -> Goal:
-    """The paper's direction for students without pre-training (table 5): the searched corpus's IDF is the better one."""
-    gains = [
-        row
-        for name in TESTED
-        for weight in LAMBDAS
-        if (row := table.difference(
-            name, of_curve(WITH, weight, TARGET), of_curve(WITH, weight, TRAINED_WITH[WITH][1]), "nDCG@10"
-        )) is not None
-    ]  # fmt: skip
-    return all_goal(
-        "at retrieval the searched corpus's IDF is better than that of training, interval above zero (table 5, no "
-        "pre-training)",
-        [is_above(row) for row in gains],
-        f", {sum(row.value > 0 for row in gains)} without regard to the interval",
-    )
-
-
-def distillation_goal(table: Table) -> Goal:
-    """The paper's direction (table 6): normalized, heterogeneous teachers above every other way to pre-train."""
-    gains = [
-        row
-        for name in TESTED
-        for other in (*FIRST_STAGES, NO_PRETRAINING)
-        if (row := table.difference(name, other, ENSEMBLE, "nDCG@10")) is not None
-    ]
-    return all_goal(
-        "the normalized ensemble is above every other way to pre-train, interval of their differences below zero (table 6)",
-        [row.high is not None and row.high < 0 for row in gains],
-        f", {sum(row.value < 0 for row in gains)} without regard to the interval",
-    )
-
-
-def idf_shares(rows: Sequence[Row]) -> str:
-    """A line for each set and λ: nDCG@10 of the student without IDF, by how many points the searched corpus's IDF raises it
-    at retrieval, and by how many IDF in training then raises that."""
-    seeds = sorted({row.seed for row in rows if row.seed is not None})
-    table, lines = Table(rows, seeds), []
-    weights = dict.fromkeys(
-        float(row.engine.split(", ")[1][2:]) for row in rows if row.engine.startswith(f"{WITHOUT}, λ ")
-    )
-    for name, weight in itertools.product(table.sets, weights):
-        both, search, neither = (of_curve(how, weight, idf) for how, idf in CURVES.values())
-        whole, raised, start = (table.value(name, engine, "nDCG@10") for engine in (both, search, neither))
-        # A result of a single seed has another name for the baseline, and of training's share the values alone.
-        at_retrieval = table.difference(name, search, neither, "nDCG@10") or table.difference(
-            name, search, "own IDF", "nDCG@10"
-        )
-        if not (whole and raised and start and at_retrieval):
-            continue
-        in_training = table.difference(name, both, search, "nDCG@10") or replace(
-            whole, value=whole.value - raised.value, low=None, high=None
-        )
-        shares = [with_interval(in_points(share)) for share in (at_retrieval, in_training)]
-        lines.append([name, f"{weight:g}", f"{start.value:.3f}", *shares])
-    return as_table(["", "λ", "no IDF: nDCG@10", "at retrieval: points", "in training, too: points more"], lines)
-
-
-def draw_flops(seeds: Sequence[int], rows: Sequence[Row], folder: Path) -> None:
-    """nDCG@10 against measured FLOPS, and FLOPS against the expansion rate, a panel for each set."""
-    table = Table(rows, seeds)
-    for file, which, x, y in (
-        ("flops.svg", tuple(CURVES), ("FLOPS", "FLOPS, measured"), ("nDCG@10", "nDCG@10")),
-        ("expansion.svg", (BOTH, NEITHER), ("active terms", "terms a document"), ("FLOPS", "FLOPS, measured")),
-    ):
-        panels = {name: {key: curve(table, name, key, x[0], y[0]) for key in which} for name in TESTED}
-        plots.curves(panels, folder / file, x=x[1], y=y[1], xlim=(0, None))
 
 
 # ------------------------------------------------ the command

@@ -23,9 +23,10 @@ from benchmarks.bm25_sparse.models import PUBLISHED, Experiment  # noqa: E402
 from benchmarks.cluster_bm25 import Bm25Settings, best_settings, cluster_bm25  # noqa: E402
 from benchmarks.experiment import Table  # noqa: E402
 from benchmarks.papers import inference_free_sparse, sparse_search  # noqa: E402
+from benchmarks.papers import inference_free_sparse_ablations as ablations  # noqa: E402
 from benchmarks.papers import inference_free_sparse_training as training  # noqa: E402
-from benchmarks.papers.inference_free_sparse import (  # noqa: E402
-    ALL_TOKENS,
+from benchmarks.papers.inference_free_sparse import ALL_TOKENS, of_ratio, quality_goals, rare_goals  # noqa: E402
+from benchmarks.papers.inference_free_sparse_ablations import (  # noqa: E402
     ENSEMBLE,
     FIRST_STAGES,
     NEITHER,
@@ -38,9 +39,6 @@ from benchmarks.papers.inference_free_sparse import (  # noqa: E402
     idf_goal,
     idf_shares,
     of_curve,
-    of_ratio,
-    quality_goals,
-    rare_goals,
     share_goals,
     terms_goal,
 )
@@ -103,7 +101,7 @@ def run_part(
         "QUALITY": (PUBLISHED, "trained 10 minutes"),
     }
     for name, value in small.items():
-        for module in (inference_free_sparse, training):
+        for module in (inference_free_sparse, ablations, training):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(models, "TRAINED_ON", ("one", "two"))
