@@ -386,14 +386,11 @@ def work_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return work(record(command))
 
 
-def data_option(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    there = click.Path(path_type=Path, exists=True)
-    return click.option("--data", required=required, type=there, default=None, help="Folder of the BEIR folders.")
-
-
 def paper_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --data, --work and --record."""
-    return data_option()(work_options(command))
+    there = click.Path(path_type=Path, exists=True)
+    data = click.option("--data", required=True, type=there, help="Folder of the BEIR folders.")
+    return data(work_options(command))
 
 
 def part_option(parts: Sequence[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

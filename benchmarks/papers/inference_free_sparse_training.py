@@ -31,14 +31,13 @@ DENSE_TEACHER_STEPS = 70
 """Training steps of the second dense teacher, which see half of the questions once."""
 OWN, TARGET = "own", "target corpus"
 """A student's queries are weighed as in its training, or by the IDF of the corpus that is searched."""
-IDFS = (OWN, TARGET)
 
 
 class Searched(NamedTuple):
     """What a student found in a test set."""
 
     measured: dict[str, Measured]
-    """{one of IDFS: what it finds}"""
+    """{OWN or TARGET: what it finds}"""
     sparsity: dict[str, float]
     """How many terms its documents have, and FLOPS."""
 
@@ -138,7 +137,7 @@ class Ablation:
         names: Mapping[tuple[str, str], str],
         differences: Iterable[tuple[str, str]],
     ) -> list[Row]:
-        """Rows of each test set, beside what needs no learning. names: {(arm, one of IDFS): the engine's name}, those that
+        """Rows of each test set, beside what needs no learning. names: {(arm, OWN or TARGET): the engine's name}, those that
         are shown."""
         from opensearch_neural.models.corpus_statistics import tokenizer_of
 

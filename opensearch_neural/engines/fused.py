@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from opensearch_neural import queries
 from opensearch_neural.engines.dense import Dense
@@ -10,9 +10,6 @@ from opensearch_neural.engines.engine import Engine, Page, part_of
 from opensearch_neural.engines.sparse import Bm25, Sparse
 from opensearch_neural.index.models import IndexPart
 from opensearch_neural.queries import Body
-
-if TYPE_CHECKING:
-    pass
 
 
 class Hybrid(Engine):

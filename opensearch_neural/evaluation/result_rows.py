@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -90,8 +90,3 @@ def mean_row(name: str, engine: str, measure: str, values: Collection[float], **
     """The mean of measured values with its interval, as a row of the set `name`; how: the row's other fields."""
     low, high = interval(values) or (None, None)
     return Row(name, engine, measure, math.fsum(values) / len(values), low, high, len(values), **how)
-
-
-def only_differences(rows: Iterable[Row]) -> list[Row]:
-    """The rows that compare with the baseline: for a second comparison of engines that have rows already."""
-    return [row for row in rows if row.kind != "value"]
