@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from benchmarks.load.workload import Workload
     from opensearch_neural.engines import Engines
+    from opensearch_neural.engines.engine import Engine
     from opensearch_neural.engines.sparse import Windowed
 
 EXACT = "sparse"
@@ -188,7 +189,7 @@ def score_kept(
             rows += certified_rows(client, workload, list(texts.values()), set_, passes=passes, seed=seed)
             if not keep:
                 client.indices.delete(index=growth.index)
-    title = f"Score kept by window and documents: {data.name}, {sparse}"
+    title = f"Score kept by window and documents: {data.name}, {Path(sparse).name}"
     publish(rows, [], title=title, data=[data], seeds=[seed], shown=None, record=record)
 
 
@@ -197,7 +198,7 @@ def certified_rows(
 ) -> list[Row]:
     """The share of the queries whose page is proved to be the exact one, of each engine that knows such a proof.
 
-    passes: where above 0, rows on what it costs to widen the window until all pages are, see `exact_rows`.
+    passes: where above 0, rows on what it costs to widen the window until all pages are, see `certain_rows`.
     """
     from benchmarks.load.variants import TWO_PHASE, page_of, with_options
     from opensearch_neural.evaluation.engine_comparison import CERTIFIED, certified_queries
@@ -211,20 +212,20 @@ def certified_rows(
         if certain:
             rows.append(Row(set_, variant.name, CERTIFIED, sum(certain) / len(certain), None, None, len(certain)))
             if passes:
-                costs = exact_costs(client, opened, variant.engine, texts, page_of(variant), passes)
-                rows += exact_rows(set_, variant.name, costs, seed)
+                costs = certain_costs(client, opened, variant.engine, texts, page_of(variant), passes)
+                rows += certain_rows(set_, variant.name, costs, seed)
     return rows
 
 
 @dataclass(frozen=True)
-class ExactCost:
+class CertainCost:
     """How a query came to a certain page, and seconds, each the fastest of several passes."""
 
     first: int
     """The window that it began with."""
     last: int | None
     """The window whose page was certain; None: all documents were searched."""
-    exact: float
+    certain: float
     """Until a page was certain."""
     window: float
     """The page of the first window."""
@@ -232,17 +233,17 @@ class ExactCost:
     """The search of all documents."""
 
 
-def exact_costs(
+def certain_costs(
     client: OpenSearch, opened: Engines, engine: str, texts: list[str], page: Mapping[str, Any], passes: int
-) -> list[ExactCost]:
+) -> list[CertainCost]:
     """Of each query, by one client. The three ways take turns in beginning a pass."""
     from opensearch_neural.engines.sparse import Windowed
 
     windowed, exact = opened.engine(engine), opened.with_settings(exact=True).engine(engine)
-    assert isinstance(windowed, Windowed) and isinstance(exact, Windowed)
+    assert isinstance(windowed, Windowed)
     asked, first = opened.page(**page), windowed.window()
     ways: dict[str, Callable[[str], Any]] = {
-        "exact": lambda text: window_until_certain(client, exact, text, asked),
+        "certain": lambda text: window_until_certain(client, windowed, exact, text, asked),
         "window": lambda text: client.search(index=opened.index, body=windowed.body(text, asked)),
         "whole": lambda text: client.search(index=opened.index, body=exact.body(text, asked)),
     }
@@ -255,25 +256,27 @@ def exact_costs(
                 begun = time.perf_counter()
                 found = ways[way](text)
                 seconds[way].append(time.perf_counter() - begun)
-                if way == "exact":
+                if way == "certain":
                     last = found
-        costs.append(ExactCost(first, last, **{way: min(times) for way, times in seconds.items()}))
+        costs.append(CertainCost(first, last, **{way: min(times) for way, times in seconds.items()}))
     return costs
 
 
-def window_until_certain(client: OpenSearch, engine: Windowed, text: str, page: dict[str, Any]) -> int | None:
+def window_until_certain(
+    client: OpenSearch, windowed: Windowed, exact: Engine, text: str, page: dict[str, Any]
+) -> int | None:
     """Searches with windows from the engine's own until the page is certified; None: all documents were searched at last."""
-    window = engine.window()
+    window = windowed.window()
     largest: dict[str, float] = {}
     while window <= WIDEST:
-        if engine.certified(client, text, page, largest, window=window):
+        if windowed.certified(client, text, page, largest, window=window):
             return window
         window *= WIDENED_BY
-    client.search(index=engine.opened.index, body=engine.within(text, page, None))
+    client.search(index=exact.opened.index, body=exact.body(text, page))
     return None
 
 
-def exact_rows(set_: str, engine: str, costs: list[ExactCost], seed: int) -> list[Row]:
+def certain_rows(set_: str, engine: str, costs: list[CertainCost], seed: int) -> list[Row]:
     """How often the window was widened, or all documents were searched; the mean window that was enough, of the other
     queries; and the time of all queries until their page was certain, in that of other searches."""
     import numpy as np
@@ -288,13 +291,13 @@ def exact_rows(set_: str, engine: str, costs: list[ExactCost], seed: int) -> lis
     if enough := [cost.last for cost in costs if cost.last is not None]:
         rows.append(Row(set_, engine, LAST_WINDOW, sum(enough) / len(enough), None, None, len(enough)))
     drawn = np.random.default_rng(seed).integers(0, len(costs), (RESAMPLES, len(costs)))
-    exact = np.array([cost.exact for cost in costs])
+    certain = np.array([cost.certain for cost in costs])
     for baseline, seconds in (
         ("its window", np.array([cost.window for cost in costs])),
         ("the whole search", np.array([cost.whole for cost in costs])),
     ):
-        low, high = np.percentile(exact[drawn].sum(axis=1) / seconds[drawn].sum(axis=1), [2.5, 97.5])
-        ratio = float(exact.sum() / seconds.sum())
+        low, high = np.percentile(certain[drawn].sum(axis=1) / seconds[drawn].sum(axis=1), [2.5, 97.5])
+        ratio = float(certain.sum() / seconds.sum())
         rows.append(
             Row(set_, engine, TIME, ratio, float(low), float(high), len(costs), baseline=baseline, kind="ratio")
         )

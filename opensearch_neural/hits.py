@@ -112,7 +112,7 @@ def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Found:
         hit_of(hit, document=id if engines.meta.passages else None, encoder=encoder, adding=each)
         for (id, hit), each in zip(best, adding, strict=True)
     ]
-    return Found(body, answer["took"], shown, {**searched.facts, **missing.facts, **partial}, findings, warnings)
+    return Found(body, answer["took"], shown, {**missing.facts, **partial}, findings, warnings)
 
 
 def find_by_body(client: OpenSearch, index: str, body: Body, *, explain: bool = False) -> Found:

@@ -75,7 +75,7 @@ WINDOWS = (10, 15, 20, 30, 50, 100, 200, 400)
 CUTS = (0.2, 0.4, 0.6, 0.8, 0.9)
 RARE, HIGH_IDF_WINDOWS = tuple(map(Rare.parse, ("ratio:0.4", "ratio:0.5", "ratio:0.6", "share:0.8"))), (20, 30, 50, 100)
 WORD_SHARES = (0.7, 0.8, 0.85, 0.9)
-PRUNE_RATIOS, EXPANSIONS = (0.2, 0.4, 0.6), (2.0, 3.0, 5.0)
+PRUNE_RATIOS, EXPANSIONS = (0.2, 0.4, 0.6), (2.0, 3.0, 5.0, 10.0, 20.0, 40.0)
 BLOCK_COUNTS = (10, 20, 40, 80, 160)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from opensearch_neural.body_template import BodyTemplate
     from opensearch_neural.corpus.judgements import JudgedQueries
-    from opensearch_neural.evaluation.engine_comparison import CommonOnly, EngineResult
+    from opensearch_neural.evaluation.engine_comparison import EngineResult
     from opensearch_neural.evaluation.expectations import Expectation
     from opensearch_neural.evaluation.results import Data, Row, Summary
 
@@ -114,12 +114,12 @@ def evaluate(
         production = Production(template_index or index, templates, id_field)
         if templates:
             production.warn_of_absent(client, judged)
-        results, lost = searched(client, opened, production, judged, chosen, evaluation.names, own, timed)
+        results = searched(client, opened, production, judged, chosen, evaluation.names, own, timed)
         rows = evaluation.rows(judged, results, against)
         read = [*evaluation.facts(judged), *map(data_facts, template_paths(template_files))]
-        summary = summarize(client, opened, index, judged, read, rows, results, lost, expectations, evaluation.seed)
+        summary = summarize(client, opened, index, judged, read, rows, results, expectations, evaluation.seed)
         titles = functools.partial(engine_comparison.titles, client, index) if opened is not None else None
-        evaluation.tell(summary, results, judged, against, lost, titles)
+        evaluation.tell(summary, results, judged, against, titles)
 
 
 evaluate.add_command(runs_command)
@@ -201,19 +201,17 @@ def searched(
     measures: Sequence[str],
     own_documents: Collection[str],
     timed: int,
-) -> tuple[list[EngineResult], CommonOnly | None]:
-    """(the result of each engine and template; the documents that high-IDF-first ranks last, None if it is not measured)."""
+) -> list[EngineResult]:
+    """The result of each engine and template."""
     from opensearch_neural.evaluation import engine_comparison
     from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
     from opensearch_neural.retrievers.template import template_retriever
 
     queries, qrels = judged.queries, judged.qrels
     bodies = {} if opened is None else {engine: opened.body_of(engine) for engine in chosen}
-    fast = bodies.get("high-idf-first")
     engines = len(chosen) + len(production.templates)
     passes = engines * len(engine_comparison.sizes_of(measures))
     passes += sum(issubclass(ENGINES[engine], Windowed) for engine in chosen)
-    passes += 0 if fast is None else 1 + ("sparse" not in chosen)
     total = len(queries) * passes + engines * min(timed, len(queries))
     with Progress("eval", total=total, unit="queries") as shown:
         advance = shown.update
@@ -244,16 +242,7 @@ def searched(
                 replace(result, latency=times[result.engine][0], encode_ms=times[result.engine][1])
                 for result in results
             ]
-        if fast is None or opened is None:
-            return results, None
-        size = engine_comparison.PAGE
-        pages = next((result.runs.get(size) for result in results if result.engine == "sparse"), None)
-        if pages is None:
-            sparse = OpenSearchRetriever(client, opened.index, "sparse", opened.body_of("sparse"), progress=advance)
-            pages = sparse.retrieve(queries, size)
-        return results, engine_comparison.common_only(
-            client, opened.index, fast, queries, pages, qrels, progress=advance
-        )
+        return results
 
 
 def certified(
@@ -280,17 +269,13 @@ def summarize(
     read: list[Data],
     rows: list[Row],
     results: Sequence[EngineResult],
-    lost: CommonOnly | None,
     expectations: Sequence[Expectation],
     seed: int,
 ) -> Summary:
     """The result file of this evaluation. read: names and hashes of the files it depends on."""
-    from opensearch_neural.evaluation import engine_comparison
     from opensearch_neural.evaluation.provenance import machine_facts
     from opensearch_neural.evaluation.results import Summary
 
-    if lost is not None:
-        rows = [*rows, *engine_comparison.common_only_rows(judged.name, lost)]
     models = [
         f"{kind} {meta.name}"
         for kind in ("sparse", "dense", "quantized")

@@ -20,7 +20,7 @@ from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:
     from opensearch_neural.corpus.judgements import JudgedQueries
-    from opensearch_neural.evaluation.engine_comparison import CommonOnly, EngineResult
+    from opensearch_neural.evaluation.engine_comparison import EngineResult
     from opensearch_neural.evaluation.expectations import Expectation
     from opensearch_neural.evaluation.results import Data, Row, Summary
 
@@ -143,7 +143,6 @@ class Evaluation:
         results: Sequence[EngineResult],
         judged: JudgedQueries,
         against: str | None,
-        lost: CommonOnly | None = None,
         titles: Callable[[list[str]], Mapping[str, str]] | None = None,
     ) -> None:
         """Print and write as the options say; exit with 1 if a goal is missed. titles: {id: title} of documents."""
@@ -163,7 +162,7 @@ class Evaluation:
         if self.as_json:
             print(json.dumps(summary.to_json(), ensure_ascii=False, indent=1))
         else:
-            engine_report.print_tables(summary, results, against, lost)
+            engine_report.print_tables(summary, results, against)
             if self.per_query:
                 engine_report.print_per_query(queries, results, self.names[0], against, SHOWN)
         if self.out is not None:

@@ -71,12 +71,10 @@ class Opened:
 
 @dataclass(frozen=True)
 class Searched:
-    """An answer, the body that got it, and what else is known of it."""
+    """An answer, and the body that got it."""
 
     body: Body
     answer: Mapping[str, Any]
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """For programs, beside the hits."""
 
 
 @dataclass(frozen=True)

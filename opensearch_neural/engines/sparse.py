@@ -58,9 +58,13 @@ class Windowed(Sparse):
         super().load()
         self.window()  # which may have to be asked of the cluster
 
+    def how(self) -> WeightedSum | TwoPhases:
+        """As the caller chose, else as stored in the index, else the defaults."""
+        raise NotImplementedError
+
     def window(self) -> int:
         """Hits of each shard that get their whole score."""
-        raise NotImplementedError
+        return self.how().window
 
     def within(self, text: str, page: Page, window: int | None) -> Body:
         """The body with this window; None: of all documents."""
@@ -77,10 +81,16 @@ class Windowed(Sparse):
     def certified(
         self, client: OpenSearch, text: str, page: Page, largest: dict[str, float], *, window: int | None = None
     ) -> bool:
-        """Whether the page of the window is certainly that of all documents. Raises ClusterError.
+        """Whether the page is certainly that of all documents, which the setting `exact` searches: then whether no shard is
+        missing. Never where the query has lost tokens. Raises ClusterError.
 
         largest: {token: its largest weight}, to which those are added that are asked for. window: None, the engine's own.
         """
+        if self.opened.settings.get("exact"):
+            (answer,) = answers(client, self.opened.index, text, (self.within(text, page, None),))
+            return not queries.partial_answer(answer)
+        if self.tokens(text, self.how().tokens) != self.opened.models.query_encoder.encode(text):
+            return False
         body = self.within(text, page, window or self.window())
         if "rescore" not in body:
             return body == self.within(text, page, None)
@@ -142,11 +152,11 @@ class Bm25Sparse(Windowed):
         super().load()
         _ = self.scale
 
-    def window(self) -> int:
-        return WeightedSum.of(self.opened).window
+    def how(self) -> WeightedSum:
+        return WeightedSum.of(self.opened)
 
     def within(self, text: str, page: Page, window: int | None) -> Body:
-        return self.summed(text, page, window, WeightedSum.of(self.opened))
+        return self.summed(text, page, window, self.how())
 
     def summed(self, text: str, page: Page, window: int | None, how: WeightedSum) -> Body:
         """The body with this window, and what else `how` says."""
@@ -167,11 +177,11 @@ class HighIdfFirst(Windowed):
         EXACT,
     )
 
-    def window(self) -> int:
-        return TwoPhases.of(self.opened).window
+    def how(self) -> TwoPhases:
+        return TwoPhases.of(self.opened)
 
     def within(self, text: str, page: Page, window: int | None) -> Body:
-        how = TwoPhases.of(self.opened)
+        how = self.how()
         tokens = self.tokens(text, how.tokens)
         if window is None:
             return queries.neural_sparse(tokens, plugin=self.opened.plugin, **page)

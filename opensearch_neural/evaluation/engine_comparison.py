@@ -22,7 +22,7 @@ from opensearch_neural.evaluation.measures import Measured, Qrels, cutoff, label
 from opensearch_neural.evaluation.result_rows import holm_rows, rows
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.index.record import existing_record
-from opensearch_neural.queries import Body, neural_sparse, searched_first
+from opensearch_neural.queries import Body
 from opensearch_neural.retrievers import Retriever, Run
 from opensearch_neural.retrievers.opensearch import MOST_HITS, Latencies, OpenSearchRetriever, search, time_queries
 
@@ -66,20 +66,6 @@ class EngineResult:
         pages = [page for query, page in self.unjudged.items() if queries is None or query in queries]
         hits = sum(of_query for _, of_query in pages)
         return sum(unjudged for unjudged, _ in pages) / hits if hits else None
-
-
-@dataclass(frozen=True)
-class CommonOnly:
-    """Documents of the full sparse query's page that hold none of its rare tokens: high-IDF-first puts them last."""
-
-    queries: int
-    affected_queries: int
-    documents: int
-    """How many documents the pages of all queries hold."""
-    lost: int
-    """How many of these hold none of the query's rare tokens."""
-    lost_relevant: int
-    """How many of the lost documents are judged relevant."""
 
 
 def sizes_of(measures: Iterable[str]) -> dict[int, list[str]]:
@@ -189,47 +175,6 @@ def time_engines(
             if progress:
                 progress(len(sent))
     return {engine: (Latencies(times[engine]), Latencies(encoding[engine])) for engine in bodies}
-
-
-def common_only(
-    client: OpenSearch,
-    index: str,
-    high_idf_first: BodyOf,
-    queries: Mapping[str, str],
-    full: Run,
-    qrels: Qrels,
-    *,
-    progress: Advance | None = None,
-) -> CommonOnly:
-    """How many hits of the full sparse query's page hold none of its rare tokens.
-
-    full: the run of the full query, 10 hits a query. Exact: for each page, the cluster is asked which of its documents hold
-    a rare token.
-    """
-    pages = {queries[query]: [document for document, _ in rank(hits)[:PAGE]] for query, hits in full.items()}
-
-    def among_page(text: str, size: int) -> Body:
-        body = high_idf_first(text, size)
-        passages: Body = {name: value for name, value in body.items() if name in ("collapse", "docvalue_fields")}
-        page = {"terms": {"parent": pages[text]}} if passages else {"ids": {"values": pages[text]}}
-        query = body["query"]
-        if "match_none" not in query:
-            field, rare = searched_first(body)
-            query = neural_sparse(rare, field=field, plugin=False)["query"]
-        return {"size": body["size"], "query": {"bool": {"must": [query], "filter": [page]}}, **passages}
-
-    asked = {query: queries[query] for query, hits in full.items() if hits}
-    kept = OpenSearchRetriever(client, index, "phase one", among_page, progress=progress).retrieve(asked, PAGE)
-    lost = {query: [document for document in pages[asked[query]] if document not in kept[query]] for query in asked}
-    return CommonOnly(
-        queries=len(full),
-        affected_queries=sum(1 for documents in lost.values() if documents),
-        documents=sum(len(pages[text]) for text in asked.values()),
-        lost=sum(len(documents) for documents in lost.values()),
-        lost_relevant=sum(
-            qrels.get(query, {}).get(document, 0) > 0 for query, documents in lost.items() for document in documents
-        ),
-    )
 
 
 def certified_queries(
@@ -346,23 +291,3 @@ def detectable_rows(made: Sequence[Row], measured: Mapping[str, Measured]) -> li
             if smallest is not None:
                 result.append(replace(row, kind="detectable", value=smallest, low=None, high=None))
     return result
-
-
-def common_only_rows(data: str, lost: CommonOnly) -> list[Row]:
-    """The counts of `CommonOnly` as result rows of the engine "high-idf-first"."""
-    return [
-        Row(data, "high-idf-first", name, value, None, None, n)
-        for name, value, n in (
-            (
-                "queries with a common-only document in the full top 10",
-                lost.affected_queries / lost.queries,
-                lost.queries,
-            ),
-            ("common-only documents in the full top 10", lost.lost / max(1, lost.documents), lost.documents),
-            (
-                "relevant common-only documents in the full top 10",
-                lost.lost_relevant / max(1, lost.documents),
-                lost.documents,
-            ),
-        )
-    ]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.engine_comparison import UNJUDGED, CommonOnly, EngineResult
+from opensearch_neural.evaluation.engine_comparison import UNJUDGED, EngineResult
 from opensearch_neural.evaluation.measures import label
 from opensearch_neural.evaluation.results import Key, Row, RowKind, Summary
 from opensearch_neural.evaluation.run_files import write_run
@@ -35,10 +35,8 @@ def write_runs(folder: Path, results: Sequence[EngineResult]) -> None:
     print(f"wrote {len(results)} engines' runs to {folder}", file=sys.stderr)
 
 
-def print_tables(
-    summary: Summary, results: Sequence[EngineResult], baseline: str | None, lost: CommonOnly | None
-) -> None:
-    """Means and latencies, differences to the baseline, segments, what high-IDF-first puts last, and the goals."""
+def print_tables(summary: Summary, results: Sequence[EngineResult], baseline: str | None) -> None:
+    """Means and latencies, differences to the baseline, segments, and the goals."""
     measures = [label(name) for name in results[0].measured.mean]
     timed = ["P50 ms", "P99 ms", "encode P50 ms"] if results[0].latency is not None else []
     data = summary.rows[0].set
@@ -57,16 +55,9 @@ def print_tables(
         if result.certified is not None:
             share = sum(result.certified) / max(1, len(result.certified))
             print(
-                f"\n{result.engine}: for {share:.1%} of the queries it is proved that no document outside the window "
-                "belongs on the page (--exact searches them all, without a window)"
+                f"\n{result.engine}: for {share:.1%} of the queries the page is certainly that of all documents "
+                "(for all with --exact, which searches without a window)"
             )
-    if lost is not None:
-        print(
-            "\nhigh-idf-first puts documents last that hold only common tokens of a query: "
-            f"{lost.lost:,} of the {lost.documents:,} in the full sparse query's top 10 "
-            f"({lost.lost_relevant:,} judged relevant), in {lost.affected_queries:,} of {lost.queries:,} queries "
-            f"({lost.affected_queries / lost.queries:.1%})"
-        )
     for goal in summary.goals:
         print(f"\n{'met' if goal.met else 'MISSED'}: {goal.goal}: {goal.value:.4f}")
 

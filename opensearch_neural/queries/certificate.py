@@ -71,7 +71,7 @@ def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], lar
     added = sum(max(0.0, most[token] - already) for token, already in (held or dict.fromkeys(tokens, 0.0)).items())
     bound = (last[0]["_score"] if last else 0.0) + added
     # A full page, and more than the bound by what adding up in float32 may cost.
-    return len(hits) == body["size"] and hits[-1]["_score"] > bound * (1 + 1e-6)
+    return bool(hits) and len(hits) == body["size"] and hits[-1]["_score"] > bound * (1 + 1e-6)
 
 
 def _second_phase(body: Body) -> tuple[dict[str, Any], str, dict[str, float]]:

@@ -72,8 +72,8 @@ def bm25_sparse(
     """BM25, and what a sparse model adds: score(d) = BM25(d) + weight · Σ_t tokens[t] · d_t.
 
     BM25 searches, and its `window` best hits of each shard get what the model adds. What lies beyond the window keeps its
-    BM25 score, and follows: the window is the same for every page, so that pages put together are one ranking without
-    repeats. A window of the deepest page that is asked for, or more, gives every hit its whole score.
+    BM25 score, and is ranked by it: the window is the same for every page, so that pages put together are one ranking
+    without repeats. A window of the deepest page that is asked for, or more, gives every hit its whole score.
 
     forward: rescore by the documents' rows (`forward_index`), which costs less than clauses do. The scores are the same; an
     explanation does not tell the tokens apart (`explained`).

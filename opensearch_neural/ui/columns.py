@@ -98,8 +98,6 @@ class Searcher:
         asked = self.request(column, state)
         if not isinstance(asked, Request) or not isinstance(asked.engine, Windowed) or not state.query.strip():
             return None
-        if asked.engines.settings.get("exact"):
-            return True
         return asked.engine.certified(self.client, state.query, asked.page, {})
 
     def body_text(self, column: Column, state: State) -> str:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.load.variants import parse_variants
-from benchmarks.two_phase import ExactCost, exact_rows, goals_of, score_kept, two_phase
+from benchmarks.two_phase import CertainCost, certain_rows, goals_of, score_kept, two_phase
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import read
 from opensearch_neural.index import segments
@@ -76,15 +76,15 @@ def test_the_score_kept_stands_beside_the_overlap_by_window_and_documents(
 
 def test_what_certainty_costs_is_a_ratio_of_the_times_of_all_queries() -> None:
     costs = [
-        ExactCost(30, 30, 0.02, 0.01, 0.05),
-        ExactCost(30, 480, 0.08, 0.02, 0.05),
-        ExactCost(30, None, 0.2, 0.02, 0.1),
+        CertainCost(30, 30, 0.02, 0.01, 0.05),
+        CertainCost(30, 480, 0.08, 0.02, 0.05),
+        CertainCost(30, None, 0.2, 0.02, 0.1),
     ]
-    rows = {row.column: row for row in exact_rows("docs", "sum", costs, seed=0)}
+    rows = {row.column: row for row in certain_rows("docs", "sum", costs, seed=0)}
     assert rows["widened"].value == pytest.approx(2 / 3) and rows["searched whole"].value == pytest.approx(1 / 3)
     assert (rows["window until certain"].value, rows["window until certain"].n) == (255, 2)
     assert rows["time until certain / its window"].value == pytest.approx(0.3 / 0.05)
     assert rows["time until certain / the whole search"].value == pytest.approx(0.3 / 0.2)
     slow = rows["time until certain / its window"]
     assert slow.low is not None and slow.high is not None and 2 <= slow.low < slow.value < slow.high <= 10 + 1e-9
-    assert "window until certain" not in {row.column for row in exact_rows("docs", "sum", costs[2:], seed=0)}
+    assert "window until certain" not in {row.column for row in certain_rows("docs", "sum", costs[2:], seed=0)}

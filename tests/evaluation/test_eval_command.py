@@ -131,24 +131,14 @@ def test_the_measures_are_those_worked_out_by_hand(osn_eval: Osn, toy: Toy) -> N
     assert "1 judged queries have no relevant document" in result.stderr
 
 
-def test_documents_of_common_tokens_only_are_counted_exactly(osn_eval: Osn) -> None:
-    # The full query's page for q1 is z and 8 documents of "river" only, r0 to r7; for q2 it is m and l, both of rare
-    # tokens; q3 finds nothing. Of the 8, r3 is judged relevant.
-    for engines in ("high-idf-first", "sparse,high-idf-first"):
-        result = osn_eval("--engines", engines, "--timed", "0", "--json", catch_exceptions=False)
-        measured = values(json.loads(result.stdout))
-        of_queries = measured["high-idf-first", "queries with a common-only document in the full top 10"]
-        assert of_queries == pytest.approx(1 / 4), "q1 of q1, q2, q3 and the judged query without a relevant document"
-        pages = 9 + 2 + 2  # q1, q2, and "lion" of the fourth query
-        assert measured["high-idf-first", "common-only documents in the full top 10"] == pytest.approx(8 / pages)
-        assert measured["high-idf-first", "relevant common-only documents in the full top 10"] == pytest.approx(
-            1 / pages
-        )
-
-
-def test_with_every_token_rare_nothing_is_lost(osn_eval: Osn) -> None:
-    result = osn_eval("--engines", "high-idf-first", "--rare", "ratio:0", "--timed", "0", catch_exceptions=False)
-    assert "0 of the 13 in the full sparse query's top 10 (0 judged relevant), in 0 of 4 queries" in result.stdout
+def test_every_page_of_exact_engines_is_certain(osn_eval: Osn) -> None:
+    shares = {}
+    for how in ((), ("--exact",), ("--tokens", "count:1")):
+        engines = ("--engines", "bm25-sparse,high-idf-first", "--window", "1", "--timed", "0", "--json")
+        measured = values(json.loads(osn_eval(*engines, *how, catch_exceptions=False).stdout))
+        shares[how] = [measured[engine, "certified"] for engine in ("bm25-sparse", "high-idf-first")]
+    assert shares["--exact",] == [1.0, 1.0] and max(shares[()]) < 1
+    assert all(of_one <= of_all for of_one, of_all in zip(shares["--tokens", "count:1"], shares[()], strict=True))
 
 
 def test_the_tables_name_engines_measures_and_differences(osn_eval: Osn) -> None:
@@ -315,8 +305,6 @@ def test_a_query_that_is_a_document_in_passages_is_left_out_of_its_own_hits(toy:
     run = read_run(data / "out" / "bm25.top10.trec")
     assert "long" not in run["long"] and set(run["long"]) == {"half", "near", "w"}
     assert "half" in run["half"], "its text is another one"
-    lost = json.loads(result.stdout)["rows"]
-    assert {row["value"] for row in lost if row["measure"] == "common-only documents in the full top 10"} == {0.0}
 
 
 def test_an_id_with_a_blank_does_not_lose_the_evaluation(toy: Toy, osn_eval: Osn, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from opensearch_neural import QueryEncoder
 from opensearch_neural.cluster.connect import connect, connect_async
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.settings import TwoPhases, WeightedSum
+from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.index import query_side
 from opensearch_neural.index.query_side import INDEX, LARGEST, ask_largest, read_largest
@@ -232,23 +233,26 @@ def test_the_error_of_a_scale_that_cannot_be_measured_is_one_in_words(
             open_engines(connect(proxy.url), written).body("bm25-sparse", "rain")
 
 
-def exact(client: Any, engines: Engines, text: str) -> Any:
-    engine, page = engines.engine("bm25-sparse"), engines.page(size=2)
-    searched = engine.search(client, engine.body(text, page), text, page)
-    return searched.facts["window"], [hit["_id"] for hit in searched.answer["hits"]["hits"]]
-
-
 def test_a_page_is_certified_by_the_largest_weights_that_are_kept(client: Any, written: str) -> None:
-    engines = open_engines(client, written, exact=True, window=60, weight=0.01)
-    text = records(120)[7]["text"]
-    window, hits = exact(client, engines, text)
-    assert window == 60, "so little can be added that the first window suffices"
+    engines = open_engines(client, written, window=60, weight=0.01)
+    text, engine = records(120)[7]["text"], engines.engine("bm25-sparse")
+    assert isinstance(engine, Windowed)
+
+    def certain() -> bool:
+        asked: dict[str, float] = {}
+        found = engine.certified(client, text, engines.page(size=2), asked)
+        assert bool(asked) == other, "it asks only where nothing is kept"
+        return found
+
+    other = False
+    assert certain(), "so little can be added that the window suffices"
     id = engines.meta.extra[LARGEST]
     query_side.raise_largest(client, id, dict.fromkeys(engines.models.query_encoder.encode(text), 1e9))
-    assert exact(client, engines, text) == (None, hits), "nothing is certain any more, also where it was read before"
+    assert not certain(), "nothing is certain any more, also where it was read before"
     # Of another index, to which the alias leads by now, they say nothing.
     client.index(index=INDEX, id=id, body={**client.get(index=INDEX, id=id)["_source"], "index": "another"})
-    assert exact(client, engines, text) == (60, hits)
+    other = True
+    assert certain()
 
 
 def test_what_is_kept_goes_with_the_last_index_that_needs_it(client: Any, index_name: str, tmp_path: Path) -> None:

@@ -320,7 +320,7 @@ def test_a_certified_page_of_high_idf_first_is_that_of_all_tokens(client, sparse
     for _ in range(150):
         rare, common = drawn.choice(VOCABULARY[:8]), drawn.sample(VOCABULARY[8:], drawn.randint(1, 3))
         tokens = {rare: drawn.uniform(4, 12), **{token: drawn.uniform(0.01, 2) for token in common}}
-        page = {"size": drawn.randint(1, 4), "from_": drawn.choice([0, 0, 2]), "plugin": drawn.random() < 0.5}
+        page = {"size": drawn.randint(0, 4), "from_": drawn.choice([0, 0, 2]), "plugin": drawn.random() < 0.5}
         how = {"window": drawn.choice([3, 8, 200]), "exact": drawn.random() < 0.7, "forward": drawn.random() < 0.5}
         body = queries.high_idf_first(tokens, rare=Rare("count", 1), **how, **page)
         if "rescore" not in body:
