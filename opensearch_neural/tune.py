@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,16 @@ import numpy as np
 
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import Engines
-from opensearch_neural.engines.settings import TUNED, TUNED_CASCADE, TUNED_SUM, Cascade, TwoPhases, WeightedSum
+from opensearch_neural.engines.settings import (
+    TUNED,
+    TUNED_CASCADE,
+    TUNED_SUM,
+    TWO_PHASES_POWER,
+    Cascade,
+    TwoPhases,
+    WeightedSum,
+    fitting_window,
+)
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import measures
 from opensearch_neural.evaluation.overlap import PAGE, TIES, overlap
@@ -93,11 +102,13 @@ class Chosen:
     """How many faster settings surely kept the share on the tuning queries and not on the others."""
 
 
-def settings(
-    rare: Iterable[Rare] = RARE, windows: Iterable[int] = WINDOWS, tokens: Iterable[Rare | None] = TOKENS
-) -> list[TwoPhases]:
-    """All of them score with all tokens anew: what common tokens add in phase one finds more than is saved otherwise."""
-    return [TwoPhases(*each) for each in itertools.product(rare, windows, [True], tokens)]
+def settings(documents: int = 0) -> list[TwoPhases]:
+    """All of them score with all tokens anew: what common tokens add in phase one finds more than is saved otherwise.
+
+    documents: those of a shard, for which the default is among them
+    """
+    windows = sorted({*WINDOWS, fitting_window(documents, TWO_PHASES_POWER)})
+    return [TwoPhases(*each) for each in itertools.product(RARE, windows, [True], TOKENS)]
 
 
 def cascades(start: Cascade) -> list[Cascade]:
@@ -320,7 +331,7 @@ def tried_and_chosen(
     Raises ModelError if the index lacks what the engine needs.
     """
     engines.body_of(engine)  # the encoders are loaded here, and shared by the copies that are made
-    grid: Sequence[Setting] = settings()
+    grid: Sequence[Setting] = settings(engines.shard_documents)
     ask = asker(client, engines.index)
     if engine != "cascade":
         tried = try_with_a_bar(ask, engines, tuning, grid, passes=passes, seed=seed)
