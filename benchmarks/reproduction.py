@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from ingest.job import Job
-    from ingest.settings import Models, NewIndex
     from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.evaluation.measures import Measured
     from opensearch_neural.evaluation.results import Goal
@@ -46,6 +45,7 @@ def published(connection: ConnectionSettings, data: Path, record: Path | None, w
     from benchmarks.publish import publish
     from ingest.corpus import CorpusSource
     from ingest.job import Job
+    from ingest.settings import Models, NewIndex
     from ingest.vectors.encode_corpus import EncodeJob, run_encode
     from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.evaluation.measures import label
