@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, product
@@ -197,8 +197,7 @@ def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
 def chosen(
     client: OpenSearch, target: LoadTarget, layout: Layout, model: ModelChoice, arms: Sequence[SearchArm], data: Path
 ) -> dict[str, Any]:
-    """{"chosen": the name of the cheapest arm that keeps LEAST_KEPT of the score with the lower end of its interval, else of
-    that which keeps most; "settings": {name: what was measured of it}}, by train queries."""
+    """The `choice` by train queries."""
     from opensearch_neural.corpus.judgements import BeirData
 
     split = "train" if (data / "qrels" / "train.tsv").exists() else "test"
@@ -207,9 +206,20 @@ def chosen(
     with translate_errors(), stored_pipelines(client, variants) as pipelines:
         workload = prepare(client, target, layout.index(PLAIN), variants, list(texts.values()), model, pipelines)
         rows = quality.nearness_rows(client, workload, texts, "train")
-        of_arm = {row.engine: row for row in rows if row.measure == quality.SCORE_KEPT}
-        enough = [each for each in variants if (of_arm[each.name].low or of_arm[each.name].value) >= LEAST_KEPT]
-        times = timed(client, workload, enough) if enough else {}
+        return choice(rows, variants, partial(timed, client, workload))
+
+
+def choice(
+    rows: Iterable[Row], variants: Sequence[Variant], timed: Callable[[Sequence[Variant]], Mapping[str, float]]
+) -> dict[str, Any]:
+    """{"chosen": the name of the fastest variant that keeps LEAST_KEPT of the score with the lower end of its interval, else
+    of that which keeps most; "settings": {name: what was measured of it}}.
+
+    timed: variants → {name: milliseconds of a query}; called with those that keep enough
+    """
+    of_arm = {row.engine: row for row in rows if row.measure == quality.SCORE_KEPT}
+    enough = [each for each in variants if (of_arm[each.name].low or of_arm[each.name].value) >= LEAST_KEPT]
+    times = timed(enough) if enough else {}
     settings = {name: {"kept": row.value, "low": row.low, "ms": times.get(name)} for name, row in of_arm.items()}
     best = min(times, key=times.__getitem__) if times else max(of_arm, key=lambda name: of_arm[name].value)
     return {"chosen": best, "settings": settings}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +13,14 @@ from benchmarks.large_sparse import measures
 from benchmarks.large_sparse.arms import BestBlocks, DocumentsOfBlocks, RareWordsFirst
 from benchmarks.large_sparse.command import large_sparse
 from benchmarks.load.generator import Generators, WorkerMeasurement
+from benchmarks.load.quality import SCORE_KEPT
 from benchmarks.load.variants import Variant
 from benchmarks.load.workload import LoadTarget, prepare
 from benchmarks.pages import rendered
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.results import read
+from opensearch_neural.evaluation.results import Row, read
 from opensearch_neural.index import segments
 from opensearch_neural.queries import Rare
 
@@ -73,6 +75,34 @@ def quick_arguments(
         "--record", str(tmp_path / "record"), "--documents", "600", "--index", index_name, "--clients", "2",
         "--requests", "20", "--minutes", "1", "--prune", "top_k:5",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected", "timed"),
+    [
+        ({"fast": (0.999, 0.989), "middle": (0.994, 0.99), "slow": (0.999, 0.998)}, "middle", ["middle", "slow"]),
+        ({"fast": (0.991, None), "middle": (0.994, 0.99), "slow": (0.989, None)}, "fast", ["fast", "middle"]),
+        ({"fast": (0.97, 0.96), "middle": (0.985, 0.95), "slow": (0.98, 0.97)}, "middle", []),
+    ],
+)
+def test_the_fastest_setting_that_surely_keeps_the_score_is_chosen_else_that_which_keeps_most(
+    kept: dict[str, tuple[float, float | None]], expected: str, timed: list[str]
+) -> None:
+    asked: list[str] = []
+
+    def times(variants: Sequence[Variant]) -> dict[str, float]:
+        asked.extend(each.name for each in variants)
+        return {name: ms for name, ms in (("fast", 1.0), ("middle", 2.0), ("slow", 3.0)) if name in asked}
+
+    rows = [Row("train", name, SCORE_KEPT, value, low, None, 10) for name, (value, low) in kept.items()]
+    rows += [Row("train", name, "overlap@10", 0.5, 0.4, None, 10) for name in kept]
+    made = measures.choice(rows, [Variant(name, "sparse") for name in kept], times)
+    assert (made["chosen"], asked) == (expected, timed)
+    assert made["settings"]["slow"] == {
+        "kept": kept["slow"][0],
+        "low": kept["slow"][1],
+        "ms": 3.0 if "slow" in timed else None,
+    }
 
 
 @pytest.mark.cluster
