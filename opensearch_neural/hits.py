@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.capabilities import quick_capabilities
+from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.engines import Engines
 from opensearch_neural.engines.engine import Engine, Page
-from opensearch_neural.errors import InputError
+from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.explanation import Share, doubts, shares, told_apart
 from opensearch_neural.lint import lint
 from opensearch_neural.lint.findings import Finding
@@ -79,7 +81,10 @@ class Found:
 
 
 def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Found:
-    """Search. explain: the hits say what adds to their scores. Raises opensearch-py's errors."""
+    """Search. explain: the hits say what adds to their scores.
+
+    Raises ClusterError for a search that is refused, which tells the linter's findings too, and opensearch-py's errors.
+    """
     engines, engine, body, clauses = asked.engines, asked.engine, asked.body, asked.clauses
     index = engines.index
     findings = lint(body, quick_capabilities(client), engines.meta)
@@ -88,7 +93,8 @@ def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Found:
         warnings.append("the query is empty, and a model's vector or URLs for it say nothing")
     if explain and not engine.fused:
         body = with_sentences(explained(body))
-    searched = engine.search(client, body if clauses else engine.counted(body), asked.text, asked.page)
+    with refusals_explained(findings):
+        searched = engine.search(client, body if clauses else engine.counted(body), asked.text, asked.page)
     body, answer = searched.body, searched.answer
     missing, partial = engine.missing(body, answer, filtered=bool(clauses)), partial_answer(answer)
     warnings += missing.warnings
@@ -115,10 +121,21 @@ def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Found:
     return Found(body, answer["took"], shown, {**missing.facts, **partial}, findings, warnings)
 
 
+@contextmanager
+def refusals_explained(findings: Sequence[Finding]) -> Iterator[None]:
+    """Raise ClusterError for what opensearch-py raises inside, with the findings beside the remedy."""
+    try:
+        with translate_errors():
+            yield
+    except ClusterError as error:
+        remedies = [*map(str, findings), *([error.remedy] if error.remedy else [])]
+        raise ClusterError(error.message, "\n  ".join(remedies) or None) from error
+
+
 def find_by_body(client: OpenSearch, index: str, body: Body, *, explain: bool = False) -> Found:
     """Search with a body of the user's own, in any index, alias or pattern.
 
-    explain: as in `find`; OpenSearch explains no hybrid query. Raises opensearch-py's errors.
+    explain: as in `find`; OpenSearch explains no hybrid query. Raises as `find`.
     """
     findings = lint(body, quick_capabilities(client))
     query = body.get("query")
@@ -131,7 +148,8 @@ def find_by_body(client: OpenSearch, index: str, body: Body, *, explain: bool = 
         }
         body = explained(body if "highlight" in body else with_sentences({**body, "highlight": marks}))
     params = {"preference": preference(json.dumps(query))}
-    answer = client.search(index=index, body=body, params=params)
+    with refusals_explained(findings):
+        answer = client.search(index=index, body=body, params=params)
     partial = partial_answer(answer)
     hits = answer["hits"]["hits"]
     adding, doubtful = read_explanations(body, [(hit["_id"], hit) for hit in hits])

@@ -75,6 +75,25 @@ def test_filters_and_highlights(index: str, cluster_url: str) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("options", "finding"),
+    [
+        (["--engine", "bm25", "--from", "100000"], "rejected: size: from + size is 100,010"),
+        (["--window", "20000"], "rejected: rescore.window_size: "),
+        (["--template", "own={}"], "rejected: rescore.window_size: "),
+    ],
+)
+def test_what_the_linter_finds_is_told_of_a_search_that_is_refused_too(
+    index: str, cluster_url: str, tmp_path: Path, options: list[str], finding: str
+) -> None:
+    own = tmp_path / "own.json"
+    rescore = {"window_size": 20_000, "query": {"rescore_query": {"match_all": {}}}}
+    own.write_text(json.dumps({"query": {"match": {"text": "{{query}}"}}, "rescore": rescore}))
+    done = osn(cluster_url, "--index", index, *(each.format(own) for each in options), "refraction of light")
+    assert done.returncode == 1 and "(400)" in done.stderr and finding in done.stderr, done.stderr
+
+
+@pytest.mark.cluster
 def test_a_filter_by_a_field_that_is_not_there_is_told_of(index: str, cluster_url: str) -> None:
     done = osn(cluster_url, "--index", index, "--json", "--filter", "language=de", "--filter", "lang=de", "regenbogen")
     assert json.loads(done.stdout)["hits"] == []
