@@ -9,7 +9,6 @@ import sys
 import uuid
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,9 +17,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from corpora import parts_of
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 from quantized_models import quantized_model
 
 from benchmarks import exported_models
@@ -41,13 +37,13 @@ from opensearch_neural.engines.dense import look_up_table
 from opensearch_neural.engines.settings import TUNED_CASCADE, Cascade, TwoPhases
 from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.evaluation.results import Row, read
+from opensearch_neural.evaluation.results import read
 from opensearch_neural.explanation import shares
 from opensearch_neural.index import segments
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, write_record
-from opensearch_neural.look_up_table import PackedTable, spread
+from opensearch_neural.look_up_table import spread
 from opensearch_neural.models.dense_onnx import INT8_FILE
 from opensearch_neural.models.lexical import LexicalEncoder
 from opensearch_neural.models.quantized import Quantizer, load_quantized
@@ -63,71 +59,6 @@ rain bow light drop sun water glass angle prism sky cloud storm engine piston sp
 yeast salt butter oven crust dough
 """
 WORDS = TEXT.split()
-
-
-# ---------------------------------------------------------------------------------------------------------- the table
-
-
-def test_a_table_worked_out_by_hand() -> None:
-    table = np.zeros((2, 256))
-    table[0, :3] = [-1.0, 0.0, 0.5]  # its other 253 values are 0
-    table[1, :2] = [0.25, 0.75]
-    packed = PackedTable.of(table)
-    # Least values are −1 and 0; the widest part reaches 1.5 above its least, which is 95³ − 1 steps.
-    assert packed.offset == 1.0
-    assert packed.scale == pytest.approx(1.5 / (95**3 - 1))
-    # 0 steps are three blanks, 95³ − 1 three tildes.
-    assert packed.text[0:3] == "   "
-    assert packed.text[6:9] == "~~~"
-    assert packed.parts == 2
-    scores = packed.scores(np.array([[2, 1], [0, 0]], np.uint8)) - packed.offset
-    assert scores == pytest.approx([0.5 + 0.75, -1.0 + 0.25], abs=1e-6)
-
-
-@given(
-    arrays.arrays(np.float32, st.tuples(st.integers(1, 6), st.just(256)), elements=st.floats(-1e4, 1e4, width=32)),
-    st.integers(0, 255),
-)
-def test_scores_are_never_negative_and_within_half_a_step_a_part(table: np.ndarray, code: int) -> None:
-    if not table.any():
-        return
-    packed = PackedTable.of(table)
-    (score,) = packed.scores(np.full((1, len(table)), code, np.uint8))
-    assert score >= 0
-    exact = table[:, code].astype(np.float64).sum()
-    widest = float((table.max(1) - table.min(1)).max())
-    assert abs(score - packed.offset - exact) <= len(table) * (widest / (95**3 - 1)) / 2 + 1e-9 * abs(table).max()
-    assert PackedTable.from_params(json.loads(json.dumps(packed.params("pq")))) == packed
-
-
-def test_the_spread_of_a_table_is_that_of_the_inner_products_of_random_codes() -> None:
-    random = np.random.default_rng(0)
-    table = random.normal(size=(24, 256))
-    products = table[np.arange(24), random.integers(0, 256, size=(4000, 24))].sum(axis=1)
-    assert spread(table) == pytest.approx(products.std(), rel=0.03)
-
-
-def test_a_table_is_a_seventh_of_its_numbers_as_json() -> None:
-    table = np.random.default_rng(0).normal(size=(48, 256))
-    as_numbers = len(json.dumps(table.tolist()))
-    assert len(json.dumps(queries.quantized(table))) * 6 < as_numbers
-
-
-@pytest.mark.parametrize(
-    ("table", "what"),
-    [
-        (np.ones((3, 255)), "shape"),
-        (np.ones(256), "shape"),
-        (np.zeros((0, 256)), "shape"),
-        (np.ones((1025, 256)), "shape"),
-        (np.full((2, 256), np.nan), "not a finite number"),
-        (np.full((2, 256), np.inf), "not a finite number"),
-        (np.zeros((2, 256)), "a query of zeros ranks nothing"),
-    ],
-)
-def test_tables_that_rank_nothing_are_refused(table: np.ndarray, what: str) -> None:
-    with pytest.raises(ValueError, match=what):
-        queries.quantized(table)
 
 
 def test_what_cannot_be_rescored_is_refused() -> None:
@@ -778,59 +709,6 @@ def test_the_cascades_benchmark_tunes_anew_where_another_set_or_share_is_asked_f
     finally:
         write_record(written.client, written.index, before)
     assert tuned == [0.99, 0.9, 0.9]
-
-
-@pytest.mark.parametrize(
-    ("trained", "split", "refused"),
-    [
-        ({"train": [{"path": "data/judged", "questions": None}]}, "train", True),
-        ({"train": [{"path": "data/judged", "split": "train", "questions": None}]}, "dev", False),
-        ({"train": [{"path": "data/judged", "questions": "first-sentence"}]}, "train", False),
-        ({"train": [{"path": "data/other", "questions": None}]}, "train", False),
-        ({"train": [{"path": "data/judged", "questions": None}], "objective": {"labels": "ranking"}}, "train", False),
-    ],
-)
-def test_judgements_that_a_model_was_trained_on_do_not_tune_it(
-    trained: dict, split: str, refused: bool, tmp_path: Path
-) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "osn.json").write_text(json.dumps({"format": 1, "kind": "quantized", "training": trained}))
-    (tmp_path / "judged").mkdir()
-    with pytest.raises(InputError, match="was trained on the train judgements") if refused else nullcontext():
-        cascade.check_unseen(str(tmp_path / "model"), tmp_path / "judged", split)
-
-
-@pytest.mark.parametrize(
-    ("gain", "low", "ratios", "met"),
-    [
-        (0.021, 0.001, (1.4, 1.5), [True, True, True, True]),
-        (0.019, 0.001, (1.4, 1.5), [False, True, True, False]),
-        (0.03, -0.001, (1.4, 1.5), [False, True, True, False]),
-        (0.03, 0.001, (1.4, 1.6), [True, True, False, False]),
-        (0.03, 0.001, (), [True, False, False]),
-    ],
-)
-def test_the_cascades_goals_are_met_where_one_set_has_both(
-    gain: float, low: float, ratios: tuple[float, ...], met: list[bool]
-) -> None:
-    def measured(index: str, gain: float, ratios: tuple[float, ...]) -> list[Row]:
-        return [
-            Row(index, "cascade", "nDCG@10", gain, low, gain + 0.01, 9, baseline="sparse", kind="difference"),
-            *(
-                Row(index, "cascade", "P99", value, None, None, 9, "sparse", kind="ratio", level=f"{n} clients")
-                for n, value in enumerate(ratios)
-            ),
-            *(
-                Row(index, "sparse", "P50 ms", 5.0, None, None, 9, level=f"{n} clients")
-                for n in range(max(1, len(ratios)))
-            ),
-        ]
-
-    goals = cascade.goals(["one", "other"], measured("one", gain, ratios) + measured("other", -0.01, (1.0,)))
-    assert [goal.met for goal in goals] == [*met[:-1], False, True, met[-1]]
-    # What was refused, or asked too seldom for a P99, is neither met nor missed.
-    assert [goal.value is None for goal in goals] == [not ratios and n == 1 for n in range(len(goals))]
-    assert str(goals[1]).startswith("met: " if goals[1].met else "missed: " if ratios else "not measured: ")
 
 
 @pytest.mark.cluster
