@@ -21,7 +21,7 @@ import orjson
 
 from ingest.kept_for_searches import raising
 from ingest.models import splitting_tokenizer
-from ingest.vectorizers import Encoders, NotingLargest
+from ingest.vectorizers import Encoders, NotingLargest, for_index
 from ingest.writing import stored_documents
 from ingest.writing import target as targets
 from ingest.writing.bulk import BulkWriter
@@ -142,14 +142,16 @@ class Documents:
         """
         name = targets.own_name(self.client, self.index)
         record = existing_record(self.client, name)
-        made = ("sparse", "dense", "quantized", "passages")
+        made = ("sparse", "dense", "quantized", "passages", "prune")
         if any(getattr(record, part) != getattr(self.meta, part) for part in made):
             raise ModelError(
                 f"{self.index!r} names {name!r} now, which was written with other models or settings",
                 "open Documents again",
             )
         if self._raised != name or self._vectorizer.larger is None:
-            self._vectorizer = NotingLargest(self._encoders, raising(self.client, name, record))
+            query = None if self._encoders.sparse is None else self._encoders.sparse.query
+            vectorizer = for_index(self._encoders, record, query)
+            self._vectorizer = NotingLargest(vectorizer, raising(self.client, name, record))
             self._raised = name
         return name, record
 

@@ -17,7 +17,7 @@ from ingest.index_corpus import is_index, warn_of_queries
 from ingest.kept_for_searches import keep_encoder, keep_measures, raising
 from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import Models, NewIndex, Writing
-from ingest.vectorizers import NotingLargest
+from ingest.vectorizers import NotingLargest, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.versions.builds import build_record, open_build
 from ingest.versions.swap import Gate, Swap
@@ -126,7 +126,8 @@ def _write(
             )
             if content.query is not None and content.meta.sparse is not None:
                 keep_encoder(client, content.query, content.meta.sparse.name)
-            noted = NotingLargest(content.vectorizer, raising(client, target.index, target.meta))
+            vectorizer = for_index(content.vectorizer, target.meta, content.query)
+            noted = NotingLargest(vectorizer, raising(client, target.index, target.meta))
             report = pipeline.ingest(
                 client,
                 target,

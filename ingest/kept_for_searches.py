@@ -45,7 +45,7 @@ def keep_measures(
     """Store the documents of a shard, the largest weights and the scale of an index that was just written.
 
     everything: whether `noted` has seen every document of the index. If not, the index is asked, unless its largest weights
-        are stored already: those were raised while it was written.
+        are stored already: those were raised while it was written. Pruned postings do not tell the largest weights.
     """
     try:
         with translate_errors():
@@ -62,6 +62,12 @@ def _keep_largest(
     client: OpenSearch, target: Target, encoder: QueryEncoder, noted: NotingLargest, everything: bool
 ) -> None:
     if query_side.read_largest(client, target.meta.extra.get(query_side.LARGEST)) is not None:
+        return
+    if not everything and target.meta.prune_postings is not None:
+        log.warning(
+            "no page of %s is certified: its largest weights were not all seen, because an earlier run wrote a part of it",
+            target.index,
+        )
         return
     if everything:
         largest: Mapping[str, float] = noted.largest

@@ -173,6 +173,8 @@ class NewIndex:
     """Whether `_source` holds the vectors too."""
     forward_index: bool = True
     """Whether a new index stores each document's sparse weights as a row too, for fast rescoring."""
+    prune_postings: Pruning | None = None
+    """Which terms the postings of a new index hold, by what each can add to a score; rows hold all. None: all."""
     mapping: Path | None = None
     """A JSON file with the mappings of the caller's own fields. An existing index gets those that it lacks."""
     field_limit: int | None = None
@@ -218,6 +220,14 @@ new_index_options = options_of(
         flag_value=False,
         default=NewIndex.forward_index,
         help="Store no row of sparse weights with each document: saves 6 bytes a token, but rescoring is slower.",
+    ),
+    click.option(
+        "--prune-postings",
+        default=None,
+        metavar="TYPE:VALUE",
+        callback=lambda context, option, text: Pruning.parse(text) if text else None,
+        help="Search each document by its heaviest terms alone and score the best hits by whole vectors, from the forward "
+        "index: as --prune, but by document weight × query weight.  [default: as in the index; all for a new one]",
     ),
 )
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from opensearch_neural.errors import ModelError
+from opensearch_neural.models.pruning import Pruning
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from opensearch_neural.corpus.documents import Document
+    from opensearch_neural.index.record import IndexMeta
     from opensearch_neural.models.dense_encoder import DenseEncoder
-    from opensearch_neural.models.pruning import Pruning
     from opensearch_neural.models.quantized import QuantizedModel, Quantizer
     from opensearch_neural.models.sparse import SparseDocumentEncoder
     from opensearch_neural.models.vectors import SparseVectors
+    from opensearch_neural.query_encoder import QueryEncoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Vectors:
     """(documents, vectors · dimension)"""
     pq: NDArray[np.uint8] | None = None
     """The codes of a quantized model, (documents, M)."""
+    postings: NDArray[np.bool_] | None = None
+    """Which of the sparse weights the postings hold, (nnz,). None: all."""
 
 
 class Vectorizer(Protocol):
@@ -129,6 +133,37 @@ class Pruned:
     def vectors(self, documents: Sequence[Document]) -> Vectors:
         vectors = self.vectorizer.vectors(documents)
         return vectors if vectors.sparse is None else replace(vectors, sparse=self.prune(vectors.sparse))
+
+
+@dataclass
+class PostingsPruned:
+    """A vectorizer of whose sparse vectors the postings hold a part: the tokens that can add most to a score."""
+
+    vectorizer: Vectorizer
+    prune: Pruning
+    query_weights: Mapping[str, float]
+    """{token: its weight in a query}"""
+    _factors: NDArray[np.float32] | None = None
+    """(vocabulary,)"""
+
+    def vectors(self, documents: Sequence[Document]) -> Vectors:
+        import numpy as np
+
+        vectors = self.vectorizer.vectors(documents)
+        sparse = vectors.sparse
+        if sparse is None:
+            return vectors
+        if self._factors is None:
+            self._factors = np.array([self.query_weights.get(token, 1.0) for token in sparse.vocabulary], np.float32)
+        added = sparse.weights * self._factors[sparse.token_ids]
+        return replace(vectors, postings=self.prune.kept(sparse.indptr, added))
+
+
+def for_index(vectorizer: Vectorizer, meta: IndexMeta, query: QueryEncoder | None) -> Vectorizer:
+    """The vectorizer as an index with this record is written. query: of its sparse model."""
+    if meta.prune_postings is None or query is None:
+        return vectorizer
+    return PostingsPruned(vectorizer, Pruning.parse(meta.prune_postings), query.weights)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ document's weights alone, by the oracle, so that a share that was read wrongly s
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,7 +32,8 @@ CODES = "[codes]"
 VECTOR = "[vector]"
 """The name of the share of a document's vector (`queries.dense_rescore`)."""
 ROWS = "[all tokens]"
-"""The name of the share of a row of the forward index (`queries.explained` lists its tokens one by one)."""
+"""The name of the share of a row of the forward index, of which a script reads several tokens (`queries.explained` has it
+read them one by one)."""
 
 _FEATURE = re.compile(r"^Linear function on the \S+ field for the (?P<token>.+) feature, computed as", re.DOTALL)
 _HELD = re.compile(r"^ConstantScore\(FeatureQuery\(field=\S+, feature=(?P<token>.+), function=", re.DOTALL)
@@ -90,7 +92,7 @@ def shares(explanation: Mapping[str, Any]) -> list[Share]:
         elif match := _TERM.match(description):
             add(Share("bm25", _word(match["term"]), score))
         elif description.startswith("script score function"):
-            add(_of_script(description, score))
+            add(_of_script(description, node["value"], factor))
         elif description.startswith("Boosted score"):
             boost, boosted = details
             visit(boosted, factor * boost["value"])
@@ -110,11 +112,17 @@ def shares(explanation: Mapping[str, Any]) -> list[Share]:
     return sorted(by_name.values(), key=lambda share: (-share.score, share.source, share.token))
 
 
-def _of_script(description: str, score: float) -> Share:
+def _of_script(description: str, value: float, factor: float) -> Share:
+    score = factor * value
     if "knn_score" in description:
         return Share("dense", VECTOR, score)
-    rows = forward_index.SCRIPT.splitlines()[0] in description and "hashes" in description
-    return Share("sparse", ROWS, score) if rows else Share("codes", CODES, score)
+    if forward_index.SCRIPT.splitlines()[0] not in description or "hashes" not in description:
+        return Share("codes", CODES, score)
+    read = _read_of_row(description)
+    if read is None:
+        return Share("sparse", ROWS, score)
+    token, weight = read
+    return Share("sparse", token, score, factor * weight, _nine_bits(value / weight))
 
 
 def told_apart(explained: Iterable[Share], words: Collection[str]) -> list[Share]:
@@ -143,7 +151,8 @@ def predicted(body: Body, hits: Sequence[Iterable[Share]]) -> list[float]:
     asked: list[Clause] = []
 
     def known(clause: Clause) -> Float32s:
-        asked.append(clause)
+        if clause not in asked:  # an explained body may hold its query twice
+            asked.append(clause)
         if len(asked) > 1 or "script_score" in clause:
             raise InputError("the score of a body with several queries that are not sparse is not predicted")
         return bases.astype(np.float32)
@@ -175,6 +184,27 @@ def _doubt(total: float, score: float, expected: float | None) -> str | None:
     if abs(expected - score) > TOLERANCE * abs(score):
         return f"by its tokens' weights the score would be {expected:.4f}, and it is {score:.4f}"
     return None
+
+
+def _read_of_row(description: str) -> tuple[str, float] | None:
+    """(the one token that the script reads of a row, its weight in the query); None if it reads several."""
+    params = description.partition("params={")[2]
+    start = params.find("tokens=[") + len("tokens=[")
+    end = params.find("]", start)
+    while end >= 0:  # a token may hold a bracket, too
+        token = params[start:end]
+        if f"hashes=[{forward_index.token_hash(token)}]" in params:
+            weights = re.search(r"weights=\[([\d.E+-]+)\]", params[:start] + params[end:])
+            return None if weights is None else (token, float(weights[1]))
+        end = params.find("]", end + 1)
+    return None
+
+
+def _nine_bits(weight: float) -> float:
+    """The nearest weight that an index can hold: a quotient of float32s lies beside it."""
+    (bits,) = struct.unpack(">I", struct.pack(">f", weight))
+    (nearest,) = struct.unpack(">f", struct.pack(">I", bits + 0x4000 & 0xFFFF_8000))
+    return float(nearest)
 
 
 def _adds_up(node: Mapping[str, Any]) -> bool:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SUFFIX = "_forward"
 """The field of the rows is named after the field of the postings: `sparse`, `sparse_forward`."""
 FIELD = f"sparse{SUFFIX}"
+PRUNED = "pruned"
+"""The parameter of the script that says that the postings are pruned: they hold less than the rows."""
 
 # Tokens that are not in the row, and documents without a row, add nothing. The query's hashes ascend too, so that each
 # search goes on where the one before has ended.
@@ -83,15 +85,20 @@ def packed(hashes: NDArray[np.int32], weights: NDArray[np.float32]) -> bytes:
     return hashes[order].astype(">i4").tobytes() + bits[order].astype(">u2").tobytes()
 
 
-def script_params(tokens: Mapping[str, float], field: str) -> dict[str, Any]:
-    """The script's parameters. The tokens' names are for people and for `tokens_of`; the script reads their hashes."""
+def script_params(tokens: Mapping[str, float], field: str, *, pruned: bool = False) -> dict[str, Any]:
+    """The script's parameters. The tokens' names are for people and for `tokens_of`; the script reads their hashes.
+
+    pruned: whether the postings beside the rows hold less than these. It is noted for who reads the body, as
+    `queries.certified` does; the script does not look at it.
+    """
     each = sorted((token_hash(token), token, float(weight)) for token, weight in tokens.items())
-    return {
+    params: dict[str, Any] = {
         "field": field,
         "tokens": [token for _, token, _ in each],
         "hashes": [hash for hash, _, _ in each],
         "weights": [weight for _, _, weight in each],
     }
+    return {**params, PRUNED: True} if pruned else params
 
 
 def tokens_of(params: Mapping[str, Any]) -> dict[str, float]:

@@ -22,7 +22,7 @@ prediction serves both. Equal to the cluster's scores within 1e-5 on every docum
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,12 +61,13 @@ class StoredWeights:
     """The weights of documents as the index holds them, by token.
 
     postings: token → (document numbers (n,), stored weights (n,)). codes: (documents, M), to predict quantized
-    scores too.
+    scores too. rows: the weights in the rows of the forward index, if the postings are pruned.
     """
 
     documents: int
     postings: Mapping[str, tuple[NDArray[np.int64], Float32s]]
     codes: NDArray[np.uint8] | None = None
+    rows: StoredWeights | None = None
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, float]], codes: NDArray[np.uint8] | None = None) -> StoredWeights:
@@ -84,6 +85,16 @@ class StoredWeights:
                 weights.setdefault(token, []).append(weight)
         postings = {token: (np.array(numbers[token], np.int64), stored(weights[token])) for token in numbers}
         return cls(documents, postings, codes)
+
+    @classmethod
+    def of_pruned(
+        cls,
+        rows: Iterable[Mapping[str, float]],
+        postings: Iterable[Mapping[str, float]],
+        codes: NDArray[np.uint8] | None = None,
+    ) -> StoredWeights:
+        """The same for an index with pruned postings. rows: the whole vectors; postings: what is searched of each."""
+        return replace(cls.of(postings, codes), rows=cls.of(rows))
 
     def scores(self, tokens: Mapping[str, float], *, boosts: Iterable[float] = ()) -> Float32s:
         """(documents,) scores of a query {token: weight}; 0 where a document holds none of its tokens.
@@ -151,7 +162,10 @@ def _score(
     if kind == "script_score" and inner["script"].get("source") == forward_index.SCRIPT:
         matched, _ = _score(inner["query"], documents, boosts, known)
         weights = forward_index.tokens_of(inner["script"]["params"])
-        return matched, np.where(matched, documents.scores(weights, boosts=boosts), 0).astype(np.float32)
+        scores = (documents.rows or documents).scores(weights, boosts=(*boosts, inner.get("boost", 1.0)))
+        if "min_score" in inner:
+            matched &= scores >= np.float32(inner["min_score"])
+        return matched, np.where(matched, scores, 0).astype(np.float32)
     if kind == "script_score" and inner["script"].get("source") == SCRIPT and documents.codes is not None:
         table = PackedTable.from_params(inner["script"]["params"])
         matched, _ = _score(inner["query"], documents, boosts, known)
@@ -161,7 +175,7 @@ def _score(
         return matched, np.where(matched, _product((*boosts, inner.get("boost", 1.0))), 0).astype(np.float32)
     if kind == "match_all":
         return np.ones(documents.documents, dtype=bool), np.ones(documents.documents, np.float32)
-    if kind == "bool" and not inner.keys() - {"must", "should", "filter", "boost", "minimum_should_match"}:
+    if kind == "bool" and not inner.keys() - {"must", "should", "filter", "boost", "minimum_should_match", "must_not"}:
         return _score_bool(inner, documents, (*boosts, inner.get("boost", 1.0)), known)
     if known is not None:
         scores = known(dict(query)) * _product(boosts)
@@ -179,6 +193,8 @@ def _score_bool(
     for _, scores in must + should:
         total += scores
     matched = np.ones(documents.documents, dtype=bool)
+    for query in _listed(inner.get("must_not")):
+        matched &= ~_score(query, documents, boosts, known)[0]
     for matches, _ in must:
         matched &= matches
     if should:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.load.variants import TWO_PHASE, Variant, body_builder, tokens_of
+from benchmarks.load.variants import EXACT_SPARSE, TWO_PHASE, Variant, body_builder, tokens_of
 from benchmarks.load.workload import Workload, follow_builder
 from opensearch_neural import multi_vector
 from opensearch_neural.cluster.errors import translate_errors
@@ -76,6 +76,8 @@ def nearness_rows(
     rows = []
     for variant in workload.variants:
         wanted = variant.exact
+        if wanted is None and variant.engine == EXACT_SPARSE.engine and workload.engines_of(variant).pruned:
+            wanted = EXACT_SPARSE
         if wanted is None:
             continue
         build = exact_builder(workload, wanted)

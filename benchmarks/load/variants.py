@@ -103,7 +103,7 @@ class Variant:
     expansion: float = 5.0
 
     whole: bool = False
-    """bm25-sparse: over all documents, without a window."""
+    """bm25-sparse, and sparse in an index with pruned postings: over all documents, without a window."""
 
     bodies: Bodies | None = None
     """Makes the bodies in the place of the engine, whose exact result they approach."""
@@ -115,7 +115,7 @@ class Variant:
         if self.engine == "bm25-sparse" and not self.whole:
             return Variant("exact bm25-sparse", self.engine, weight=self.weight, whole=True)
         if self.engine in ("high-idf-first", TWO_PHASE) or (self.engine == "sparse" and self.changes_hits):
-            return Variant("exact sparse", "sparse")
+            return EXACT_SPARSE
         if self.engine == "bm25" and self.changes_hits:
             return Variant("exact bm25", "bm25")
         return Variant("exact dense", "dense") if self.engine in ("dense", "jpq-hnsw") else None
@@ -124,6 +124,9 @@ class Variant:
     def changes_hits(self) -> bool:
         """Whether an option other than an engine's own makes the result another."""
         return any(value is not None for value in (self.keep, self.index, self.bodies))
+
+
+EXACT_SPARSE = Variant("exact sparse", "sparse", whole=True)
 
 
 def _number(kind: type, least: float) -> Callable[[str], Any]:

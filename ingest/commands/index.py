@@ -77,6 +77,8 @@ def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: boo
     for model in inspection.models:
         here = "" if model.here else ", not on this machine"
         print(f"  {model.kind:<11} {model.name} ({model.hash}){', ' + model.details if model.details else ''}{here}")
+    if inspection.meta.prune_postings is not None:
+        print(f"  postings    pruned by {inspection.meta.prune_postings}; whole vectors lie in the forward index")
     print(f"  size        {_bytes(inspection.bytes)} (primaries)")
     for part, size in inspection.sizes.items():
         print(f"    {part:<20} {_bytes(size):>10}  {_bytes(size / max(1, inspection.documents))} a document")

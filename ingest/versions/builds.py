@@ -132,6 +132,7 @@ def serve(client: OpenSearch, alias: str, index: str, *, patience: float = REPLI
         write_record(client, index, meta.with_extra(**{BUILD: record}))
     if previous is not None and previous != index:
         _note_swapped(client, previous)  # if a kill kept it from being noted
+        _warn_of_running(client, previous, index)
     _name(client, alias, index, previous)
     _note_swapped(client, index)
     return previous if previous != index else None
@@ -200,22 +201,24 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
         raise ClusterError(f"the index {to!r}, which {alias!r} named before, is gone")
     if to == present:
         raise InputError(f"{alias!r} names {to!r} already")
-    if _has_forward_index(client, present) and not _has_forward_index(client, to):
-        log.warning(
-            "%s has no forward index, as %s has: applications that are running must open their engines again",
-            to,
-            present,
-        )
     targets.wait_for_primaries(client, to, ROLLBACK_PATIENCE)
     serve(client, alias, to, patience=0)
     return to, present
 
 
-def _has_forward_index(client: OpenSearch, index: str) -> bool:
+def _warn_of_running(client: OpenSearch, present: str, to: str) -> None:
+    """Warn if requests that are made for the present index are wrong for the other one."""
     try:
-        return existing_record(client, index).forward_index
+        held, wanted = existing_record(client, present), existing_record(client, to)
     except ModelError:  # not ours
-        return False
+        return
+    if held.forward_index and not wanted.forward_index:
+        other = "no forward index"
+    elif wanted.prune_postings is not None and held.prune_postings is None:
+        other = "pruned postings"
+    else:
+        return
+    log.warning("%s has %s, unlike %s: applications that are running must open their engines again", to, other, present)
 
 
 def _replaced_by(client: OpenSearch, index: str) -> str | None:

@@ -77,7 +77,7 @@ def prepare(documents: Sequence[Document], vectorizer: Vectorizer, meta: IndexMe
             prepared.unfit.append(Unfit(part.start, f"cannot be encoded: {part.error}"))
             continue
         sparse = part.vectors.sparse
-        features = None if sparse is None else _Features(sparse, rows=meta.forward_index)
+        features = None if sparse is None else _Features(sparse, part.vectors.postings, rows=meta.forward_index)
         for row in range(part.length):
             position = part.start + row
             action = _action(documents[position], part.vectors, row, features, meta)
@@ -99,8 +99,10 @@ def _action(
     if features is not None:
         if reason := features.defect(row):
             return reason
-        source["sparse"] = features.of(row) or {NO_TOKEN: 1.0}
-        if packed := features.packed(row):
+        packed = features.packed(row)
+        # Of a document with a row none of the postings may be left.
+        source["sparse"] = features.of(row) or ({} if packed else {NO_TOKEN: 1.0})
+        if packed:
             source[forward_index.FIELD] = b64encode(packed).decode()
     if vectors.dense is not None:
         assert meta.dense is not None
@@ -156,15 +158,19 @@ def _with_value(tree: dict[str, Any], path: list[str], value: Any) -> dict[str, 
 
 
 class _Features:
-    """The `sparse` fields of a batch, checked at once, and with `rows` those of the forward index."""
+    """The `sparse` fields of a batch, checked at once, and with `rows` those of the forward index.
 
-    def __init__(self, vectors: SparseVectors, *, rows: bool) -> None:
+    postings: which of the weights the postings hold, (nnz,); None: all.
+    """
+
+    def __init__(self, vectors: SparseVectors, postings: NDArray[np.bool_] | None, *, rows: bool) -> None:
         self.vectors = vectors
         weights = vectors.weights
         with np.errstate(invalid="ignore"):
             # 0 and what a float32 can only hold as a subnormal add nothing to a score, and OpenSearch refuses the whole
             # document for them: they are left out. Anything else that is not positive is a defect of the model.
             self.kept = weights >= SMALLEST
+            self.searched = self.kept if postings is None else self.kept & postings
             self.wrong = ~np.isfinite(weights) | (weights < 0)
         self.short = np.zeros(len(weights))
         usable = self.kept & ~self.wrong
@@ -185,7 +191,7 @@ class _Features:
         return None
 
     def of(self, row: int) -> dict[str, float]:
-        places, vocabulary = self._places(row), self.vectors.vocabulary
+        places, vocabulary = self._places(row, self.searched), self.vectors.vocabulary
         ids, weights = self.vectors.token_ids[places].tolist(), self.short[places].tolist()
         return rank_features({vocabulary[id]: weight for id, weight in zip(ids, weights, strict=True)})
 
@@ -193,13 +199,13 @@ class _Features:
         """The row of the forward index; empty without one, and of a document without tokens."""
         if self.hashes is None:
             return b""
-        places = self._places(row)
+        places = self._places(row, self.kept)
         return forward_index.packed(self.hashes[places], self.vectors.weights[places])
 
-    def _places(self, row: int) -> NDArray[np.intp]:
-        """Where the tokens that are kept of a row lie."""
+    def _places(self, row: int, chosen: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Where those of a row's tokens lie that are chosen."""
         start, end = self.vectors.indptr[row], self.vectors.indptr[row + 1]
-        return start + np.flatnonzero(self.kept[start:end])
+        return start + np.flatnonzero(chosen[start:end])
 
 
 def unfit_id(id: str) -> str | None:

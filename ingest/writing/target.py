@@ -78,7 +78,11 @@ def open_target(
     if wrote is None:
         # Passages are collapsed to their documents, and OpenSearch collapses nothing that it rescores.
         rows = wanted.sparse is not None and wanted.passages is None and settings.forward_index
-        meta = replace(wanted, version=__version__, forward_index=rows).with_extra(**(extra or {}))
+        prune = None if settings.prune_postings is None else str(settings.prune_postings)
+        if prune is not None and not rows:
+            raise _needs_rows(prune, wanted)
+        meta = replace(wanted, version=__version__, forward_index=rows, prune_postings=prune)
+        meta = meta.with_extra(**(extra or {}))
         _create(client, index, meta, settings, corpus_name, fields, flat_objects)
         wrote = existing_record(client, index)
         check_unchanged_models(index, wrote, wanted)
@@ -90,6 +94,12 @@ def open_target(
     wait_for_primaries(client, name, patience)
     if wrote.loading and wrote.forward_index:
         refused = _scripts_refused(client, name, int(of_index["number_of_shards"]))
+        if refused and wrote.prune_postings is not None:
+            raise ClusterError(
+                f"{index!r} cannot have pruned postings, because this cluster refuses scripts, and with them the forward "
+                f"index: {refused}",
+                f"`osn index abort {index}` deletes it; then leave out --prune-postings",
+            )
         if refused:
             log.warning("%r gets no forward index, because this cluster refuses scripts: %s", index, refused)
             wrote = replace(wrote, forward_index=False)
@@ -132,6 +142,22 @@ def _check_existing(client: OpenSearch, index: str, wrote: IndexMeta, asked: New
         raise InputError(f"the index {index!r} is there already, without {', '.join(different)}", remedy)
     if wrote.forward_index and not asked.forward_index:
         raise InputError(f"the index {index!r} is there already, with a forward index", "leave out --no-forward-index")
+    if asked.prune_postings is not None and str(asked.prune_postings) != wrote.prune_postings:
+        are = f"pruned by {wrote.prune_postings}" if wrote.prune_postings else "whole"
+        raise InputError(
+            f"the postings of the index {index!r} are {are}, not pruned by {asked.prune_postings}",
+            "leave out --prune-postings, or write another index",
+        )
+
+
+def _needs_rows(prune: str, wanted: IndexMeta) -> InputError:
+    if wanted.sparse is None:
+        why, remedy = "this ingest writes no sparse vectors", "give --sparse MODEL too"
+    elif wanted.passages is not None:
+        why, remedy = "an index of passages has no forward index", "leave out --passages, or prune with --prune"
+    else:
+        why, remedy = "--no-forward-index leaves it out", "leave out --no-forward-index, or prune with --prune"
+    return InputError(f"--prune-postings {prune} needs the forward index, which keeps vectors whole: {why}", remedy)
 
 
 def _adapt(

@@ -143,6 +143,7 @@ class CascadeEngine(Sparse):
                 window=window,
                 plugin=self.opened.plugin,
                 forward=self.opened.forward,
+                pruned=self.opened.pruned,
                 **page,
             )
         weight, window = how.weight * unit, how.dense_window

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from opensearch_neural import queries
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines.options import Option
+from opensearch_neural.errors import InputError
 from opensearch_neural.index.models import IndexModels, IndexPart
 from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, count_shard_documents
@@ -43,6 +44,17 @@ class Opened:
     def forward(self) -> bool:
         """Whether hits are rescored by the forward index."""
         return self.meta.forward_index and not self.settings.get("clauses")
+
+    @property
+    def pruned(self) -> bool:
+        """Whether the postings hold less than the rows of the forward index. Raises InputError where hits are to be rescored
+        by clauses, that is by these postings."""
+        if self.meta.prune_postings is not None and self.settings.get("clauses"):
+            raise InputError(
+                f"the postings of {self.index!r} are pruned by {self.meta.prune_postings}, and clauses read no others",
+                "leave out --clauses: hits are rescored by whole vectors then",
+            )
+        return self.meta.prune_postings is not None
 
     @property
     def shard_documents(self) -> int:

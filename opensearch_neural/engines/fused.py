@@ -23,8 +23,8 @@ class Hybrid(Engine):
         return ("dense",) if self.opened.meta.dense else ("sparse",)
 
     def body(self, text: str, page: Page) -> Body:
-        second: Engine = Dense(self.opened) if self.opened.meta.dense else Sparse(self.opened)
-        bodies = [part.body(text, part_of(page)) for part in (Bm25(self.opened), second)]
+        second = Dense(self.opened).body if self.opened.meta.dense else Sparse(self.opened).one_phase
+        bodies = [body(text, part_of(page)) for body in (Bm25(self.opened).body, second)]
         # Each part is asked for the same number of candidates, and each segment may add that many.
         for neighbours in queries.nearest_clauses(bodies[1]["query"]):
             neighbours["k"] = max(page.get("from_", 0) + neighbours["k"], 100)

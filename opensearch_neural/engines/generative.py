@@ -90,8 +90,8 @@ class TomeRrf(Tome):
         return ("sparse",)
 
     def body(self, text: str, page: Page) -> Body:
-        parts = (Sparse(self.opened), Tome(self.opened))
-        return queries.hybrid(*(part.body(text, part_of(page)) for part in parts), method="rrf", **page)
+        parts = (Sparse(self.opened).one_phase, Tome(self.opened).body)
+        return queries.hybrid(*(body(text, part_of(page)) for body in parts), method="rrf", **page)
 
     def counted(self, body: Body) -> Body:
         # Which of the URLs there are does not show in the hits, where those of the other engine are, too.

@@ -25,6 +25,8 @@ WINDOW = 30
 FITTED = 100_000
 SUM_POWER, TWO_PHASES_POWER = 1 / 2, 1 / 4
 """Of the documents beyond, with which the window of bm25-sparse grows, and that of high-IDF-first."""
+PRUNED_WINDOW, PRUNED_POWER = 100, 0.6
+"""Likewise of `sparse` in an index with pruned postings: 100 hits, 400 of a million documents (`osn bench large-sparse`)."""
 
 
 First = Literal["bm25-sparse", "high-idf-first"]
@@ -38,10 +40,10 @@ def parse_first(text: str) -> First:
     return cast(First, text)
 
 
-def fitting_window(documents: int, power: float) -> int:
-    """The window that keeps about 0.99 of the score in a shard of so many documents: WINDOW, and beyond FITTED documents
-    WINDOW times their power (`osn bench score-kept`)."""
-    return round(WINDOW * max(1.0, documents / FITTED) ** power)
+def fitting_window(documents: int, power: float, window: int = WINDOW) -> int:
+    """The window that keeps about 0.99 of the score in a shard of so many documents: `window`, and beyond FITTED documents
+    `window` times their power (`osn bench score-kept`)."""
+    return round(window * max(1.0, documents / FITTED) ** power)
 
 
 def with_fitting_window(stored: Mapping[str, Any], opened: Opened, power: float) -> Mapping[str, Any]:
@@ -163,7 +165,8 @@ class TwoPhases:
                 "`osn tune` stores a new one",
             ) from None
         how = replace(stored, **opened.given("rare", "window", "tokens"))
-        return replace(how, exact=opened.settings.get("rescore_all", how.exact))
+        # What phase one has found in pruned postings is no score that common tokens could be added to.
+        return replace(how, exact=opened.pruned or opened.settings.get("rescore_all", how.exact))
 
 
 @dataclass(frozen=True)

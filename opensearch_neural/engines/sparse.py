@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from opensearch_neural import queries
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.engines.engine import Engine, Missing, Page
+from opensearch_neural.engines.engine import Engine, Missing, Page, Searched
 from opensearch_neural.engines.options import CLAUSES, RARE, TOKENS, Option, positive, whole_number
-from opensearch_neural.engines.settings import TwoPhases, WeightedSum
+from opensearch_neural.engines.settings import (
+    PRUNED_POWER,
+    PRUNED_WINDOW,
+    TwoPhases,
+    WeightedSum,
+    fitting_window,
+)
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.index.models import IndexPart
 from opensearch_neural.index.query_side import LARGEST, read_largest
@@ -36,6 +42,16 @@ class Bm25(Engine):
 class Sparse(Engine):
     name = "sparse"
     finds = "all tokens of the sparse model"
+    options: ClassVar[tuple[Option, ...]] = (
+        Option(
+            "window",
+            whole_number,
+            "hits of each shard that get their whole score, in an index with pruned postings.",
+            "100, more beyond 100,000 documents",
+        ),
+        TOKENS,
+        EXACT,
+    )
 
     def needs(self) -> tuple[IndexPart, ...]:
         return ("sparse",)
@@ -47,8 +63,49 @@ class Sparse(Engine):
         kept = kept or self.opened.settings.get("tokens")
         return encoded if kept is None or self.opened.settings.get("exact") else queries.rare_tokens(encoded, kept)
 
-    def body(self, text: str, page: Page) -> Body:
+    def one_phase(self, text: str, page: Page) -> Body:
+        """What a fused search takes, because OpenSearch rescores nothing that it fuses: of pruned postings a part of the
+        scores."""
         return queries.neural_sparse(self.tokens(text), plugin=self.opened.plugin, **page)
+
+    def body(self, text: str, page: Page) -> Body:
+        tokens, opened = self.tokens(text), self.opened
+        if not opened.pruned:
+            return self.one_phase(text, page)
+        return queries.pruned_sparse(
+            tokens, window=None if opened.settings.get("exact") else self.rescored(), plugin=opened.plugin, **page
+        )
+
+    def rescored(self) -> int:
+        """Hits of each shard that get their whole score, in an index with pruned postings."""
+        given: int | None = self.opened.settings.get("window")
+        return given or fitting_window(self.opened.shard_documents, PRUNED_POWER, PRUNED_WINDOW)
+
+    def load(self) -> None:
+        super().load()
+        if self.opened.pruned:
+            self.rescored()  # which may have to be asked of the cluster
+
+    def search(self, client: OpenSearch, body: Body, text: str, page: Page) -> Searched:
+        """A page that pruned postings leave short is filled by a second request."""
+        searched = super().search(client, body, text, page)
+        answer, from_ = searched.answer, body.get("from", 0)
+        hits = answer["hits"]["hits"]
+        if not self.opened.pruned or len(hits) >= body["size"] or queries.partial_answer(answer):
+            return searched
+        matches = from_ + len(hits)
+        if from_ and not hits:
+            params = {"preference": queries.preference(text)}
+            matches = client.count(index=self.opened.index, body={"query": body["query"]}, params=params)["count"]
+        rest = queries.unsearched(body, matches)
+        if rest is None:
+            return searched
+        return replace(searched, answer=queries.filled(answer, super().search(client, rest, text, page).answer))
+
+    def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
+        if not self.opened.settings.get("exact") or not queries.partial_answer(answer):
+            return Missing()
+        return Missing(("the hits are not certainly those of all documents",), {"exact": False})
 
 
 class Windowed(Sparse):
@@ -72,11 +129,6 @@ class Windowed(Sparse):
 
     def body(self, text: str, page: Page) -> Body:
         return self.within(text, page, None if self.opened.settings.get("exact") else self.window())
-
-    def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
-        if not self.opened.settings.get("exact") or not queries.partial_answer(answer):
-            return Missing()
-        return Missing(("the hits are not certainly those of all documents",), {"exact": False})
 
     def certified(
         self, client: OpenSearch, text: str, page: Page, largest: dict[str, float], *, window: int | None = None
@@ -109,6 +161,8 @@ class Windowed(Sparse):
         # An alias may name another index by now.
         if kept is not None and (hits := answer["hits"]["hits"]) and all(hit["_index"] == kept.index for hit in hits):
             return kept.weights
+        if self.opened.pruned:  # to ask would mean to read the rows of all documents
+            return dict.fromkeys(queries.heaviest(body), math.inf)
         tops = {token: top for token, top in queries.heaviest(body).items() if token not in asked}
         largest = queries.largest_weights(
             dict(zip(tops, answers(client, self.opened.index, text, tops.values()), strict=True))
@@ -146,7 +200,8 @@ class Bm25Sparse(Windowed):
             raise ClusterError(f"no connection to measure the scale of the sparse scores of {self.opened.index!r} by")
         client, opened = self.opened.connect(), self.opened
         with translate_errors():
-            return measure_sparse_scale(client, opened.index, opened.models.query_encoder) or 1.0
+            encoder = opened.models.query_encoder
+            return measure_sparse_scale(client, opened.index, encoder, pruned=opened.pruned) or 1.0
 
     def load(self) -> None:
         super().load()
@@ -162,7 +217,14 @@ class Bm25Sparse(Windowed):
         """The body with this window, and what else `how` says."""
         tokens, weight = self.tokens(text, how.tokens), how.weight / self.scale
         return queries.bm25_sparse(
-            text, tokens, weight=weight, window=window, plugin=self.opened.plugin, forward=self.opened.forward, **page
+            text,
+            tokens,
+            weight=weight,
+            window=window,
+            plugin=self.opened.plugin,
+            forward=self.opened.forward,
+            pruned=self.opened.pruned,
+            **page,
         )
 
 
@@ -183,6 +245,8 @@ class HighIdfFirst(Windowed):
     def within(self, text: str, page: Page, window: int | None) -> Body:
         how = self.how()
         tokens = self.tokens(text, how.tokens)
+        if window is None and self.opened.pruned:
+            return queries.pruned_sparse(tokens, window=None, plugin=self.opened.plugin, **page)
         if window is None:
             return queries.neural_sparse(tokens, plugin=self.opened.plugin, **page)
         return queries.high_idf_first(
@@ -192,6 +256,7 @@ class HighIdfFirst(Windowed):
             exact=how.exact,
             plugin=self.opened.plugin,
             forward=self.opened.forward,
+            pruned=self.opened.pruned,
             **page,
         )
 

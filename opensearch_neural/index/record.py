@@ -89,6 +89,8 @@ class IndexMeta:
     """Whether each document's sparse weights lie beside it as a row too (`forward_index`)."""
     prune: str | None = None
     """Which terms of each document's sparse vector were kept, beside what the model keeps: "max_ratio:0.1"; None: all."""
+    prune_postings: str | None = None
+    """Which of these the postings hold, by what each can add to a score: "alpha_mass:0.6"; None: all. Rows hold all."""
     analyzer: str = "english"
     version: str = ""
     format: int = META_FORMAT
@@ -149,7 +151,8 @@ class IndexMeta:
                 f"the index {index!r} was written by an older version of osn, with a field for each of several vectors",
                 "ingest again, into another --index",
             )
-        known = {"format", "sparse", "dense", "passages", "quantized", "forward_index", "prune", "analyzer", "version"}
+        known = {"format", "sparse", "dense", "passages", "quantized", "forward_index", "analyzer", "version"}
+        known |= {"prune", "prune_postings"}
         return cls(
             sparse=_part(index, record, "sparse", SparseMeta),
             dense=_part(index, record, "dense", DenseMeta),
@@ -157,6 +160,7 @@ class IndexMeta:
             quantized=_part(index, record, "quantized", QuantizedMeta),
             forward_index=record.get("forward_index", False),
             prune=record.get("prune"),
+            prune_postings=record.get("prune_postings"),
             analyzer=record.get("analyzer", "english"),
             version=record.get("version", ""),
             format=record.get("format", META_FORMAT),
@@ -167,7 +171,8 @@ class IndexMeta:
 _ENTRIES: dict[str, type] = {
     **dict.fromkeys(("sparse", "dense", "passages", "quantized", "loading", "build"), dict),
     **{"analyzer": str, "version": str, "format": int, "adding": list, "sparse_scale": float, "largest_weights": str},
-    **{"forward_index": bool, "prune": str, "sparse_scale_documents": int, "shard_documents": int},
+    **{"forward_index": bool, "prune": str, "prune_postings": str},
+    **{"sparse_scale_documents": int, "shard_documents": int},
 }
 _INSIDE: dict[str, dict[str, type]] = {
     "loading": {"restore": dict, "corpus": str},

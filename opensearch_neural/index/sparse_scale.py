@@ -45,17 +45,20 @@ def keep_sparse_scale(client: OpenSearch, index: str, encoder: QueryEncoder) -> 
     documents = int(client.count(index=index)["count"])
     if SCALE in record.extra and documents <= GROWN * record.extra.get(MEASURED_ON, 0):
         return
-    scale = measure_sparse_scale(client, index, encoder)
+    scale = measure_sparse_scale(client, index, encoder, pruned=record.prune_postings is not None)
     if scale is not None:
         # Read again: what the measuring took, somebody may have written meanwhile.
         measured = {SCALE: round(scale, 4), MEASURED_ON: documents}
         write_record(client, index, existing_record(client, index).with_extra(**measured))
 
 
-def measure_sparse_scale(client: OpenSearch, index: str, encoder: QueryEncoder) -> float | None:
+def measure_sparse_scale(
+    client: OpenSearch, index: str, encoder: QueryEncoder, *, pruned: bool = False
+) -> float | None:
     """The median of sparse score / BM25 score over a sample of known items; None if no document has both.
 
-    Two searches an item, each of one document. Raises opensearch-py's errors.
+    Two searches an item, each of one document. pruned: whether the index has pruned postings; the score is that of the whole
+    vectors. Raises opensearch-py's errors.
     """
     items = list(known_items(client, index, SAMPLE, seed=0))
     ratios = []
@@ -63,11 +66,13 @@ def measure_sparse_scale(client: OpenSearch, index: str, encoder: QueryEncoder) 
         lines: list[dict[str, Any]] = []
         for id, sentence in items[start : start + AT_ONCE]:
             own: dict[str, Any] = {"filter": {"ids": {"values": [id]}}, "size": 1, "source": False}
-            for body in (
-                queries.bm25(sentence, **own),
-                queries.neural_sparse(encoder.encode(sentence), plugin=False, **own),
-            ):
-                lines += [{}, body]
+            tokens = encoder.encode(sentence)
+            sparse = (
+                queries.pruned_sparse(tokens, window=None, **own)
+                if pruned
+                else queries.neural_sparse(tokens, plugin=False, **own)
+            )
+            lines += [{}, queries.bm25(sentence, **own), {}, sparse]
         scores = [_score(answer) for answer in client.msearch(index=index, body=lines)["responses"]]
         ratios += [sparse / bm25 for bm25, sparse in zip(scores[::2], scores[1::2], strict=True) if bm25 and sparse]
     return median(ratios) if ratios else None

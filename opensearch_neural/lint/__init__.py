@@ -18,6 +18,7 @@ The rules (`findings.RULES`), a file a family:
     text.py              match queries of which no term is left
     neighbours.py        knn: k, vectors, filters
     nested_documents.py  fields within nested documents, and outside
+    pruned_postings.py   scores of an index whose postings hold each document's heaviest tokens alone
     quantized.py         the scripts that score codes
     rescoring.py         windows and weights, and what excludes rescoring
     two_phase.py         the two-phase processor
@@ -50,6 +51,7 @@ from opensearch_neural.lint import (
     limits,
     neighbours,
     nested_documents,
+    pruned_postings,
     quantized,
     rescoring,
     sparse,
@@ -70,6 +72,7 @@ OF_THE_REQUEST: tuple[Callable[[LintedRequest], None], ...] = (
     limits.page,
     limits.clause_counts,
     neighbours.post_filter,
+    pruned_postings.pruned_postings,
     rescoring.rescoring,
     two_phase.two_phase,
     fusion.fusion,

@@ -48,6 +48,7 @@ RULES: dict[str, str] = {
     "knn-vector": "the vector has the field's dimension and type",
     "knn-filter": "a filter on neighbours belongs into the knn query, as one object",
     "forward-index": "a script that reads rows of sparse weights is given tokens, their hashes in order, and weights",
+    "pruned-postings": "of pruned postings no clause makes a whole score, rows do",
     "quantized-table": "a look-up table has 256 numbers for each byte of a code",
     "seismic-token": "tokens of a sparse_vector field are ids of vocabulary entries",
     "seismic-collision": "ids are folded modulo 32768",

@@ -27,6 +27,8 @@ class IndexDescription:
     """The search pipeline of requests that name none."""
     pipelines: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """{name: search pipeline}"""
+    prune_postings: str | None = None
+    """How the postings of an index of `osn` are pruned; None: not at all, or not known."""
 
     @classmethod
     def of(cls, client: OpenSearch, index: str) -> IndexDescription:
@@ -43,6 +45,7 @@ class IndexDescription:
             fields=dict(_flat_fields(answer["mappings"].get("properties", {}))),
             default_pipeline=settings.get("index.search.default_pipeline") or None,
             pipelines=_pipelines(client),
+            prune_postings=answer["mappings"].get("_meta", {}).get("osn", {}).get("prune_postings"),
         )
 
 

@@ -75,6 +75,11 @@ class LintedRequest:
         return "binary" if name == "pq" else None
 
     @property
+    def prune_postings(self) -> str | None:
+        """How the index's postings are pruned; None: not at all, or not known."""
+        return self.index.prune_postings or (self.meta.prune_postings if self.meta else None)
+
+    @property
     def vector_field(self) -> str | None:
         """The field that the record of an index says vectors are in: `dense`, or that of the nested documents in it."""
         return self.meta.dense.field_name if self.meta and self.meta.dense else None

@@ -22,7 +22,7 @@ index of passages it is "parent"; `best_passages` reads the answer.
     answers.py      whether an answer is whole, and the preference that keeps requests on the same copies
 """
 
-from opensearch_neural.queries.answers import partial_answer, preference
+from opensearch_neural.queries.answers import filled, partial_answer, preference
 from opensearch_neural.queries.certificate import certified, heaviest, largest_weights, window_end
 from opensearch_neural.queries.clauses import (
     DEFAULT_SOURCE,
@@ -54,7 +54,9 @@ from opensearch_neural.queries.sparse import (
     explained,
     high_idf_first,
     neural_sparse,
+    pruned_sparse,
     searched_first,
+    unsearched,
 )
 from opensearch_neural.queries.urls import MOST_LISTED, listed, listed_count, listed_urls, unfound_urls
 
@@ -77,6 +79,7 @@ __all__ = [
     "certified",
     "dense_rescore",
     "explained",
+    "filled",
     "heaviest",
     "high_idf_first",
     "hybrid",
@@ -89,6 +92,7 @@ __all__ = [
     "neural_sparse",
     "partial_answer",
     "preference",
+    "pruned_sparse",
     "quantized",
     "quantized_offset",
     "quantized_rescore",
@@ -96,5 +100,6 @@ __all__ = [
     "searched_first",
     "sparse_tokens",
     "unfound_urls",
+    "unsearched",
     "window_end",
 ]

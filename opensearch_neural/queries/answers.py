@@ -29,6 +29,19 @@ def partial_answer(answer: Mapping[str, Any]) -> dict[str, str]:
     return lacking
 
 
+def filled(answer: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to a body, with the hits of the answer to `unsearched` behind its own; what either lacks, it lacks."""
+    hits, more = answer["hits"], rest["hits"]
+    joined = {**hits, "hits": [*hits["hits"], *more["hits"]]}
+    if hits.get("max_score") is None:
+        joined["max_score"] = more.get("max_score")
+    if "total" in hits and "total" in more:
+        joined["total"] = {**hits["total"], "value": hits["total"]["value"] + more["total"]["value"]}
+    lacking = rest if partial_answer(rest) else answer
+    whole = {name: lacking[name] for name in ("_shards", "timed_out") if name in lacking}
+    return {**answer, **whole, "took": answer.get("took", 0) + rest.get("took", 0), "hits": joined}
+
+
 def preference(query: str) -> str:
     """The `preference` of a search, by which all requests of one query are answered by the same copy of each shard, and
     different queries by all copies in turn.

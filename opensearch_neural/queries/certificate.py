@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from opensearch_neural.queries.answers import partial_answer
-from opensearch_neural.queries.clauses import Body, sparse_clause, sparse_tokens
+from opensearch_neural.queries.clauses import Body, every_row_clause, says_pruned, sparse_clause, sparse_tokens
 from opensearch_neural.queries.sparse import REPLACED, held_scores
 
 
@@ -25,10 +25,13 @@ def window_end(body: Body) -> Body:
 def heaviest(body: Body) -> dict[str, Body]:
     """{token: the request for the document in which the token weighs most} of the tokens of a body's second phase.
 
-    The hit's score is that weight, as the index stores it. Raises ValueError for a body without a window.
+    The hit's score is that weight, as the index stores it. In an index with pruned postings each request reads the rows of
+    all documents. Raises ValueError for a body without a window.
     """
-    _, field, tokens = _second_phase(body)
+    stage, field, tokens = _second_phase(body)
     best = {"size": 1, "_source": False, "track_total_hits": False}
+    if says_pruned(stage["query"]["rescore_query"]):
+        return {token: {"query": every_row_clause({token: 1.0}, field), **best} for token in tokens}
     return {token: {"query": sparse_clause({token: 1.0}, field, plugin=False), **best} for token in tokens}
 
 
@@ -52,12 +55,17 @@ def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], lar
     the page's last hit has more than that, nothing outside belongs on the page or before it. On several shards the last
     hit's score is that of the whole index, which is no less than any shard's.
 
+    In an index with pruned postings this holds for `bm25_sparse`. What sparse searches first there says too little of a
+    document's score, and their pages are not certain.
+
     answer: to the body. end: the answer to `window_end(body)`. largest: {token: its largest weight in the index}, or more;
     a token that is not in it is in no document. Where a shard is missing from an answer, or the time was over, nothing is
     certain. Raises ValueError for a body without a window.
     """
     stage, _, tokens = _second_phase(body)
     if partial_answer(answer) or partial_answer(end):
+        return False
+    if stage["query"].get("query_weight") == REPLACED and says_pruned(stage["query"]["rescore_query"]):
         return False
     hits, last = answer["hits"]["hits"], end["hits"]["hits"]
     held = held_scores(body)

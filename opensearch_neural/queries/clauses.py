@@ -21,6 +21,9 @@ DEFAULT_SOURCE = ("title", "url")
 
 HIGHLIGHTED_CHARACTERS = 1_000_000
 
+LEAST_SCORE = 1.4e-45
+"""The least float32 above 0: with it as the least score, documents that score 0 are no hits."""
+
 # `rank_feature` splits its field name at the last dot, so a token that holds one cannot be named there. Ingest writes such
 # a token a second time under this look-alike, which word-piece tokenizers fold to "." and so never produce themselves.
 DOT_ALIAS = "\u2024"
@@ -46,16 +49,35 @@ def sparse_clause(tokens: Mapping[str, float], field: str, plugin: bool, boost: 
     return {"bool": {"should": each, **boosted}}
 
 
-def forward_clause(tokens: Mapping[str, float], field: str) -> Clause:
-    """What documents score by the rows beside `field` (`forward_index`); those without any of the tokens score 0."""
-    params = forward_index.script_params(tokens, field + forward_index.SUFFIX)
+def forward_clause(tokens: Mapping[str, float], field: str, *, pruned: bool = False) -> Clause:
+    """What documents score by the rows beside `field` (`forward_index`); those without any of the tokens score 0.
+
+    pruned: whether the postings hold less than the rows.
+    """
+    params = forward_index.script_params(tokens, field + forward_index.SUFFIX, pruned=pruned)
     script = {"source": forward_index.SCRIPT, "params": params}
     return {"script_score": {"query": {"match_all": {}}, "script": script}}
 
 
-def rescoring_clause(tokens: Mapping[str, float], field: str, *, plugin: bool, forward: bool) -> Clause:
-    """What rescores hits with tokens: by their rows, or by clauses."""
-    return forward_clause(tokens, field) if forward and tokens else sparse_clause(tokens, field, plugin)
+def every_row_clause(
+    tokens: Mapping[str, float], field: str, *, among: Clause | None = None, boost: float = 1.0
+) -> Clause:
+    """All documents (of those that `among` matches) that hold a token, found and scored by their rows: what `sparse_clause`
+    is where postings are not pruned. The row of each of them is read."""
+    if not tokens:
+        return {"match_none": {}}
+    clause = forward_clause(tokens, field, pruned=True)["script_score"]
+    boosted = {} if boost == 1 else {"boost": float(boost)}
+    return {"script_score": {**clause, "query": among or clause["query"], "min_score": LEAST_SCORE, **boosted}}
+
+
+def rescoring_clause(
+    tokens: Mapping[str, float], field: str, *, plugin: bool, forward: bool, pruned: bool = False
+) -> Clause:
+    """What rescores hits with tokens: by their rows, or by clauses; by their rows always where the postings are pruned."""
+    if tokens and (forward or pruned):
+        return forward_clause(tokens, field, pruned=pruned)
+    return sparse_clause(tokens, field, plugin)
 
 
 def feature_clause(token: str, field: str, **boost: float) -> Clause:
@@ -71,6 +93,10 @@ def sparse_tokens(clause: Clause) -> tuple[str, dict[str, float]]:
     """(field, {token: weight}) of a sparse clause of this module, in any form. Raises ValueError for any other."""
     if "script_score" in clause:
         return _tokens_of_rows(clause)
+    parts = clause.get("bool", {}).get("should", [])
+    if parts and all("script_score" in part for part in parts):  # as `sparse.explained` takes them apart
+        of_parts = [_tokens_of_rows(part) for part in parts]
+        return of_parts[0][0], {token: weight for _, tokens in of_parts for token, weight in tokens.items()}
     if "neural_sparse" in clause:
         ((field, options),) = clause["neural_sparse"].items()
         return field, dict(options["query_tokens"])
@@ -90,6 +116,23 @@ def _tokens_of_rows(clause: Clause) -> tuple[str, dict[str, float]]:
     if source != forward_index.SCRIPT or not isinstance(field, str) or not field.endswith(forward_index.SUFFIX):
         raise ValueError("the clause is not sparse")
     return field.removesuffix(forward_index.SUFFIX), forward_index.tokens_of(params)
+
+
+def reads_rows(clause: Clause) -> bool:
+    """Whether a clause scores by the rows of a forward index."""
+    try:
+        source: Any = clause["script_score"]["script"]["source"]
+    except (KeyError, TypeError):
+        return False
+    return source == forward_index.SCRIPT
+
+
+def says_pruned(clause: Clause) -> bool:
+    """Whether a clause that reads rows, or one that was taken apart by tokens, says that the postings are pruned."""
+    parts = clause["bool"].get("should", []) if "bool" in clause else [clause]
+    return any(
+        reads_rows(part) and part["script_score"]["script"]["params"].get(forward_index.PRUNED) for part in parts
+    )
 
 
 def token_of(feature: Clause) -> str:

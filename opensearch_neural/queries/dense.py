@@ -192,6 +192,7 @@ def cascade(
     weight: float = 1.0,
     plugin: bool = True,
     forward: bool = False,
+    pruned: bool = False,
     size: int = 10,
     from_: int = 0,
     field: str = "sparse",
@@ -205,8 +206,8 @@ def cascade(
     the `dense_window` best of those: three stages in one request, windows counted in each shard.
 
     The score of a hit is `high_idf_first`'s + weight · (inner product + offset), see `quantized_rescore`. table: (M, 256).
-    The second stage's window is no narrower than the third's. Windows are the same for every page. forward: as in
-    `high_idf_first`.
+    The second stage's window is no narrower than the third's. Windows are the same for every page. forward, pruned:
+    as in `high_idf_first`.
     """
     first = high_idf_first(
         tokens,
@@ -214,6 +215,7 @@ def cascade(
         window=max(window, dense_window),
         plugin=plugin,
         forward=forward,
+        pruned=pruned,
         size=size,
         from_=from_,
         field=field,

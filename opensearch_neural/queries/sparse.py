@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from opensearch_neural.queries.clauses import (
     DEFAULT_SOURCE,
     Body,
     Clause,
     Filter,
+    every_row_clause,
     filtered,
+    forward_clause,
     held_clause,
     match_clause,
     page_body,
+    reads_rows,
     rescoring_clause,
+    says_pruned,
     sparse_clause,
     sparse_tokens,
     token_of,
@@ -60,6 +65,7 @@ def bm25_sparse(
     fields: Sequence[str] = ("contents",),
     plugin: bool = True,
     forward: bool = False,
+    pruned: bool = False,
     size: int = 10,
     from_: int = 0,
     field: str = "sparse",
@@ -77,6 +83,9 @@ def bm25_sparse(
 
     forward: rescore by the documents' rows (`forward_index`), which costs less than clauses do. The scores are the same; an
     explanation does not tell the tokens apart (`explained`).
+
+    pruned: say so of an index with pruned postings (`pruned_sparse`). Then rows are read always: those of the window, of all
+    documents without a window, of all that BM25 finds with `collapse`.
 
     What the rescoring costs grows with the window, and by clauses with the tokens: `rare_tokens` leaves light ones out.
 
@@ -98,7 +107,8 @@ def bm25_sparse(
     first = dict(base) if base is not None else match_clause(text, fields)
     query = first
     if tokens and (window is None or collapse):
-        added = sparse_clause(tokens, field, plugin, boost=weight)
+        every = every_row_clause(tokens, field, boost=weight)
+        added = every if pruned else sparse_clause(tokens, field, plugin, boost=weight)
         if base is None and window is None:
             query = {"bool": {"should": [first, added]}}
         else:
@@ -106,7 +116,7 @@ def bm25_sparse(
             query = {"bool": {"must": [first], "should": [added]}}
     body = page_body(filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
     if tokens and window is not None and not collapse:
-        added = rescoring_clause(tokens, field, plugin=plugin, forward=forward)
+        added = rescoring_clause(tokens, field, plugin=plugin, forward=forward, pruned=pruned)
         stage = {"rescore_query": added, "rescore_query_weight": float(weight)}
         body["rescore"] = {"window_size": window, "query": stage}
     return body
@@ -129,9 +139,84 @@ def neural_sparse(
 
     With `plugin` the clause is `neural_sparse` with raw query tokens (neural-search plugin, no model on the cluster);
     without, a `bool` of linear `rank_feature` clauses, which every OpenSearch has. The scores are equal.
+
+    In an index with pruned postings it finds, and scores, each document's heaviest tokens alone (`pruned_sparse`).
     """
     query = filtered(sparse_clause(tokens, field, plugin), filter)
     return page_body(query, size, from_, source, track_total_hits, highlight, collapse)
+
+
+def pruned_sparse(
+    tokens: Mapping[str, float],
+    *,
+    window: int | None = 100,
+    plugin: bool = True,
+    size: int = 10,
+    from_: int = 0,
+    field: str = "sparse",
+    filter: Filter = None,
+    source: Sequence[str] | bool = DEFAULT_SOURCE,
+    track_total_hits: bool = False,
+    highlight: str | None = None,
+    collapse: str | None = None,
+) -> Body:
+    """All tokens, in an index with pruned postings (`osn ingest --prune-postings`): score(d) = Σ_t tokens[t] · d_t.
+
+    Postings hold each document's heaviest tokens, rows (`forward_index`) hold all of them. The postings search, and the
+    `window` best hits of each shard get their whole score, by their rows. What is lost: documents beyond the window. It is
+    the same for every page, and hits beyond it come behind, as those of `high_idf_first` do.
+
+    A document that holds only light tokens of the query is not found by its postings: where few others are, the page is
+    short. `unsearched` makes the request that fills it.
+
+    With window=None the row of every document is read: the exact result, in time that grows with the documents that pass
+    the filter. With `collapse`, too, because OpenSearch collapses nothing that it rescores.
+
+    Raises ValueError for a window below 1.
+    """
+    if window is not None and window < 1:
+        raise ValueError(f"window must be a whole number from 1, or None, not {window}")
+    whole = window is None or bool(collapse)
+    query = filtered(every_row_clause(tokens, field) if whole else sparse_clause(tokens, field, plugin), filter)
+    body = page_body(query, size, from_, source, track_total_hits, highlight, collapse)
+    if tokens and not whole:
+        body["rescore"] = {
+            "window_size": window,
+            "query": _replacing(tokens, field, plugin=plugin, forward=True, pruned=True),
+        }
+    return body
+
+
+def unsearched(body: Body, matches: int) -> Body | None:
+    """The request that fills a short page of a `pruned_sparse`, `high_idf_first` or `cascade` body of an index with pruned
+    postings: for the documents that hold tokens of the query, but none among their heaviest. Its hits belong behind those of
+    the body. None for a body whose page lacks none of these: one without a window, or of another kind.
+
+    They are ranked by their whole scores, and all pages put together are one ranking without repeats; their `_score` is that
+    times 2⁻⁸⁰, below all others. The row of every document that the body's query does not find is read.
+
+    matches: how many documents the body's query finds (`_count`). Of a short page with hits that is from + these hits.
+    """
+    try:
+        stage = _first_stage(body)["query"]
+        field, tokens = sparse_tokens(stage["rescore_query"])
+    except (KeyError, ValueError):
+        return None
+    if stage.get("query_weight") != REPLACED or not says_pruned(stage["rescore_query"]):
+        return None
+    inner, filters = body["query"], []
+    if "filter" in inner.get("bool", {}):
+        inner, filters = inner["bool"]["must"][0], inner["bool"]["filter"]
+    among = {"bool": {"must_not": [inner], **({"filter": filters} if filters else {})}}
+    from_ = body.get("from", 0)
+    kept = {name: value for name, value in body.items() if name not in ("query", "rescore", "size", "from")}
+    rest = {
+        **kept,
+        "query": every_row_clause(tokens, field, among=among, boost=REPLACED**2),
+        "size": from_ + body["size"] - max(matches, from_),
+        "from": max(0, from_ - matches),
+    }
+    return explained(rest) if body.get("explain") else rest
 
 
 def high_idf_first(
@@ -142,6 +227,7 @@ def high_idf_first(
     exact: bool = True,
     plugin: bool = True,
     forward: bool = False,
+    pruned: bool = False,
     size: int = 10,
     from_: int = 0,
     field: str = "sparse",
@@ -165,6 +251,9 @@ def high_idf_first(
 
     forward: phase two reads the documents' rows (`forward_index`), as in `bm25_sparse`.
 
+    pruned: say so of an index with pruned postings (`pruned_sparse`). Then phase two reads rows, `exact` is needed, where
+    there is one phase it is as in `pruned_sparse`, and a page may be short likewise (`unsearched`).
+
     With `exact` the second phase scores with all tokens anew. Without, it adds the common tokens' scores to what the first
     has found and reads no rare token twice: the same sum but for the last bits of a float32, to which each phase rounds.
     Common tokens then add next to nothing in phase one, so that it chooses by rare tokens alone where these find enough.
@@ -176,18 +265,33 @@ def high_idf_first(
     """
     if window < 1:
         raise ValueError(f"window must be a whole number from 1, not {window}")
+    if pruned and not exact:
+        raise ValueError("what phase one has found in pruned postings is no document's score: exact must be true")
     # Of tokens that weigh the same, as a table without spread has them, none is rarer than another.
     first = rare_tokens(tokens, rare) if len(set(tokens.values())) > 1 else tokens
     common = {token: weight for token, weight in tokens.items() if token not in first}
     if not common or collapse:
+        if pruned:
+            return pruned_sparse(
+                tokens,
+                window=window,
+                plugin=plugin,
+                size=size,
+                from_=from_,
+                field=field,
+                filter=filter,
+                source=source,
+                track_total_hits=track_total_hits,
+                highlight=highlight,
+                collapse=collapse,
+            )
         query = filtered(sparse_clause(tokens, field, plugin), filter)
         return page_body(query, size, from_, source, track_total_hits, highlight, collapse)
     held = [held_clause(token, weight * (HELD if exact else REPLACED), field) for token, weight in common.items()]
     query = filtered({"bool": {"should": [sparse_clause(first, field, plugin), *held]}}, filter)
     body = page_body(query, size, from_, source, track_total_hits, highlight, collapse)
     if exact:
-        replaced = {"query_weight": REPLACED, "rescore_query_weight": 1.0}
-        second = {"rescore_query": rescoring_clause(tokens, field, plugin=plugin, forward=forward), **replaced}
+        second = _replacing(tokens, field, plugin=plugin, forward=forward, pruned=pruned)
     else:
         # The sum of both phases counts, which is what OpenSearch does unless told otherwise.
         second = {"rescore_query": rescoring_clause(common, field, plugin=plugin, forward=forward)}
@@ -195,24 +299,60 @@ def high_idf_first(
     return body
 
 
+def _replacing(tokens: Mapping[str, float], field: str, *, plugin: bool, forward: bool, pruned: bool) -> Body:
+    """A second phase whose scores stand in the place of the first one's."""
+    second = rescoring_clause(tokens, field, plugin=plugin, forward=forward, pruned=pruned)
+    return {"rescore_query": second, "query_weight": REPLACED, "rescore_query_weight": 1.0}
+
+
+def _first_stage(body: Body) -> Body:
+    """Raises KeyError for a body that rescores nothing."""
+    stages: Any = body["rescore"]
+    first: Body = stages[0] if isinstance(stages, list) else stages
+    return first
+
+
 def explained(body: Body) -> Body:
-    """The body asking for explanations. What it rescores by rows it rescores by clauses then, to the same scores, because
-    OpenSearch explains of a script no more than its result."""
+    """The body asking for explanations. OpenSearch explains of a script no more than its result: so what is scored by rows
+    is scored by the row of each token apart then, to the same scores."""
     body = {**body, "explain": True}
-    if isinstance(body.get("rescore"), list):
-        return {**body, "rescore": [_by_clauses(stage) for stage in body["rescore"]]}
-    return {**body, "rescore": _by_clauses(body["rescore"])} if "rescore" in body else body
+    stages = body.get("rescore")
+    if stages is not None:
+        return {**body, "rescore": list(map(_told_apart, stages)) if isinstance(stages, list) else _told_apart(stages)}
+    query, size, from_ = body.get("query"), body.get("size", 10), body.get("from", 0)
+    apart = _by_tokens(query)
+    if apart == query or not isinstance(size, int) or not isinstance(from_, int) or body.keys() & {"collapse", "sort"}:
+        return body
+    # Every document read once for each token would take too long: the hits alone are scored so.
+    again = {"rescore_query": apart, "query_weight": REPLACED, "rescore_query_weight": 1.0}
+    return {**body, "rescore": {"window_size": max(1, from_ + size), "query": again}}
 
 
-def _by_clauses(stage: Body) -> Body:
+def _told_apart(stage: Any) -> Any:
     try:
         clause = stage["query"]["rescore_query"]
-        field, tokens = sparse_tokens(clause) if "script_score" in clause else ("", {})
-    except (AttributeError, KeyError, TypeError, ValueError):  # another script, or no stage that OpenSearch takes
+    except (KeyError, TypeError):  # no stage that OpenSearch takes
         return stage
-    if not field:
-        return stage
-    return {**stage, "query": {**stage["query"], "rescore_query": sparse_clause(tokens, field, plugin=False)}}
+    return {**stage, "query": {**stage["query"], "rescore_query": _by_tokens(clause)}}
+
+
+def _by_tokens(query: Any) -> Any:
+    """The query with each clause that reads rows for several tokens as one clause a token."""
+    if not isinstance(query, dict):
+        return query
+    if reads_rows(query):
+        try:
+            field, tokens = sparse_tokens(query)
+        except ValueError:  # damaged
+            return query
+        outer, pruned = query["script_score"], says_pruned(query)
+        scripts = [forward_clause({token: tokens[token]}, field, pruned=pruned)["script_score"] for token in tokens]
+        return {"bool": {"should": [{"script_score": {**outer, "script": each["script"]}} for each in scripts]}}
+    inner = query.get("bool")
+    if not isinstance(inner, dict):
+        return query
+    parts = {name: inner[name] for name in ("must", "should") if isinstance(inner.get(name), list)}
+    return {**query, "bool": {**inner, **{name: list(map(_by_tokens, held)) for name, held in parts.items()}}}
 
 
 def searched_first(body: Body) -> tuple[str, dict[str, float]]:

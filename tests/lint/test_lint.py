@@ -432,8 +432,9 @@ BENDS = [
     ),
 ]
 
-# No node that can be had here has sparse_vector fields; `plugin` has its own test, on a node without plugins.
-NOT_SHOWN = {"seismic-token", "seismic-collision", "plugin"}
+# No node that can be had here has sparse_vector fields; `plugin` has its own test, on a node without plugins, and
+# `pruned-postings` another index (tests/engines/test_pruned_postings.py).
+NOT_SHOWN = {"seismic-token", "seismic-collision", "plugin", "pruned-postings"}
 
 
 @contextmanager

@@ -1,0 +1,72 @@
+"""Scores of an index whose postings hold each document's heaviest tokens alone (`osn ingest --prune-postings`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from opensearch_neural import forward_index
+from opensearch_neural.lint.clause_count import children
+from opensearch_neural.lint.findings import Path
+from opensearch_neural.lint.request import LintedRequest
+from opensearch_neural.lint.sparse import feature
+from opensearch_neural.lint.values import as_object, number_or
+from opensearch_neural.queries import REPLACED
+from opensearch_neural.queries.clauses import reads_rows
+
+RULE = "pruned-postings"
+
+
+def pruned_postings(request: LintedRequest) -> None:
+    prune = request.prune_postings
+    if prune is None:
+        return
+    replaced = any(
+        number_or(as_object(stage.get("query")).get("query_weight"), 1) <= REPLACED
+        and any(reads_rows(clause) for _, clause in _clauses(as_object(stage.get("query")).get("rescore_query"), ()))
+        for _, stage in request.rescore_stages
+    )
+    for path, query in request.queries:
+        if path[0] not in ("query", "rescore"):
+            continue
+        for where, clause in _clauses(query, path):
+            if _asks_postings(request, clause) and not (replaced and path[0] == "query"):
+                request.report(
+                    RULE,
+                    "bends",
+                    where,
+                    f"the postings are pruned by {prune}: scores are parts of the whole ones, and a document that holds "
+                    "light tokens of the query alone is no hit",
+                    "queries.pruned_sparse, or pruned=True of bm25_sparse and high_idf_first, score by whole vectors",
+                )
+                return
+            if reads_rows(clause) and not _says_pruned(clause):
+                request.report(
+                    RULE,
+                    "doubtful",
+                    where,
+                    "the body does not say that the postings are pruned: queries.certified takes them for whole",
+                    "pass pruned=True in the place of forward=True",
+                )
+
+
+def _clauses(query: Any, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """(path, clause) of a query and of all within it that counts for the score."""
+    if not isinstance(query, dict) or len(query) != 1 or not isinstance(next(iter(query.values())), dict):
+        return
+    yield path, query
+    for below, inner in children(query):
+        if below[1] in ("filter", "must_not"):
+            continue
+        yield from _clauses(inner, (*path, *below))
+
+
+def _says_pruned(clause: dict[str, Any]) -> bool:
+    return bool(as_object(clause["script_score"]["script"].get("params")).get(forward_index.PRUNED))
+
+
+def _asks_postings(request: LintedRequest, clause: dict[str, Any]) -> bool:
+    if "neural_sparse" in clause:
+        return "sparse" in clause["neural_sparse"]
+    name = as_object(clause.get("rank_feature")).get("field")
+    return isinstance(name, str) and feature(request, name)[0] == "sparse"

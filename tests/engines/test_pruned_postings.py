@@ -1,0 +1,346 @@
+"""Searches of an index whose postings hold each document's heaviest tokens alone, beside one that holds all of them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from corpora import WORDS, job, records, snapshot, write_jsonl
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from osn_command import osn_command
+
+from ingest.job import run_job
+from opensearch_neural import queries
+from opensearch_neural.cluster.capabilities import quick_capabilities
+from opensearch_neural.engines import Engines, open_engines
+from opensearch_neural.engines.settings import PRUNED_WINDOW
+from opensearch_neural.errors import InputError
+from opensearch_neural.explanation import doubts, predicted, shares
+from opensearch_neural.hits import Request, find
+from opensearch_neural.lint import lint
+from opensearch_neural.lint.index_description import IndexDescription
+from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.oracle import StoredWeights, predict
+from opensearch_neural.queries import Body
+
+pytestmark = pytest.mark.cluster
+DOCUMENTS = 70
+ENGINES = ("sparse", "high-idf-first", "bm25-sparse")
+EVERY_ROW = 100
+"""A window that no index here fills."""
+
+
+@dataclass(frozen=True)
+class Both:
+    """Two indexes of the same documents and model: one with whole postings, one with pruned ones."""
+
+    client: Any
+    whole: Engines
+    pruned: Engines
+    vectors: dict[str, dict[str, float]]
+    """{document: its whole sparse vector}"""
+    postings: dict[str, dict[str, float]]
+    """{document: what its postings hold}"""
+
+    def page(self, engines: Engines, name: str, text: str, **page: Any) -> list[tuple[str, float]]:
+        """(id, score) of the hits, as the engine searches."""
+        engine = engines.engine(name)
+        body = engine.body(text, engines.page(source=False, **page))
+        answer = engine.search(self.client, body, text, engines.page(**page)).answer
+        return [(hit["_id"], hit["_score"]) for hit in answer["hits"]["hits"]]
+
+
+@pytest.fixture(scope="module", params=[1, 3], ids=["1 shard", "3 shards"])
+def both(client: Any, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Both]:
+    folder = tmp_path_factory.mktemp("pruned-postings")
+    corpus, name = (
+        write_jsonl(folder / "d.jsonl", records(DOCUMENTS)),
+        f"osn-test-{folder.name.lower()}-{request.param}",
+    )
+    how: dict[str, Any] = {"shards": request.param, "dead_letters": folder / "dead.jsonl"}
+    run_job(client, job(corpus, f"{name}-whole", **how), show_progress=False)
+    run_job(client, job(corpus, name, prune_postings=Pruning("top_k", 2), **how), show_progress=False)
+    held = [snapshot(client, index) for index in (f"{name}-whole", name)]
+    vectors, postings = ({id: source["sparse"] for id, source in each.items()} for each in held)
+    yield Both(client, open_engines(client, f"{name}-whole"), open_engines(client, name), vectors, postings)
+    client.indices.delete(index=f"{name},{name}-whole")
+
+
+words = st.lists(st.sampled_from(WORDS), min_size=1, max_size=6, unique=True).map(" ".join)
+searches = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_hits_have_the_scores_of_their_whole_vectors(both: Both, engine: str) -> None:
+    assert {len(row) for row in both.postings.values()} == {2} and min(map(len, both.vectors.values())) > 5
+    chosen = random.Random(engine)
+    for _ in range(10):
+        text = " ".join(chosen.sample(WORDS, 4))
+        expected = dict(both.page(both.whole.with_settings(exact=True), engine, text, size=DOCUMENTS))
+        found = both.page(both.pruned.with_settings(window=EVERY_ROW), engine, text, size=DOCUMENTS)
+        rescored = [(id, score) for id, score in found if score > 1e-9]
+        assert len(rescored) > 2
+        assert dict(rescored) == pytest.approx({id: expected[id] for id, _ in rescored}, rel=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_exact_search_finds_what_that_of_whole_postings_finds(both: Both, engine: str) -> None:
+    for text in ("rain bow", "pear oil oven", "salt", "unknown"):
+        expected, found = (
+            both.page(each.with_settings(exact=True), engine, text, size=DOCUMENTS)
+            for each in (both.whole, both.pruned)
+        )
+        assert dict(found) == pytest.approx(dict(expected), rel=1e-5)
+        assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
+
+
+@searches
+@given(
+    text=words,
+    engine=st.sampled_from(["sparse", "high-idf-first"]),
+    size=st.integers(1, 12),
+    window=st.integers(1, 12),
+    filtered=st.booleans(),
+)
+def test_a_page_is_full_whenever_the_full_querys_is_and_pages_are_one_ranking(
+    both: Both, text: str, engine: str, size: int, window: int, filtered: bool
+) -> None:
+    filter = {"range": {"year": {"lt": 1940}}} if filtered else None
+    whole = dict(both.page(both.whole, "sparse", text, size=DOCUMENTS, filter=filter))
+    pruned, ranking = both.pruned.with_settings(window=window), []
+    while len(ranking) < len(whole):
+        page = both.page(pruned, engine, text, size=size, from_=len(ranking), filter=filter)
+        assert len(page) == min(size, len(whole) - len(ranking))
+        ranking += page
+    assert {id for id, _ in ranking} == whole.keys(), "the documents of the full query, without repeats"
+    assert not both.page(pruned, engine, text, size=size, from_=len(ranking), filter=filter)
+    assert [score for _, score in ranking] == sorted((score for _, score in ranking), reverse=True)
+    matches = sum(
+        not both.postings[id].keys().isdisjoint(both.pruned.models.query_encoder.encode(text)) for id in whole
+    )
+    event(f"the postings find all: {matches == len(whole)}")
+    assert both.page(pruned, engine, text, size=DOCUMENTS, filter=filter) == ranking
+    rest = ranking[matches:]  # by their whole scores
+    assert [score * 2.0**80 for _, score in rest] == pytest.approx([whole[id] for id, _ in rest], rel=1e-4)
+
+
+def test_a_bare_body_may_be_short_and_says_how_it_is_filled(both: Both) -> None:
+    client, index = both.client, both.pruned.index
+    word = next(word for word in WORDS if 0 < _matches(both, word) < 10 <= _matches(both, word, whole=True))
+    tokens = both.pruned.models.query_encoder.encode(word)
+    body = queries.pruned_sparse(tokens, size=10)
+    answer = client.search(index=index, body=body)
+    found = len(answer["hits"]["hits"])
+    assert 0 < found < 10
+    rest = queries.unsearched(body, found)
+    assert rest is not None
+    filled = queries.filled(answer, client.search(index=index, body=rest))
+    ids = [hit["_id"] for hit in filled["hits"]["hits"]]
+    assert len(set(ids)) == len(ids) == 10 and filled["took"] >= answer["took"]
+    assert all(word in both.vectors[id] for id in ids)
+    for other in (
+        queries.pruned_sparse(tokens, window=None),
+        queries.pruned_sparse({}),
+        queries.high_idf_first(tokens, forward=True),
+        queries.bm25_sparse(word, tokens, pruned=True),
+        queries.bm25(word),
+    ):
+        assert queries.unsearched(other, 0) is None
+
+
+def _matches(both: Both, word: str, *, whole: bool = False) -> int:
+    return sum(word in row for row in (both.vectors if whole else both.postings).values())
+
+
+@searches
+@given(text=words, engine=st.sampled_from(ENGINES), window=st.integers(1, 40), size=st.integers(1, 5))
+def test_a_certified_page_is_that_of_the_whole_vectors(
+    both: Both, text: str, engine: str, window: int, size: int
+) -> None:
+    pruned = both.pruned.with_settings(window=window)
+    page = pruned.page(size=size, source=False)
+    if engine == "sparse":
+        body = pruned.body("sparse", text, size=size)
+        certain = "rescore" not in body or _certified(both, body)
+    else:
+        certain = pruned.engine(engine).certified(both.client, text, page, {})
+    event(f"certain: {certain}")
+    if certain:
+        exact = both.page(both.whole.with_settings(exact=True), engine, text, size=size)
+        assert both.page(pruned, engine, text, size=size) == [(id, pytest.approx(score)) for id, score in exact]
+
+
+def _certified(both: Both, body: Body) -> bool:
+    """As an application asks."""
+    client, index = both.client, both.pruned.index
+    tops = {token: client.search(index=index, body=top) for token, top in queries.heaviest(body).items()}
+    answer, end = (client.search(index=index, body=each) for each in (body, queries.window_end(body)))
+    return queries.certified(body, answer, end, queries.largest_weights(tops))
+
+
+def test_some_pages_of_the_sum_are_certified_by_the_largest_weights_of_whole_vectors(both: Both) -> None:
+    certain = []
+    for word in WORDS:
+        text = f"{word} {word}"
+        tokens = both.pruned.models.query_encoder.encode(text)
+        body = queries.bm25_sparse(text, tokens, weight=0.01, window=30, pruned=True, size=3)
+        tops = {
+            token: both.client.search(index=both.pruned.index, body=top)
+            for token, top in queries.heaviest(body).items()
+        }
+        largest = {token: max(row.get(token, 0) for row in both.vectors.values()) for token in tokens}
+        assert queries.largest_weights(tops) == pytest.approx(largest, rel=2**-8)
+        certain.append(_certified(both, body))
+    assert any(certain)
+
+
+def test_nothing_is_certain_without_the_largest_weights_that_ingest_keeps(both: Both) -> None:
+    def certain(engines: Engines) -> list[bool]:
+        engine: Any = engines.with_settings(window=40, weight=0.01).engine("bm25-sparse")
+        return [engine.certified(both.client, word, engines.page(size=2), {}) for word in WORDS[:20]]
+
+    assert any(certain(both.pruned))
+    meta = both.pruned.meta.with_extra(largest_weights=None)
+    assert not any(certain(replace(both.pruned, meta=meta, loaded={})))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_shares_are_those_of_the_whole_vectors_and_add_up(both: Both, engine: str, exact: bool) -> None:
+    pruned = both.pruned.with_settings(window=EVERY_ROW, **({"exact": True} if exact else {}))
+    weights = pruned.models.query_encoder.weights
+    for text in ("rain bow", "pear oil oven", "salt"):
+        found = find(both.client, Request.make(pruned, engine, text, size=12), explain=True)
+        assert not found.warnings and not found.findings and len(found.hits) == 12
+        scores = both.page(pruned, engine, text, size=12)
+        assert [(hit["id"], hit["score"]) for hit in found.hits] == [(id, pytest.approx(score)) for id, score in scores]
+        for hit in found.hits:
+            assert hit["sum"] == pytest.approx(hit["score"], rel=1e-5)
+            sparse = {share["token"]: share for share in hit["tokens"] if share["source"] == "sparse"}
+            vector = both.vectors[hit["id"]]
+            assert sparse.keys() == {word for word in text.split() if word in vector}
+            for token, share in sparse.items():
+                assert share["document_weight"] == pytest.approx(vector[token], rel=2**-8)
+                assert share["query_weight"] * share["document_weight"] == pytest.approx(share["score"], rel=1e-5)
+                assert share["query_weight"] > 0 and weights[token] > 0
+            assert not {share["source"] for share in hit["tokens"]} & {"other", "codes"}
+
+
+def test_the_oracle_tells_what_postings_find_and_rows_score(both: Both) -> None:
+    ids = sorted(both.vectors)
+    documents = StoredWeights.of_pruned((both.vectors[id] for id in ids), (both.postings[id] for id in ids))
+    for text in ("rain bow light", "water"):
+        tokens = both.pruned.models.query_encoder.encode(text)
+        for body in (
+            queries.pruned_sparse(tokens, window=EVERY_ROW, size=DOCUMENTS),
+            queries.pruned_sparse(tokens, window=None, size=DOCUMENTS),
+            queries.high_idf_first(tokens, window=EVERY_ROW, size=DOCUMENTS, pruned=True),
+            queries.neural_sparse(tokens, size=DOCUMENTS),
+            queries.unsearched(queries.pruned_sparse(tokens, size=DOCUMENTS), 0),
+        ):
+            assert body is not None
+            hits = both.client.search(index=both.pruned.index, body=body)["hits"]["hits"]
+            expected = {ids[number]: score for number, score in predict(body, documents).items()}
+            assert {hit["_id"]: hit["_score"] for hit in hits} == pytest.approx(expected, rel=1e-5), body
+
+
+def test_a_share_that_was_read_of_postings_would_be_doubted(both: Both) -> None:
+    tokens = both.pruned.models.query_encoder.encode("rain bow light")
+    body = queries.explained(queries.pruned_sparse(tokens, window=EVERY_ROW))
+    hits = both.client.search(index=both.pruned.index, body=body)["hits"]["hits"]
+    read = [(shares(hit["_explanation"]), hit["_score"]) for hit in hits]
+    assert doubts(body, read) == [None] * len(hits)
+    assert predicted(body, [of for of, _ in read]) == [pytest.approx(score, rel=1e-5) for _, score in read]
+    at = next(number for number, (of, _) in enumerate(read) if len(of) > 1)
+    assert doubts(body, [(read[at][0][:1], read[at][1])]) != [None]
+
+
+def test_the_linter_knows_which_bodies_see_a_part_of_the_vectors(both: Both) -> None:
+    client, index, meta = both.client, both.pruned.index, both.pruned.meta
+    facts, capabilities = IndexDescription.of(client, index), quick_capabilities(client)
+    text = " ".join(WORDS[:9])
+    tokens = both.pruned.models.query_encoder.encode(text)
+    bending = {
+        "all tokens": (queries.neural_sparse(tokens), queries.pruned_sparse(tokens)),
+        "without the plugin": (queries.neural_sparse(tokens, plugin=False), queries.pruned_sparse(tokens)),
+        "rare first": (queries.high_idf_first(tokens), queries.high_idf_first(tokens, pruned=True)),
+        "the sum": (
+            queries.bm25_sparse(text, tokens, plugin=False),
+            queries.bm25_sparse(text, tokens, pruned=True),
+        ),
+        "the exact sum": (
+            queries.bm25_sparse(text, tokens, window=None),
+            queries.bm25_sparse(text, tokens, window=None, pruned=True),
+        ),
+    }
+    for what, (body, mended) in bending.items():
+        for known in ({"meta": meta}, {"index": facts}):
+            found = [(each.rule, each.outcome) for each in lint(body, capabilities, **known)]
+            assert found == [("pruned-postings", "bends")], what
+            assert lint(mended, capabilities, **known) == [], what
+        assert not lint(body, capabilities, both.whole.meta), what
+        first, second = (client.search(index=index, body=each)["hits"]["hits"] for each in (body, mended))
+        assert [(hit["_id"], hit["_score"]) for hit in first] != [(hit["_id"], hit["_score"]) for hit in second], what
+    (silent,) = lint(queries.bm25_sparse(text, tokens, forward=True), capabilities, meta)
+    assert (silent.rule, silent.outcome) == ("pruned-postings", "doubtful")
+    held = queries.bm25(text, filter={"rank_feature": {"field": "sparse.rain", "linear": {}}})
+    assert lint(held, capabilities, meta) == []
+
+
+def test_what_cannot_be_had_of_pruned_postings_is_refused(both: Both) -> None:
+    for engine in ENGINES:
+        with pytest.raises(InputError, match="are pruned by top_k:2, and clauses read no others"):
+            both.pruned.with_settings(clauses=True).body(engine, "rain")
+    with pytest.raises(ValueError, match="exact must be true"):
+        queries.high_idf_first({"rain": 1.0, "bow": 2.0}, exact=False, pruned=True)
+    with pytest.raises(ValueError, match="whole number from 1, or None"):
+        queries.pruned_sparse({"rain": 1.0}, window=0)
+    stored = both.pruned.meta.with_extra(high_idf_first={"rare": "count:1", "window": 5, "exact": False})
+    body = replace(both.pruned, meta=stored).body("high-idf-first", "rain bow light")
+    assert "hashes" in json.dumps(body["rescore"]) and body["rescore"]["query"]["query_weight"] == queries.REPLACED
+
+
+def test_a_fused_search_takes_the_postings_and_the_linter_says_so(both: Both) -> None:
+    found = find(both.client, Request.make(both.pruned, "hybrid", "rain bow"))
+    assert found.hits and [each.rule for each in found.findings] == ["pruned-postings"]
+
+
+def test_collapsed_hits_have_whole_scores(both: Both) -> None:
+    for engine in ENGINES:
+        body = both.pruned.body(engine, "rain bow", collapse="year", size=DOCUMENTS)
+        whole = both.whole.body(engine, "rain bow", collapse="year", size=DOCUMENTS)
+        answers = [
+            {hit["_id"]: hit["_score"] for hit in both.client.search(index=index, body=each)["hits"]["hits"]}
+            for index, each in ((both.pruned.index, body), (both.whole.index, whole))
+        ]
+        assert answers[0] == pytest.approx(answers[1], rel=1e-5) and len(answers[0]) > 5
+
+
+def test_the_window_grows_with_the_index(both: Both) -> None:
+    for documents, window in ((70, 100), (100_000, 100), (1_000_000, 398)):
+        opened = replace(both.pruned, meta=both.pruned.meta.with_extra(shard_documents=documents))
+        assert opened.body("sparse", "rain")["rescore"]["window_size"] == window
+    assert both.pruned.with_settings(window=7).body("sparse", "rain")["rescore"]["window_size"] == 7
+    assert PRUNED_WINDOW == 100 and "rescore" not in both.whole.with_settings(window=7).body("sparse", "rain")
+
+
+def test_osn_search_fills_explains_and_searches_exactly(both: Both, cluster_url: str) -> None:
+    def hits(index: str, *options: str) -> list[dict[str, Any]]:
+        asked = ("--url", cluster_url, "--index", index, "--engine", "sparse", "--json", *options)
+        ran = osn_command("search", *asked, "water")
+        assert ran.returncode == 0 and not ran.stderr, ran.stderr
+        found: list[dict[str, Any]] = json.loads(ran.stdout)["hits"]
+        return found
+
+    filled, exact = hits(both.pruned.index), hits(both.pruned.index, "--exact")
+    assert len(filled) == len(exact) == 10
+    expected = hits(both.whole.index)
+    assert [hit["score"] for hit in exact] == pytest.approx([hit["score"] for hit in expected], rel=1e-5)
+    assert all(hit["tokens"] for hit in hits(both.pruned.index, "--explain"))
