@@ -18,6 +18,7 @@ from ingest.documents import Documents
 from ingest.inspection import inspect_index
 from ingest.job import run_job
 from ingest.kept_for_searches import keep_measures
+from ingest.settings import Models
 from ingest.vectorizers import NotingLargest
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
 from ingest.versions.builds import rollback
@@ -64,10 +65,8 @@ def test_postings_are_pruned_and_rows_are_whole_however_documents_come(
     corpus, more = write_jsonl(tmp_path / "d.jsonl", records(40)), records(10, seed=3)
     added = write_jsonl(tmp_path / "more.jsonl", more[:5])
     names = [f"{index_name}-{kind}" for kind in ("whole", "models", "files")]
-    encoded = run_encode(
-        EncodeJob(CorpusSource(str(corpus)), tmp_path / "v", sparse="lexical", tokenizer=small_tokenizer()),
-        show_progress=False,
-    ).manifest
+    models = Models(sparse="lexical", tokenizer=small_tokenizer())
+    encoded = run_encode(EncodeJob(CorpusSource(str(corpus)), tmp_path / "v", models), show_progress=False).manifest
     run_job(client, job(corpus, names[0]), show_progress=False)
     run_job(client, job(corpus, names[1], prune_postings=HEAVY), show_progress=False)
     run_job(client, job(corpus, names[2], vectors=encoded, prune_postings=HEAVY), show_progress=False)
