@@ -24,6 +24,8 @@ from opensearch_neural.models.quantized import QUANTIZER_FILE, Quantizer
 from opensearch_neural.query_encoder import QueryEncoder, load_tokenizer
 
 if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
     from opensearch_neural.models.quantized import QuantizedModel
 
 log = logging.getLogger(__name__)
@@ -56,9 +58,10 @@ def content_by_models(
     index: str,
     records: Records,
     corpus_name: str,
+    client: OpenSearch | None = None,
 ) -> Content:
-    """Vectors by the models that are named, or that wrote the index (`wrote`)."""
-    chosen = choose(models, wrote, index, records, corpus_name)
+    """Vectors by the models that are named, or that wrote the index (`wrote`). client: as for `choose`."""
+    chosen = choose(models, wrote, index, records, corpus_name, client)
     encoders, dense = chosen.encoders, None
     if encoders.dense is not None or encoders.reconstructed:
         sample = [document.contents for document in islice(chosen.records(ignore), 256)]

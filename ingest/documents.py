@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ingest.kept_for_searches import raising
-from ingest.models import splitting_tokenizer
+from ingest.models import splitting_tokenizer, with_kept_table
 from ingest.vectorizers import Encoders, NotingLargest, for_index
 from ingest.writing import stored_documents
 from ingest.writing import target as targets
@@ -34,6 +34,8 @@ from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index import segments
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta, existing_record
+from opensearch_neural.models import directory
+from opensearch_neural.models.corpus_statistics import has_query_table
 from opensearch_neural.models.pruning import Pruning
 
 if TYPE_CHECKING:
@@ -88,6 +90,11 @@ class Documents:
         self.index = index
         with translate_errors():
             self.meta = existing_record(client, index)
+        if sparse is not None and self.meta.sparse is not None:
+            splade = directory.locate(sparse, code=trust_remote_code)
+            if not has_query_table(splade):
+                kept = with_kept_table(client, self.meta.sparse, splade, trust_remote_code)
+                sparse = sparse if kept is None else str(kept)
         models = IndexModels(
             index,
             self.meta,

@@ -104,7 +104,9 @@ def _write(
                     warn_of_queries(client, corpus.path, corpus.names, mapped)
                 check_fields(corpus.reader(place)(ignore), mapped=mapped, limit=limit, flat_objects=flat_objects)
             content = (
-                content_by_models(job.models, job.new_index, wrote, job.index, corpus.reader(place), corpus.name)
+                content_by_models(
+                    job.models, job.new_index, wrote, job.index, corpus.reader(place), corpus.name, client
+                )
                 if stored is None
                 else content_of_files(job.models, job.new_index, stored, corpus.reader(place), wrote)
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -20,16 +20,20 @@ from ingest.vectorizers import Encoders
 from opensearch_neural.corpus.documents import Rejected
 from opensearch_neural.corpus.passages import words
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.idf import in_seven_digits
 from opensearch_neural.index.mapping import byte_scale
 from opensearch_neural.index.models import IndexModels, called
+from opensearch_neural.index.query_side import read_encoder
 from opensearch_neural.index.record import DenseMeta, DenseType, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.models import directory, registry
-from opensearch_neural.models.corpus_statistics import has_query_table, tokenizer_of, write_with_statistics
+from opensearch_neural.models.corpus_statistics import has_query_table, tokenizer_of, write_with_table
 from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.query_encoder import special_tokens, vocabulary_of
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from opensearchpy import OpenSearch
     from tokenizers import Tokenizer
 
     from opensearch_neural.models.dense_encoder import DenseEncoder
@@ -56,8 +60,17 @@ class ChosenModels:
     """How many records there are, if that is known."""
 
 
-def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records, corpus_name: str) -> ChosenModels:
+def choose(
+    wanted: Models,
+    wrote: IndexMeta | None,
+    index: str,
+    records: Records,
+    corpus_name: str,
+    client: OpenSearch | None = None,
+) -> ChosenModels:
     """Load or build the models for a corpus and an index; `wrote` is the record of the index if it exists.
+
+    client: the cluster, which keeps the tables of its indexes for machines that lack them
 
     Raises ModelError if a model is missing, or if passages are wanted and the index has whole documents (or vice versa).
     """
@@ -87,7 +100,7 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
         raise ModelError(f"the index {index!r} holds no sparse vectors", "leave out --sparse, or give another --index")
     sparse: SparseDocumentEncoder | None = None
     total: int | None = None
-    if made := _made_of_corpus(wanted, wrote, records, passages, corpus_name):
+    if made := _made_of_corpus(wanted, wrote, records, passages, corpus_name, client):
         sparse, total = made
     elif models := source(None if wanted.sparse == LEXICAL else wanted.sparse, held.sparse):
         sparse = models.sparse
@@ -117,13 +130,18 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
 
 
 def _made_of_corpus(
-    wanted: Models, wrote: IndexMeta | None, records: Records, passages: PassageMeta | None, corpus_name: str
+    wanted: Models,
+    wrote: IndexMeta | None,
+    records: Records,
+    passages: PassageMeta | None,
+    corpus_name: str,
+    client: OpenSearch | None,
 ) -> tuple[SparseDocumentEncoder, int | None] | None:
     """The sparse model, if it is lexical or a SPLADE without a table for queries, and how many records were counted."""
     if wanted.sparse not in (None, LEXICAL, "none"):
         splade = directory.locate(str(wanted.sparse), code=wanted.trust_remote_code)
         if not has_query_table(splade):
-            return _with_corpus_table(splade, wanted, wrote, records, passages, corpus_name)
+            return _with_corpus_table(splade, wanted, wrote, records, passages, corpus_name, client)
     elif wanted.sparse != "none" and _lexical_is_to_be_built(wanted, wrote):
         tokenizer = lexical_tokenizer(wanted.tokenizer, records)
         split_records = as_passages(records, tokenizer, passages) if passages else records
@@ -180,12 +198,13 @@ def _with_corpus_table(
     records: Records,
     passages: PassageMeta | None,
     corpus_name: str,
+    client: OpenSearch | None,
 ) -> tuple[SparseDocumentEncoder, int | None]:
     """(a SPLADE without a query table, now with the IDF table of the corpus, saved under `home()`; the number of records, if
     they were counted).
 
     An index that was written with this SPLADE keeps its table even if the corpus has changed: tables of two corpora give
-    the tokens of a query different weights.
+    the tokens of a query different weights. A machine that lacks it takes it from the cluster.
     """
     from opensearch_neural.models.lexical import count_documents
 
@@ -195,22 +214,61 @@ def _with_corpus_table(
         made_of = (directory.read_osn_json(link) or {}).get("training", {}).get(SPLADE) if link.is_dir() else None
         if made_of == hash:
             return _loaded(link.resolve(), wanted, name), None
-    log.info("reading the corpus once for its IDF table")
+        if client is not None and (kept := with_kept_table(client, wrote.sparse, splade, wanted.trust_remote_code)):
+            return _loaded(kept, wanted, name), None
     tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
+    log.info("reading the corpus once for its IDF table")
     counted = as_passages(records, tokenizer, passages) if passages else records
     try:
         frequencies = count_documents((document.contents for document in counted(ignore)), tokenizer)
     except InputError as error:
         raise InputError(f"no IDF table can be made from {corpus_name}: {error.message}", error.remedy) from None
+    table = frequencies.idf_table(vocabulary_of(tokenizer), special=special_tokens(tokenizer))
+    folder = _saved(splade, hash, table, wanted.trust_remote_code)
+    assert folder is not None
+    return _loaded(folder, wanted, name), frequencies.n
+
+
+def with_kept_table(client: OpenSearch, wrote: SparseMeta, splade: Path, trust_remote_code: bool) -> Path | None:
+    """The model that wrote an index, made again of its SPLADE and the table of its queries that the cluster keeps.
+
+    None if the cluster keeps none that can be read, or if another model wrote the index.
+    """
+    from opensearch_neural.query_encoder import QueryEncoder
+
+    try:
+        content = read_encoder(client, wrote.query_hash)
+        weights = {} if content is None else QueryEncoder.from_bytes(content, name=wrote.name).weights
+    except ModelError as error:
+        log.warning("%s", error.message)
+        return None
+    table = {token: in_seven_digits(weight) for token, weight in weights.items()}  # encoders hold them as float32
+    if table.keys() != set(vocabulary_of(tokenizer_of(splade, trust_remote_code=trust_remote_code))):
+        return None
+    folder = _saved(splade, directory.hash_files(splade), table, trust_remote_code, wrote.hash)
+    if folder is not None:
+        registry.remember(wrote.hash, folder)
+    return folder
+
+
+def _saved(
+    splade: Path, hash: str, table: Mapping[str, float], trust_remote_code: bool, expected: str | None = None
+) -> Path | None:
+    """The folder below `home()` of a SPLADE with this table; None, and no folder, if another hash is expected.
+
+    hash: that of the SPLADE.
+    """
     registry.models_folder().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".splade-", dir=registry.models_folder()) as temporary:
         made = Path(temporary) / "model"
-        write_with_statistics(splade, made, frequencies, trust_remote_code=wanted.trust_remote_code)
-        directory.write_osn_json(made, "sparse", training={SPLADE: hash, "documents": frequencies.n})
-        folder = registry.models_folder() / f"splade-{directory.hash_files(made)}"
+        write_with_table(splade, made, table, trust_remote_code=trust_remote_code)
+        directory.write_osn_json(made, "sparse", training={SPLADE: hash})
+        if (whole := directory.hash_files(made)) != (expected or whole):
+            return None
+        folder = registry.models_folder() / f"splade-{whole}"
         if not folder.is_dir():
             made.rename(folder)
-    return _loaded(folder, wanted, name), frequencies.n
+    return folder
 
 
 def _loaded(folder: Path, wanted: Models, name: str) -> SparseDocumentEncoder:

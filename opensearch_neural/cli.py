@@ -33,15 +33,17 @@ SECTIONS = {
 MOVED = {
     **dict.fromkeys(("lexical", "idf", "urls", "export"), "model"),
     **dict.fromkeys(("mine", "teach", "generate-queries", "leaks", "corpus"), "data"),
+    "models": "model list",
 }
-"""{former command of `osn`: the group that has it now}. The old name still works and is not listed."""
+"""{former command of `osn`: the group that has it now, and its name there if that is another}. The old name still works and
+is not listed."""
 
 
 class EntryPointGroup(click.Group):
     """A click group whose commands are the entry points of one group name.
 
     sections: {title: names of commands}, for the help; without them all commands stand under one title
-    moved: {former name of a command here: the group of `osn` that has it now}
+    moved: {former name of a command here: the group of `osn` that has it now, and its name there if that is another}
     """
 
     def __init__(
@@ -66,8 +68,9 @@ class EntryPointGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         entry = self._entry_points().get(cmd_name)
         if entry is None and cmd_name in self.moved:
-            now_in = osn.get_command(ctx, self.moved[cmd_name])
-            return now_in.get_command(ctx, cmd_name) if isinstance(now_in, click.Group) else now_in
+            group, _, name = self.moved[cmd_name].partition(" ")
+            now_in = osn.get_command(ctx, group)
+            return now_in.get_command(ctx, name or cmd_name) if isinstance(now_in, click.Group) else now_in
         if entry is None:
             return super().get_command(ctx, cmd_name)
         try:

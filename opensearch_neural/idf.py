@@ -124,10 +124,14 @@ class DocumentFrequencies:
         import numpy as np
 
         weights = np.where(self.counts > 0, idf(self.counts, self.n), UNLISTED)
-        # Seven significant digits are what float32 keeps; the file is a third of the size for it.
-        table = {token: float(f"{weight:.7g}") for token, weight in zip(vocabulary, weights.tolist(), strict=True)}
+        table = {token: in_seven_digits(weight) for token, weight in zip(vocabulary, weights.tolist(), strict=True)}
         table.update(dict.fromkeys((token for token in special if token in table), 0.0))
         return table
+
+
+def in_seven_digits(weight: float) -> float:
+    """Seven significant digits are what float32 keeps; a table's file is a third of the size for it."""
+    return float(f"{weight:.7g}")
 
 
 def vocabulary_hash(vocabulary: Sequence[str]) -> str:

@@ -204,7 +204,9 @@ def try_all(
     values = [questions.quality(run, exact) for run in runs]
     means = [sum(of_queries.values()) / max(1, len(of_queries)) for of_queries in values]
     if not means[0] > 0:
-        raise InputError(f"the engine {full} finds nothing for these queries", "are they queries about this index?")
+        raise InputError(
+            f"the engine {full} finds nothing relevant for these queries", "are they queries about this index?"
+        )
     return [
         Tried(setting, sum(times.values()) / len(times), mean, mean / means[0], of_queries)
         for setting, times, mean, of_queries in zip(candidates, fastest, means, values, strict=True)
@@ -289,7 +291,7 @@ def share(
     """(Σ values / Σ full, its 95% bootstrap interval over queries); both by query."""
     ours, theirs = (np.array([side[query] for query in full]) for side in (values, full))
     if not theirs.sum() > 0:
-        raise InputError("all tokens find nothing for the held-back queries", "are they queries about this index?")
+        raise InputError("nothing relevant is found for the held-back queries", "are they queries about this index?")
     drawn = np.random.default_rng(seed).integers(0, len(ours), size=(2000, len(ours)))
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios = ours[drawn].sum(axis=1) / theirs[drawn].sum(axis=1)

@@ -36,7 +36,9 @@ from opensearch_neural.queries import Body
     "--filter", "filters", multiple=True, help="FIELD=VALUE, or an OpenSearch clause as JSON; may be repeated."
 )
 @click.option(
-    "--explain", is_flag=True, help="Show what each token adds (query weight × document weight), and the codes."
+    "--explain",
+    is_flag=True,
+    help="Show what each token adds (query weight × document weight), and the codes or vectors.",
 )
 @click.option("--highlight/--no-highlight", default=True, show_default=True, help="Mark the query's words.")
 @click.option("--json", "as_json", is_flag=True, help="Print the hits as JSON.")

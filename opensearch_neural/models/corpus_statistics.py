@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,28 +40,37 @@ def write_with_statistics(
     if len(frequencies.counts) != len(vocabulary):
         raise ModelError(f"{folder}: {len(vocabulary)} tokens, but {len(frequencies.counts)} were counted")
     table = frequencies.idf_table(vocabulary, special=special_tokens(tokenizer))
+    if not has_query_table(folder):
+        write_with_table(folder, out, table, trust_remote_code=trust_remote_code)
+        return
     with new_folder(out) as written:
-        if not has_query_table(folder):
-            network, pooling = document_modules(folder)
-            write_inference_free(
-                network.path,
-                written,
-                table,
-                strategy=pooling.strategy,
-                activation="log1p_relu" if pooling.double_log else "relu",
-                max_active=pooling.max_active,
-                # A prompt before queries tells the network what it reads; to a table it would be words like others.
-                document_prompt=directory.prompt(folder, "document"),
-                trust_remote_code=trust_remote_code,
-            )
-            if pooling.prune is not None:
-                pooling.prune.save(written)
-            return
         shutil.copytree(folder, written, ignore=shutil.ignore_patterns(".*"))
         save_idf(written / "idf.json", table)
         for module in (module for modules in directory.routes(written).values() for module in modules):
             if module.type == "SparseStaticEmbedding":
                 _write_static_weights(module.path, table, vocabulary)
+
+
+def write_with_table(splade: Path, out: Path, table: Mapping[str, float], *, trust_remote_code: bool = False) -> None:
+    """Write a SPLADE without a table for queries as the inference-free model `out`, with this table {token: weight}.
+
+    trust_remote_code, and what is raised: as for `write_with_statistics`.
+    """
+    network, pooling = document_modules(splade)
+    with new_folder(out) as written:
+        write_inference_free(
+            network.path,
+            written,
+            table,
+            strategy=pooling.strategy,
+            activation="log1p_relu" if pooling.double_log else "relu",
+            max_active=pooling.max_active,
+            # A prompt before queries tells the network what it reads; to a table it would be words like others.
+            document_prompt=directory.prompt(splade, "document"),
+            trust_remote_code=trust_remote_code,
+        )
+        if pooling.prune is not None:
+            pooling.prune.save(written)
 
 
 def tokenizer_of(model: str | Path, *, trust_remote_code: bool = False) -> Tokenizer:

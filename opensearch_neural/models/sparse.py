@@ -222,7 +222,7 @@ def document_modules(folder: Path) -> tuple[Module, TokenPooling]:
     if types not in (["MLMTransformer", "SpladePooling"], ["Transformer", "SpladePooling"]):
         raise ModelError(
             f"{folder}: documents are encoded by {' and '.join(types) or 'nothing'}",
-            "expected a masked language model and SpladePooling",
+            "expected a masked language model and SpladePooling; --dense takes a dense model",
         )
     file = modules[1].path / "config.json"
     config = read_json_object(file)

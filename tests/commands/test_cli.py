@@ -141,8 +141,8 @@ def test_help_shows_every_command_in_a_section() -> None:
 
 @pytest.mark.parametrize(
     ("former", "now"),
-    [("idf", "model idf"), ("mine", "data mine"), ("corpus python-docs", "data corpus python-docs"),
-     ("bench jpq", "paper jpq")],
+    [("idf", "model idf"), ("models", "model list"), ("mine", "data mine"),
+     ("corpus python-docs", "data corpus python-docs"), ("bench jpq", "paper jpq")],
 )  # fmt: skip
 def test_a_command_answers_to_its_former_name_which_is_not_listed(former: str, now: str) -> None:
     def options(command: str) -> str:

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 from corpora import WORDS, job, records, snapshot, write_jsonl
 from own_code import give_own_code
+from safetensors.torch import load_file, save_file
 
 pytest.importorskip("torch", reason="needs the extra [encode]")
 
+from ingest.documents import Documents
 from ingest.job import run_job
 from opensearch_neural import queries
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.index import query_side
 from opensearch_neural.index.record import existing_record
 from opensearch_neural.models import registry
 from opensearch_neural.query_encoder import QueryEncoder
@@ -79,6 +82,35 @@ def test_an_index_keeps_its_table_when_more_documents_come(
     assert client.count(index=index_name)["count"] == 70
 
 
+def test_a_machine_without_the_table_of_an_index_takes_it_from_the_cluster(
+    client: OpenSearch, index_name: str, tmp_path: Path, splade: Path, osn_home: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "a.jsonl", records(30))
+    run_job(client, job(corpus, index_name, sparse=str(splade)), show_progress=False)
+    before, models = existing_record(client, index_name), osn_home / "models"
+    models.rename(tmp_path / "another machine's")
+    other = write_jsonl(tmp_path / "b.jsonl", records(30, seed=5))
+    another = Path(shutil.copytree(splade, tmp_path / "another"))
+    weights = load_file(another / "model.safetensors")
+    save_file({name: weight * 1.01 for name, weight in weights.items()}, another / "model.safetensors")
+    with pytest.raises(ModelError, match=r"was written with the sparse model my-splade .*, and this is another"):
+        run_job(client, job(other, index_name, sparse=str(another)), show_progress=False)
+    assert before.sparse is not None and not registry.link_of(before.sparse.hash).exists()
+    assert run_job(client, job(other, index_name, sparse=str(splade)), show_progress=False).documents == 30
+    assert existing_record(client, index_name).sparse == before.sparse
+    assert client.count(index=index_name)["count"] == 60
+    # Documents are added one by one, too, and from then on the machine knows the model.
+    shutil.rmtree(models)
+    document = {"_id": "more", "text": "rain bow light"}
+    with pytest.raises(ModelError, match="not on this machine"):
+        Documents(client, index_name)
+    assert Documents(client, index_name, sparse=str(splade)).add([document]).created == 1
+    Documents(client, index_name).add([{**document, "_id": "again"}])
+    stored = snapshot(client, index_name)
+    assert stored["more"]["sparse"] == stored["again"]["sparse"]
+    assert registry.link_of(before.sparse.hash).is_dir()  # type: ignore[union-attr]
+
+
 def test_another_corpus_makes_another_model_which_an_index_refuses(
     client: OpenSearch, index_name: str, tmp_path: Path, splade: Path, osn_home: Path
 ) -> None:
@@ -87,9 +119,10 @@ def test_another_corpus_makes_another_model_which_an_index_refuses(
         job(write_jsonl(tmp_path / "a.jsonl", records(30)), index_name, sparse=str(splade)),
         show_progress=False,
     )
-    # On a machine that does not know the index's model, the table is counted anew, and is another one.
-    for left in (osn_home / "models").iterdir():
-        left.rename(tmp_path / left.name)
+    # Where neither the machine nor the cluster has the index's table, it is counted anew, and is another one.
+    (osn_home / "models").rename(tmp_path / "another machine's")
+    query_hash = existing_record(client, index_name).sparse.query_hash  # type: ignore[union-attr]
+    client.delete(index=query_side.INDEX, id=f"encoder-{query_hash}")
     other = write_jsonl(tmp_path / "b.jsonl", records(30, seed=5))
     with pytest.raises(ModelError, match="my-splade"):
         run_job(client, job(other, index_name, sparse=str(splade)), show_progress=False)
