@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from opensearch_neural.errors import MissingExtra
+from opensearch_neural.files import write_text
 from opensearch_neural.idf import UNLISTED, save_idf
 from opensearch_neural.query_encoder import load_tokenizer, vocabulary_of
 
@@ -77,4 +78,8 @@ def write_inference_free(
             prompts={"document": document_prompt} if document_prompt else None,
         )
         model.save_pretrained(str(folder), create_model_card=False)
+    for config in folder.rglob("tokenizer_config.json"):
+        # Whether this machine was offline is no part of the model, and would be one of its hash.
+        text = config.read_text(encoding="utf-8")
+        write_text(config, text.replace('"local_files_only": true', '"local_files_only": false'))
     save_idf(folder / "idf.json", weights)
