@@ -163,7 +163,7 @@ def queries_of(
 
 @click.command(cls=Headed, first="index engines data queries output restart clients rates i-own-this-cluster json")
 @click.option("--index", required=True, help="The index to search.")
-@click.option("--engines", default="paper", show_default=True, help="Engines with options, or presets; see above.")
+@click.option("--engines", default="sum", show_default=True, help="Engines with options, or presets; see above.")
 @click.option("--data", type=click.Path(path_type=Path), default=None, help="Judged queries: a folder in BEIR layout.")
 @click.option("--split", default="test", show_default=True, help="Split of --data's judgements.")
 @click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries without judgements.")
