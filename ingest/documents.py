@@ -93,7 +93,8 @@ class Documents:
         if sparse is not None and self.meta.sparse is not None:
             splade = directory.locate(sparse, code=trust_remote_code)
             if not has_query_table(splade):
-                kept = with_kept_table(client, self.meta.sparse, splade, trust_remote_code)
+                with translate_errors():
+                    kept = with_kept_table(client, self.meta.sparse, splade, trust_remote_code)
                 sparse = sparse if kept is None else str(kept)
         models = IndexModels(
             index,
@@ -107,8 +108,8 @@ class Documents:
         )
         self._encoders = _encoders(models, self.meta)
         self._vectorizer = NotingLargest(self._encoders)
-        self._raised: str | None = None
-        """The index whose largest weights are raised."""
+        self._raised: tuple[str, str | None] | None = None
+        """The index whose largest weights are raised, and how its postings are pruned."""
         self._tokenizer = (
             splitting_tokenizer(self._encoders.sparse, self._encoders.dense or self._encoders.pq, None)
             if self.meta.passages
@@ -155,11 +156,11 @@ class Documents:
                 f"{self.index!r} names {name!r} now, which was written with other models or settings",
                 "open Documents again",
             )
-        if self._raised != name or self._vectorizer.larger is None:
+        if self._raised != (name, record.prune_postings) or self._vectorizer.larger is None:
             query = None if self._encoders.sparse is None else self._encoders.sparse.query
             vectorizer = for_index(self._encoders, record, query)
             self._vectorizer = NotingLargest(vectorizer, raising(self.client, name, record))
-            self._raised = name
+            self._raised = (name, record.prune_postings)
         return name, record
 
     def _write(self, documents: list[Document], written: Written) -> None:

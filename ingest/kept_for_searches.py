@@ -49,8 +49,8 @@ def keep_measures(
     """
     try:
         with translate_errors():
-            keep_shard_documents(client, target.index)
             _keep_largest(client, target, encoder, noted, everything)
+            keep_shard_documents(client, target.index)
             keep_sparse_scale(client, target.index, encoder)
     except OsnError as error:
         log.warning(

@@ -47,7 +47,7 @@ class Sparse(Engine):
             "window",
             whole_number,
             "hits of each shard that get their whole score, in an index with pruned postings.",
-            "100, more beyond 100,000 documents",
+            "100, more beyond 100,000 documents of a shard",
         ),
         TOKENS,
         EXACT,
@@ -94,12 +94,15 @@ class Sparse(Engine):
         if not self.opened.pruned or len(hits) >= body["size"] or queries.partial_answer(answer):
             return searched
         matches = from_ + len(hits)
-        if from_ and not hits:
-            params = {"preference": queries.preference(text)}
-            matches = client.count(index=self.opened.index, body={"query": body["query"]}, params=params)["count"]
         rest = queries.unsearched(body, matches)
         if rest is None:
             return searched
+        if from_ and not hits:
+            params = {"preference": queries.preference(text)}
+            count = client.count(index=self.opened.index, body={"query": body["query"]}, params=params)
+            rest = queries.unsearched(body, count["count"])
+            if rest is None or queries.partial_answer(count):
+                return searched
         return replace(searched, answer=queries.filled(answer, super().search(client, rest, text, page).answer))
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
@@ -138,14 +141,16 @@ class Windowed(Sparse):
 
         largest: {token: its largest weight}, to which those are added that are asked for. window: None, the engine's own.
         """
-        if self.opened.settings.get("exact"):
-            (answer,) = answers(client, self.opened.index, text, (self.within(text, page, None),))
-            return not queries.partial_answer(answer)
-        if self.tokens(text, self.how().tokens) != self.opened.models.query_encoder.encode(text):
+        exact = self.opened.settings.get("exact")
+        if not exact and self.tokens(text, self.how().tokens) != self.opened.models.query_encoder.encode(text):
             return False
-        body = self.within(text, page, window or self.window())
+        whole = self.within(text, page, None)
+        body = whole if exact else self.within(text, page, window or self.window())
+        if body == whole:  # a query of one phase, too
+            (answer,) = answers(client, self.opened.index, text, (body,))
+            return not queries.partial_answer(answer)
         if "rescore" not in body:
-            return body == self.within(text, page, None)
+            return False
         answer, end = answers(client, self.opened.index, text, (body, queries.window_end(body)))
         return queries.certified(body, answer, end, self._largest(client, text, body, answer, largest))
 
@@ -179,7 +184,7 @@ class Bm25Sparse(Windowed):
             "window",
             whole_number,
             "hits of BM25, of each shard, that get what the model adds.",
-            "as tuned, else 30, more beyond 100,000 documents",
+            "as tuned, else 30, more beyond 100,000 documents of a shard",
         ),
         Option(
             "weight", positive, "what the model adds to a document's own words, beside BM25's 1.", "as tuned, else 0.8"

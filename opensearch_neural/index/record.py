@@ -151,6 +151,8 @@ class IndexMeta:
                 f"the index {index!r} was written by an older version of osn, with a field for each of several vectors",
                 "ingest again, into another --index",
             )
+        if record.get("prune_postings") is not None and not record.get("forward_index", False):
+            raise _damaged(index, "prune_postings without forward_index")
         known = {"format", "sparse", "dense", "passages", "quantized", "forward_index", "analyzer", "version"}
         known |= {"prune", "prune_postings"}
         return cls(

@@ -102,7 +102,8 @@ def quantized_rescore(
     where the offset is the least constant that keeps every score from being negative, which OpenSearch would refuse. It
     is the same for all hits of a query, so that it changes no ranking; `quantized_offset` of the body says what to
     subtract. Hits without a code are ranked as by the least inner product there can be. The window is the same for every
-    page, and hits beyond it come behind, in the order that they had: pages put together are one ranking without repeats.
+    page: pages put together are one ranking without repeats. Hits beyond it come behind, in the order that they had; with
+    first_weight they keep that much of their score and are ranked by it.
 
     window: 100 unless told otherwise, and no more than that of a stage before (`bm25_sparse`, `high_idf_first`), beyond
     which hits lack that stage's part of the score.

@@ -24,7 +24,7 @@ from opensearch_neural import queries
 from opensearch_neural.cli import osn
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import TUNED_SUM, WeightedSum
-from opensearch_neural.engines.sparse import Bm25Sparse
+from opensearch_neural.engines.sparse import Bm25Sparse, Windowed
 from opensearch_neural.explanation import predicted, shares
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
@@ -491,7 +491,12 @@ def test_exact_hits_without_a_shard_are_told_of(client: Any, lacking: str, clust
         assert answer["exact"] is False and len(answer["hits"]) == 2
         page = {"size": 2}
         assert not open_engines(client, lacking, window=100).engine(engine).certified(client, text, page, {})
+    # No token of it is known: it is searched in one phase.
+    one_phase = open_engines(client, lacking).engine("high-idf-first")
+    assert isinstance(one_phase, Windowed) and "rescore" not in one_phase.body("zzz", page)
+    assert not one_phase.certified(client, "zzz", page, {})
     find_all_shards(client, lacking)
+    assert one_phase.certified(client, "zzz", page, {})
     for engine in ("bm25-sparse", "high-idf-first"):
         done = CliRunner().invoke(osn, [*how, engine], catch_exceptions=False)
         assert said not in done.stderr and "exact" not in json.loads(done.stdout)

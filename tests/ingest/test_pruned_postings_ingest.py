@@ -179,6 +179,19 @@ def test_documents_are_written_as_the_build_that_serves_now_has_them(
     assert f"{builds[1]} has pruned postings, unlike {builds[0]}: applications" in caplog.text
 
 
+def test_documents_are_written_as_an_index_of_the_same_name_has_them_now(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(20))
+    documents = None
+    for prune, count in ((HEAVY, 3), (None, len(TEXT.split()))):
+        client.indices.delete(index=index_name, ignore_unavailable=True)
+        run_job(client, job(corpus, index_name, prune_postings=prune), show_progress=False)
+        documents = documents or Documents(client, index_name)
+        documents.add([{"_id": "new", "text": TEXT}])
+        assert len(snapshot(client, index_name)["new"]["sparse"]) == count
+
+
 def test_the_largest_weights_are_not_asked_of_pruned_postings(
     client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
