@@ -47,15 +47,17 @@ def keep_measures(
     everything: whether `noted` has seen every document of the index. If not, the index is asked, unless its largest weights
         are stored already: those were raised while it was written. Pruned postings do not tell the largest weights.
     """
-    try:
-        with translate_errors():
-            _keep_largest(client, target, encoder, noted, everything)
-            keep_shard_documents(client, target.index)
-            keep_sparse_scale(client, target.index, encoder)
-    except OsnError as error:
-        log.warning(
-            "the size, the largest weights or the scale of %s could not be stored: %s", target.index, error.message
-        )
+    keeping: dict[str, Callable[[], object]] = {
+        "documents of a shard": lambda: keep_shard_documents(client, target.index),
+        "largest weights": lambda: _keep_largest(client, target, encoder, noted, everything),
+        "scale": lambda: keep_sparse_scale(client, target.index, encoder),
+    }
+    for what, keep in keeping.items():
+        try:
+            with translate_errors():
+                keep()
+        except OsnError as error:
+            log.warning("the %s of %s could not be stored: %s", what, target.index, error.message)
 
 
 def _keep_largest(
