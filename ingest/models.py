@@ -208,14 +208,9 @@ def _with_corpus_table(
     """
     from opensearch_neural.models.lexical import count_documents
 
-    name, hash = directory.display_name(str(wanted.sparse)), directory.hash_files(splade)
-    if wrote is not None and wrote.sparse is not None:
-        link = registry.link_of(wrote.sparse.hash)
-        made_of = (directory.read_osn_json(link) or {}).get("training", {}).get(SPLADE) if link.is_dir() else None
-        if made_of == hash:
-            return _loaded(link.resolve(), wanted, name), None
-        if client is not None and (kept := with_kept_table(client, wrote.sparse, splade, wanted.trust_remote_code)):
-            return _loaded(kept, wanted, name), None
+    name, held = directory.display_name(str(wanted.sparse)), None if wrote is None else wrote.sparse
+    if held and (kept := with_kept_table(client, held, splade, wanted.trust_remote_code)):
+        return _loaded(kept, wanted, name), None
     tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
     log.info("reading the corpus once for its IDF table")
     counted = as_passages(records, tokenizer, passages) if passages else records
@@ -224,18 +219,24 @@ def _with_corpus_table(
     except InputError as error:
         raise InputError(f"no IDF table can be made from {corpus_name}: {error.message}", error.remedy) from None
     table = frequencies.idf_table(vocabulary_of(tokenizer), special=special_tokens(tokenizer))
-    folder = _saved(splade, hash, table, wanted.trust_remote_code)
+    folder = _saved(splade, directory.hash_files(splade), table, wanted.trust_remote_code)
     assert folder is not None
     return _loaded(folder, wanted, name), frequencies.n
 
 
-def with_kept_table(client: OpenSearch, wrote: SparseMeta, splade: Path, trust_remote_code: bool) -> Path | None:
-    """The model that wrote an index, made again of its SPLADE and the table of its queries that the cluster keeps.
+def with_kept_table(client: OpenSearch | None, wrote: SparseMeta, splade: Path, trust_remote_code: bool) -> Path | None:
+    """The model that wrote an index: as this machine has it, else made again of its SPLADE and the table of its queries that
+    the cluster keeps.
 
-    None if the cluster keeps none that can be read, or if another model wrote the index.
+    None if neither has one that can be read, or if another model wrote the index.
     """
     from opensearch_neural.query_encoder import QueryEncoder
 
+    link, hash = registry.link_of(wrote.hash), directory.hash_files(splade)
+    if link.is_dir() and (directory.read_osn_json(link) or {}).get("training", {}).get(SPLADE) == hash:
+        return link.resolve()
+    if client is None:
+        return None
     try:
         content = read_encoder(client, wrote.query_hash)
         weights = {} if content is None else QueryEncoder.from_bytes(content, name=wrote.name).weights
@@ -245,7 +246,7 @@ def with_kept_table(client: OpenSearch, wrote: SparseMeta, splade: Path, trust_r
     table = {token: in_seven_digits(weight) for token, weight in weights.items()}  # encoders hold them as float32
     if table.keys() != set(vocabulary_of(tokenizer_of(splade, trust_remote_code=trust_remote_code))):
         return None
-    folder = _saved(splade, directory.hash_files(splade), table, trust_remote_code, wrote.hash)
+    folder = _saved(splade, hash, table, trust_remote_code, wrote.hash)
     if folder is not None:
         registry.remember(wrote.hash, folder)
     return folder

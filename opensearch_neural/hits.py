@@ -93,9 +93,9 @@ def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Found:
         warnings.append("the query is empty, and a model's vector or URLs for it say nothing")
     if explain and not engine.fused:
         body = with_sentences(explained(body))
+    body = body if clauses else engine.counted(body)
     with refusals_explained(findings):
-        searched = engine.search(client, body if clauses else engine.counted(body), asked.text, asked.page)
-    body, answer = searched.body, searched.answer
+        answer = engine.search(client, body, asked.text)
     missing, partial = engine.missing(body, answer, filtered=bool(clauses)), partial_answer(answer)
     warnings += missing.warnings
     if engines.meta.unfinished is not None:

@@ -131,14 +131,15 @@ class CascadeEngine(Sparse):
 
     def body(self, text: str, page: Page) -> Body:
         how = Cascade.of(self.opened)
-        unit, window = sum(self.tokens(text).values()) or 1.0, max(how.window, how.dense_window)
+        tokens, window = self.tokens(text), max(how.window, how.dense_window)
+        unit = sum(tokens.values()) or 1.0
         if how.first == "bm25-sparse":
             bm25_sparse = Bm25Sparse(self.opened)
             first = bm25_sparse.summed(text, page, window, WeightedSum.stored(self.opened))
             unit /= bm25_sparse.scale  # as large as BM25's scores are
         else:
             first = queries.high_idf_first(
-                self.tokens(text),
+                tokens,
                 rare=how.rare,
                 window=window,
                 plugin=self.opened.plugin,

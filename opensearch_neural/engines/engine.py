@@ -82,14 +82,6 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Searched:
-    """An answer, and the body that got it."""
-
-    body: Body
-    answer: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class Missing:
     """What an answer lacks of what was asked for."""
 
@@ -138,10 +130,11 @@ class Engine:
         """A body without filters, changed so that the cluster counts what `missing` tells of."""
         return body
 
-    def search(self, client: OpenSearch, body: Body, text: str, page: Page) -> Searched:
-        """Send a body that was made of this text and page. Raises opensearch-py's errors."""
+    def search(self, client: OpenSearch, body: Body, text: str) -> Mapping[str, Any]:
+        """The answer to a body that was made of this text. Raises opensearch-py's errors."""
         params = {"preference": queries.preference(text)}
-        return Searched(body, client.search(index=self.opened.index, body=body, params=params))
+        answer: Mapping[str, Any] = client.search(index=self.opened.index, body=body, params=params)
+        return answer
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
         """What the answer lacks. filtered: whether a filter may have left out documents too."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from opensearch_neural import queries
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.engines.engine import Engine, Missing, Page, Searched
+from opensearch_neural.engines.engine import Engine, Missing, Page
 from opensearch_neural.engines.options import CLAUSES, RARE, TOKENS, Option, positive, whole_number
 from opensearch_neural.engines.settings import (
     PRUNED_POWER,
@@ -86,24 +86,22 @@ class Sparse(Engine):
         if self.opened.pruned:
             self.rescored()  # which may have to be asked of the cluster
 
-    def search(self, client: OpenSearch, body: Body, text: str, page: Page) -> Searched:
+    def search(self, client: OpenSearch, body: Body, text: str) -> Mapping[str, Any]:
         """A page that pruned postings leave short is filled by a second request."""
-        searched = super().search(client, body, text, page)
-        answer, from_ = searched.answer, body.get("from", 0)
+        answer, from_ = super().search(client, body, text), body.get("from", 0)
         hits = answer["hits"]["hits"]
         if not self.opened.pruned or len(hits) >= body["size"] or queries.partial_answer(answer):
-            return searched
-        matches = from_ + len(hits)
-        rest = queries.unsearched(body, matches)
+            return answer
+        rest = queries.unsearched(body, from_ + len(hits))
         if rest is None:
-            return searched
+            return answer
         if from_ and not hits:
             params = {"preference": queries.preference(text)}
             count = client.count(index=self.opened.index, body={"query": body["query"]}, params=params)
             rest = queries.unsearched(body, count["count"])
             if rest is None or queries.partial_answer(count):
-                return searched
-        return replace(searched, answer=queries.filled(answer, super().search(client, rest, text, page).answer))
+                return answer
+        return queries.filled(answer, super().search(client, rest, text))
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
         if not self.opened.settings.get("exact") or not queries.partial_answer(answer):

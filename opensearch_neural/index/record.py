@@ -9,7 +9,7 @@ Who writes or searches with another model is refused with a message that names b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 from opensearch_neural.errors import ClusterError, ModelError
@@ -153,8 +153,7 @@ class IndexMeta:
             )
         if record.get("prune_postings") is not None and not record.get("forward_index", False):
             raise _damaged(index, "prune_postings without forward_index")
-        known = {"format", "sparse", "dense", "passages", "quantized", "forward_index", "analyzer", "version"}
-        known |= {"prune", "prune_postings"}
+        known = {each.name for each in fields(cls)} - {"extra"}
         return cls(
             sparse=_part(index, record, "sparse", SparseMeta),
             dense=_part(index, record, "dense", DenseMeta),

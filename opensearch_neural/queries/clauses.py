@@ -149,6 +149,12 @@ def filtered(query: Clause, filter: Filter) -> Clause:
     return {"bool": {"must": [query], "filter": filter_clauses(filter)}} if filter else query
 
 
+def unfiltered(query: Clause) -> tuple[Clause, list[Clause]]:
+    """(the query, its filters) that `filtered` made one clause of."""
+    parts = query.get("bool", {})
+    return (parts["must"][0], parts.get("filter", [])) if "must" in parts else (query, [])
+
+
 def nearest_clauses(query: Clause) -> list[dict[str, Any]]:
     """What nearest neighbours are asked for ({"vector", "k", …}) in a query of `knn`, of several vectors a document
     (`multi_vector.nearest`), or of several fields (a dis_max of such); none in any other."""

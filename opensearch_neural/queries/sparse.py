@@ -23,6 +23,7 @@ from opensearch_neural.queries.clauses import (
     sparse_clause,
     sparse_tokens,
     token_of,
+    unfiltered,
 )
 from opensearch_neural.queries.rare import Rare, rare_tokens
 
@@ -204,9 +205,7 @@ def unsearched(body: Body, matches: int) -> Body | None:
         return None
     if stage.get("query_weight") != REPLACED or not says_pruned(stage["rescore_query"]):
         return None
-    inner, filters = body["query"], []
-    if "filter" in inner.get("bool", {}):
-        inner, filters = inner["bool"]["must"][0], inner["bool"]["filter"]
+    inner, filters = unfiltered(body["query"])
     among = {"bool": {"must_not": [inner], **({"filter": filters} if filters else {})}}
     from_ = body.get("from", 0)
     kept = {name: value for name, value in body.items() if name not in ("query", "rescore", "size", "from")}
@@ -300,9 +299,12 @@ def high_idf_first(
 
 
 def _replacing(tokens: Mapping[str, float], field: str, *, plugin: bool, forward: bool, pruned: bool) -> Body:
-    """A second phase whose scores stand in the place of the first one's."""
-    second = rescoring_clause(tokens, field, plugin=plugin, forward=forward, pruned=pruned)
-    return {"rescore_query": second, "query_weight": REPLACED, "rescore_query_weight": 1.0}
+    """A second phase by tokens, whose scores stand in the place of the first one's."""
+    return _in_its_place(rescoring_clause(tokens, field, plugin=plugin, forward=forward, pruned=pruned))
+
+
+def _in_its_place(clause: Clause) -> Body:
+    return {"rescore_query": clause, "query_weight": REPLACED, "rescore_query_weight": 1.0}
 
 
 def _first_stage(body: Body) -> Body:
@@ -324,8 +326,7 @@ def explained(body: Body) -> Body:
     if apart == query or not isinstance(size, int) or not isinstance(from_, int) or body.keys() & {"collapse", "sort"}:
         return body
     # Every document read once for each token would take too long: the hits alone are scored so.
-    again = {"rescore_query": apart, "query_weight": REPLACED, "rescore_query_weight": 1.0}
-    return {**body, "rescore": {"window_size": max(1, from_ + size), "query": again}}
+    return {**body, "rescore": {"window_size": max(1, from_ + size), "query": _in_its_place(apart)}}
 
 
 def _told_apart(stage: Any) -> Any:
@@ -360,8 +361,7 @@ def searched_first(body: Body) -> tuple[str, dict[str, float]]:
 
     Raises ValueError for a query that is not sparse.
     """
-    query = body["query"]
-    query = query["bool"]["must"][0] if "must" in query.get("bool", {}) else query
+    query, _ = unfiltered(body["query"])
     parts = query.get("bool", {}).get("should", [])
     return sparse_tokens(parts[0] if any("constant_score" in part for part in parts) else query)
 
@@ -375,7 +375,6 @@ def held_scores(body: Body) -> dict[str, float] | None:
     stage = body["rescore"]["query"]
     if stage.get("query_weight", 1.0) == 1.0 and "rescore_query_weight" in stage:
         return None
-    query = body["query"]
-    parts = (query["bool"]["must"][0] if "must" in query["bool"] else query)["bool"]["should"]
-    held = [part["constant_score"] for part in parts if "constant_score" in part]
+    query, _ = unfiltered(body["query"])
+    held = [part["constant_score"] for part in query["bool"]["should"] if "constant_score" in part]
     return {token_of(clause["filter"]["rank_feature"]): clause["boost"] for clause in held}

@@ -90,7 +90,7 @@ class Searcher:
     def send(self, column: Column, asked: Request | Body) -> Mapping[str, Any]:
         """The answer to a request as an application sends it: no hit is explained."""
         if isinstance(asked, Request):
-            return asked.engine.search(self.client, asked.body, asked.text, asked.page).answer
+            return asked.engine.search(self.client, asked.body, asked.text)
         return self.client.search(index=column.index, body=asked)
 
     def certain(self, column: Column, state: State) -> bool | None:

@@ -425,8 +425,8 @@ def test_exact_hits_of_a_query_of_ones_own_pass_its_filter(client: Any, docs: st
     match = {"match": {"contents": text}}
     for wanted in (["moon"], ["moon", "rain"]):
         page: dict[str, Any] = {"base": {"bool": {"must": match, "filter": {"ids": {"values": wanted}}}}}
-        searched = engine.search(client, engine.body(text, page), text, page)
-        assert {hit["_id"] for hit in searched.answer["hits"]["hits"]} == set(wanted)
+        answer = engine.search(client, engine.body(text, page), text)
+        assert {hit["_id"] for hit in answer["hits"]["hits"]} == set(wanted)
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ class Both:
         """(id, score) of the hits, as the engine searches."""
         engine = engines.engine(name)
         body = engine.body(text, engines.page(source=False, **page))
-        answer = engine.search(self.client, body, text, engines.page(**page)).answer
+        answer = engine.search(self.client, body, text)
         return [(hit["_id"], hit["_score"]) for hit in answer["hits"]["hits"]]
 
 

@@ -189,6 +189,19 @@ def test_the_index_says_what_its_codes_and_vectors_are_made_of(written: Written)
     assert (codes[np.argsort(ids)] == written.codes).all()
 
 
+def check_last_stage(
+    written: Written, engines: Engines, second: dict[str, float], weight: float, *, rel: float
+) -> None:
+    """That the cascade's page is the best 5 of the second stage's scores, with what their codes add."""
+    third = sorted(second, key=second.__getitem__, reverse=True)[:5]
+    inner = written.inner_products(QUERY)
+    body = engines.body("cascade", QUERY, size=5)
+    shift = queries.quantized_offset(body)
+    assert written.hits(body) == pytest.approx({id: second[id] + weight * inner[id] + shift for id in third}, rel=rel)
+    assert list(written.hits(body)) == sorted(third, key=lambda id: -(second[id] + weight * inner[id]))
+    assert [stage["window_size"] for stage in body["rescore"]] == [12, 5]
+
+
 @pytest.mark.cluster
 def test_the_cascade_in_one_request_gives_what_three_requests_give(written: Written) -> None:
     engines = written.engines(rare=Rare("count", 2), window=12, dense_window=5, weight=0.02)
@@ -196,14 +209,7 @@ def test_the_cascade_in_one_request_gives_what_three_requests_give(written: Writ
     weight = 0.02 * sum(tokens.values()) / look_up_table(engines.models, QUERY).var(axis=1).sum() ** 0.5
     rare = written.hits({"query": queries.high_idf_first(tokens, rare=Rare("count", 2))["query"], "size": 12})
     everything = written.hits(queries.neural_sparse(tokens, size=60))
-    second = {id: everything[id] for id in rare}
-    third = sorted(second, key=second.__getitem__, reverse=True)[:5]
-    inner = written.inner_products(QUERY)
-    body = engines.body("cascade", QUERY, size=5)
-    shift = queries.quantized_offset(body)
-    assert written.hits(body) == pytest.approx({id: second[id] + weight * inner[id] + shift for id in third}, rel=1e-5)
-    assert list(written.hits(body)) == sorted(third, key=lambda id: -(second[id] + weight * inner[id]))
-    assert [stage["window_size"] for stage in body["rescore"]] == [12, 5]
+    check_last_stage(written, engines, {id: everything[id] for id in rare}, weight, rel=1e-5)
 
 
 @pytest.mark.cluster
@@ -218,13 +224,7 @@ def test_the_cascade_after_bm25_sparse_adds_codes_to_its_sum(written: Written) -
     weight = 0.4 * sum(tokens.values()) / bm25_sparse.scale / spread(look_up_table(engines.models, QUERY))
     found = list(written.hits(queries.bm25(QUERY, size=12)))
     second = {id: score for id, score in written.hits(plain).items() if id in found}
-    third = sorted(second, key=second.__getitem__, reverse=True)[:5]
-    inner = written.inner_products(QUERY)
-    body = engines.body("cascade", QUERY, size=5)
-    shift = queries.quantized_offset(body)
-    assert written.hits(body) == pytest.approx({id: second[id] + weight * inner[id] + shift for id in third}, rel=1e-4)
-    assert list(written.hits(body)) == sorted(third, key=lambda id: -(second[id] + weight * inner[id]))
-    assert [stage["window_size"] for stage in body["rescore"]] == [12, 5]
+    check_last_stage(written, engines, second, weight, rel=1e-4)
 
 
 @pytest.mark.cluster
