@@ -71,7 +71,7 @@ TUNING_QUERIES = 100
 PASSES = 3
 """How often each tuned setting is timed."""
 
-WINDOWS = (10, 15, 20, 30, 50, 100, 200, 400)
+WINDOWS = (10, 15, 20, 30, 50, 100, 200, 300, 400, 600, 800)
 CUTS = (0.2, 0.4, 0.6, 0.8, 0.9)
 RARE, HIGH_IDF_WINDOWS = tuple(map(Rare.parse, ("ratio:0.4", "ratio:0.5", "ratio:0.6", "share:0.8"))), (20, 30, 50, 100)
 WORD_SHARES = (0.7, 0.8, 0.85, 0.9)
