@@ -30,6 +30,7 @@ from opensearch_neural.index.record import IndexMeta, read_record, write_record
 from opensearch_neural.index.segments import merge_segments
 from opensearch_neural.models.pruning import Pruning
 from opensearch_neural.models.vectors import SparseVectors
+from trainers.common.config import fingerprint
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -87,6 +88,12 @@ class Layout:
     def frequencies(self) -> Path:
         """{token: documents that hold it}."""
         return self.folder / "frequencies.json"
+
+    @property
+    def bytes_file(self) -> Path:
+        """{field: bytes a document}; other pruned fields, another file."""
+        rules = [list(map(str, rules)) for rules in (self.prunes, self.clustered_prunes)]
+        return self.folder / f"bytes-{fingerprint(*rules)}.json"
 
     @property
     def table(self) -> Path:
@@ -187,7 +194,7 @@ def write_table(file: Path, maxima: SparseVectors) -> None:
 def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) -> None:
     """Write what is not whole yet: the indexes and the files. Raises ClusterError for what the cluster does not take."""
     lacking = [name for name in layout.names if not _is_whole(client, layout, name)]
-    files = [layout.frequencies, layout.folder / "bytes.json", *([layout.table] if layout.by_content else [])]
+    files = [layout.frequencies, layout.bytes_file, *([layout.table] if layout.by_content else [])]
     if not lacking and all(file.exists() for file in files):
         return
     layout.folder.mkdir(parents=True, exist_ok=True)
@@ -200,7 +207,7 @@ def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) 
     )
     own = DrawnVectors(vocabulary)
     kept(
-        layout.folder / "bytes.json",
+        layout.bytes_file,
         lambda: _bytes(client, layout, meta, list(resampler.take(FIELD_SAMPLE)), vocabulary, resampler.query_weights),
     )
     documents = list(resampler.take(layout.growth.documents))
@@ -333,7 +340,7 @@ def _bytes(
 
 def bytes_of(client: OpenSearch, layout: Layout) -> dict[str, float]:
     """{field, or blocks, or the client's table: bytes a document}."""
-    fields: dict[str, float] = kept(layout.folder / "bytes.json", dict)
+    fields: dict[str, float] = kept(layout.bytes_file, dict)
     if not layout.by_content:
         return fields
     documents = layout.growth.documents
