@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from opensearch_neural.cli import EntryPointGroup
+from opensearch_neural.commands.groups import EntryPointGroup
 
 PAPERS = ("tome", "inference-free-sparse", "query-as-context", "jpq", "cascade", "multi-layer")
 """Experiments that were commands of `osn bench`, and are of `osn paper` now."""

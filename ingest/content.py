@@ -21,7 +21,8 @@ from opensearch_neural.models import registry
 from opensearch_neural.models.directory import locate, model_info
 from opensearch_neural.models.pruning import Pruning
 from opensearch_neural.models.quantized import QUANTIZER_FILE, Quantizer
-from opensearch_neural.query_encoder import QueryEncoder, load_tokenizer
+from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -45,7 +46,7 @@ class Content:
     vectorizer: Vectorizer
     total: int | None
     """How many records there are, if that is known."""
-    query: QueryEncoder | None = None
+    query: TableEncoder | None = None
     """The query encoder of the sparse vectors."""
     pads: bool = False
     """Whether the vectorizer is faster with several batches at once."""
@@ -120,7 +121,7 @@ def content_of_files(
     meta = IndexMeta(
         manifest.sparse, dense, manifest.passages, codes, prune=_named(prune), analyzer=new_index.analyzer or ANALYZER
     )
-    query = QueryEncoder.load(model) if manifest.sparse else None
+    query = TableEncoder.load(model) if manifest.sparse else None
     return Content(meta, records, vectorizer, manifest.records, query)
 
 

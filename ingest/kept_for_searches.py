@@ -23,12 +23,12 @@ from opensearch_neural.index.sparse_scale import keep_sparse_scale
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.query_encoder import QueryEncoder
+    from opensearch_neural.models.table_encoder import TableEncoder
 
 log = logging.getLogger(__name__)
 
 
-def keep_encoder(client: OpenSearch, encoder: QueryEncoder, name: str) -> None:
+def keep_encoder(client: OpenSearch, encoder: TableEncoder, name: str) -> None:
     """Store the query encoder, so that searches need no model files."""
     try:
         with translate_errors():
@@ -40,7 +40,7 @@ def keep_encoder(client: OpenSearch, encoder: QueryEncoder, name: str) -> None:
 
 
 def keep_measures(
-    client: OpenSearch, target: Target, encoder: QueryEncoder, noted: NotingLargest, *, everything: bool
+    client: OpenSearch, target: Target, encoder: TableEncoder, noted: NotingLargest, *, everything: bool
 ) -> None:
     """Store the documents of a shard, the largest weights and the scale of an index that was just written.
 
@@ -61,7 +61,7 @@ def keep_measures(
 
 
 def _keep_largest(
-    client: OpenSearch, target: Target, encoder: QueryEncoder, noted: NotingLargest, everything: bool
+    client: OpenSearch, target: Target, encoder: TableEncoder, noted: NotingLargest, everything: bool
 ) -> None:
     if query_side.read_largest(client, target.meta.extra.get(query_side.LARGEST)) is not None:
         return

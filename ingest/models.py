@@ -28,7 +28,7 @@ from opensearch_neural.index.record import DenseMeta, DenseType, IndexMeta, Pass
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.corpus_statistics import has_query_table, tokenizer_of, write_with_table
 from opensearch_neural.models.pruning import Pruning
-from opensearch_neural.query_encoder import special_tokens, vocabulary_of
+from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -154,7 +154,7 @@ def _made_of_corpus(
 
 def _check_tokenizer(named: str, sparse: SparseDocumentEncoder | None, measures_passages: bool) -> None:
     """Raise InputError if nothing here uses a named tokenizer, or if the index's lexical model has another one."""
-    from opensearch_neural.query_encoder import load_tokenizer
+    from opensearch_neural.models.tokenizer import load_tokenizer
 
     if sparse is None or sparse.info.kind != LEXICAL:
         if not measures_passages:
@@ -230,7 +230,7 @@ def with_kept_table(client: OpenSearch | None, wrote: SparseMeta, splade: Path, 
 
     None if neither has one that can be read, or if another model wrote the index.
     """
-    from opensearch_neural.query_encoder import QueryEncoder
+    from opensearch_neural.models.table_encoder import TableEncoder
 
     link, hash = registry.link_of(wrote.hash), directory.hash_files(splade)
     if link.is_dir() and (directory.read_osn_json(link) or {}).get("training", {}).get(SPLADE) == hash:
@@ -239,7 +239,7 @@ def with_kept_table(client: OpenSearch | None, wrote: SparseMeta, splade: Path, 
         return None
     try:
         content = read_encoder(client, wrote.query_hash)
-        weights = {} if content is None else QueryEncoder.from_bytes(content, name=wrote.name).weights
+        weights = {} if content is None else TableEncoder.from_bytes(content, name=wrote.name).weights
     except ModelError as error:
         log.warning("%s", error.message)
         return None
@@ -282,8 +282,8 @@ def _loaded(folder: Path, wanted: Models, name: str) -> SparseDocumentEncoder:
 def lexical_tokenizer(named: str | None, records: Records) -> Tokenizer:
     """The tokenizer of a corpus's lexical model: the one named, else BERT's if it is installed, else one trained on it."""
     from opensearch_neural.models.lexical import TRAINING_SAMPLE
+    from opensearch_neural.models.tokenizer import load_tokenizer
     from opensearch_neural.models.word_pieces import train_word_pieces
-    from opensearch_neural.query_encoder import load_tokenizer
 
     if named is not None:
         return load_tokenizer(named)
@@ -318,7 +318,7 @@ def splitting_tokenizer(
     sparse: SparseDocumentEncoder | None, dense: DenseEncoder | QuantizedModel | None, named: str | None
 ) -> Tokenizer:
     """The tokenizer that measures passages: that of the model that encodes them, else the one named, else words."""
-    from opensearch_neural.query_encoder import load_tokenizer
+    from opensearch_neural.models.tokenizer import load_tokenizer
 
     if sparse is not None:
         return sparse.query.tokenizer

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from opensearch_neural.models.dense_encoder import DenseEncoder
     from opensearch_neural.models.quantized import QuantizedModel, Quantizer
     from opensearch_neural.models.sparse import SparseDocumentEncoder
+    from opensearch_neural.models.table_encoder import TableEncoder
     from opensearch_neural.models.vectors import SparseVectors
-    from opensearch_neural.query_encoder import QueryEncoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class PostingsPruned:
         return replace(vectors, postings=self.prune.kept(sparse.indptr, added))
 
 
-def for_index(vectorizer: Vectorizer, meta: IndexMeta, query: QueryEncoder | None) -> Vectorizer:
+def for_index(vectorizer: Vectorizer, meta: IndexMeta, query: TableEncoder | None) -> Vectorizer:
     """The vectorizer as an index with this record is written. query: of its sparse model."""
     if meta.prune_postings is None or query is None:
         return vectorizer

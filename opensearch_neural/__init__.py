@@ -12,7 +12,7 @@ Packages: `queries` (request bodies), `engines` (request bodies by name), `index
 (connections and capabilities), `corpus` (readers), `models`, `retrievers`, `evaluation`, `lint`, `node` (a local
 OpenSearch), `ui`, `commands`. Modules:
 
-    query_encoder.py      a query's text as tokens with weights
+    query_encoder.py      a query's text as tokens with weights, by a model's files or an index
     idf.py                the IDF formula and its file
     multi_vector.py       queries over several vectors a document
     look_up_table.py      a query's table of inner products with the codebooks, and the script that reads it
@@ -24,6 +24,7 @@ OpenSearch), `ui`, `commands`. Modules:
     oracle.py             the `_score` of a sparse query, computed as Lucene computes it
     tune.py               `osn tune` for high-IDF-first and the cascade
     tune_weighted_sum.py  `osn tune` for bm25-sparse
+    hub_export.py         a sparse model as a folder for the Hugging Face hub
     errors.py             the errors that users see, each with a remedy
     files.py              files and folders, written whole or not at all
     progress.py           progress of long work: a bar on a terminal, plain lines elsewhere

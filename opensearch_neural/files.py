@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from opensearch_neural.errors import InputError, ModelError
+
+MOST_UNPACKED = 512_000_000
 
 
 @contextmanager
@@ -80,3 +83,21 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value
+
+
+def packed_json(value: Any) -> bytes:
+    """Pack a JSON value by gzip; equal values give equal bytes."""
+    stream = zlib.compressobj(wbits=31)
+    return stream.compress(json.dumps(value).encode()) + stream.flush()
+
+
+def unpacked_json(content: bytes) -> Any:
+    """The value that `packed_json` packed. Raises ValueError if the content is damaged or too large."""
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        text = stream.decompress(content, MOST_UNPACKED)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if not stream.eof:
+        raise ValueError("it is cut off, or too large")
+    return json.loads(text)

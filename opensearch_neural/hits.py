@@ -24,7 +24,7 @@ from opensearch_neural.sentences import Span, around, heaviest_sentence, marked_
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.query_encoder import QueryEncoder
+    from opensearch_neural.models.table_encoder import TableEncoder
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def hit_of(
     hit: Mapping[str, Any],
     *,
     document: str | None = None,
-    encoder: QueryEncoder | None = None,
+    encoder: TableEncoder | None = None,
     adding: Sequence[Share] | None = None,
 ) -> dict[str, Any]:
     """A hit as `osn search` shows it: id, score, title, url, an excerpt, and what adds to its score when explained.
@@ -252,7 +252,7 @@ def hit_of(
 
 
 def sentence_of(
-    text: str, words: Sequence[Span], adding: Sequence[Share], encoder: QueryEncoder | None
+    text: str, words: Sequence[Span], adding: Sequence[Share], encoder: TableEncoder | None
 ) -> dict[str, str]:
     """An excerpt of the text with its marked words, and the sentence in it that carries the most of the score, if any."""
     sentence = heaviest_sentence(text, words, adding, *([encoder.tokens_in] if encoder else []))

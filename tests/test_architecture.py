@@ -101,7 +101,7 @@ def test_what_all_trainings_share_imports_no_other_part_of_the_trainers() -> Non
     assert wrong == {}
 
 
-@pytest.mark.parametrize("package", ["ingest", "benchmarks"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_folders_do_not_import_each_other_in_a_circle(package: str) -> None:
     """A folder below the package counts as one; the package's own modules count one by one."""
     files, folders = modules(ROOT), dict[str, set[str]]()

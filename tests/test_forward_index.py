@@ -160,7 +160,7 @@ def test_the_linter_knows_an_index_without_rows() -> None:
 
 def test_the_published_vocabulary_has_no_two_tokens_of_one_hash() -> None:
     from opensearch_neural.models.directory import published_splade_directory
-    from opensearch_neural.query_encoder import load_tokenizer, vocabulary_of
+    from opensearch_neural.models.tokenizer import load_tokenizer, vocabulary_of
 
     folder = published_splade_directory()
     if folder is None:

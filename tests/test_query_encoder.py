@@ -15,11 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from opensearch_neural import QueryEncoder
+from opensearch_neural import QueryEncoder, files
 from opensearch_neural.errors import ModelError
-from opensearch_neural.index import query_side
+from opensearch_neural.models.tokenizer import load_tokenizer
 from opensearch_neural.models.word_pieces import train_word_pieces
-from opensearch_neural.query_encoder import load_tokenizer
 
 SENTENCE = "what causes a rainbow in the sky when it rains and sun shines café 東 京 . , 12 unrelated"
 WORDS = SENTENCE.split()
@@ -255,13 +254,13 @@ def test_bytes_hold_all_that_encoding_needs(encoder: QueryEncoder) -> None:
 def test_bytes_that_are_no_query_side_are_refused_by_the_models_name(
     encoder: QueryEncoder, change: dict[str, object]
 ) -> None:
-    held = {**json.loads(query_side.unpacked(encoder.to_bytes())), **change}
-    for content in (query_side.packed(held), encoder.to_bytes()[:-9], b"no gzip"):
+    held = {**files.unpacked_json(encoder.to_bytes()), **change}
+    for content in (files.packed_json(held), encoder.to_bytes()[:-9], b"no gzip"):
         with pytest.raises(ModelError, match="the query encoder of a model that the cluster stores cannot be read"):
             QueryEncoder.from_bytes(content, name="a model")
 
 
 def test_bytes_that_unpack_to_too_much_are_refused(encoder: QueryEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_side, "MOST_UNPACKED", 1000)
+    monkeypatch.setattr(files, "MOST_UNPACKED", 1000)
     with pytest.raises(ModelError, match="too large"):
         QueryEncoder.from_bytes(encoder.to_bytes(), name="a model")

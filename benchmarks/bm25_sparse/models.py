@@ -46,7 +46,7 @@ def configuration(start: str, train: Sequence[Path], unseen: Sequence[Path], ste
     """A training by the recipe sparse-published-start; `train` and `unseen` are BEIR folders, the latter's test questions
     are left out of train."""
     from trainers.common.config import load_config, recipe
-    from trainers.data.sets import QuestionSet
+    from trainers.doc2query.question_sets import QuestionSet
     from trainers.sparse.settings import SparseConfig
 
     base = load_config(SparseConfig, recipe("sparse-published-start"))

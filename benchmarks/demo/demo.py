@@ -181,7 +181,8 @@ def train(data: BeirData, out: Path, steps: int, start: str | Path | None) -> No
     """From first sentences alone, what they say of the rest of a document; start: None is MiniLM, which gets a head."""
     try:
         from trainers.common.config import load_config, recipe
-        from trainers.data.sets import DevSettings, QuestionSet
+        from trainers.data.sets import DevSettings
+        from trainers.doc2query.question_sets import QuestionSet
         from trainers.sparse.settings import SparseConfig, WarmUpSettings
         from trainers.sparse.train import train_sparse
     except ModuleNotFoundError:

@@ -30,8 +30,8 @@ from opensearch_neural.models import registry
 from opensearch_neural.models.directory import locate
 from opensearch_neural.models.pruning import Pruning
 from opensearch_neural.models.quantized import QUANTIZER_FILE, Quantizer
+from opensearch_neural.models.table_encoder import TableEncoder
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.query_encoder import QueryEncoder
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -110,7 +110,7 @@ def resampler_of(growth: Growth) -> tuple[IndexMeta, Resampler, list[str]]:
     if meta.sparse is None:
         return meta, Resampler(documents, vectors, None, mix=growth.mix, seed=growth.seed), vocabulary
     place = growth.sparse if growth.sparse not in (None, "lexical") else None
-    encoder = QueryEncoder.load(place or registry.find(meta.sparse.hash, meta.sparse.name, "sparse"))
+    encoder = TableEncoder.load(place or registry.find(meta.sparse.hash, meta.sparse.name, "sparse"))
     resampler = Resampler(
         documents, vectors, encoder.tokenizer, mix=growth.mix, seed=growth.seed, query_weights=encoder.weights
     )

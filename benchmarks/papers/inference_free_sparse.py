@@ -140,8 +140,8 @@ def of_ratio(ratio: float) -> str:
 
 def searched(experiment: Experiment, model: MeasuredEngine, test: SparseTest) -> dict[str, Measured]:
     """{all tokens, or the rare ones of each of RATIOS first: what the model finds}"""
+    from opensearch_neural.models.table_encoder import TableEncoder
     from opensearch_neural.queries import Rare, rare_tokens
-    from opensearch_neural.query_encoder import QueryEncoder
     from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 
     manifest = dense.sparse_vectors(experiment, model, test.name)
@@ -150,7 +150,7 @@ def searched(experiment: Experiment, model: MeasuredEngine, test: SparseTest) ->
 
     def run(rare: Rare | None) -> Measured:
         if not loaded:
-            encoder = QueryEncoder.load(Path(experiment.on_corpus(model, test.name)))
+            encoder = TableEncoder.load(Path(experiment.on_corpus(model, test.name)))
             loaded.extend((*dense.stored_sparse(experiment, model, test.name), encoder.encode))
         ids, vectors, encode = loaded
 

@@ -87,9 +87,9 @@ def with_saturation(encoder: LexicalEncoder, saturation: Saturation) -> Lexicon:
 
 def on_target(encoder: Any, lexicon: Lexicon) -> Any:
     """A sparse model with the IDF of another corpus, for queries there. Its documents' weights stay."""
-    from opensearch_neural.query_encoder import QueryEncoder
+    from opensearch_neural.models.table_encoder import TableEncoder
 
-    query = QueryEncoder(
+    query = TableEncoder(
         encoder.query.tokenizer, lexicon.encoder.query.weights, encoder.query.max_length, name=encoder.query.name
     )
     return replace(encoder, query=query)

@@ -141,7 +141,7 @@ def _theirs(model: str, dtype: Literal["fp32", "bf16"]) -> TimedEncoder:
     from sentence_transformers import SparseEncoder
 
     from opensearch_neural.models.pretrained import quiet_loading
-    from opensearch_neural.query_encoder import load_tokenizer, special_tokens, vocabulary_of
+    from opensearch_neural.models.tokenizer import load_tokenizer, special_tokens, vocabulary_of
 
     dtypes = {"dtype": torch.bfloat16} if dtype == "bf16" else {}
     with quiet_loading():
@@ -273,7 +273,7 @@ def measure_files(corpus: Path, documents: Sequence[Document], matrix: csr_matri
 
 def token_counts(model: str, texts: Sequence[str]) -> NDArray[np.int64]:
     """Tokens of each text that the encoders read."""
-    from opensearch_neural.query_encoder import encodable, load_tokenizer
+    from opensearch_neural.models.tokenizer import encodable, load_tokenizer
 
     tokenizer = load_tokenizer(model)
     tokenizer.enable_truncation(MAX_LENGTH)

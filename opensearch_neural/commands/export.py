@@ -77,7 +77,7 @@ def hub(
     osn model export hub models/sparse --output upload --licence apache-2.0 --results benchmarks/results/mine/summary.json
     huggingface-cli upload my-name/my-model upload
     """
-    from opensearch_neural.models.hub_export import export_for_hub
+    from opensearch_neural.hub_export import export_for_hub
 
     card = export_for_hub(
         model, out, licence=licence, name=name, language=language, base_model=base_model, results=results

@@ -49,7 +49,7 @@ def idf(
     from opensearch_neural.models.corpus_statistics import tokenizer_of, write_with_statistics
     from opensearch_neural.models.directory import minilm_directory
     from opensearch_neural.models.lexical import count_documents, idf_table
-    from opensearch_neural.query_encoder import load_tokenizer, vocabulary_of
+    from opensearch_neural.models.tokenizer import load_tokenizer, vocabulary_of
 
     _check(corpus, merge, tokenizer, model, out, counts)
     source = model or tokenizer or minilm_directory()

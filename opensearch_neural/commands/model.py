@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from opensearch_neural.cli import EntryPointGroup
+from opensearch_neural.commands.groups import EntryPointGroup
 
 
 @click.group(cls=EntryPointGroup, group="osn.model")

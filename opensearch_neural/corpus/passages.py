@@ -19,7 +19,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from opensearch_neural.corpus.documents import MAX_ID_BYTES, Document
 from opensearch_neural.errors import InputError
-from opensearch_neural.query_encoder import unlimited
+from opensearch_neural.models.tokenizer import unlimited
 from opensearch_neural.sentences import sentence_ends
 
 _WORD = r"\p{Han}|\w{1,16}|[^\w\s]"

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from opensearch_neural.errors import ModelError
-from opensearch_neural.index.query_side import read_encoder
+from opensearch_neural.index.query_side import encoder_of, read_encoder
 from opensearch_neural.index.record import DenseMeta, IndexMeta, check_same_model
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.registry import MODEL_OPTIONS
+from opensearch_neural.models.table_encoder import TableEncoder
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from opensearch_neural.models.dense_encoder import Backend, DenseEncoder
     from opensearch_neural.models.quantized import QuantizedModel
     from opensearch_neural.models.sparse import SparseDocumentEncoder
-    from opensearch_neural.query_encoder import QueryEncoder
 
 ModelKind = Literal["sparse", "dense", "quantized"]
 IndexPart = Literal["sparse", "dense", "reconstructed", "quantized"]
@@ -83,14 +83,12 @@ class IndexModels:
                 raise self._holds_none(kind)
 
     @cached_property
-    def query_encoder(self) -> QueryEncoder:
+    def query_encoder(self) -> TableEncoder:
         """The tokenizer and the IDF table of the sparse model, from its files or else from the cluster."""
-        from opensearch_neural.query_encoder import QueryEncoder
-
         wrote = self.record.sparse if self.record else None
         if wrote and self.client and self.named["sparse"] is None and not registry.link_of(wrote.hash).is_dir():
-            return QueryEncoder.of_record(wrote, read_encoder(self.client, wrote.query_hash), self.index)
-        encoder = QueryEncoder.load(self._place("sparse"))
+            return encoder_of(TableEncoder, wrote, read_encoder(self.client, wrote.query_hash), self.index)
+        encoder = TableEncoder.load(self._place("sparse"))
         self._check("sparse", encoder.hash, of_queries=True)
         return encoder
 

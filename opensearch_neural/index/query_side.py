@@ -4,7 +4,7 @@ So an application needs no model files. Both are stored in the hidden index `osn
 searched:
 
     encoder-<hash>          {"name", "bytes", "sha256", "parts": ["encoder-<hash>-<sha256>-0", …]}
-    encoder-<hash>-…-0      {"content": base64 of a part of what `QueryEncoder.to_bytes` gives}
+    encoder-<hash>-…-0      {"content": base64 of a part of what `TableEncoder.to_bytes` gives}
     largest-<uuid>          {"index": own name, "content": base64 of gzip of {token: weight}}      of the index of this uuid
 
 What is read is data of others: it is bounded, checked, and nothing in it is executed. The largest weights only ever rise, so
@@ -15,23 +15,27 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import logging
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from opensearch_neural import queries
 from opensearch_neural.errors import ClusterError, ModelError
-from opensearch_neural.index.record import IndexMeta
+from opensearch_neural.files import packed_json, unpacked_json
+from opensearch_neural.index.record import IndexMeta, check_same_model
+from opensearch_neural.models import registry
+from opensearch_neural.models.table_encoder import TableEncoder
 
 if TYPE_CHECKING:
     from opensearchpy import AsyncOpenSearch, OpenSearch
 
+    from opensearch_neural.index.record import SparseMeta
+
 log = logging.getLogger(__name__)
+Encoder = TypeVar("Encoder", bound=TableEncoder)
 
 INDEX = "osn-query-encoders"
 LARGEST = "largest_weights"
@@ -40,7 +44,6 @@ PART_BYTES = 3_000_000
 """4 MB in base64: clusters refuse requests of 100 MB, and proxies smaller ones."""
 MOST_BYTES = 64_000_000
 """A query encoder takes some hundred kB, or 5 MB with a vocabulary of 250,000 tokens."""
-MOST_UNPACKED = 512_000_000
 AT_ONCE = 500
 """Searches in one request."""
 CONFLICTS = 20
@@ -102,6 +105,20 @@ async def read_encoder_async(client: AsyncOpenSearch, hash: str) -> bytes | None
         _warn_unreadable()
         return None
     return _joined(header, parts)
+
+
+def encoder_of(kind: type[Encoder], wrote: SparseMeta, stored: bytes | None, index: str) -> Encoder:
+    """The query encoder of the model that wrote an index. stored: its bytes on the cluster; None: from this machine.
+
+    Raises ModelError if the model is neither there nor on this machine, or is another one.
+    """
+    if stored is None:
+        encoder = kind.load(registry.find(wrote.hash, wrote.name, "sparse"))
+    else:
+        encoder = kind.from_bytes(stored, name=wrote.name)
+    remedy = "search with the model that wrote the index, or ingest again with this one"
+    check_same_model(index, "sparse", (wrote.name, wrote.query_hash), (wrote.name, encoder.hash), remedy)
+    return encoder
 
 
 def _warn_unreadable() -> None:
@@ -166,7 +183,7 @@ def read_largest(client: OpenSearch, id: str | None, before: LargestWeights | No
         return None
     try:
         source = answer["_source"]
-        weights = json.loads(unpacked(base64.b64decode(source["content"], validate=True)))
+        weights = unpacked_json(base64.b64decode(source["content"], validate=True))
         checked = {token: float(weight) for token, weight in weights.items()}
         return LargestWeights(str(source["index"]), checked, (answer["_seq_no"], answer["_primary_term"]))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -239,26 +256,8 @@ def _hashes_in_use(client: OpenSearch) -> set[str]:
     return {mapping["mappings"]["_meta"]["osn"]["sparse"]["query_hash"] for mapping in mappings.values()}
 
 
-def unpacked(content: bytes) -> bytes:
-    """Unpack gzip. Raises ValueError if the content is damaged or too large."""
-    stream = zlib.decompressobj(wbits=31)
-    try:
-        text = stream.decompress(content, MOST_UNPACKED)
-    except zlib.error as error:
-        raise ValueError(str(error)) from None
-    if not stream.eof:
-        raise ValueError("it is cut off, or too large")
-    return text
-
-
-def packed(value: Any) -> bytes:
-    """Pack a JSON value by gzip; equal values give equal bytes."""
-    stream = zlib.compressobj(wbits=31)
-    return stream.compress(json.dumps(value).encode()) + stream.flush()
-
-
 def _largest_document(index: str, weights: Mapping[str, float]) -> dict[str, str]:
-    return {"index": index, "content": base64.b64encode(packed(dict(weights))).decode()}
+    return {"index": index, "content": base64.b64encode(packed_json(dict(weights))).decode()}
 
 
 def _make_index(client: OpenSearch) -> None:

@@ -19,7 +19,7 @@ from opensearch_neural.index.record import existing_record, write_record
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.query_encoder import QueryEncoder
+    from opensearch_neural.models.table_encoder import TableEncoder
 
 SCALE = "sparse_scale"
 """Where the index's record keeps it."""
@@ -33,7 +33,7 @@ AT_ONCE = 50
 """Searches in one request."""
 
 
-def keep_sparse_scale(client: OpenSearch, index: str, encoder: QueryEncoder) -> None:
+def keep_sparse_scale(client: OpenSearch, index: str, encoder: TableEncoder) -> None:
     """Measure the scale of an index that was written just now, and keep it in its record, unless that has one which was
     measured on half as many documents or more.
 
@@ -53,7 +53,7 @@ def keep_sparse_scale(client: OpenSearch, index: str, encoder: QueryEncoder) -> 
 
 
 def measure_sparse_scale(
-    client: OpenSearch, index: str, encoder: QueryEncoder, *, pruned: bool = False
+    client: OpenSearch, index: str, encoder: TableEncoder, *, pruned: bool = False
 ) -> float | None:
     """The median of sparse score / BM25 score over a sample of known items; None if no document has both.
 

@@ -3,6 +3,8 @@
 directory.py            finds a model by path or hub id, and reads its osn.json
 registry.py             finds a model on this machine by its hash
 safety.py               refuses files of others that could run code
+tokenizer.py            a fast tokenizer, and what its vocabulary is like
+table_encoder.py        a query's text as tokens with weights
 pretrained.py           networks and tokenizers from a directory
 sparse.py               encodes documents as sparse vectors
 sparse_head.py          the layer that gives each token of the vocabulary its weight
@@ -15,7 +17,6 @@ corpus_statistics.py    the IDF of a corpus
 published.py            sparse models that others published
 on_this_machine.py      sparse models on this machine
 ml_commons.py           a sparse model in the format of ml-commons
-hub_export.py           a sparse model as a folder for the Hugging Face hub
 dense_encoder.py        what every dense encoder can do
 dense.py                a dense encoder by torch
 dense_onnx.py           a dense encoder by ONNX Runtime

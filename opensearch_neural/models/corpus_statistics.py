@@ -16,7 +16,8 @@ from opensearch_neural.idf import DocumentFrequencies, save_idf
 from opensearch_neural.models import directory
 from opensearch_neural.models.inference_free import write_inference_free
 from opensearch_neural.models.sparse import document_modules, load_masked_lm, network_tokenizer, refuse_residual
-from opensearch_neural.query_encoder import QueryEncoder, special_tokens, vocabulary_of
+from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -82,7 +83,7 @@ def tokenizer_of(model: str | Path, *, trust_remote_code: bool = False) -> Token
     folder = directory.locate(model, code=trust_remote_code)
     refuse_residual(folder)
     if has_query_table(folder):
-        return QueryEncoder.load(folder).tokenizer
+        return TableEncoder.load(folder).tokenizer
     network, _ = document_modules(folder)
     load_masked_lm(network.path, "cpu", trust_remote_code=trust_remote_code)
     return network_tokenizer(network.path, folder)

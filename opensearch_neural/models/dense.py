@@ -18,7 +18,7 @@ from opensearch_neural.models.dense_onnx import OnnxDenseEncoder
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.pretrained import quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
-from opensearch_neural.query_encoder import encodable
+from opensearch_neural.models.tokenizer import encodable
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -26,7 +26,7 @@ from opensearch_neural.models.dense_encoder import ends_normalized, finite
 from opensearch_neural.models.directory import ModelInfo, Module
 from opensearch_neural.models.pretrained import T5, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
-from opensearch_neural.query_encoder import encodable, load_tokenizer
+from opensearch_neural.models.tokenizer import encodable, load_tokenizer
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

@@ -33,9 +33,9 @@ from opensearch_neural.models.generative_settings import (
     read_learned,
     read_settings,
 )
+from opensearch_neural.models.tokenizer import encodable
 from opensearch_neural.models.trie_decoding import search_trie
 from opensearch_neural.models.url_trie import CorpusUrls
-from opensearch_neural.query_encoder import encodable
 
 if TYPE_CHECKING:
     from torch import Tensor

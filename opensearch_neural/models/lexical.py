@@ -29,9 +29,10 @@ from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.idf import DocumentFrequencies
 from opensearch_neural.models import directory
 from opensearch_neural.models.directory import ModelInfo
+from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.tokenizer import encodable, load_tokenizer, special_tokens, vocabulary_of
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.models.word_pieces import train_word_pieces
-from opensearch_neural.query_encoder import QueryEncoder, encodable, load_tokenizer, special_tokens, vocabulary_of
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ _BATCH = 1024
 class LexicalEncoder:
     """Document vectors from term statistics, and the query encoder that goes with them."""
 
-    query: QueryEncoder
+    query: TableEncoder
     average_length: float
     documents: int
     k1: float = K1
@@ -100,7 +101,7 @@ class LexicalEncoder:
         if config.get("kind") != KIND:
             raise ModelError(f"{file}: expected kind {KIND!r}, found {config.get('kind')!r}")
         return cls.from_statistics(
-            QueryEncoder.load(folder),
+            TableEncoder.load(folder),
             config,
             source=file,
             name=directory.display_name(path),
@@ -115,7 +116,7 @@ class LexicalEncoder:
 
     @classmethod
     def from_statistics(
-        cls, query: QueryEncoder, statistics: Mapping[str, Any], *, source: Path, **identity: Any
+        cls, query: TableEncoder, statistics: Mapping[str, Any], *, source: Path, **identity: Any
     ) -> LexicalEncoder:
         """The encoder of `statistics`. Raises ModelError, naming `source`, for a field missing or out of range."""
         numbers: dict[str, float] = {}
@@ -175,7 +176,7 @@ def build_lexical(
         tokenizer = load_tokenizer(tokenizer)
     frequencies = count_documents(stream, tokenizer)
     return LexicalEncoder(
-        QueryEncoder(tokenizer, idf_table(frequencies, tokenizer), name=name),
+        TableEncoder(tokenizer, idf_table(frequencies, tokenizer), name=name),
         frequencies.length / frequencies.n,
         frequencies.n,
         k1,

@@ -21,7 +21,7 @@ import numpy as np
 from opensearch_neural.errors import ModelError
 from opensearch_neural.files import replaced, write_json
 from opensearch_neural.models import sparse_head
-from opensearch_neural.query_encoder import QueryEncoder
+from opensearch_neural.models.table_encoder import TableEncoder
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +58,7 @@ def export(
     """
     called = name or Path(model).name
     if queries_only:
-        query = QueryEncoder.load(model)
+        query = TableEncoder.load(model)
         _check_prompt(model, "queries", query.prompt)
         out.mkdir(parents=True, exist_ok=True)
         return [_export_queries(query, out, f"{called}-tokenizer", version)]
@@ -176,7 +176,7 @@ def _batch(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, torch.Tensor
     }
 
 
-def _export_queries(query: QueryEncoder, out: Path, name: str, version: str) -> Exported:
+def _export_queries(query: TableEncoder, out: Path, name: str, version: str) -> Exported:
     table = {token: max(weight, SMALLEST_WEIGHT) for token, weight in query.weights.items()}
     files = {"idf.json": json.dumps(table).encode(), "tokenizer.json": query.tokenizer.to_str().encode()}
     described = f"Tokenizer and IDF table for the queries of {query.name}, {query.hash}."

@@ -32,8 +32,8 @@ from opensearch_neural.models.dense import TorchDenseEncoder, load_dense
 from opensearch_neural.models.dense_encoder import Backend, DenseEncoder, finite
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.pooling import Pooling, pooled
+from opensearch_neural.models.tokenizer import encodable
 from opensearch_neural.models.vectors import DenseVectors
-from opensearch_neural.query_encoder import encodable
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,8 +20,9 @@ from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory, sparse_head
 from opensearch_neural.models.directory import ModelInfo, Module
 from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.tokenizer import encodable, load_tokenizer, special_tokens, vocabulary_of
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.query_encoder import QueryEncoder, encodable, load_tokenizer, special_tokens, vocabulary_of
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +45,7 @@ class SparseDocumentEncoder(Protocol):
     def info(self) -> ModelInfo: ...
 
     @property
-    def query(self) -> QueryEncoder: ...
+    def query(self) -> TableEncoder: ...
 
     @property
     def vocabulary(self) -> list[str]: ...
@@ -85,7 +86,7 @@ def load_sparse(
             "a copy of tokenizer.json and idf.json encodes queries alone; give the whole model directory",
         )
     info = directory.model_info(folder, name=name_or_path, kind=KIND)
-    query = QueryEncoder.load(folder)
+    query = TableEncoder.load(folder)
     encoder = load_masked_lm(transformer.path, device, trust_remote_code=trust_remote_code)
     tokenizer = network_tokenizer(transformer.path, folder)
     vocabulary = vocabulary_of(tokenizer)
@@ -137,7 +138,7 @@ class TorchSparseEncoder:
     """Documents through a masked language model and its sparse head, queries through a table."""
 
     info: ModelInfo
-    query: QueryEncoder
+    query: TableEncoder
     vocabulary: list[str]
     tokenizer: Tokenizer
     model: MaskedLanguageModel

@@ -11,7 +11,7 @@ from tiny import WORDS
 from trainers.common.sampling import Visit
 from trainers.common.settings import TrainingSettings
 from trainers.data.candidates import RetrievalData
-from trainers.data.sets import QuestionSet
+from trainers.doc2query.question_sets import QuestionSet
 from trainers.sparse.batches import collate
 from trainers.sparse.calibration import calibrate
 from trainers.sparse.settings import (

@@ -14,7 +14,6 @@ from trainers.data.examples import TrainingData
 from trainers.data.leaks import find_leaks, without_leaks
 from trainers.data.loading import load_training
 from trainers.data.splits import fewer_documents, hold_back
-from trainers.data.unlabelled_questions import unlabelled
 
 logger = logging.getLogger(__name__)
 
@@ -65,20 +64,6 @@ class SetSettings:
             limit=self.limit,
             name=self.name,
         )
-
-
-@dataclass(slots=True)
-class QuestionSet(SetSettings):
-    """A data set, or a corpus without judgements, for which `questions` are made."""
-
-    questions: str | None = None
-    """ "title", "first-sentence" or a query generator (directory or hub id) makes questions; null uses the data's own"""
-
-    def load(self, folder: Path | None = None) -> TrainingData:
-        if self.questions is None:
-            # super() knows no class that dataclass(slots=True) has made anew.
-            return SetSettings.load(self)
-        return unlabelled(self.path, self.questions, name=self.title, limit=self.limit, folder=folder)
 
 
 @dataclass(slots=True)

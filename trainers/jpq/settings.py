@@ -11,9 +11,9 @@ from trainers.common.settings import TrainingSettings
 from trainers.data.examples import TrainingData, training_pairs
 from trainers.data.loading import read_documents
 from trainers.data.schedules import FOLDER
-from trainers.data.sets import QuestionSet
 from trainers.data.splits import Apart
 from trainers.data.texts import TextStore
+from trainers.doc2query.question_sets import QuestionSet
 
 DocumentForm = Literal["quantized", "uncompressed"]
 """The vectors of documents: decoded from their codes, or the document encoder's own."""

@@ -19,7 +19,7 @@ from opensearch_neural.corpus.passages import split
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import replaced, write_json
 from opensearch_neural.models.directory import hash_files, locate
-from opensearch_neural.query_encoder import unlimited
+from opensearch_neural.models.tokenizer import unlimited
 from trainers.common.config import fingerprint
 from trainers.common.precision import computed_in
 from trainers.common.processes import main_process_first

@@ -20,7 +20,7 @@ from opensearch_neural.errors import InputError
 from trainers.common.config import fingerprint, load_config, to_yaml
 from trainers.common.run_folder import Trained
 from trainers.data.schedules import FOLDER
-from trainers.data.sets import QuestionSet
+from trainers.doc2query.question_sets import QuestionSet
 from trainers.sparse.dev_measures import BASELINES, SUM
 from trainers.sparse.settings import SparseConfig, StageSettings
 

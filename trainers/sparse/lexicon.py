@@ -13,7 +13,8 @@ from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.idf import load_idf
 from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
-from opensearch_neural.query_encoder import QueryEncoder, special_tokens, vocabulary_of
+from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of
 from trainers.sparse.settings import StudentSettings
 
 
@@ -60,14 +61,14 @@ class Lexicon:
         else:
             listed = dict.fromkeys(vocabulary_of(words), 1.0) if settings.idf == "none" else load_idf(settings.idf)
         weights = {**listed, **dict.fromkeys(special, 0.0)}
-        return cls(replace(encoder, query=QueryEncoder(words, weights, name=encoder.name)), size)
+        return cls(replace(encoder, query=TableEncoder(words, weights, name=encoder.name)), size)
 
     def weighing(self, idf: npt.NDArray[np.float32]) -> Lexicon:
         """The same statistics with other weights of query tokens: (vocabulary,)."""
         query = self.encoder.query
         table = {token: float(weight) for token, weight in zip(query.weights, idf, strict=False)}
         return Lexicon(
-            replace(self.encoder, query=QueryEncoder(query.tokenizer, table, name=query.name)), len(self.idf)
+            replace(self.encoder, query=TableEncoder(query.tokenizer, table, name=query.name)), len(self.idf)
         )
 
     def impacts(self, texts: Sequence[str]) -> csr_matrix:

@@ -11,7 +11,8 @@ from opensearch_neural.models.pruning import Pruning
 from trainers.common.objective import ObjectiveSettings
 from trainers.common.settings import Role, TrainingSettings
 from trainers.data.schedules import FOLDER, quadratic_ramp
-from trainers.data.sets import DevSettings, QuestionSet
+from trainers.data.sets import DevSettings
+from trainers.doc2query.question_sets import QuestionSet
 
 STUDENT = "student"
 """As a miner: the student of the fine-tuning stage, trained without pre-training (section 4.2)."""

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase, set_seed
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import sparse as sparse_models
 from opensearch_neural.models.directory import locate, routes
-from opensearch_neural.query_encoder import QueryEncoder
+from opensearch_neural.models.table_encoder import TableEncoder
 from trainers.encoders import backbones
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import LogActivation, SparseConfig, StudentSettings
@@ -87,7 +87,7 @@ def _document_side(folder: Path) -> tuple[Path, LogActivation | None]:
 def start_table(name_or_path: str | Path) -> Mapping[str, float]:
     """The weights of a start's query tokens. Raises InputError if it has none."""
     try:
-        return QueryEncoder.load(locate(name_or_path)).weights
+        return TableEncoder.load(locate(name_or_path)).weights
     except ModelError as error:
         raise InputError(
             f"student.idf is start, but the start has no table of weights: {error.message}",

@@ -21,8 +21,8 @@ from transformers import PreTrainedTokenizerBase
 from opensearch_neural.errors import InputError
 from opensearch_neural.models import sparse as sparse_models
 from opensearch_neural.models import sparse_head
+from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.query_encoder import special_tokens, vocabulary_of
 from trainers.common import losses
 from trainers.common.batches import CachedBatch, Part
 from trainers.common.grad_cache import CachedModel, Encoded, gather

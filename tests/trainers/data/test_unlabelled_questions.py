@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("torch")
 
 from opensearch_neural.errors import InputError
-from trainers.data.sets import QuestionSet
 from trainers.data.unlabelled_questions import unlabelled
 
 
@@ -46,14 +45,6 @@ def test_a_corpus_that_gives_no_question_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps({"_id": "a", "text": "too short"}) + "\n")
     with pytest.raises(InputError, match="none of 1 documents gives a question: a first sentence needs 4 to 40 words"):
         unlabelled(path, "first-sentence", name="short")
-
-
-def test_questions_that_are_no_kind_and_no_model_are_named(titled: Path) -> None:
-    with pytest.raises(InputError, match="'titel' is neither title nor first-sentence"):
-        QuestionSet(titled, questions="titel").load(titled.parent)
-    with pytest.raises(InputError, match="a document, where a question and what answers it were expected") as failure:
-        QuestionSet(titled).load()
-    assert "questions: title" in str(failure.value)
 
 
 def test_documents_without_a_question_are_counted(titled: Path) -> None:

@@ -19,9 +19,9 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.models.dense import TorchDenseEncoder
 from trainers.data.loading import load_training
 from trainers.data.negatives import open_retriever
-from trainers.data.sets import QuestionSet
 from trainers.data.teach import teach
 from trainers.data.teachers import PairTeacher, open_teacher
+from trainers.doc2query.question_sets import QuestionSet
 from trainers.sparse.settings import SparseCandidates, SparseObjective
 from trainers.sparse.stage_data import check_known, mined, teachers
 from trainers.sparse.train import prepared_sets

@@ -17,7 +17,7 @@ from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.idf import load_idf, save_idf  # noqa: E402
 from opensearch_neural.models.sparse import load_sparse  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
-from trainers.data.sets import QuestionSet  # noqa: E402
+from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.sparse.settings import (  # noqa: E402
     SparseCandidates,

@@ -23,9 +23,7 @@ from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.common.training_model import TrainingProgress  # noqa: E402
 from trainers.data.candidates import RetrievalData, unique_documents  # noqa: E402
-from trainers.data.sets import (  # noqa: E402
-    QuestionSet,
-)
+from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.sparse.batches import collate  # noqa: E402
 from trainers.sparse.dev_measures import measured_flops  # noqa: E402
 from trainers.sparse.settings import (  # noqa: E402

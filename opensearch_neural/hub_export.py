@@ -19,7 +19,7 @@ from opensearch_neural.evaluation.results import Row
 from opensearch_neural.files import new_folder, read_json_object, write_text
 from opensearch_neural.models import directory
 from opensearch_neural.models.safety import refuse_unsafe
-from opensearch_neural.query_encoder import QueryEncoder
+from opensearch_neural.models.table_encoder import TableEncoder
 
 LEFT_OUT = (*directory.OF_ITS_WEIGHTS, "osn.json", "*.py", "*.pyc")
 
@@ -50,7 +50,7 @@ def export_for_hub(
             f"`osn model idf --corpus CORPUS --model {model} --output FOLDER` writes a SPLADE so, with a corpus's table",
         )
     refuse_unsafe(folder)
-    query = QueryEncoder.load(folder)
+    query = TableEncoder.load(folder)
     card = model_card(
         name or directory.display_name(model),
         directory.read_osn_json(folder) or {},
@@ -62,7 +62,7 @@ def export_for_hub(
     )
     with new_folder(out) as staged:
         shutil.copytree(folder, staged, ignore=shutil.ignore_patterns(*LEFT_OUT))
-        if QueryEncoder.load(staged).hash != query.hash:
+        if TableEncoder.load(staged).hash != query.hash:
             raise ModelError(f"{folder} does not load as it is once it is copied: a file lies outside of it")
         write_text(staged / "README.md", card)
     return out / "README.md"
@@ -71,7 +71,7 @@ def export_for_hub(
 def model_card(
     name: str,
     osn: Mapping[str, Any],
-    query: QueryEncoder,
+    query: TableEncoder,
     *,
     licence: str,
     language: str | None = None,

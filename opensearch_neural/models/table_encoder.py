@@ -1,0 +1,288 @@
+"""Queries as token weights: a tokenizer call and a table look-up, no model.
+
+s(q, d) = Σ_t idf(t) · q_t · d_t with q binary, so a query is {token: idf} over its distinct tokens. Needs `tokenizers`
+alone; nothing here imports torch or transformers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import Tokenizer
+
+from opensearch_neural.errors import ModelError
+from opensearch_neural.files import packed_json, read_json_object, unpacked_json, write_json, write_text
+from opensearch_neural.idf import UNLISTED, check_idf, load_idf, save_idf
+from opensearch_neural.models import directory
+from opensearch_neural.models.tokenizer import (
+    encodable,
+    load_tokenizer,
+    special_tokens,
+    unlimited,
+    vocabulary_of,
+    word_by_word,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+MAX_LENGTH = 512
+WORDS_KEPT = 50_000
+"""Words whose tokens an encoder remembers, some 10 MB; then it begins anew."""
+LONGEST_WORD_KEPT = 64
+QUERY_FILES = (
+    "modules.json",
+    "config_sentence_transformers.json",
+    "router_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "idf.json",
+    "query*/config.json",
+    "query*/tokenizer.json",
+    "query*/tokenizer_config.json",
+    "query*/model.safetensors",
+    "query*/idf.json",
+)
+"""The files of a model on the hub that queries need: some 2 MB, never the encoder's weights."""
+
+# Two encoders that split this alike, over one table of weights, are taken to encode every query alike.
+_PROBE = (
+    "Keep-alive TIMEOUT of 3.14s; naïve café, Zürich's straße",
+    "unbelievablyantidisestablishmentarian https://example.org/a_b?q=1&r=2#x",
+    "東京タワー and 서울 or ภาษาไทย, Привет мир",
+    "[SEP] <s> [MASK] \t two  spaces\u00a0and\u200bnone 🙂👩‍💻",
+)
+
+
+class TableEncoder:
+    """Text to {token: weight}, the input of `queries.neural_sparse` and `queries.high_idf_first`.
+
+    Safe to share between threads. A query of ten words takes tens of microseconds, and a few where its words were met
+    before.
+
+    tokenizer: any fast tokenizer; its own truncation and padding are not used
+    idf: weight by token; a token that it does not list weighs 1.0, one that it lists with 0 is ignored
+    max_length: tokens of a query that are read, the rest is cut off; None reads all
+    prompt: text that is put before every query, as the model's directory says
+    max_active: tokens of a query that are kept, the heaviest; None keeps all
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        idf: Mapping[str, float],
+        max_length: int | None = MAX_LENGTH,
+        *,
+        name: str = "",
+        prompt: str = "",
+        max_active: int | None = None,
+    ) -> None:
+        if tokenizer.truncation is not None or tokenizer.padding is not None:
+            # Both are state of the tokenizer, and the caller may rely on theirs.
+            tokenizer = unlimited(tokenizer)
+        table = check_idf(idf, source=name or "idf")
+        vocabulary = vocabulary_of(tokenizer)
+        if table.keys().isdisjoint(vocabulary):
+            raise ModelError(
+                f"{name or 'idf'}: no token of the table is in the tokenizer's vocabulary",
+                "tokenizer.json and idf.json must come from one model",
+            )
+        special = special_tokens(tokenizer)
+        self.name = name
+        self.max_length = max_length
+        self.prompt = prompt
+        self.max_active = max_active
+        self.tokenizer = tokenizer
+        self._tokens = vocabulary
+        self._word_by_word = word_by_word(tokenizer)
+        self._ids_of_word: dict[str, list[int]] = {}
+        # Special tokens weigh nothing, also when the text holds their name.
+        self._weights = [0.0 if token in special else table.get(token, UNLISTED) for token in vocabulary]
+
+    @classmethod
+    def load(cls, path_or_id: str | Path) -> Self:
+        """The query side of a sparse model: a directory, a copy of its tokenizer.json and idf.json, or a hub id.
+
+        A sentence-transformers Router directory is read as sentence-transformers reads it (the query route's
+        SparseStaticEmbedding). Raises ModelError if the folder lacks a file, or its query side is a neural network.
+        """
+        folder = directory.locate(path_or_id, files=QUERY_FILES)
+        name = directory.display_name(path_or_id)
+        routes = directory.routes(folder)
+        how: dict[str, Any] = {
+            "name": name,
+            "prompt": directory.prompt(folder, "query"),
+            "max_active": directory.max_active(folder),
+        }
+        for module in routes.get("query", routes.get("", [])):
+            if module.type == "SparseStaticEmbedding":
+                source = module.path if (module.path / "tokenizer.json").exists() else folder
+                tokenizer = load_tokenizer(source)
+                table = _static_weights(module.path, folder, tokenizer)
+                return cls(tokenizer, table, _max_length(source), **how)
+        if not (folder / "idf.json").exists():
+            what = "the query side of this model is a neural network" if routes else "no idf.json"
+            raise ModelError(
+                f"{folder}: {what}, and queries need a table of weights",
+                f"`osn model idf --corpus CORPUS --model {name} --output FOLDER` writes the model with one of your corpus",
+            )
+        return cls(load_tokenizer(folder), load_idf(folder / "idf.json"), _max_length(folder), **how)
+
+    def save(self, path: str | Path) -> None:
+        """Write what `load` needs into the folder `path`: `tokenizer.json`, `idf.json` and what is configured."""
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / "tokenizer.json", self.tokenizer.to_str())
+        limit = 10**30 if self.max_length is None else self.max_length
+        write_json(folder / "tokenizer_config.json", {"model_max_length": limit})
+        save_idf(folder / "idf.json", self.weights)
+        if self.prompt or self.max_active is not None:
+            config = {"prompts": {"query": self.prompt}, "max_active_dims": self.max_active}
+            write_json(folder / "config_sentence_transformers.json", config)
+
+    def to_bytes(self) -> bytes:
+        """All that `from_bytes` needs to encode every text alike: the tokenizer, the weights by id, the limit."""
+        tokenizer = json.loads(self.tokenizer.to_str())
+        return packed_json(
+            {
+                "format": 1,
+                "tokenizer": tokenizer,
+                "weights": self._weights,
+                "max_length": self.max_length,
+                "prompt": self.prompt,
+                "max_active": self.max_active,
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, content: bytes, *, name: str = "") -> Self:
+        """The encoder from the bytes of `to_bytes`. Raises ModelError, with `name`, for anything else."""
+        try:
+            held = unpacked_json(content)
+            if held["format"] != 1:
+                raise ValueError(f"format {held['format']!r} is newer than this version reads (1)")
+            tokenizer = Tokenizer.from_str(json.dumps(held["tokenizer"]))
+            weights = dict(zip(vocabulary_of(tokenizer), map(float, held["weights"]), strict=True))
+            limits = [None if held[key] is None else int(held[key]) for key in ("max_length", "max_active")]
+            return cls(tokenizer, weights, limits[0], name=name, prompt=str(held["prompt"]), max_active=limits[1])
+        except ModelError:
+            raise
+        except Exception as error:  # `tokenizers` raises plain Exception
+            raise ModelError(
+                f"the query encoder of {name} that the cluster stores cannot be read: {error}",
+                "run the same `osn ingest` again to store it anew, or name the model with --sparse",
+            ) from None
+
+    def encode(self, text: str) -> dict[str, float]:
+        """{token: weight} in the order of first appearance: distinct tokens, weights above 0, no special tokens."""
+        return self._weigh(self._ids_word_by_word(encodable(self.prompt + text)))
+
+    def tokens_in(self, text: str) -> set[str]:
+        """All tokens that a document's text holds, whatever they weigh and however long it is."""
+        return {self._tokens[id_] for id_ in self._ids_word_by_word(encodable(text))}
+
+    def encode_batch(self, texts: Iterable[str]) -> list[dict[str, float]]:
+        """`encode` of every text, on all cores."""
+        prompted = [encodable(self.prompt + text) for text in texts]
+        encodings = self.tokenizer.encode_batch_fast(prompted, add_special_tokens=False)
+        return [self._weigh(encoding.ids) for encoding in encodings]
+
+    def _ids_word_by_word(self, text: str) -> list[int]:
+        if not self._word_by_word:
+            return self._ids(text)
+        ids: list[int] = []
+        for word in text.split(" "):
+            known = self._ids_of_word.get(word)
+            ids += self._remembered(word) if known is None else known
+        return ids
+
+    def _ids(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def _remembered(self, word: str) -> list[int]:
+        ids = self._ids(word)
+        if len(word) <= LONGEST_WORD_KEPT:
+            if len(self._ids_of_word) >= WORDS_KEPT:
+                self._ids_of_word.clear()
+            self._ids_of_word[word] = ids
+        return ids
+
+    def _weigh(self, ids: list[int]) -> dict[str, float]:
+        weights, tokens = self._weights, self._tokens
+        distinct = dict.fromkeys(ids if self.max_length is None else ids[: self.max_length])
+        encoded = {tokens[id_]: weight for id_ in distinct if (weight := weights[id_])}
+        if self.max_active is None or len(encoded) <= self.max_active:
+            return encoded
+        kept = set(sorted(encoded, key=lambda token: -encoded[token])[: self.max_active])
+        return {token: weight for token, weight in encoded.items() if token in kept}
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """All tokens, by id."""
+        return self._tokens
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each token of the vocabulary in a query; 0 for tokens that a query ignores."""
+        return dict(zip(self._tokens, self._weights, strict=True))
+
+    @cached_property
+    def hash(self) -> str:
+        """16 hex digits that change whenever queries are encoded differently.
+
+        Made of what encoding does (the weights, how a probe text is split), not of the files' bytes, so that a copy
+        saved by another version of `tokenizers`, or with the table in another form, keeps its hash. How many tokens are kept
+        is left out: few queries are so long, and indexes were written before it was read.
+        """
+        digest = hashlib.sha256(f"{self.max_length}\n".encode())
+        for token, weight in sorted(self.weights.items()):
+            digest.update(f"{token}\t{weight:.6g}\n".encode("utf-8", "surrogatepass"))
+        if self.prompt:
+            digest.update(f"prompt\t{self.prompt}\n".encode("utf-8", "surrogatepass"))
+        for text in _PROBE:
+            digest.update(json.dumps(self.tokenizer.encode(text, add_special_tokens=False).tokens).encode())
+        return digest.hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {len(self._tokens)} tokens)"
+
+
+def _static_weights(module: Path, folder: Path, tokenizer: Tokenizer) -> dict[str, float]:
+    """The table of a saved SparseStaticEmbedding: a JSON file that its config names, or a weight for every id."""
+    config = read_json_object(module / "config.json") if (module / "config.json").exists() else {}
+    if isinstance(named := config.get("path"), str) and named.endswith(".json"):
+        # sentence-transformers saves the path as it was on the machine that built the model: only its name can be kept.
+        for candidate in (module / Path(named).name, folder / Path(named).name, folder / "idf.json"):
+            if candidate.exists():
+                return load_idf(candidate)
+        raise ModelError(f"{module / 'config.json'}: the table {named!r} is not in the model directory")
+    file = module / "model.safetensors"
+    if not file.exists():
+        raise ModelError(f"{module}: no model.safetensors", "the directory is incomplete; pickled weights are not read")
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy") as tensors:
+            weights = tensors.get_tensor("weight").tolist()
+    except SafetensorError as error:
+        raise ModelError(f"{file}: expected a tensor 'weight' ({error})") from None
+    vocabulary = vocabulary_of(tokenizer)
+    if len(weights) < len(vocabulary):
+        raise ModelError(f"{file}: {len(weights)} weights for a vocabulary of {len(vocabulary)} tokens")
+    return check_idf(dict(zip(vocabulary, weights, strict=False)), source=str(file))
+
+
+def _max_length(folder: Path) -> int | None:
+    """The tokens that sentence-transformers reads of a query: the tokenizer's `model_max_length`."""
+    file = folder / "tokenizer_config.json"
+    if not file.exists():
+        return MAX_LENGTH
+    length = read_json_object(file).get("model_max_length", MAX_LENGTH)
+    # transformers writes 10³⁰ for "no limit".
+    return int(length) if isinstance(length, (int, float)) and math.isfinite(length) and 0 < length < 10**9 else None

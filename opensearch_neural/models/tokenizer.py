@@ -1,0 +1,103 @@
+"""A fast tokenizer: read as transformers reads it, and what its vocabulary and its splitting are like.
+
+Needs `tokenizers` alone; nothing here imports torch or transformers.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from opensearch_neural.errors import ModelError
+from opensearch_neural.files import read_json_object
+from opensearch_neural.models import directory
+
+
+def encodable(text: str) -> str:
+    """`text` with half surrogate pairs, which JSON can carry and UTF-8 cannot, replaced: tokenizers refuse them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return text
+
+
+def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
+    """A fast tokenizer from a `tokenizer.json`, a folder that holds one, or a hub id; no truncation, no padding.
+
+    What the tokenizer_config.json beside it says of lower case, accents and Chinese characters counts, as in transformers.
+    """
+    path = Path(name_or_path)
+    if not path.is_file():
+        path = directory.locate(name_or_path, files=("tokenizer.json", "tokenizer_config.json")) / "tokenizer.json"
+    if not path.exists():
+        raise ModelError(
+            f"{path.parent}: no tokenizer.json",
+            "save the fast tokenizer: AutoTokenizer.from_pretrained(…).save_pretrained(…)",
+        )
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # `tokenizers` raises plain Exception
+        raise ModelError(f"{path}: not a tokenizer ({error})") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    _normalize_as_configured(tokenizer, path.with_name("tokenizer_config.json"))
+    return tokenizer
+
+
+def _normalize_as_configured(tokenizer: Tokenizer, file: Path) -> None:
+    """transformers' tokenizers of BERT's family obey their configuration where tokenizer.json says otherwise."""
+    normalizer = tokenizer.normalizer
+    if not isinstance(normalizer, normalizers.BertNormalizer) or not file.exists():
+        return
+    config = read_json_object(file)
+    if config.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+        return
+    named = {
+        "lowercase": "do_lower_case",
+        "strip_accents": "strip_accents",
+        "handle_chinese_chars": "tokenize_chinese_chars",
+    }
+    configured = {name: config[key] for name, key in named.items() if key in config}
+    if any(getattr(normalizer, name) != value for name, value in configured.items()):
+        current = {name: getattr(normalizer, name) for name in ("clean_text", *named)}
+        tokenizer.normalizer = normalizers.BertNormalizer(**{**current, **configured})
+
+
+def unlimited(tokenizer: Tokenizer) -> Tokenizer:
+    """A copy that neither truncates nor pads. Copying takes long: one copy for many texts."""
+    whole = copy.deepcopy(tokenizer)
+    whole.no_truncation()
+    whole.no_padding()
+    return whole
+
+
+def word_by_word(tokenizer: Tokenizer) -> bool:
+    """Whether a text's tokens are those of its words, cut at spaces, whatever stands beside them.
+
+    So it is with BERT's word pieces; SentencePiece, for one, marks the beginning of a word by the space before it.
+    """
+    return (
+        isinstance(tokenizer.model, models.WordPiece)
+        and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
+        and isinstance(tokenizer.normalizer, normalizers.BertNormalizer | None)
+        and not any(" " in token.content for token in tokenizer.get_added_tokens_decoder().values())
+    )
+
+
+def special_tokens(tokenizer: Tokenizer) -> set[str]:
+    """The tokens that stand for no text: classifier, separator, padding, mask and the unknown token."""
+    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    return special | {unknown} if isinstance(unknown, str) else special
+
+
+def vocabulary_of(tokenizer: Tokenizer) -> list[str]:
+    """All tokens by id; an id that no token has is named "[id N]"."""
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    vocabulary = [f"[id {i}]" for i in range(max(ids.values(), default=-1) + 1)]
+    for token, id_ in ids.items():
+        vocabulary[id_] = token
+    return vocabulary

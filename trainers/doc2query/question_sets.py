@@ -1,0 +1,58 @@
+"""A set whose questions are made where it has none: of titles, of first sentences, or by a query generator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.models.directory import hash_files, locate
+from trainers.common.config import fingerprint
+from trainers.data.examples import TrainingData
+from trainers.data.loading import load_training, read_documents
+from trainers.data.sets import SetSettings
+from trainers.data.texts import TextStore
+from trainers.data.unlabelled_questions import QUESTIONS, unlabelled
+from trainers.doc2query.settings import GenerationSettings
+
+
+@dataclass(slots=True)
+class QuestionSet(SetSettings):
+    """A data set, or a corpus without judgements, for which `questions` are made."""
+
+    questions: str | None = None
+    """ "title", "first-sentence" or a query generator (directory or hub id) makes questions; null uses the data's own"""
+
+    def load(self, folder: Path | None = None) -> TrainingData:
+        if self.questions is None:
+            # super() knows no class that dataclass(slots=True) has made anew.
+            return SetSettings.load(self)
+        if self.questions in QUESTIONS:
+            return unlabelled(self.path, self.questions, name=self.title, limit=self.limit)
+        return _generated(self.path, self.questions, name=self.title, limit=self.limit, folder=folder)
+
+
+def _generated(corpus: Path, questions: str, *, name: str, limit: int | None, folder: Path | None) -> TrainingData:
+    """The queries of a sequence-to-sequence model, kept in `folder` under a name that tells generator and documents."""
+    from trainers.common.processes import main_process_first
+    from trainers.doc2query.generate import generate_queries
+
+    if folder is None:
+        raise ValueError("generated queries need a folder")
+    try:
+        generator = locate(questions)
+    except ModelError as error:
+        raise InputError(
+            f"questions: {questions!r} is neither title nor first-sentence, and no query generator: {error.message}",
+            "title, first-sentence, or a model directory of osn train doc2query",
+        ) from None
+    documents = TextStore((document.id, document.contents) for document in read_documents(corpus, limit=limit))
+    if not len(documents):
+        raise InputError(f"{corpus} holds no document with text")
+    sampling = GenerationSettings(questions).sampling()
+    made_by = fingerprint(hash_files(generator), sampling, documents.hash)
+    file = folder / f"{name}.{made_by}.queries.jsonl"
+    with main_process_first():
+        folder.mkdir(parents=True, exist_ok=True)
+        generate_queries(questions, documents, output=file, sampling=sampling)
+    return load_training(file, corpus=corpus, format="generated", name=name)
