@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from opensearch_neural.errors import ModelError
-from opensearch_neural.index.query_side import encoder_of, read_encoder, read_encoder_async
-from opensearch_neural.index.record import IndexMeta, SparseMeta, existing_record, existing_record_async
 from opensearch_neural.models.table_encoder import TableEncoder
 
 if TYPE_CHECKING:
     from opensearchpy import AsyncOpenSearch, OpenSearch
+
+    from opensearch_neural.index.record import IndexMeta, SparseMeta
 
 
 class QueryEncoder(TableEncoder):
@@ -24,12 +24,18 @@ class QueryEncoder(TableEncoder):
         Raises ClusterError if there is no such index, ModelError if it holds no sparse vectors or if neither the cluster
         nor this machine has its model.
         """
+        from opensearch_neural.index.query_side import encoder_of, read_encoder
+        from opensearch_neural.index.record import existing_record
+
         wrote = _sparse_of(existing_record(client, index), index)
         return encoder_of(cls, wrote, read_encoder(client, wrote.query_hash), index)
 
     @classmethod
     async def of_index_async(cls, client: AsyncOpenSearch, index: str) -> QueryEncoder:
         """As `of_index`, for the client that `connect_async` gives."""
+        from opensearch_neural.index.query_side import encoder_of, read_encoder_async
+        from opensearch_neural.index.record import existing_record_async
+
         wrote = _sparse_of(await existing_record_async(client, index), index)
         return encoder_of(cls, wrote, await read_encoder_async(client, wrote.query_hash), index)
 

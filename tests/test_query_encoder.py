@@ -95,7 +95,7 @@ def test_remembered_words_are_the_tokens_of_the_whole_text(tokenizer: Tokenizer,
 
 
 def test_words_are_remembered_in_bounded_number(encoder: QueryEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opensearch_neural.query_encoder.WORDS_KEPT", 10)
+    monkeypatch.setattr("opensearch_neural.models.table_encoder.WORDS_KEPT", 10)
     for number in range(100):
         encoder.encode(f"the{number} {'x' * 100}")
     assert len(encoder._ids_of_word) <= 10

@@ -1,580 +1,97 @@
 """The linter against a real node: what it calls rejected is rejected, what it says bends gives other results than its
-remedy, and bodies that pass are taken."""
+remedy, and bodies that pass are taken. The cases of each family of rules stand in the file of its name."""
 
 from __future__ import annotations
 
-import base64
 import copy
 import json
 import os
 import random
-import uuid
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from lint_cases import (
+    ALL,
+    META,
+    NORMALIZED,
+    TOKENS,
+    VECTOR,
+    Case,
+    LintNode,
+    Q,
+    hybrid,
+    knn,
+    many,
+    named,
+    outcomes,
+    ranked,
+    refusal,
+    rescore,
+    sparse,
+    table,
+    two_phase,
+)
 
-from opensearch_neural import forward_index, queries
+from opensearch_neural import queries
 from opensearch_neural.cluster.capabilities import Capabilities, quick_capabilities
 from opensearch_neural.index.mapping import index_body, rank_features
-from opensearch_neural.index.record import DenseMeta, IndexMeta, QuantizedMeta, SparseMeta
+from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.lint import lint
 from opensearch_neural.lint.findings import RULES
 from opensearch_neural.lint.index_description import IndexDescription
-from opensearch_neural.multi_vector import several_vectors, stored
 from opensearch_neural.queries import Body, Rare
 
-META = IndexMeta(
-    sparse=SparseMeta("m", "h", "q"),
-    dense=DenseMeta("m", "h", 3, "float", True),
-    quantized=QuantizedMeta("m", "h", 2),
-    forward_index=True,
+from . import (
+    test_boolean,
+    test_fusion,
+    test_hybrid,
+    test_limits,
+    test_neighbours,
+    test_nested_documents,
+    test_quantized,
+    test_request,
+    test_rescoring,
+    test_sparse,
+    test_text,
+    test_two_phase,
+    test_weights,
 )
-DOCUMENTS = 120
-TOKENS = [f"t{number}" for number in range(12)] + ["u.s", "."]
-Q = {"t1": 2.0, "t2": 1.0, "t3": 0.5}
-VECTOR = [1.0, 2.0, 3.0]
 
-
-def sparse(tokens: dict[str, Any] = Q) -> dict[str, Any]:
-    return {"neural_sparse": {"sparse": {"query_tokens": tokens}}}
-
-
-def feature(name: str, **how: Any) -> dict[str, Any]:
-    return {"rank_feature": {"field": name, "linear": {}, **how}}
-
-
-def should(*held: dict[str, Any], **beside: Any) -> dict[str, Any]:
-    return {"bool": {"should": list(held), **beside}}
-
-
-def many(letter: str, count: int) -> dict[str, float]:
-    return {f"{letter}{number}": 1.0 for number in range(count)}
-
-
-def rescore(window: Any = 20, tokens: dict[str, float] | None = None, **weights: float) -> dict[str, Any]:
-    how = {"query_weight": 0.0, "rescore_query_weight": 1.0, **weights}
-    return {"window_size": window, "query": {"rescore_query": sparse(tokens or {"t5": 3.0}), **how}}
-
-
-def two_phase(**parameters: Any) -> dict[str, Any]:
-    processor = {"neural_sparse_two_phase_processor": {"two_phase_parameter": parameters}}
-    return {"search_pipeline": {"request_processors": [processor]}}
-
-
-def hybrid(*parts: dict[str, Any], **options: Any) -> dict[str, Any]:
-    held = list(parts) or [sparse(), {"match": {"text": "rainbow"}}]
-    return {"hybrid": {"queries": held, **options}}
-
-
-def fused(kind: str = "normalization-processor", **config: Any) -> dict[str, Any]:
-    return {"search_pipeline": {"phase_results_processors": [{kind: config}]}}
-
-
-def weighted(*weights: Any, **combination: Any) -> dict[str, Any]:
-    parameters = {"parameters": {"weights": list(weights)}}
-    return fused(combination={"technique": "arithmetic_mean", **parameters, **combination})
-
-
-def ranked(**combination: Any) -> dict[str, Any]:
-    return fused("score-ranker-processor", combination={"technique": "rrf", **combination})
-
-
-def knn(vector: Any = VECTOR, field: str = "dense", **options: Any) -> dict[str, Any]:
-    return {"knn": {field: {"vector": vector, **(options or {"k": 10})}}}
-
-
-def nearest(path: str = "several", vector: Any = VECTOR, **options: Any) -> dict[str, Any]:
-    """As `multi_vector.nearest` asks for several vectors a document."""
-    return {"nested": {"path": path, "query": knn(vector, "several.vector", k=10, **options), "score_mode": "max"}}
-
-
-def table(parts: int) -> np.ndarray:
-    return np.sin(parts * np.arange(parts * 256.0)).reshape(parts, 256)
-
-
-def quantized(parts: int = 2, **changed: Any) -> dict[str, Any]:
-    body = queries.quantized(table(parts))
-    body["query"]["script_score"]["script"]["params"].update(changed)
-    return body
-
-
-def by_rows(**changed: Any) -> dict[str, Any]:
-    """A sum whose second phase reads the forward index."""
-    body = queries.bm25_sparse("rainbow", Q, window=200, forward=True, size=200)
-    body["rescore"]["query"]["rescore_query"]["script_score"]["script"]["params"].update(changed)
-    return body
-
-
-@dataclass(frozen=True)
-class Case:
-    """A body that a rule finds fault with; where it bends, also the body that asks for what was meant."""
-
-    rule: str
-    body: dict[str, Any]
-    mended: dict[str, Any] | None = None
-
-
-NEAR = {"range": {"n": {"gt": 100}}}
-WIDE = {"range": {"n": {"gte": 0}}}
-ALL = {"match_all": {}}
-RAINBOW = {"match": {"text": "rainbow"}}
-NORMALIZED = fused()
-
-REJECTED = [
+FAMILIES = (
+    test_boolean,
+    test_fusion,
+    test_hybrid,
+    test_limits,
+    test_nested_documents,
+    test_neighbours,
+    test_quantized,
+    test_request,
+    test_rescoring,
+    test_sparse,
+    test_text,
+    test_two_phase,
+    test_weights,
+)
+MALFORMED = [
     Case("malformed", {"query": {}}),
     Case("malformed", {"query": {"match_all": {}, "match_none": {}}}),
-    Case("malformed", {"query": {"rank_feature": {"linear": {}}}}),
-    Case("page", {"query": ALL, "size": -1}),
-    Case("page", {"query": ALL, "from": -1}),
-    Case("page", {"query": ALL, "from": 9_991}),
-    Case("page", {"query": ALL, "size": 10_001}),
-    Case("page", {"query": ALL, "search_after": [5]}),
-    Case("page", {"query": ALL, "sort": ["_score"], "search_after": [5]}),
-    Case("page", {"query": ALL, "sort": [{"n": "asc"}], "search_after": [5], "from": 5}),
-    Case("too-many-clauses", {"query": sparse(many("a", 1025))}),
-    Case("too-many-clauses", {"query": should(*(feature(f"sparse.a{number}") for number in range(1025)))}),
-    Case("too-many-clauses", {"query": {"bool": {"should": [feature("sparse.a")] * 1025}}}),
-    Case("too-many-clauses", {"query": should(sparse(many("a", 600)), sparse(many("b", 600)))}),
-    Case("too-many-clauses", {"query": hybrid(sparse(many("a", 600)), sparse(many("b", 600))), **NORMALIZED}),
-    Case("too-many-clauses", queries.bm25(" ".join(f"w{number}" for number in range(1025)))),
-    Case("too-many-clauses", {"query": ALL, "rescore": rescore(tokens=many("a", 1025))}),
-    Case("too-many-clauses", {"query": ALL, "post_filter": should(*[{"term": {"url": "x"}}] * 1025)}),
-    Case("too-many-clauses", queries.bm25("x", highlight=" ".join(f"w{number}" for number in range(1025)))),
-    Case("too-many-terms", {"query": {"terms": {"url": [str(number) for number in range(65_537)]}}}),
-    Case("boost", {"query": feature("sparse.t1", boost=-1)}),
-    Case("boost", {"query": feature("sparse.t1", boost="NaN")}),
-    Case("boost", {"query": feature("sparse.t1", boost=float("nan"))}),
-    Case("boost", {"query": feature("sparse.t1", boost=1e39)}),
-    Case("boost", {"query": feature("sparse.t1", boost=None)}),
-    Case("boost", {"query": feature("sparse.t1", boost=True)}),
-    Case("boost", {"query": should(sparse(), boost=-2)}),
-    Case("boost", {"query": {"match": {"text": {"query": "x", "boost": -2}}}}),
-    Case("boost", {"query": knn(k=10, boost=-1)}),
-    *(
-        Case("weight", {"query": sparse({"t1": weight, "t2": 1.0})})
-        for weight in (0, 0.0, -1, 65, 64.00001, 1e-50, 1e30, "NaN", float("nan"), float("inf"), None, True, "x", [1])
-    ),
-    Case("field", {"query": {"neural_sparse": {"text": {"query_tokens": Q}}}}),
-    Case("field", {"query": {"neural_sparse": {"nowhere": {"query_tokens": Q}}}}),
-    Case("field", {"query": knn(field="text")}),
-    Case("field", {"query": knn(field="nowhere")}),
-    Case("field", {"query": knn(field="several")}),
-    Case("field", {"query": nearest("dense")}),
-    Case("field", {"query": nearest("nowhere")}),
-    Case("field", {"query": {"nested": {"path": "plain", "query": ALL, "ignore_unmapped": True}}}),
-    Case("malformed", {"query": {"nested": {"query": nearest()}}}),
-    Case("field", {"query": {"nested": {"path": "several", "query": knn(field="several.other")}}}),
-    *(
-        Case("rescore-with-sort", {"query": sparse(), "rescore": rescore(), "sort": sort})
-        for sort in (["n"], "n", {"n": "asc"}, [{"_score": "asc"}], ["_score", "n"], ["_doc"])
-    ),
-    Case("rescore-with-sort", {"query": sparse(), "sort": ["n"], **two_phase(prune_ratio=0.9)}),
-    Case(
-        "rescore-with-sort",
-        {"query": sparse(), "rescore": rescore(), "sort": [{"_score": "desc"}, {"n": "asc"}], "search_after": [5, 1]},
-    ),
-    Case("rescore-with-collapse", {"query": sparse(), "rescore": rescore(), "collapse": {"field": "url"}}),
-    Case("rescore-with-collapse", {"query": sparse(), "collapse": {"field": "url"}, **two_phase()}),
-    Case("rescore-window", {"query": sparse(), "rescore": rescore(10_001)}),
-    Case("rescore-window", {"query": sparse(), "rescore": rescore(-1)}),
-    Case("quantized-table", quantized(parts=1)),
-    Case("quantized-table", quantized(table=None)),
-    Case("quantized-table", quantized(table=[0.5] * 512)),
-    Case("quantized-table", quantized(scale=None)),
-    Case("field", quantized(field="text")),
-    Case("field", quantized(field="codes")),
-    Case("rescore-window", {"query": sparse(), "rescore": [rescore(20), rescore(10_001)]}),
-    *(
-        Case("two-phase-parameter", {"query": sparse(), **two_phase(**parameters)})
-        for parameters in (
-            {"prune_ratio": 1},
-            {"prune_ratio": -0.1},
-            {"prune_type": "top_k", "prune_ratio": 2.5},
-            {"prune_type": "top_k", "prune_ratio": 0},
-            {"prune_type": "alpha_mass", "prune_ratio": 1.0},
-            {"prune_type": "abs_value", "prune_ratio": -1},
-            {"prune_type": "rare"},
-            {"expansion_rate": 0.5},
-            {"max_window_size": 49},
-        )
-    ),
-    Case("two-phase-window", {"query": sparse(), "size": 2001, **two_phase()}),
-    Case("two-phase-window", {"query": sparse(), "size": 30, **two_phase(max_window_size=100)}),
-    Case(
-        "two-phase-window",
-        {"query": sparse(), "size": 4000, **two_phase(expansion_rate=2.6, max_window_size=20_000)},
-    ),
-    Case("hybrid-nested", {"query": {"bool": {"must": [hybrid()], "filter": [WIDE]}}, **NORMALIZED}),
-    Case("hybrid-nested", {"query": should(hybrid(), ALL), **NORMALIZED}),
-    Case("hybrid-nested", {"query": {"bool": {"must_not": [hybrid()]}}, **NORMALIZED}),
-    Case("hybrid-nested", {"query": {"dis_max": {"queries": [hybrid(), ALL]}}, **NORMALIZED}),
-    Case("hybrid-queries", {"query": hybrid(*[sparse()] * 6), **NORMALIZED}),
-    Case("hybrid-queries", {"query": {"hybrid": {"queries": []}}, **NORMALIZED}),
-    Case("hybrid-option", {"query": hybrid(boost=2.0), **NORMALIZED}),
-    Case("hybrid-option", {"query": hybrid(filter=WIDE), **NORMALIZED}),
-    Case("hybrid-pagination", {"query": hybrid(), "from": 5, **NORMALIZED}),
-    *(Case("hybrid-pagination", {"query": hybrid(pagination_depth=depth), **NORMALIZED}) for depth in (0, -1, 10_001)),
-    Case("hybrid-with", {"query": hybrid(), "sort": ["_score", "n"], **NORMALIZED}),
-    Case("hybrid-with", {"query": hybrid(), "profile": True, **NORMALIZED}),
-    Case("fusion-technique", {"query": hybrid(), **fused(normalization={"technique": "z_score"})}),
-    Case("fusion-technique", {"query": hybrid(), **fused(normalization={"technique": "max"})}),
-    *(
-        Case("fusion-weights", {"query": hybrid(), **weighted(*weights)})
-        for weights in (
-            [0.5],
-            [0.3, 0.3, 0.4],
-            [0.5, 0.4],
-            [0.5, 0.5101],
-            [0.5, 0.489],
-            [1.5, -0.5],
-            [1, 0],
-            [1.0, 0],
-            ["a", 1.0],
-            [],
-        )
-    ),
-    Case("fusion-weights", {"query": hybrid(), **ranked(parameters={"weights": [0.5, 0.5]})}),
-    *(
-        Case("rank-constant", {"query": hybrid(), **ranked(parameters={"rank_constant": constant})})
-        for constant in (0, 10_001, 1.5, "x")
-    ),
-    *(Case("knn-k", {"query": knn(k=k)}) for k in (0, -1, 10_001, None, "x")),
-    Case("knn-k", {"query": knn(k=5, min_score=0.5)}),
-    Case("knn-k", {"query": {"knn": {"dense": {"vector": VECTOR}}}}),
-    *(
-        Case("knn-vector", {"query": knn(vector)})
-        for vector in ([1.0, 2.0], [1.0, 2, 3, 4], [0, 0, 0], [], [1, 2, None], "abc", [1e39, 1, 1], [True, 1, 1])
-    ),
-    Case("knn-vector", {"query": nearest(vector=[1, 2, 3, 4])}),
-    Case("knn-vector", {"query": knn([1, 2, 128], field="bytes")}),
-    Case("knn-vector", {"query": knn([1, 2, 1.5], field="bytes")}),
-    *(
-        Case("knn-vector", queries.dense_rescore(queries.bm25("rainbow"), vector, field=field))
-        for field, vector in (("dense", [1.0, 2.0]), ("dense", [0.0, 0.0, 0.0]), ("bytes", [1, 2, 1.5]), ("dense", []))
-    ),
-    Case("field", queries.dense_rescore(queries.bm25("rainbow"), VECTOR, field="n")),
-    Case("knn-filter", {"query": knn(k=10, filter=[WIDE])}),
 ]
-
-BENDS = [
-    Case("weight", {"query": feature("sparse.t1", boost=0)}, {"query": {"match_none": {}}}),
-    Case("weight", {"query": feature("sparse.t1", boost=1e-50)}, {"query": {"match_none": {}}}),
-    Case("boost", {"query": {"match": {"text": {"query": "rainbow", "boost": 0}}}}, {"query": RAINBOW}),
-    Case("empty-query", {"query": sparse({})}, {"query": sparse()}),
-    Case("empty-query", {"query": {"bool": {"should": []}}}, {"query": {"match_none": {}}}),
-    Case(
-        "field",
-        queries.dense_rescore(queries.bm25("rainbow"), VECTOR, field="nowhere"),
-        queries.dense_rescore(queries.bm25("rainbow"), VECTOR),
-    ),
-    Case("empty-query", queries.bm25("is it the"), queries.bm25("is it the rainbow")),
-    Case("empty-query", queries.bm25("?!"), queries.bm25("rainbow")),
-    Case("field", {"query": feature("text.t1")}, {"query": feature("sparse.t1")}),
-    Case("field", {"query": feature("nowhere.t1")}, {"query": feature("sparse.t1")}),
-    Case("dot-token", {"query": feature("sparse.u.s")}, {"query": sparse({"u.s": 1.0})}),
-    Case("dot-token", {"query": feature("sparse..")}, queries.neural_sparse({".": 1.0}, plugin=False)),
-    Case("not-linear", {"query": {"rank_feature": {"field": "sparse.t1"}}}, {"query": feature("sparse.t1")}),
-    Case(
-        "optional-tokens",
-        {"query": should(sparse(), filter=[WIDE]), "size": 200},
-        {"query": should(sparse(), filter=[WIDE], minimum_should_match=1), "size": 200},
-    ),
-    Case(
-        "optional-tokens",
-        {"query": should(feature("sparse.t1"), filter=WIDE), "size": 200},
-        {"query": {"bool": {"must": [feature("sparse.t1")], "filter": WIDE}}, "size": 200},
-    ),
-    Case(
-        "rescore-of-hybrid",
-        {"query": hybrid(), "rescore": rescore(), **NORMALIZED},
-        {"query": hybrid(), **NORMALIZED},
-    ),
-    Case("rescore-window", {"query": sparse(), "rescore": rescore(3)}, {"query": sparse(), "rescore": rescore(200)}),
-    Case("rescore-window", {"query": sparse(), "rescore": rescore(0)}, {"query": sparse(), "rescore": rescore(200)}),
-    Case(
-        "rescore-window",
-        {"query": sparse(), "size": 20, "rescore": {"query": rescore()["query"]}},
-        {"query": sparse(), "size": 20, "rescore": rescore(20)},
-    ),
-    Case("quantized-table", quantized(parts=3), quantized()),
-    Case("forward-index", by_rows(hashes=[3, 2, 1]), by_rows()),
-    Case("forward-index", by_rows(hashes=[1, 2, 3]), by_rows()),
-    Case(
-        "rescore-order",
-        {"query": sparse(), "rescore": [rescore(20), rescore(60, query_weight=1.0)], "size": 20},
-        {"query": sparse(), "rescore": [rescore(60), rescore(60, query_weight=1.0)], "size": 20},
-    ),
-    Case(
-        "rescore-min-score",
-        {"query": sparse(), "rescore": rescore(200), "min_score": 4, "size": 200},
-        {"query": sparse(), "rescore": rescore(200), "size": 200},
-    ),
-    Case(
-        "rescore-weight",
-        {"query": sparse(), "rescore": rescore(rescore_query_weight=-1.0)},
-        {"query": sparse(), "rescore": rescore()},
-    ),
-    Case(
-        "two-phase-window",
-        {"query": sparse(), "from": 30, **two_phase(prune_ratio=0.9, expansion_rate=1.0)},
-        {"query": sparse(), "from": 30, **two_phase(prune_ratio=0.9, expansion_rate=5.0)},
-    ),
-    Case(
-        "two-phase-empty",
-        {"query": sparse(), **two_phase(prune_type="alpha_mass", prune_ratio=0.5)},
-        {"query": sparse(), **two_phase(prune_type="max_ratio", prune_ratio=0.5)},
-    ),
-    Case(
-        "two-phase-empty",
-        {"query": sparse(), **two_phase(prune_type="abs_value", prune_ratio=2.1)},
-        {"query": sparse(), **two_phase(prune_type="abs_value", prune_ratio=2.0)},
-    ),
-    Case(
-        "two-phase-with-rescore",
-        {"query": sparse(), "rescore": rescore(200, Q), "size": 100, **two_phase(prune_ratio=0.9)},
-        {"query": sparse(), "rescore": rescore(200, Q), "size": 100},
-    ),
-    *(
-        # Split, a query leaves out the documents that hold its light tokens only.
-        Case(
-            "two-phase-not-split",
-            {"query": query, "size": 200, **two_phase(prune_ratio=0.9)},
-            {"query": sparse(), "size": 200, **two_phase(prune_ratio=0.9)},
-        )
-        for query in (
-            {"bool": {"must": [sparse()]}},
-            {"bool": {"filter": [sparse()]}},
-            {"constant_score": {"filter": sparse()}},
-            {"dis_max": {"queries": [sparse()]}},
-            should(*(feature(f"sparse.{token}", boost=weight) for token, weight in Q.items())),
-        )
-    ),
-    *(
-        Case("hybrid-nested", {"query": query, **NORMALIZED}, {"query": hybrid(), **NORMALIZED})
-        for query in (
-            {"constant_score": {"filter": hybrid()}},
-            {"function_score": {"query": hybrid()}},
-            {"boosting": {"positive": hybrid(), "negative": {"match_none": {}}, "negative_boost": 0.5}},
-            {"bool": {"filter": [hybrid()]}},
-        )
-    ),
-    Case(
-        "hybrid-nested",
-        {"query": hybrid(hybrid(sparse({"t1": 2.0}), sparse({"t2": 1.0})), RAINBOW), **NORMALIZED},
-        {"query": hybrid(sparse({"t1": 2.0}), sparse({"t2": 1.0}), RAINBOW), **NORMALIZED},
-    ),
-    Case(
-        "hybrid-nested",
-        {"query": ALL, "rescore": {"window_size": 200, "query": {"rescore_query": hybrid()}}},
-        {"query": hybrid(), **NORMALIZED},
-    ),
-    Case("hybrid-without-pipeline", {"query": hybrid()}, {"query": hybrid(), **NORMALIZED}),
-    Case(
-        "hybrid-pagination",
-        {"query": hybrid(pagination_depth=10), "size": 50, **NORMALIZED},
-        {"query": hybrid(pagination_depth=50), "size": 50, **NORMALIZED},
-    ),
-    Case(
-        "hybrid-with",
-        {"query": hybrid(pagination_depth=100), "size": 100, "collapse": {"field": "url"}, **NORMALIZED},
-        {"query": sparse(), "size": 100, "collapse": {"field": "url"}},
-    ),
-    Case(
-        "hybrid-with",
-        {"query": hybrid(), "min_score": 0.9, **NORMALIZED},
-        {"query": hybrid(), "size": 1, **NORMALIZED},
-    ),
-    Case("fusion-without-hybrid", {"query": sparse(), **NORMALIZED}, {"query": hybrid(sparse()), **NORMALIZED}),
-    Case("fusion-without-hybrid", {"query": sparse(), **ranked()}, {"query": hybrid(sparse()), **ranked()}),
-    Case(
-        "fusion-technique",
-        {"query": hybrid(), **fused(combination={"technique": "rrf"})},
-        {"query": hybrid(), **ranked()},
-    ),
-    Case(
-        "fusion-weights",
-        {"query": hybrid(), **fused(combination={"technique": "arithmetic_mean", "weights": [0.9, 0.1]})},
-        {"query": hybrid(), **weighted(0.9, 0.1)},
-    ),
-    Case(
-        "rank-constant",
-        {"query": hybrid(), **ranked(rank_constant=1)},
-        {"query": hybrid(), **ranked(parameters={"rank_constant": 1})},
-    ),
-    Case("knn-k", {"query": knn(k=3)}, {"query": knn(k=10)}),
-    Case("knn-k", {"query": knn(k=10), "from": 10}, {"query": knn(k=20), "from": 10}),
-    Case("knn-k", {"query": knn(k=3.9), "size": 3}, {"query": knn(k=4), "size": 4}),
-    Case(
-        "knn-filter",
-        {"query": {"bool": {"must": [knn(k=10)], "filter": [NEAR]}}},
-        {"query": knn(k=10, filter=NEAR)},
-    ),
-    Case("knn-filter", {"query": knn(k=10), "post_filter": NEAR}, {"query": knn(k=10, filter=NEAR)}),
-    Case("knn-filter", {"query": nearest(), "post_filter": NEAR}, {"query": nearest(filter=NEAR)}),
-    Case(
-        "knn-filter",
-        {"query": {"bool": {"must": [nearest()], "filter": [NEAR]}}},
-        {"query": nearest(filter=NEAR)},
-    ),
-    Case("nested-field", {"query": knn(field="several.vector")}, {"query": nearest()}),
-    Case("nested-field", {"query": {"nested": {"path": "several", "query": knn()}}}, {"query": knn()}),
-    Case("nested-field", {"query": {"nested": {"path": "several", "query": RAINBOW}}}, {"query": RAINBOW}),
-    Case(
-        "nested-field",
-        {"query": {"exists": {"field": "several.vector"}}},
-        {"query": {"nested": {"path": "several", "query": {"exists": {"field": "several.vector"}}}}},
-    ),
-]
+REJECTED = MALFORMED + [case for family in FAMILIES for case in getattr(family, "REJECTED", [])]
+BENDS = [case for family in FAMILIES for case in getattr(family, "BENDS", [])]
 
 # No node that can be had here has sparse_vector fields; `plugin` has its own test, on a node without plugins, and
 # `pruned-postings` another index (tests/engines/test_pruned_postings.py).
 NOT_SHOWN = {"seismic-token", "seismic-collision", "plugin", "pruned-postings"}
 
 
-@contextmanager
-def written(client, *, several: bool = False) -> Iterator[str]:
-    name = f"osn-test-lint-{uuid.uuid4().hex[:12]}"
-    body = index_body(META, replicas=0)
-    method = {"name": "hnsw", "engine": "lucene", "space_type": "l2"}
-    properties = body["mappings"]["properties"]
-    properties["bytes"] = {"type": "knn_vector", "dimension": 3, "data_type": "byte", "method": method}
-    if several:
-        properties["several"] = several_vectors(properties["dense"])
-    properties["plain"] = {"properties": {"n": {"type": "integer"}}}
-    client.indices.create(index=name, body=body)
-    random_ = random.Random(3)
-    lines: list[dict[str, Any]] = []
-    for number in range(DOCUMENTS):
-        row = {token: round(random_.uniform(0.1, 3), 3) for token in TOKENS if random_.random() < 0.4} or {"t0": 1.0}
-        source = {"text": f"rainbow {number}", "n": number, "url": f"u{number % 7}", "sparse": rank_features(row)}
-        vectors: dict[str, Any] = {"dense": [1, number, 1], "bytes": [1, number, 1]}
-        if several:
-            vectors["several"] = stored([[1, number, 1], [number, 1, 1]])
-        hashes = forward_index.hashes_of(row)
-        packed = forward_index.packed(hashes, np.array(list(row.values()), np.float32))
-        vectors[forward_index.FIELD] = base64.b64encode(packed).decode()
-        codes = {"pq": base64.b64encode(bytes([number, 255 - number])).decode()}
-        lines += [{"index": {"_id": f"d{number:03}"}}, source | vectors | codes]
-    answer = client.bulk(index=name, body=lines, refresh=True)
-    assert not answer["errors"]
-    yield name
-    client.indices.delete(index=name)
-
-
-@pytest.fixture(scope="module")
-def index(client) -> Iterator[str]:
-    with written(client) as name:
-        yield name
-
-
-@pytest.fixture(scope="module")
-def facts(client, index: str) -> IndexDescription:
-    return IndexDescription.of(client, index)
-
-
-@pytest.fixture(scope="module")
-def several(client) -> Iterator[tuple[str, IndexDescription]]:
-    """An index whose field `several` has nested documents: OpenSearch puts queries of such an index into another bool."""
-    with written(client, several=True) as name:
-        yield name, IndexDescription.of(client, name)
-
-
-@pytest.fixture(scope="module")
-def capabilities(client) -> Capabilities:
-    capabilities = quick_capabilities(client)
-    if capabilities.version_number >= (3, 0):
-        pytest.skip("the cases are those of OpenSearch 2.19")
-    return capabilities
-
-
-def refusal(client, index: str, body: Body) -> str:
-    """Why OpenSearch refuses a body; empty where it takes it. NaN and infinity go out as JSON has no word for them."""
-    from opensearchpy.exceptions import TransportError
-
-    try:
-        answer = client.transport.perform_request("POST", f"/{index}/_search", body=json.dumps(body))
-    except TransportError as error:
-        assert error.status_code in (400, 500), error
-        return str(error.info)
-    assert not answer["_shards"].get("failures"), answer["_shards"]
-    return ""
-
-
-def hits(client, index: str, body: Body) -> list[tuple[str, float | None]]:
-    answer = client.search(index=index, body=body)
-    return [(hit["_id"], hit["_score"]) for hit in answer["hits"]["hits"]]
-
-
-def named(case: Case) -> str:
-    return f"{case.rule}: {json.dumps(case.body)[:90]}"
-
-
 @pytest.mark.cluster
-@pytest.mark.parametrize("case", REJECTED, ids=named)
-def test_what_the_linter_calls_rejected_is_rejected(
-    client,
-    index: str,
-    facts: IndexDescription,
-    several: tuple[str, IndexDescription],
-    capabilities: Capabilities,
-    case: Case,
-) -> None:
-    if "several" in str(case.body):
-        index, facts = several
-    findings = lint(case.body, capabilities, META, index=facts)
-    assert (case.rule, "rejected") in {(finding.rule, finding.outcome) for finding in findings}
-    assert refusal(client, index, case.body)
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", BENDS, ids=named)
-def test_what_the_linter_says_bends_gives_other_hits_than_its_remedy(
-    client,
-    index: str,
-    facts: IndexDescription,
-    several: tuple[str, IndexDescription],
-    capabilities: Capabilities,
-    case: Case,
-) -> None:
-    if "several" in str(case.body):
-        index, facts = several
-    findings = lint(case.body, capabilities, META, index=facts)
-    assert (case.rule, "bends") in {(finding.rule, finding.outcome) for finding in findings}
-    assert not [finding for finding in findings if finding.outcome == "rejected"]
-    assert case.mended is not None
-    assert case.rule not in {finding.rule for finding in lint(case.mended, capabilities, META, index=facts)}
-    assert hits(client, index, case.body) != hits(client, index, case.mended)
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", [case for case in REJECTED if case.rule == "hybrid-nested"], ids=named)
-def test_a_hybrid_below_another_query_of_an_index_with_nested_documents(
-    client, several: tuple[str, IndexDescription], capabilities: Capabilities, case: Case
-) -> None:
-    index, facts = several
-    (outcome,) = (
-        finding.outcome
-        for finding in lint(case.body, capabilities, META, index=facts)
-        if finding.rule == "hybrid-nested"
-    )
-    taken = not refusal(client, index, case.body)
-    assert outcome == ("doubtful" if "dis_max" in str(case.body) else "rejected")
-    assert taken == (outcome == "doubtful")
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("path", ["nowhere", "dense"])
-def test_a_nested_query_that_may_have_no_nested_documents_finds_nothing_and_is_fine(
-    client, index: str, facts: IndexDescription, capabilities: Capabilities, path: str
-) -> None:
-    body = {"query": {"nested": {"path": path, "query": knn(field="nowhere.vector"), "ignore_unmapped": True}}}
-    assert not lint(body, capabilities, META, index=facts) and not hits(client, index, body)
+@pytest.mark.parametrize("case", MALFORMED, ids=named)
+def test_what_is_called_rejected_is_rejected(lint_node: LintNode, case: Case) -> None:
+    lint_node.check_rejected(case)
 
 
 def test_every_rule_is_shown_on_the_node() -> None:
@@ -718,32 +235,103 @@ BESIDE: list[Body] = [
 
 
 @pytest.mark.cluster
-def test_a_hybrid_query_for_no_hits_fails_when_the_shard_answers_from_its_cache(
-    client, index: str, facts: IndexDescription, capabilities: Capabilities
-) -> None:
-    body = {"query": hybrid(pagination_depth=100), "size": 0, **NORMALIZED}
-    (finding,) = lint(body, capabilities, META, index=facts)
-    assert (finding.rule, finding.outcome) == ("hybrid-with", "doubtful")
-    assert not refusal(client, index, body)
-    assert "cannot produce final query result" in refusal(client, index, body)
-
-
-@pytest.mark.cluster
 @given(body=bodies(), beside=st.sampled_from(BESIDE))
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-def test_a_body_is_rejected_exactly_where_the_linter_says_so(
-    client, index: str, facts: IndexDescription, capabilities: Capabilities, body: Body, beside: Body
-) -> None:
+def test_a_body_is_rejected_exactly_where_the_linter_says_so(lint_node: LintNode, body: Body, beside: Body) -> None:
     """Both directions at once, for every body that queries.py makes, its arguments and what stands beside good or bad."""
     body = {**body, **copy.deepcopy(beside)}
-    findings = lint(body, capabilities, META, index=facts)
-    why = refusal(client, index, body)
+    findings = lint(body, lint_node.capabilities, META, index=lint_node.facts)
+    why = refusal(lint_node.client, lint_node.index, body)
     outcomes = {finding.outcome for finding in findings}
     event(next((outcome for outcome in ("rejected", "doubtful", "bends") if outcome in outcomes), "passes"))
     if "rejected" in outcomes:
         assert why, findings
     elif "doubtful" not in outcomes:
         assert not why, body
+
+
+# ------------------------------------------------------------------------------------------------------ without a cluster
+
+PARTS = {"hybrid": {"queries": [{"match_all": {}}, {"match_none": {}}]}}
+
+
+def fused_by_rank(**combination: Any) -> dict[str, Any]:
+    processor = {"score-ranker-processor": {"combination": {"technique": "rrf", **combination}}}
+    return {"query": PARTS, "search_pipeline": {"phase_results_processors": [processor]}}
+
+
+@pytest.mark.parametrize(
+    ("body", "rule", "by_release"),
+    [
+        (
+            fused_by_rank(parameters={"weights": [0.5, 0.5]}),
+            "fusion-weights",
+            {"2.19.1": "rejected", "3.0.0": "rejected", "3.1.0": None, "": "doubtful"},
+        ),
+        (
+            fused_by_rank(rank_constant=10),
+            "rank-constant",
+            {"2.19.1": "bends", "3.0.0": None, "3.4.0": None, "": "doubtful"},
+        ),
+        (
+            fused_by_rank(parameters={"rank_constant": 10}),
+            "rank-constant",
+            {"2.19.1": None, "3.1.0": "rejected", "": None},
+        ),
+        (
+            {"query": {"hybrid": {**PARTS["hybrid"], "filter": {"match_all": {}}}}, "search_pipeline": "fused"},
+            "hybrid-option",
+            {"2.19.1": "rejected", "3.0.0": None, "": "doubtful"},
+        ),
+        (
+            {"query": {"hybrid": {**PARTS["hybrid"], "pagination_depth": 50}}, "search_pipeline": "fused"},
+            "hybrid-pagination",
+            {"2.18.0": "rejected", "2.19.0": None, "": "doubtful"},
+        ),
+        (
+            {"query": PARTS, "search_pipeline": "fused", "min_score": 0.5},
+            "hybrid-with",
+            {"2.19.1": "bends", "3.4.0": "bends", "3.5.0": None, "": "doubtful"},
+        ),
+        (
+            {"query": PARTS, "search_pipeline": "fused", "collapse": {"field": "url"}},
+            "hybrid-with",
+            {"2.19.1": "bends", "3.1.0": None, "": "doubtful"},
+        ),
+    ],
+)
+def test_a_rule_follows_the_release(body: dict[str, Any], rule: str, by_release: dict[str, str | None]) -> None:
+    for release, outcome in by_release.items():
+        assert outcomes(body, release).get(rule) == outcome, release
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.sampled_from(["bool", "_score"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(
+        ["query", "bool", "should", "must", "filter", "hybrid", "queries", "knn", "neural_sparse", "rank_feature", "sort",
+         "sparse", "query_tokens", "rescore", "rescore_query", "match", "terms", "boost", "k", "vector", "field", "size",
+         "search_pipeline", "request_processors", "phase_results_processors", "neural_sparse_two_phase_processor",
+         "normalization-processor", "score-ranker-processor", "combination", "parameters", "weights", "highlight",
+         "two_phase_parameter", "window_size", "from", "pagination_depth", "search_after", "linear", "rank_constant"]
+    ), inner, max_size=4),
+    max_leaves=25,
+)  # fmt: skip
+
+
+@given(json_values)
+def test_no_value_makes_the_linter_fail(body: Any) -> None:
+    for known in ({}, {"meta": META}, {"index": IndexDescription(fields={"v": {"type": "sparse_vector"}})}):
+        assert all(finding.rule in RULES and finding.remedy for finding in lint(body, **known))
+
+
+def test_linting_costs_less_than_a_millisecond() -> None:
+    body = queries.high_idf_first({f"t{number}": 1.0 + number for number in range(20)}, filter={"term": {"a": 1}})
+    runs = []
+    for _ in range(50):
+        start = time.perf_counter()
+        lint(body, meta=META)
+        runs.append(time.perf_counter() - start)
+    assert min(runs) < 1e-3
 
 
 # --------------------------------------------------------------------------------------------- a node without plugins

@@ -19,10 +19,10 @@ torch = pytest.importorskip("torch", reason="needs the extra [encode]")
 from ingest.commands.encode import encode  # noqa: E402
 from ingest.corpus import CorpusSource  # noqa: E402
 from ingest.record_digests import record_digest  # noqa: E402
-from ingest.settings import Models  # noqa: E402
+from ingest.settings import Models, RayOptions  # noqa: E402
 from ingest.vectorizers import Encoders  # noqa: E402
 from ingest.vectors.encode_corpus import EncodeJob, run_encode  # noqa: E402
-from ingest.vectors.ray_encode import PackedModels, RayOptions, _connected, _sized, packed, shards_on_ray, unpacked  # noqa: E402
+from ingest.vectors.ray_encode import PackedModels, _connected, _sized, packed, shards_on_ray, unpacked  # noqa: E402
 from ingest.vectors.shards import shard_path  # noqa: E402
 from opensearch_neural.corpus.documents import Document, Rejected  # noqa: E402
 from opensearch_neural.corpus.passages import Passage  # noqa: E402

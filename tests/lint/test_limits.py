@@ -1,0 +1,34 @@
+"""Pages, clauses and terms within what an index and a cluster take, tried on a node."""
+
+from __future__ import annotations
+
+import pytest
+from lint_cases import ALL, NORMALIZED, Case, LintNode, feature, hybrid, many, named, rescore, should, sparse
+
+from opensearch_neural import queries
+
+REJECTED = [
+    Case("page", {"query": ALL, "size": -1}),
+    Case("page", {"query": ALL, "from": -1}),
+    Case("page", {"query": ALL, "from": 9_991}),
+    Case("page", {"query": ALL, "size": 10_001}),
+    Case("page", {"query": ALL, "search_after": [5]}),
+    Case("page", {"query": ALL, "sort": ["_score"], "search_after": [5]}),
+    Case("page", {"query": ALL, "sort": [{"n": "asc"}], "search_after": [5], "from": 5}),
+    Case("too-many-clauses", {"query": sparse(many("a", 1025))}),
+    Case("too-many-clauses", {"query": should(*(feature(f"sparse.a{number}") for number in range(1025)))}),
+    Case("too-many-clauses", {"query": {"bool": {"should": [feature("sparse.a")] * 1025}}}),
+    Case("too-many-clauses", {"query": should(sparse(many("a", 600)), sparse(many("b", 600)))}),
+    Case("too-many-clauses", {"query": hybrid(sparse(many("a", 600)), sparse(many("b", 600))), **NORMALIZED}),
+    Case("too-many-clauses", queries.bm25(" ".join(f"w{number}" for number in range(1025)))),
+    Case("too-many-clauses", {"query": ALL, "rescore": rescore(tokens=many("a", 1025))}),
+    Case("too-many-clauses", {"query": ALL, "post_filter": should(*[{"term": {"url": "x"}}] * 1025)}),
+    Case("too-many-clauses", queries.bm25("x", highlight=" ".join(f"w{number}" for number in range(1025)))),
+    Case("too-many-terms", {"query": {"terms": {"url": [str(number) for number in range(65_537)]}}}),
+]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("case", REJECTED, ids=named)
+def test_what_is_called_rejected_is_rejected(lint_node: LintNode, case: Case) -> None:
+    lint_node.check_rejected(case)

@@ -1,0 +1,64 @@
+"""Neural_sparse and rank_feature, tried on a node."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lint_cases import Case, LintNode, feature, named, sparse
+
+from opensearch_neural import queries
+from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta
+from opensearch_neural.lint import lint
+from opensearch_neural.lint.index_description import IndexDescription
+
+REJECTED = [
+    Case("malformed", {"query": {"rank_feature": {"linear": {}}}}),
+]
+
+BENDS = [
+    Case("empty-query", {"query": sparse({})}, {"query": sparse()}),
+    Case("dot-token", {"query": feature("sparse.u.s")}, {"query": sparse({"u.s": 1.0})}),
+    Case("dot-token", {"query": feature("sparse..")}, queries.neural_sparse({".": 1.0}, plugin=False)),
+    Case("not-linear", {"query": {"rank_feature": {"field": "sparse.t1"}}}, {"query": feature("sparse.t1")}),
+]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("case", REJECTED, ids=named)
+def test_what_is_called_rejected_is_rejected(lint_node: LintNode, case: Case) -> None:
+    lint_node.check_rejected(case)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("case", BENDS, ids=named)
+def test_what_is_said_to_bend_gives_other_hits_than_its_remedy(lint_node: LintNode, case: Case) -> None:
+    lint_node.check_bends(case)
+
+
+SEISMIC = IndexDescription(fields={"v": {"type": "sparse_vector"}})
+
+
+def seismic(*tokens: str) -> list[tuple[str, str]]:
+    body = {"query": {"neural_sparse": {"v": {"query_tokens": dict.fromkeys(tokens, 1.0)}}}}
+    return [(finding.rule, finding.outcome) for finding in lint(body, index=SEISMIC)]
+
+
+def test_tokens_of_a_sparse_vector_field_are_ids() -> None:
+    assert seismic("0", "1000", "32767") == []
+    for token in ("rain", "-1", "1.5", "", "2147483648", "²"):
+        assert seismic(token) == [("seismic-token", "rejected")], token
+
+
+@given(st.integers(0, 32_767), st.integers(1, 65_535))
+def test_ids_that_are_equal_modulo_32768_collide(ident: int, times: int) -> None:
+    far = ident + times * 32_768
+    assert seismic(str(ident), str(far)) == [("seismic-collision", "bends")]
+    assert seismic(str(far)) == [("seismic-collision", "doubtful")]
+    assert seismic(str(ident), str(ident ^ 1)) == []
+
+
+def test_a_rank_features_field_has_no_ids() -> None:
+    meta = IndexMeta(sparse=SparseMeta("m", "h", "q"), dense=DenseMeta("m", "h", 3, "byte", True))
+    body = queries.neural_sparse({"70000": 1.0, "4464": 1.0})
+    assert lint(body, meta=meta) == []

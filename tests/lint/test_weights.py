@@ -1,0 +1,40 @@
+"""Boosts, and the weights of tokens, tried on a node."""
+
+from __future__ import annotations
+
+import pytest
+from lint_cases import RAINBOW, Case, LintNode, feature, knn, named, should, sparse
+
+REJECTED = [
+    Case("boost", {"query": feature("sparse.t1", boost=-1)}),
+    Case("boost", {"query": feature("sparse.t1", boost="NaN")}),
+    Case("boost", {"query": feature("sparse.t1", boost=float("nan"))}),
+    Case("boost", {"query": feature("sparse.t1", boost=1e39)}),
+    Case("boost", {"query": feature("sparse.t1", boost=None)}),
+    Case("boost", {"query": feature("sparse.t1", boost=True)}),
+    Case("boost", {"query": should(sparse(), boost=-2)}),
+    Case("boost", {"query": {"match": {"text": {"query": "x", "boost": -2}}}}),
+    Case("boost", {"query": knn(k=10, boost=-1)}),
+    *(
+        Case("weight", {"query": sparse({"t1": weight, "t2": 1.0})})
+        for weight in (0, 0.0, -1, 65, 64.00001, 1e-50, 1e30, "NaN", float("nan"), float("inf"), None, True, "x", [1])
+    ),
+]
+
+BENDS = [
+    Case("weight", {"query": feature("sparse.t1", boost=0)}, {"query": {"match_none": {}}}),
+    Case("weight", {"query": feature("sparse.t1", boost=1e-50)}, {"query": {"match_none": {}}}),
+    Case("boost", {"query": {"match": {"text": {"query": "rainbow", "boost": 0}}}}, {"query": RAINBOW}),
+]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("case", REJECTED, ids=named)
+def test_what_is_called_rejected_is_rejected(lint_node: LintNode, case: Case) -> None:
+    lint_node.check_rejected(case)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("case", BENDS, ids=named)
+def test_what_is_said_to_bend_gives_other_hits_than_its_remedy(lint_node: LintNode, case: Case) -> None:
+    lint_node.check_bends(case)
