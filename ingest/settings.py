@@ -232,6 +232,20 @@ new_index_options = options_of(
 )
 
 
+@dataclass(frozen=True)
+class RayOptions:
+    """Where and by how many processes shards are encoded."""
+
+    address: str = "local"
+    """HOST:PORT of a cluster's head; "auto": the cluster that this machine is part of; "local": start Ray here."""
+    workers: int | None = None
+    """Processes that encode. None: as many as the cluster's GPUs allow, or without any, its processors."""
+    cpus: int = 1
+    """Processors, and so threads, of each worker."""
+    gpus: float | None = None
+    """GPUs of each worker. None: one if the cluster has any."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Writing:
     """How documents are written."""

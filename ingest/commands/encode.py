@@ -11,7 +11,7 @@ import click
 
 from ingest.corpus import CorpusSource, corpus_options
 from ingest.dead_letters import EXIT_WITH_LETTERS
-from ingest.settings import Models, model_options
+from ingest.settings import Models, RayOptions, model_options
 from ingest.vectors.shards import SHARD_RECORDS
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.renamed import output_option
@@ -56,7 +56,9 @@ from opensearch_neural.commands.renamed import output_option
     default=None,
     help="Workers.  [default: as many as the cluster has room for]",
 )
-@click.option("--ray-cpus", type=click.IntRange(min=1), default=1, show_default=True, help="CPUs of each worker.")
+@click.option(
+    "--ray-cpus", type=click.IntRange(min=1), default=RayOptions.cpus, show_default=True, help="CPUs of each worker."
+)
 @click.option(
     "--ray-gpus", type=click.FloatRange(min=0), default=None, help="GPUs of each worker.  [default: 1 if there are any]"
 )
@@ -90,8 +92,6 @@ def encode(
 
     ray = None
     if ray_address is not None:
-        from ingest.vectors.ray_encode import RayOptions
-
         ray = RayOptions(ray_address, ray_workers, ray_cpus, ray_gpus)
     job = EncodeJob(
         corpus, out, models, shard_records=shard_docs, ray=ray, faiss=faiss, faiss_candidates=faiss_candidates

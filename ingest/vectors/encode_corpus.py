@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ingest.corpus import CorpusSource, Records, spooled
 from ingest.models import ChosenModels, choose, quantized_meta, sparse_meta, splitting_tokenizer
-from ingest.settings import Models
+from ingest.settings import Models, RayOptions
 from ingest.vectorizers import Encoders
 from ingest.vectors.shards import (
     SHARD_RECORDS,
@@ -30,7 +30,6 @@ from opensearch_neural.files import replaced, write_json, write_text
 from opensearch_neural.progress import Progress
 
 if TYPE_CHECKING:
-    from ingest.vectors.ray_encode import RayOptions
     from opensearch_neural.models.quantized import Codes, Quantizer
 
 BATCHES = 8

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest.corpus import Records
-from ingest.settings import Dtype
+from ingest.settings import Dtype, RayOptions
 from ingest.vectorizers import Encoders
 from ingest.vectors.shards import (
     ShardDone,
@@ -55,20 +55,6 @@ _ERRORS: dict[str, type[OsnError]] = {kind.__name__: kind for kind in (InputErro
 
 # Of a model's folder, what decides how it encodes; see `models.directory.hash_files`.
 _LEFT_OUT = (".md", ".onnx", ".data", ".py", ".pyc", ".bin", ".pt", ".ckpt", ".h5", ".msgpack")
-
-
-@dataclass(frozen=True)
-class RayOptions:
-    """Where and by how many processes shards are encoded."""
-
-    address: str = "local"
-    """HOST:PORT of a cluster's head; "auto": the cluster that this machine is part of; "local": start Ray here."""
-    workers: int | None = None
-    """Processes that encode. None: as many as the cluster's GPUs allow, or without any, its processors."""
-    cpus: int = 1
-    """Processors, and so threads, of each worker."""
-    gpus: float | None = None
-    """GPUs of each worker. None: one if the cluster has any."""
 
 
 @dataclass(frozen=True)

@@ -76,13 +76,7 @@ def open_target(
 
     wrote = read_record(client, index)
     if wrote is None:
-        # Passages are collapsed to their documents, and OpenSearch collapses nothing that it rescores.
-        rows = wanted.sparse is not None and wanted.passages is None and settings.forward_index
-        prune = None if settings.prune_postings is None else str(settings.prune_postings)
-        if prune is not None and not rows:
-            raise _needs_rows(prune, wanted)
-        meta = replace(wanted, version=__version__, forward_index=rows, prune_postings=prune)
-        meta = meta.with_extra(**(extra or {}))
+        meta = _new_record(wanted, settings).with_extra(**(extra or {}))
         _create(client, index, meta, settings, corpus_name, fields, flat_objects)
         wrote = existing_record(client, index)
         check_unchanged_models(index, wrote, wanted)
@@ -93,17 +87,7 @@ def open_target(
     name, of_index = _settings(client, index)
     wait_for_primaries(client, name, patience)
     if wrote.loading and wrote.forward_index:
-        refused = _scripts_refused(client, name, int(of_index["number_of_shards"]))
-        if refused and wrote.prune_postings is not None:
-            raise ClusterError(
-                f"{index!r} cannot have pruned postings, because this cluster refuses scripts, and with them the forward "
-                f"index: {refused}",
-                f"`osn index abort {index}` deletes it; then leave out --prune-postings",
-            )
-        if refused:
-            log.warning("%r gets no forward index, because this cluster refuses scripts: %s", index, refused)
-            wrote = replace(wrote, forward_index=False)
-            write_record(client, index, wrote)
+        wrote = _without_refused_scripts(client, index, wrote, name, int(of_index["number_of_shards"]))
     target = Target(name, of_index["uuid"], wrote, wrote.loading, f"{WRITE_ALIAS}{of_index['uuid']}")
     try:
         client.indices.put_alias(index=name, name=target.write_alias, body={"is_hidden": True})
@@ -111,6 +95,33 @@ def open_target(
         log.warning("this user may not make an alias, so nothing guards against the index being deleted under way")
         return replace(target, write_alias=None)
     return target
+
+
+def _new_record(wanted: IndexMeta, settings: NewIndex) -> IndexMeta:
+    """The record of an index that is created for these models. Raises InputError for pruned postings without rows."""
+    # Passages are collapsed to their documents, and OpenSearch collapses nothing that it rescores.
+    rows = wanted.sparse is not None and wanted.passages is None and settings.forward_index
+    prune = None if settings.prune_postings is None else str(settings.prune_postings)
+    if prune is not None and not rows:
+        raise _needs_rows(prune, wanted)
+    return replace(wanted, version=__version__, forward_index=rows, prune_postings=prune)
+
+
+def _without_refused_scripts(client: OpenSearch, index: str, wrote: IndexMeta, name: str, shards: int) -> IndexMeta:
+    """The record, without the forward index if the cluster refuses scripts. Raises ClusterError for pruned postings then."""
+    refused = _scripts_refused(client, name, shards)
+    if refused is None:
+        return wrote
+    if wrote.prune_postings is not None:
+        raise ClusterError(
+            f"{index!r} cannot have pruned postings, because this cluster refuses scripts, and with them the forward "
+            f"index: {refused}",
+            f"`osn index abort {index}` deletes it; then leave out --prune-postings",
+        )
+    log.warning("%r gets no forward index, because this cluster refuses scripts: %s", index, refused)
+    without = replace(wrote, forward_index=False)
+    write_record(client, index, without)
+    return without
 
 
 def existing_target(client: OpenSearch, index: str) -> Target:

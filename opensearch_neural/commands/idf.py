@@ -57,13 +57,11 @@ def idf(
         raise InputError("the tokenizer is missing", "give --tokenizer, the model's own directory")
     pieces = load_tokenizer(source) if model is None else tokenizer_of(model, trust_remote_code=trust_remote_code)
     vocabulary = vocabulary_of(pieces)
-    left_out = 0
     if corpus is not None:
         with reading(corpus, "counting") as (documents, rejected):
             frequencies = count_documents((document.contents for document in documents), pieces)
-        left_out = len(rejected)
     else:
-        frequencies = DocumentFrequencies(len(vocabulary))
+        rejected, frequencies = [], DocumentFrequencies(len(vocabulary))
         for path in merge:
             frequencies.merge(DocumentFrequencies.load(path, vocabulary))
     if counts is not None:
@@ -74,7 +72,7 @@ def idf(
         save_idf(out, idf_table(frequencies, pieces))
     result = {
         "documents": frequencies.n,
-        "left_out": left_out,
+        "left_out": len(rejected),
         "average_length": frequencies.length / max(1, frequencies.n),
         "tokens": int((frequencies.counts > 0).sum()),
         "vocabulary": len(vocabulary),

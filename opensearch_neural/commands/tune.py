@@ -149,10 +149,8 @@ def tune(
     if report is not None:
         from opensearch_neural.ui.tune_report import tune_report
 
-        read = [place for place in (data, queries) if place is not None]
-        summary = Summary.of_this_run(
-            title=f"{engine} on {index}, tuned", rows=[], data=[data_facts(place) for place in read], seeds=[seed]
-        )
+        read = [data_facts(place) for place in (data, queries) if place is not None]
+        summary = Summary.of_this_run(title=f"{engine} on {index}, tuned", rows=[], data=read, seeds=[seed])
         page = tune_report(
             summary,
             tried,
@@ -169,13 +167,22 @@ def tune(
         print(f"wrote {report}", file=sys.stderr)
     if as_json:
         print(json.dumps(_json(tried, chosen, measure, keep), indent=1))
-        return
-    print(f"{len(tried) - 1} settings on {len(tuning.texts)} queries, by {measure}\n")
-    print(plot(tried, chosen, keep))
-    print(f"{'':>9}up: {measure}, as a share of that of {full} (=: the required share); right: time of a query")
-    print(f"{'':>9}A {full}, # chosen, o nothing is both faster and better, · other settings\n")
-    print(front_table(tried, chosen, measure, full) + "\n")
-    print(told)
+    else:
+        print(f"{len(tried) - 1} settings on {len(tuning.texts)} queries, by {measure}\n")
+        print(plot_and_table(tried, chosen, keep, measure=measure, full=full))
+        print(told)
+
+
+def plot_and_table(tried: Sequence[Tried], chosen: Chosen | None, keep: float, *, measure: str, full: str) -> str:
+    """All settings as a plot, and those that nothing betters as a table."""
+    return "\n".join(
+        [
+            plot(tried, chosen, keep),
+            f"{'':>9}up: {measure}, as a share of that of {full} (=: the required share); right: time of a query",
+            f"{'':>9}A {full}, # chosen, o nothing is both faster and better, · other settings\n",
+            front_table(tried, chosen, measure, full) + "\n",
+        ]
+    )
 
 
 def _check_queries(engine: str, data: Path | None, queries: Path | None) -> None:

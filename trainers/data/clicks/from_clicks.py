@@ -130,12 +130,21 @@ def from_clicks(
         read = read_ubi(records(ubi_queries), records(ubi_events), depth, click_action, impression_action)
     found = judgements(read, min_impressions, known)
     write(output, found, test_share)
+    _report(read, found, output, min_impressions, estimated=known is None)
+    if corpus is not None:
+        print(
+            f"{write_pairs(output, found, corpus, test_share, min_impressions):,} training pairs in {output}/pairs.jsonl"
+        )
+
+
+def _report(read: ClickLog, found: Judgements, output: Path, min_impressions: int, *, estimated: bool) -> None:
+    """Print what was read, the propensities, and how many judgements they give."""
     for reason, count in read.left_out.items():
         click.echo(f"left out: {count:,} {reason}", err=True)
     searches, impressions = sum(found.frequencies.values()), sum(read.shown.values())
     print(f"{searches:,} searches, {impressions:,} impressions, {sum(read.clicked.values()):,} clicks\n")
     print(table(["place", "propensity", "impressions", "clicks"], map(_cells, found.places)))
-    if known is None and (few := few_clicks(found)):
+    if estimated and (few := few_clicks(found)):
         click.echo(
             f"warning: fewer than {FEW_CLICKS} clicks at place {', '.join(few)}: propensities and grades are rough there",
             err=True,
@@ -145,10 +154,6 @@ def from_clicks(
         f"\n{judged:,} judgements of {len(found.grades):,} queries in {output}; {found.too_few:,} documents of a query were "
         f"shown fewer than {min_impressions} times and have none"
     )
-    if corpus is not None:
-        print(
-            f"{write_pairs(output, found, corpus, test_share, min_impressions):,} training pairs in {output}/pairs.jsonl"
-        )
 
 
 def few_clicks(found: Judgements) -> list[str]:
