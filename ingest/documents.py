@@ -94,7 +94,7 @@ class Documents:
             splade = directory.locate(sparse, code=trust_remote_code)
             if not has_query_table(splade):
                 with translate_errors():
-                    kept = with_kept_table(client, self.meta.sparse, splade, trust_remote_code)
+                    kept = with_kept_table(client, self.meta.sparse, splade, trust_remote_code, index=index)
                 sparse = sparse if kept is None else str(kept)
         models = IndexModels(
             index,

@@ -100,7 +100,7 @@ def choose(
         raise ModelError(f"the index {index!r} holds no sparse vectors", "leave out --sparse, or give another --index")
     sparse: SparseDocumentEncoder | None = None
     total: int | None = None
-    if made := _made_of_corpus(wanted, wrote, records, passages, corpus_name, client):
+    if made := _made_of_corpus(wanted, wrote, index, records, passages, corpus_name, client):
         sparse, total = made
     elif models := source(None if wanted.sparse == LEXICAL else wanted.sparse, held.sparse):
         sparse = models.sparse
@@ -132,6 +132,7 @@ def choose(
 def _made_of_corpus(
     wanted: Models,
     wrote: IndexMeta | None,
+    index: str,
     records: Records,
     passages: PassageMeta | None,
     corpus_name: str,
@@ -141,7 +142,7 @@ def _made_of_corpus(
     if wanted.sparse not in (None, LEXICAL, "none"):
         splade = directory.locate(str(wanted.sparse), code=wanted.trust_remote_code)
         if not has_query_table(splade):
-            return _with_corpus_table(splade, wanted, wrote, records, passages, corpus_name, client)
+            return _with_corpus_table(splade, wanted, wrote, index, records, passages, corpus_name, client)
     elif wanted.sparse != "none" and _lexical_is_to_be_built(wanted, wrote):
         tokenizer = lexical_tokenizer(wanted.tokenizer, records)
         split_records = as_passages(records, tokenizer, passages) if passages else records
@@ -195,6 +196,7 @@ def _with_corpus_table(
     splade: Path,
     wanted: Models,
     wrote: IndexMeta | None,
+    index: str,
     records: Records,
     passages: PassageMeta | None,
     corpus_name: str,
@@ -209,7 +211,7 @@ def _with_corpus_table(
     from opensearch_neural.models.lexical import count_documents
 
     name, held = directory.display_name(str(wanted.sparse)), None if wrote is None else wrote.sparse
-    if held and (kept := with_kept_table(client, held, splade, wanted.trust_remote_code)):
+    if held and (kept := with_kept_table(client, held, splade, wanted.trust_remote_code, index=index)):
         return _loaded(kept, wanted, name), None
     tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
     log.info("reading the corpus once for its IDF table")
@@ -224,11 +226,13 @@ def _with_corpus_table(
     return _loaded(folder, wanted, name), frequencies.n
 
 
-def with_kept_table(client: OpenSearch | None, wrote: SparseMeta, splade: Path, trust_remote_code: bool) -> Path | None:
+def with_kept_table(
+    client: OpenSearch | None, wrote: SparseMeta, splade: Path, trust_remote_code: bool, *, index: str
+) -> Path | None:
     """The model that wrote an index: as this machine has it, else made again of its SPLADE and the table of its queries that
     the cluster keeps.
 
-    None if neither has one that can be read, or if another model wrote the index.
+    None if neither has one that can be read. Raises ModelError if another model wrote the index, which the table tells.
     """
     from opensearch_neural.models.table_encoder import TableEncoder
 
@@ -243,13 +247,20 @@ def with_kept_table(client: OpenSearch | None, wrote: SparseMeta, splade: Path, 
     except ModelError as error:
         log.warning("%s", error.message)
         return None
-    table = {token: in_seven_digits(weight) for token, weight in weights.items()}  # encoders hold them as float32
-    if table.keys() != set(vocabulary_of(tokenizer_of(splade, trust_remote_code=trust_remote_code))):
+    if not weights:
         return None
-    folder = _saved(splade, hash, table, trust_remote_code, wrote.hash)
-    if folder is not None:
-        registry.remember(wrote.hash, folder)
-    return folder
+    table = {token: in_seven_digits(weight) for token, weight in weights.items()}  # encoders hold them as float32
+    if table.keys() == set(vocabulary_of(tokenizer_of(splade, trust_remote_code=trust_remote_code))):
+        folder = _saved(splade, hash, table, trust_remote_code, wrote.hash)
+        if folder is not None:
+            registry.remember(wrote.hash, folder)
+            return folder
+    # No corpus gives this model the hash of the other: the table is that of the index already.
+    raise ModelError(
+        f"the index {index!r} was written with the sparse model {wrote.name} ({wrote.hash}), "
+        f"and {directory.display_name(splade)} ({hash}) is another model",
+        "use the same model as before, or another --index",
+    )
 
 
 def _saved(
