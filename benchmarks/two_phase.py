@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from opensearch_neural.engines import Engines
     from opensearch_neural.engines.engine import Engine
     from opensearch_neural.engines.sparse import Windowed
+    from opensearch_neural.queries import Body
 
 EXACT = "sparse"
 MOST_LOST = 0.5  # points of nDCG@10
 WIDENED, SEARCHED_WHOLE, LAST_WINDOW, TIME = "widened", "searched whole", "window until certain", "time until certain"
+FILLED, FILL_TIME, WHOLE_TIME = "filled", "time to fill an empty page", "time of the whole search"
 RESAMPLES = 2000
 WIDENED_BY = 4
 WIDEST = 1_000
@@ -114,6 +116,8 @@ def goals_of(set_: str, ndcg: Mapping[str, float], engines: list[str]) -> list[G
     help="Documents of each index.",
 )
 @click.option("--sparse", default="lexical", show_default=True, help="Sparse model, trained or lexical.")
+@click.option("--vectors", type=click.Path(path_type=Path), default=None, help="A folder of `osn encode`.")
+@click.option("--prune-postings", default=None, help="Terms that postings hold, as for `osn ingest`.")
 @click.option(
     "--engines",
     default="windows",
@@ -146,6 +150,8 @@ def score_kept(
     limit_queries: int,
     documents: tuple[int, ...],
     sparse: str,
+    vectors: Path | None,
+    prune_postings: str | None,
     engines: str,
     prefix: str,
     keep: bool,
@@ -162,6 +168,10 @@ def score_kept(
     whole beyond a window of 1,000, the mean window that was enough, and the time of all queries by one client, each the
     fastest of --passes, in that of the windowed page and of the search of all documents, which `osn search --exact` is. The
     load benchmark measures other times.
+
+    With --prune-postings, `sparse` and `high-idf-first` have rows on what only such an index does: the share of pages that a
+    second request fills, the time of such a request if nothing was found, and that of `osn search --exact`, both in the time
+    of the page.
     """
     from itertools import islice
 
@@ -172,21 +182,26 @@ def score_kept(
     from benchmarks.load.workload import LoadTarget, prepare, stored_pipelines
     from benchmarks.publish import publish
     from opensearch_neural.corpus.judgements import BeirData
+    from opensearch_neural.models.pruning import Pruning
 
     variants = parse_variants(engines)
     texts = dict(islice(BeirData.load(data, split).queries.items(), limit_queries))
     client = connect(settings=connection)
-    wanted = [grown.Growth(str(data), f"{prefix}-{size}", size, sparse=sparse, seed=seed) for size in sorted(documents)]
+    rule = Pruning.parse(prune_postings) if prune_postings else None
+    how: dict[str, Any] = {"sparse": sparse, "vectors": vectors, "prune_postings": rule, "seed": seed}
+    wanted = [grown.Growth(str(data), f"{prefix}-{size}", size, **how) for size in sorted(documents)]
     prepared = grown.resampler_of(wanted[0])
     rows: list[Row] = []
     for growth in wanted:
         grown.grow(client, growth, prepared, say=say)
         with translate_errors(), stored_pipelines(client, variants) as pipelines:
-            how = LoadTarget(connection), growth.index, variants, list(texts.values())
-            workload = prepare(client, *how, pipelines=pipelines)
+            asked = LoadTarget(connection), growth.index, variants, list(texts.values())
+            workload = prepare(client, *asked, pipelines=pipelines)
             set_ = f"{growth.documents:,} documents"
             rows += nearness_rows(client, workload, texts, set_, seed=seed)
             rows += certified_rows(client, workload, list(texts.values()), set_, passes=passes, seed=seed)
+            if rule is not None and passes:
+                rows += pruned_rows(client, workload, list(texts.values()), set_, passes=passes, seed=seed)
             if not keep:
                 client.indices.delete(index=growth.index)
     title = f"Score kept by window and documents: {data.name}, {Path(sparse).name}"
@@ -249,17 +264,24 @@ def certain_costs(
     }
     costs = []
     for text in texts:
-        seconds: dict[str, list[float]] = {way: [] for way in ways}
-        last: int | None = first
-        for turn in range(passes):
-            for way in (list(ways) * 2)[turn % len(ways) :][: len(ways)]:
-                begun = time.perf_counter()
-                found = ways[way](text)
-                seconds[way].append(time.perf_counter() - begun)
-                if way == "certain":
-                    last = found
-        costs.append(CertainCost(first, last, **{way: min(times) for way, times in seconds.items()}))
+        seconds, found = fastest(ways, text, passes)
+        costs.append(CertainCost(first, found["certain"], **seconds))
     return costs
+
+
+def fastest(
+    ways: Mapping[str, Callable[[str], Any]], text: str, passes: int
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """({way: its seconds in the fastest pass}, {way: what it gave last}). They take turns in beginning a pass."""
+    seconds: dict[str, float] = {}
+    found: dict[str, Any] = {}
+    for turn in range(passes):
+        for way in (list(ways) * 2)[turn % len(ways) :][: len(ways)]:
+            begun = time.perf_counter()
+            found[way] = ways[way](text)
+            taken = time.perf_counter() - begun
+            seconds[way] = min(taken, seconds.get(way, taken))
+    return seconds, found
 
 
 def window_until_certain(
@@ -279,26 +301,86 @@ def window_until_certain(
 def certain_rows(set_: str, engine: str, costs: list[CertainCost], seed: int) -> list[Row]:
     """How often the window was widened, or all documents were searched; the mean window that was enough, of the other
     queries; and the time of all queries until their page was certain, in that of other searches."""
-    import numpy as np
-
-    def share(measure: str, told: list[bool]) -> Row:
-        return Row(set_, engine, measure, sum(told) / len(told), None, None, len(told))
-
     rows = [
-        share(WIDENED, [cost.last != cost.first for cost in costs]),
-        share(SEARCHED_WHOLE, [cost.last is None for cost in costs]),
+        share(set_, engine, WIDENED, [cost.last != cost.first for cost in costs]),
+        share(set_, engine, SEARCHED_WHOLE, [cost.last is None for cost in costs]),
     ]
     if enough := [cost.last for cost in costs if cost.last is not None]:
         rows.append(Row(set_, engine, LAST_WINDOW, sum(enough) / len(enough), None, None, len(enough)))
-    drawn = np.random.default_rng(seed).integers(0, len(costs), (RESAMPLES, len(costs)))
-    certain = np.array([cost.certain for cost in costs])
+    certain = [cost.certain for cost in costs]
     for baseline, seconds in (
-        ("its window", np.array([cost.window for cost in costs])),
-        ("the whole search", np.array([cost.whole for cost in costs])),
+        ("its window", [cost.window for cost in costs]),
+        ("the whole search", [cost.whole for cost in costs]),
     ):
-        low, high = np.percentile(certain[drawn].sum(axis=1) / seconds[drawn].sum(axis=1), [2.5, 97.5])
-        ratio = float(certain.sum() / seconds.sum())
-        rows.append(
-            Row(set_, engine, TIME, ratio, float(low), float(high), len(costs), baseline=baseline, kind="ratio")
-        )
+        rows.append(time_ratio(set_, engine, TIME, certain, baseline, seconds, seed))
     return rows
+
+
+def share(set_: str, engine: str, measure: str, told: list[bool]) -> Row:
+    return Row(set_, engine, measure, sum(told) / len(told), None, None, len(told))
+
+
+def time_ratio(
+    set_: str, engine: str, measure: str, seconds: list[float], baseline: str, others: list[float], seed: int
+) -> Row:
+    """The time of all queries in that of the baseline, with the interval over queries."""
+    import numpy as np
+
+    drawn = np.random.default_rng(seed).integers(0, len(seconds), (RESAMPLES, len(seconds)))
+    ours, theirs = np.array(seconds), np.array(others)
+    low, high = np.percentile(ours[drawn].sum(axis=1) / theirs[drawn].sum(axis=1), [2.5, 97.5])
+    ratio = float(ours.sum() / theirs.sum())
+    return Row(set_, engine, measure, ratio, float(low), float(high), len(seconds), baseline=baseline, kind="ratio")
+
+
+def pruned_rows(
+    client: OpenSearch, workload: Workload, texts: list[str], set_: str, *, passes: int, seed: int = 0
+) -> list[Row]:
+    """Of the engines whose pages pruned postings may leave short: the share of pages that a second request fills, and the
+    times of such a request, where nothing was found, and of the search of all documents, in that of the page."""
+    from benchmarks.load.variants import page_of, with_options
+
+    rows = []
+    for variant in workload.variants:
+        if variant.whole or variant.engine not in ("sparse", "high-idf-first"):
+            continue
+        opened = with_options(variant, workload.engines_of(variant))
+        seconds, short = pruned_costs(client, opened, variant.engine, texts, page_of(variant), passes)
+        if not short:
+            continue
+        rows.append(share(set_, variant.name, FILLED, short))
+        for measure, way in ((FILL_TIME, "fill"), (WHOLE_TIME, "whole")):
+            rows.append(time_ratio(set_, variant.name, measure, seconds[way], "its window", seconds["page"], seed))
+    return rows
+
+
+def pruned_costs(
+    client: OpenSearch, opened: Engines, engine: str, texts: list[str], page: Mapping[str, Any], passes: int
+) -> tuple[dict[str, list[float]], list[bool]]:
+    """({request: seconds for each query}, whether its page was short), of the queries with known tokens, by one client."""
+    from opensearch_neural import queries
+
+    windowed, exact = opened.engine(engine), opened.with_settings(exact=True).engine(engine)
+    asked = opened.page(**page)
+
+    def search(body: Body) -> Any:
+        return client.search(index=opened.index, body=body)
+
+    def fill(text: str) -> Body | None:
+        return queries.unsearched(windowed.body(text, asked), 0)
+
+    ways: dict[str, Callable[[str], Any]] = {
+        "page": lambda text: search(windowed.body(text, asked)),
+        "fill": lambda text: search(fill(text) or {}),
+        "whole": lambda text: search(exact.body(text, asked)),
+    }
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    short = []
+    for text in texts:
+        if fill(text) is None:
+            continue
+        taken, found = fastest(ways, text, passes)
+        for way, each in taken.items():
+            seconds[way].append(each)
+        short.append(len(found["page"]["hits"]["hits"]) < page["size"])
+    return seconds, short

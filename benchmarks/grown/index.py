@@ -15,8 +15,9 @@ from benchmarks.grown.documents import DrawnVectors, Resampler
 from benchmarks.load.run import RESAMPLED
 from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore
+from ingest.kept_for_searches import keep_measures
 from ingest.settings import Models, NewIndex, Writing
-from ingest.vectorizers import Vectors
+from ingest.vectorizers import NotingLargest, Vectors, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.writing.pipeline import ingest as run_pipeline
 from ingest.writing.stored_documents import count
@@ -24,7 +25,7 @@ from ingest.writing.target import LOADING, open_target
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.index.record import IndexMeta, read_record
+from opensearch_neural.index.record import IndexMeta, SparseMeta, read_record
 from opensearch_neural.index.segments import merge_segments
 from opensearch_neural.models import registry
 from opensearch_neural.models.directory import locate
@@ -59,6 +60,8 @@ class Growth:
     """Share of a document's distinct words that are taken from another document."""
     prune: Pruning | None = None
     """Which tokens of a document's sparse vector are kept, by what they add to a score (document weight × query weight)."""
+    prune_postings: Pruning | None = None
+    """Which of these the postings hold, as `osn ingest --prune-postings` writes them."""
     segments: int | None = 1
     """Segments of each shard after merging; None does not merge."""
     shards: int = 1
@@ -79,7 +82,9 @@ class Growth:
     def described(self) -> dict[str, Any]:
         """What `_meta.osn` says of it."""
         prune = None if self.prune is None else str(self.prune)
-        return {"documents": self.documents, "mix": self.mix, "seed": self.seed, "prune": prune}
+        described = {"documents": self.documents, "mix": self.mix, "seed": self.seed, "prune": prune}
+        postings = self.prune_postings
+        return described if postings is None else {**described, "prune_postings": str(postings)}
 
 
 def base_of(growth: Growth) -> tuple[IndexMeta, list[Document], Vectors, list[str]]:
@@ -109,12 +114,17 @@ def resampler_of(growth: Growth) -> tuple[IndexMeta, Resampler, list[str]]:
     meta, documents, vectors, vocabulary = base_of(growth)
     if meta.sparse is None:
         return meta, Resampler(documents, vectors, None, mix=growth.mix, seed=growth.seed), vocabulary
-    place = growth.sparse if growth.sparse not in (None, "lexical") else None
-    encoder = TableEncoder.load(place or registry.find(meta.sparse.hash, meta.sparse.name, "sparse"))
+    encoder = query_encoder_of(growth, meta.sparse)
     resampler = Resampler(
         documents, vectors, encoder.tokenizer, mix=growth.mix, seed=growth.seed, query_weights=encoder.weights
     )
     return meta, resampler, vocabulary
+
+
+def query_encoder_of(growth: Growth, sparse: SparseMeta) -> TableEncoder:
+    """That of the sparse model."""
+    place = growth.sparse if growth.sparse not in (None, "lexical") else None
+    return TableEncoder.load(place or registry.find(sparse.hash, sparse.name, "sparse"))
 
 
 def drawn_vectors(growth: Growth, resampler: Resampler, vocabulary: list[str]) -> DrawnVectors:
@@ -194,19 +204,23 @@ def _write(
         return resampler.take(growth.documents)
 
     with _created_with(client, growth):
-        settings = NewIndex(shards=growth.shards, replicas=0)
+        settings = NewIndex(shards=growth.shards, replicas=0, prune_postings=growth.prune_postings)
         target = open_target(client, growth.index, meta, settings, corpus_name=growth.corpus)
-    vectors = drawn_vectors(growth, resampler, vocabulary)
-    run_pipeline(
+    encoder = None if meta.sparse is None else query_encoder_of(growth, meta.sparse)
+    noted = NotingLargest(for_index(drawn_vectors(growth, resampler, vocabulary), target.meta, encoder))
+    report = run_pipeline(
         client,
         target,
-        Content(meta, records, vectors, growth.documents),
+        Content(meta, records, noted, growth.documents),
         corpus_name=growth.corpus,
         dead_letters=Path(f"{growth.index}.dead-letters.jsonl"),
         reader=f"{growth.described}",
         writing=Writing(merge=False),
         show_progress=show_progress,
     )
+    if growth.prune_postings is not None and encoder is not None:
+        # Pruned postings do not tell the largest weights, by which pages are certified.
+        keep_measures(client, target, encoder, noted, everything=not report.skipped)
 
 
 def _segments(client: OpenSearch, index: str) -> int:

@@ -84,6 +84,7 @@ def growing_options(command: Any) -> Any:
             default=None,
             help="Terms to keep of sparse vectors: top_k:N, max_ratio:R, …",
         ),
+        click.option("--prune-postings", default=None, help="Terms that postings hold, as for `osn ingest`."),
         click.option(
             "--segments",
             type=click.IntRange(min=1),
@@ -106,7 +107,7 @@ def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[
     from benchmarks.grown.index import Growth
     from opensearch_neural.models.pruning import Pruning
 
-    prune = options.pop("prune")
+    prune, postings = options.pop("prune"), options.pop("prune_postings")
     settings: dict[str, str] = {}
     for text in options.pop("index_settings"):
         key, equals, value = text.partition("=")
@@ -124,6 +125,7 @@ def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[
         base=options.pop("base"),
         mix=options.pop("mix"),
         prune=Pruning.parse(prune) if prune else None,
+        prune_postings=Pruning.parse(postings) if postings else None,
         segments=options.pop("segments"),
         shards=options.pop("shards"),
         settings=settings,

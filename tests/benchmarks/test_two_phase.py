@@ -74,6 +74,30 @@ def test_the_score_kept_stands_beside_the_overlap_by_window_and_documents(
     assert not client.indices.get(index="osn-test-kept-*")
 
 
+@pytest.mark.cluster
+def test_of_pruned_postings_it_tells_the_pages_that_are_filled_and_what_that_costs(
+    client, cluster_url: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
+    engines = ("bm25", "bm25-sparse+window=300+weight=0.01", "sparse+window=300", "high-idf-first+window=300")
+    asked = ["--url", cluster_url, "--data", str(corpus), "--split", "test", "--record", str(tmp_path)]
+    asked += ["--documents", "300", "--limit-queries", "10", "--engines", ",".join(engines), "--passes", "1"]
+    for rule in ("top_k:1", "top_k:1000"):
+        pruned = [*asked, "--index", "osn-test-kept-pruned", "--prune-postings", rule]
+        done = CliRunner().invoke(score_kept, pruned, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        rows = {(row.line, row.column): row.value for row in read(tmp_path).rows}
+        for engine in engines[2:]:
+            assert rows[engine, "time of the whole search / its window"] > 0
+            assert rows[engine, "time to fill an empty page / its window"] > 0
+            assert (rows[engine, "filled"] > 0) == (rule == "top_k:1")
+        assert (rows["sparse+window=300", "score kept"] == pytest.approx(1.0)) == (rule == "top_k:1000")
+        # By the largest weights of whole vectors, which the index keeps.
+        assert rows["bm25-sparse+window=300+weight=0.01", "certified"] > 0
+        assert not {line for line, column in rows if column == "filled"} - {*engines[2:]}
+    assert not client.indices.get(index="osn-test-kept-pruned-*")
+
+
 def test_what_certainty_costs_is_a_ratio_of_the_times_of_all_queries() -> None:
     costs = [
         CertainCost(30, 30, 0.02, 0.01, 0.05),

@@ -139,12 +139,18 @@ def test_a_corpus_too_small_to_draw_from_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"mix": 0.9}, "mix is 0.9"), ({"prune": "top"}, "is no pruning"), ({"index_settings": ("a",)}, "KEY=VALUE")],
+    [
+        ({"mix": 0.9}, "mix is 0.9"),
+        ({"prune": "top"}, "is no pruning"),
+        ({"prune_postings": "top"}, "is no pruning"),
+        ({"index_settings": ("a",)}, "KEY=VALUE"),
+    ],
 )
 def test_wrong_options_are_named(options: dict, words: str) -> None:
     plain = {
         **{
             "prune": None,
+            "prune_postings": None,
             "index_settings": (),
             "sparse": None,
             "dense": None,
