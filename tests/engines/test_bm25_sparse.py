@@ -157,18 +157,33 @@ def test_the_windows_hits_have_the_sum_and_the_others_bm25(
 @pytest.mark.cluster
 @pytest.mark.parametrize("last", ["", "codes", "vectors"])
 @settings(of_a_cluster, max_examples=25)
-@given(texts, tokens, st.integers(1, 40), st.integers(1, 23), st.booleans())
-def test_pages_put_together_are_one_ranking_without_repeats(
-    written: Written, last: str, text: str, tokens: dict[str, float], window: int, size: int, forward: bool
+@given(
+    texts,
+    tokens,
+    st.integers(1, 40),
+    st.integers(1, 23),
+    st.fixed_dictionaries({"forward": st.booleans(), "plugin": st.booleans()}),
+    st.sampled_from([None, {"term": {"even": True}}]),
+)
+def test_pages_are_as_full_as_bm25s_and_put_together_one_ranking_without_repeats(
+    written: Written,
+    last: str,
+    text: str,
+    tokens: dict[str, float],
+    window: int,
+    size: int,
+    how: dict[str, bool],
+    filter: queries.Clause | None,
 ) -> None:
     def page(from_: int, size: int) -> list[str]:
-        how: dict[str, Any] = {"weight": 0.7, "window": window, "forward": forward}
-        body = queries.bm25_sparse(text, tokens, **how, size=size, from_=from_)
+        asked: dict[str, Any] = {"weight": 0.7, "window": window, "filter": filter, **how}
+        body = queries.bm25_sparse(text, tokens, **asked, size=size, from_=from_)
         return list(written.hits(last_stage(last, body)))
 
-    pages = [id for from_ in range(0, 69, size) for id in page(from_, size)]
-    assert len(set(pages)) == len(pages)
-    assert not pages or pages == page(0, len(pages))
+    whole = written.hits(queries.bm25(text, size=DOCUMENTS, filter=filter))
+    pages = [id for from_ in range(0, DOCUMENTS, size) for id in page(from_, size)]
+    assert len(set(pages)) == len(pages) and set(pages) == whole.keys()
+    assert pages == page(0, DOCUMENTS)
 
 
 @pytest.mark.cluster

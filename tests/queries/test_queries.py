@@ -345,31 +345,42 @@ def paged(
     if engine == "jpq-rescore":
         return queries.quantized_rescore(queries.bm25(" ".join(tokens), **page), TABLE, window=window)
     how = {"rare": rare, "window": window, "plugin": plugin, "forward": forward, **page}
+    last = max(1, window // 2)
     if engine == "cascade":
-        return queries.cascade(tokens, TABLE, dense_window=max(1, window // 2), weight=0.3, **how)
-    return queries.high_idf_first(tokens, exact=engine == "high-idf-first", **how)
+        return queries.cascade(tokens, TABLE, dense_window=last, weight=0.3, **how)
+    first = queries.high_idf_first(tokens, exact=engine != "high-idf-first, remaining", **how)
+    if engine == "cascade by vectors":
+        return queries.dense_rescore(first, [1.0, 60.0, 2.0], window=last, weight=3.0, first_weight=1.0)
+    return first
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("engine", ["high-idf-first", "high-idf-first, remaining", "cascade", "jpq-rescore"])
+@pytest.mark.parametrize(
+    "engine", ["high-idf-first", "high-idf-first, remaining", "cascade", "cascade by vectors", "jpq-rescore"]
+)
 @given(
     tokens=query_tokens,
+    filter=filters,
     how=st.fixed_dictionaries({"rare": rares, "plugin": st.booleans(), "forward": st.booleans()}),
     window=st.integers(1, 40),
     size=st.integers(1, 23),
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_pages_put_together_are_one_ranking_without_repeats(
-    client, sparse_index, engine: str, shards: int, tokens: dict[str, float], how: dict, window: int, size: int
+def test_pages_are_full_and_put_together_one_ranking_without_repeats(
+    client, sparse_index, engine: str, shards: int, tokens: dict[str, float], filter, how: dict, window: int, size: int
 ) -> None:
     def page(from_: int, size: int) -> list[str]:
-        body = paged(engine, tokens, window, **how, size=size, from_=from_, source=False)
+        body = paged(engine, tokens, window, **how, size=size, from_=from_, source=False, filter=filter)
         return [hit["_id"] for hit in client.search(index=sparse_index[shards], body=body)["hits"]["hits"]]
 
-    pages = [id for from_ in range(0, 69, size) for id in page(from_, size)]
-    assert len(set(pages)) == len(pages)
-    assert not pages or pages == page(0, len(pages))
+    full = queries.neural_sparse(tokens, size=DOCUMENTS, filter=filter)
+    if engine == "jpq-rescore":
+        full = queries.bm25(" ".join(tokens), size=DOCUMENTS, filter=filter)
+    whole = {id for id, _ in run(client, sparse_index[shards], full)}
+    pages = [id for from_ in range(0, DOCUMENTS, size) for id in page(from_, size)]
+    assert len(set(pages)) == len(pages) and set(pages) == whole
+    assert pages == page(0, DOCUMENTS)
 
 
 @pytest.mark.cluster
