@@ -29,11 +29,9 @@ from opensearch_neural.engines.settings import (
     TUNED,
     TUNED_CASCADE,
     TUNED_SUM,
-    TWO_PHASES_POWER,
     Cascade,
     TwoPhases,
     WeightedSum,
-    fitting_window,
 )
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import measures
@@ -102,12 +100,12 @@ class Chosen:
     """How many faster settings surely kept the share on the tuning queries and not on the others."""
 
 
-def settings(documents: int = 0) -> list[TwoPhases]:
+def settings(default: TwoPhases) -> list[TwoPhases]:
     """All of them score with all tokens anew: what common tokens add in phase one finds more than is saved otherwise.
 
-    documents: those of a shard, for which the default is among them
+    default: that of the index, which is among them
     """
-    windows = sorted({*WINDOWS, fitting_window(documents, TWO_PHASES_POWER)})
+    windows = sorted({*WINDOWS, default.window})
     return [TwoPhases(*each) for each in itertools.product(RARE, windows, [True], TOKENS)]
 
 
@@ -184,7 +182,8 @@ def try_all(
     seed: int = 0,
     advance: Callable[[int], object] | None = None,
 ) -> list[Tried]:
-    """Every setting, and the engine `full`, on every query. The result's first element is that of `full`."""
+    """Every setting, and the engine `full`, on every query. The result's first element is that of `full`; it is asked in the
+    first pass only if it reads the row of every document."""
     random_ = random.Random(seed)
     candidates: list[Setting | None] = [None, *tried]
     runs: list[Run] = [{} for _ in candidates]
@@ -194,8 +193,10 @@ def try_all(
         for query in random_.sample(sorted(questions.texts), len(questions.texts)):
             text = questions.texts[query]
             if number == 0 and questions.qrels is None:
-                exact[query], _ = ask(body_of(over_all_documents(engines), None, text, TIES, full))
+                exact[query], _ = ask(body_of(engines, None, text, TIES, full))
             for at in random_.sample(range(len(candidates)), len(candidates)):
+                if at == 0 and number and reads_every_row(engines, full):
+                    continue
                 hits, ms = ask(body_of(engines, candidates[at], text, PAGE, full))
                 runs[at][query] = hits
                 fastest[at][query] = min(ms, fastest[at].get(query, ms))
@@ -213,15 +214,16 @@ def try_all(
     ]
 
 
-def over_all_documents(engines: Engines) -> Engines:
-    """With pruned postings the engine `sparse` has a window, and is exact without it alone."""
-    return engines.with_settings(exact=True) if engines.pruned else engines
+def reads_every_row(engines: Engines, full: str) -> bool:
+    """Whether the exact result of the engine `full` takes so long that one pass is enough to time it."""
+    return full == "sparse" and engines.pruned
 
 
 def body_of(engines: Engines, setting: Setting | None, text: str, size: int, full: str = "sparse") -> Body:
-    """The body of this setting's engine; of the engine `full` without a setting."""
+    """The body of this setting's engine; without a setting of the engine `full`, of which all tokens are searched exactly:
+    with pruned postings it would have a window."""
     if setting is None:
-        return engines.body(full, text, size=size)
+        return engines.with_settings(exact=full == "sparse").body(full, text, size=size)
     if isinstance(setting, Cascade):
         given = {name: getattr(setting, name) for name in ("rare", "window", "dense_window", "weight", "first")}
         return engines.with_settings(**given).body("cascade", text, size=size)
@@ -240,8 +242,7 @@ def choose(
     Each setting that is looked at on the held-back queries makes chance a little likelier to let one through; how many
     were passed over is told.
     """
-    whole = over_all_documents(engines)
-    exact = {query: ask(body_of(whole, None, text, TIES))[0] for query, text in held_back.texts.items()}
+    exact = {query: ask(body_of(engines, None, text, TIES))[0] for query, text in held_back.texts.items()}
     full = held_back.quality({query: _first(hits) for query, hits in exact.items()}, exact)
     passed_over = 0
     for each in sorted(tried, key=lambda each: each.ms):
@@ -339,7 +340,7 @@ def tried_and_chosen(
     Raises ModelError if the index lacks what the engine needs.
     """
     engines.body_of(engine)  # the encoders are loaded here, and shared by the copies that are made
-    grid: Sequence[Setting] = settings(engines.shard_documents)
+    grid: Sequence[Setting] = settings(TwoPhases.fitting(engines))
     ask = asker(client, engines.index)
     if engine != "cascade":
         tried = try_with_a_bar(ask, engines, tuning, grid, passes=passes, seed=seed)
@@ -372,8 +373,9 @@ def try_with_a_bar(
     seed: int = 0,
 ) -> list[Tried]:
     """`try_all` after some requests that are not timed, with a bar on stderr."""
+    reference = [] if reads_every_row(engines, full) else [None]
     for text in list(questions.texts.values())[:50]:  # not timed
-        for setting in (None, grid[0], grid[-1]):
+        for setting in (*reference, grid[0], grid[-1]):
             ask(body_of(engines, setting, text, PAGE, full))
     total = (len(grid) + 1) * len(questions.texts) * passes
     with Progress(f"tune → {engines.index}", total=total, unit="requests") as progress:

@@ -240,7 +240,7 @@ def test_the_default_window_grows_with_the_index() -> None:
     assert [WeightedSum.fitting(each).window for each in (0, 100_000, 1_000_000, 10_000_000)] == [30, 30, 95, 300]
     assert [fitting_window(each, TWO_PHASES_POWER) for each in (0, 100_000, 1_000_000)] == [30, 30, 53]
     assert WeightedSum.fitting(3_000_000) in weighted_sums(3_000_000), "what is chosen is compared with the default"
-    assert TwoPhases() in settings() and TwoPhases(window=53) in settings(1_000_000)
+    assert TwoPhases() in settings(TwoPhases()) and TwoPhases(window=53) in settings(TwoPhases(window=53))
 
 
 @pytest.mark.cluster
@@ -290,8 +290,9 @@ def test_the_command_tunes_shows_and_stores(
         ask = asker(*of)
         return lambda body: (ask(body)[0], 1.0 if ("rescore" in body) == faster else 2.0)
 
-    few = settings()[:: len(settings()) // 6]
-    monkeypatch.setattr(tune, "settings", lambda documents: few)
+    few = settings(TwoPhases())
+    few = few[:: len(few) // 6]
+    monkeypatch.setattr(tune, "settings", lambda default: few)
     monkeypatch.setattr(tune, "asker", timed)
     write_record(client, index, existing_record(client, index).with_extra(**{TUNED: None}))
     command = [

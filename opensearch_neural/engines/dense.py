@@ -114,7 +114,7 @@ class CascadeEngine(Sparse):
     options = (
         Option("first", parse_first, "bm25-sparse or high-idf-first.", "as tuned, else high-idf-first"),
         RARE,
-        Option("window", whole_number, "hits of each shard rescored with all tokens.", "as tuned, else 100"),
+        Option("window", whole_number, "hits of each shard rescored with all tokens.", "as tuned, else 100 or more"),
         Option("dense_window", whole_number, "hits of each shard rescored with codes or vectors.", "as tuned, else 50"),
         Option("weight", positive, "of the codes or vectors, a share of the tokens' weights.", "as tuned, else 0.025"),
         CLAUSES,
@@ -126,6 +126,7 @@ class CascadeEngine(Sparse):
 
     def load(self) -> None:
         super().load()
+        # Its window, too, may have to be asked of the cluster.
         if Cascade.of(self.opened).first == "bm25-sparse":
             Bm25Sparse(self.opened).load()
 

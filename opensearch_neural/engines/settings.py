@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
@@ -26,7 +26,8 @@ FITTED = 100_000
 SUM_POWER, TWO_PHASES_POWER = 1 / 2, 1 / 4
 """Of the documents beyond, with which the window of bm25-sparse grows, and that of high-IDF-first."""
 PRUNED_WINDOW, PRUNED_POWER = 100, 0.6
-"""Likewise of `sparse` in an index with pruned postings: 100 hits, 400 of a million documents (`osn bench large-sparse`)."""
+"""Likewise of `sparse` and of high-IDF-first in an index with pruned postings: 100 hits, 400 of a million documents (`osn
+bench large-sparse`, of `sparse`; what finds hits with fewer tokens needs no fewer)."""
 
 
 First = Literal["bm25-sparse", "high-idf-first"]
@@ -46,11 +47,9 @@ def fitting_window(documents: int, power: float, window: int = WINDOW) -> int:
     return round(window * max(1.0, documents / FITTED) ** power)
 
 
-def with_fitting_window(stored: Mapping[str, Any], opened: Opened, power: float) -> Mapping[str, Any]:
+def with_fitting_window(stored: Mapping[str, Any], opened: Opened, fitting: Callable[[], int]) -> Mapping[str, Any]:
     """A stored choice, with the window that fits the index where neither it nor the caller names one."""
-    if "window" in stored or opened.given("window"):
-        return stored
-    return {**stored, "window": fitting_window(opened.shard_documents, power)}
+    return stored if "window" in stored or opened.given("window") else {**stored, "window": fitting()}
 
 
 def parse_tokens(stored: str | None) -> Rare | None:
@@ -105,7 +104,8 @@ class WeightedSum:
         """As the caller chose, else as the index stores it, else the default. Raises ModelError where it stores something
         else."""
         try:
-            how = cls.parse(with_fitting_window(opened.meta.extra.get(TUNED_SUM, {}), opened, SUM_POWER))
+            stored = opened.meta.extra.get(TUNED_SUM, {})
+            how = cls.parse(with_fitting_window(stored, opened, lambda: cls.fitting(opened.shard_documents).window))
         except (AttributeError, TypeError, ValueError) as error:
             raise ModelError(
                 f"the index {opened.index!r} stores a setting of bm25-sparse that cannot be read: {error}",
@@ -127,7 +127,8 @@ class TwoPhases:
     rare: Rare = field(default_factory=Rare)
     """Which tokens are searched first."""
     window: int = WINDOW
-    """Hits of each shard that are rescored. The default grows with the fourth root of the index."""
+    """Hits of each shard that are rescored. The default grows with the fourth root of the index; with pruned postings it is
+    that of `sparse`."""
     exact: bool = True
     """Whether phase two scores with all tokens anew, or adds the common ones (`queries.high_idf_first`)."""
     tokens: Rare | None = None
@@ -154,11 +155,18 @@ class TwoPhases:
         )
 
     @classmethod
+    def fitting(cls, opened: Opened) -> TwoPhases:
+        """The default of an index. Raises ClusterError where its documents have to be counted and cannot be."""
+        how = (PRUNED_POWER, PRUNED_WINDOW) if opened.pruned else (TWO_PHASES_POWER,)
+        return cls(window=fitting_window(opened.shard_documents, *how))
+
+    @classmethod
     def of(cls, opened: Opened) -> TwoPhases:
         """As the caller chose, else as the index stores it, else the default. Raises ModelError where it stores something
         else."""
         try:
-            stored = cls.parse(with_fitting_window(opened.meta.extra.get(TUNED, {}), opened, TWO_PHASES_POWER))
+            record = opened.meta.extra.get(TUNED, {})
+            stored = cls.parse(with_fitting_window(record, opened, lambda: cls.fitting(opened).window))
         except (AttributeError, TypeError, ValueError) as error:
             raise ModelError(
                 f"the index {opened.index!r} stores a setting of high-idf-first that cannot be read: {error}",
@@ -179,7 +187,7 @@ class Cascade:
     rare: Rare = field(default_factory=Rare)
     """Which tokens high-idf-first searches first."""
     window: int = 100
-    """Hits of each shard that are scored with all tokens."""
+    """Hits of each shard that are scored with all tokens; by default no fewer than `first` scores by itself."""
     dense_window: int = 50
     """Hits of each shard that are scored with their codes or vectors."""
     weight: float = 0.025
@@ -219,11 +227,18 @@ class Cascade:
         """As the caller chose, else as the index stores it. Raises ModelError where it stores something else."""
         stored = opened.meta.extra.get(TUNED_CASCADE)
         try:
-            # Which tokens are rare is the same question for both engines.
-            how = cls(TwoPhases.of(opened).rare) if stored is None else cls.parse(stored)
+            how = cls._untuned(opened) if stored is None else cls.parse(stored)
         except (KeyError, TypeError, ValueError) as error:
             raise ModelError(
                 f"the index {opened.index!r} stores a setting of the cascade that cannot be read: {error}",
                 "`osn tune --engine cascade` stores a new one",
             ) from None
         return replace(how, **opened.given("rare", "window", "dense_window", "weight", "first"))
+
+    @classmethod
+    def _untuned(cls, opened: Opened) -> Cascade:
+        # Which tokens are rare, and how many hits an index of this size needs, are the same questions for its first engine.
+        two_phases = TwoPhases.of(opened)
+        sum_first = opened.settings.get("first") == "bm25-sparse"
+        first = WeightedSum.stored(opened).window if sum_first else two_phases.window
+        return cls(two_phases.rare, window=max(cls.window, first))

@@ -100,7 +100,7 @@ class Sparse(Engine):
             count = client.count(index=self.opened.index, body={"query": body["query"]}, params=params)
             rest = queries.unsearched(body, count["count"])
             if rest is None or queries.partial_answer(count):
-                return answer
+                return {**answer, "_shards": count["_shards"]}  # where a shard is missing, hits are
         return queries.filled(answer, super().search(client, rest, text))
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from opensearchpy import AsyncOpenSearch, OpenSearch
 
 META_FORMAT = 2
-"""Format 1 had no forward index; its `osn` would add documents without rows."""
+"""Format 1 had no forward index; its `osn` would add documents without rows.
+
+Only 0.1.0 is released, which reads format 1 and refuses this one. So what came into format 2 since (`prune_postings`, whose
+fields mean less to who does not know it) raises no number before the next release; what comes after it and changes what
+fields mean, does.
+"""
 DenseType = Literal["float", "byte", "sq"]
 
 

@@ -194,24 +194,30 @@ def unsearched(body: Body, matches: int) -> Body | None:
     the body. None for a body whose page lacks none of these: one without a window, or of another kind.
 
     They are ranked by their whole scores, and all pages put together are one ranking without repeats; their `_score` is that
-    times 2⁻⁸⁰, below all others. The row of every document that the body's query does not find is read.
+    times 2⁻⁸⁰ (or less, after a stage that replaces scores), below all others. The row of every document that the body's
+    query does not find is read.
 
     matches: how many documents the body's query finds (`_count`). Of a short page with hits that is from + these hits.
     """
     try:
-        stage = _first_stage(body)["query"]
-        field, tokens = sparse_tokens(stage["rescore_query"])
-    except (KeyError, ValueError):
+        stages: Any = body["rescore"]
+        stages = [stage["query"] for stage in (stages if isinstance(stages, list) else [stages])]
+        field, tokens = sparse_tokens(stages[0]["rescore_query"])
+    except (IndexError, KeyError, ValueError):
         return None
-    if stage.get("query_weight") != REPLACED or not says_pruned(stage["rescore_query"]):
+    if stages[0].get("query_weight") != REPLACED or not says_pruned(stages[0]["rescore_query"]):
         return None
+    # Below what is beyond the windows of all stages.
+    boost = REPLACED * math.prod(stage.get("query_weight", 1.0) for stage in stages)
     inner, filters = unfiltered(body["query"])
+    if reads_rows(inner):  # of every document, which `explained` has rescored
+        return None
     among = {"bool": {"must_not": [inner], **({"filter": filters} if filters else {})}}
     from_ = body.get("from", 0)
     kept = {name: value for name, value in body.items() if name not in ("query", "rescore", "size", "from")}
     rest = {
         **kept,
-        "query": every_row_clause(tokens, field, among=among, boost=REPLACED**2),
+        "query": every_row_clause(tokens, field, among=among, boost=boost),
         "size": from_ + body["size"] - max(matches, from_),
         "from": max(0, from_ - matches),
     }
@@ -307,26 +313,22 @@ def _in_its_place(clause: Clause) -> Body:
     return {"rescore_query": clause, "query_weight": REPLACED, "rescore_query_weight": 1.0}
 
 
-def _first_stage(body: Body) -> Body:
-    """Raises KeyError for a body that rescores nothing."""
-    stages: Any = body["rescore"]
-    first: Body = stages[0] if isinstance(stages, list) else stages
-    return first
-
-
 def explained(body: Body) -> Body:
     """The body asking for explanations. OpenSearch explains of a script no more than its result: so what is scored by rows
     is scored by the row of each token apart then, to the same scores."""
     body = {**body, "explain": True}
-    stages = body.get("rescore")
-    if stages is not None:
-        return {**body, "rescore": list(map(_told_apart, stages)) if isinstance(stages, list) else _told_apart(stages)}
-    query, size, from_ = body.get("query"), body.get("size", 10), body.get("from", 0)
-    apart = _by_tokens(query)
-    if apart == query or not isinstance(size, int) or not isinstance(from_, int) or body.keys() & {"collapse", "sort"}:
+    held = body.get("rescore")
+    stages = list(map(_told_apart, held)) if isinstance(held, list) else [] if held is None else [_told_apart(held)]
+    query, apart = body.get("query"), _by_tokens(body.get("query"))
+    windows = [body.get("size", 10), body.get("from", 0)]
+    windows += [stage.get("window_size", 10) if isinstance(stage, dict) else None for stage in stages]
+    if apart != query and all(isinstance(each, int) for each in windows) and not body.keys() & {"collapse", "sort"}:
+        # Every document read once for each token would take too long: the hits alone are scored so.
+        size, from_, *others = windows
+        stages = [{"window_size": max(1, from_ + size, *others), "query": _in_its_place(apart)}, *stages]
+    if not stages:
         return body
-    # Every document read once for each token would take too long: the hits alone are scored so.
-    return {**body, "rescore": {"window_size": max(1, from_ + size), "query": _in_its_place(apart)}}
+    return {**body, "rescore": stages if isinstance(held, list) or len(stages) > 1 else stages[0]}
 
 
 def _told_apart(stage: Any) -> Any:

@@ -12,16 +12,19 @@ import pytest
 from corpora import WORDS, job, records, snapshot, write_jsonl
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from opensearchpy.exceptions import TransportError
 from osn_command import osn_command
+from quantized_models import quantized_model
 
 from ingest.job import run_job
-from opensearch_neural import queries
+from opensearch_neural import queries, tune
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.engines import Engines, open_engines
-from opensearch_neural.engines.settings import PRUNED_WINDOW
+from opensearch_neural.engines.settings import PRUNED_WINDOW, TwoPhases
 from opensearch_neural.errors import InputError
 from opensearch_neural.explanation import doubts, predicted, shares
 from opensearch_neural.hits import Request, find
+from opensearch_neural.index.mapping import index_body
 from opensearch_neural.lint import lint
 from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.models.pruning import Pruning
@@ -31,6 +34,8 @@ from opensearch_neural.queries import Body
 pytestmark = pytest.mark.cluster
 DOCUMENTS = 70
 ENGINES = ("sparse", "high-idf-first", "bm25-sparse")
+FILLED = ("sparse", "high-idf-first", "cascade")
+"""Those whose pages pruned postings may leave short."""
 EVERY_ROW = 100
 """A window that no index here fills."""
 
@@ -62,7 +67,9 @@ def both(client: Any, tmp_path_factory: pytest.TempPathFactory, request: pytest.
         write_jsonl(folder / "d.jsonl", records(DOCUMENTS)),
         f"osn-test-{folder.name.lower()}-{request.param}",
     )
+    codes = quantized_model(folder / "quantized", [record["text"] for record in records(DOCUMENTS)])
     how: dict[str, Any] = {"shards": request.param, "dead_letters": folder / "dead.jsonl"}
+    how |= {"pq": str(codes), "device": "cpu"}
     run_job(client, job(corpus, f"{name}-whole", **how), show_progress=False)
     run_job(client, job(corpus, name, prune_postings=Pruning("top_k", 2), **how), show_progress=False)
     held = [snapshot(client, index) for index in (f"{name}-whole", name)]
@@ -101,20 +108,20 @@ def test_the_exact_search_finds_what_that_of_whole_postings_finds(both: Both, en
         assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
 
 
+@pytest.mark.parametrize("engine", [*FILLED, "cascade of bm25-sparse", "bm25-sparse"])
 @searches
-@given(
-    text=words,
-    engine=st.sampled_from(["sparse", "high-idf-first"]),
-    size=st.integers(1, 12),
-    window=st.integers(1, 12),
-    filtered=st.booleans(),
-)
+@given(text=words, size=st.integers(1, 12), window=st.integers(1, 12), filtered=st.booleans(), plugin=st.booleans())
 def test_a_page_is_full_whenever_the_full_querys_is_and_pages_are_one_ranking(
-    both: Both, text: str, engine: str, size: int, window: int, filtered: bool
+    both: Both, text: str, engine: str, size: int, window: int, filtered: bool, plugin: bool
 ) -> None:
     filter = {"range": {"year": {"lt": 1940}}} if filtered else None
-    whole = dict(both.page(both.whole, "sparse", text, size=DOCUMENTS, filter=filter))
-    pruned, ranking = both.pruned.with_settings(window=window), []
+    full = "sparse" if engine in FILLED else "bm25"
+    whole = dict(both.page(both.whole, full, text, size=DOCUMENTS, filter=filter))
+    pruned = replace(both.pruned, plugin=plugin).with_settings(window=window, dense_window=(window + 1) // 2)
+    if engine not in FILLED:
+        pruned = pruned.with_settings(first="bm25-sparse")
+    engine = engine.partition(" ")[0]
+    ranking: list[tuple[str, float]] = []
     while len(ranking) < len(whole):
         page = both.page(pruned, engine, text, size=size, from_=len(ranking), filter=filter)
         assert len(page) == min(size, len(whole) - len(ranking))
@@ -122,6 +129,9 @@ def test_a_page_is_full_whenever_the_full_querys_is_and_pages_are_one_ranking(
     assert {id for id, _ in ranking} == whole.keys(), "the documents of the full query, without repeats"
     assert not both.page(pruned, engine, text, size=size, from_=len(ranking), filter=filter)
     assert [score for _, score in ranking] == sorted((score for _, score in ranking), reverse=True)
+    if full == "bm25":
+        assert both.page(pruned, engine, text, size=DOCUMENTS, filter=filter) == ranking
+        return
     matches = sum(
         not both.postings[id].keys().isdisjoint(both.pruned.models.query_encoder.encode(text)) for id in whole
     )
@@ -129,6 +139,64 @@ def test_a_page_is_full_whenever_the_full_querys_is_and_pages_are_one_ranking(
     assert both.page(pruned, engine, text, size=DOCUMENTS, filter=filter) == ranking
     rest = ranking[matches:]  # by their whole scores
     assert [score * 2.0**80 for _, score in rest] == pytest.approx([whole[id] for id, _ in rest], rel=1e-4)
+
+
+@pytest.mark.parametrize("first_weight", [0.0, 1.0])
+def test_after_another_stage_what_fills_a_page_comes_last(both: Both, first_weight: float) -> None:
+    table = [[float(7 * number % 31) for number in range(256)]] * 4
+    for at in (0, 20):
+        tokens = both.pruned.models.query_encoder.encode(" ".join(WORDS[at : at + 8]))
+        first = queries.pruned_sparse(tokens, window=3, size=DOCUMENTS)
+        body = queries.quantized_rescore(first, table, window=2, first_weight=first_weight)
+        answer = both.client.search(index=both.pruned.index, body=body)
+        rest = queries.unsearched(body, len(answer["hits"]["hits"]))
+        assert rest is not None
+        filled = queries.filled(answer, both.client.search(index=both.pruned.index, body=rest))["hits"]["hits"]
+        assert len(filled) > len(answer["hits"]["hits"]) > 9, "hits of both windows, of one, of none, and beyond"
+        scores = [hit["_score"] for hit in filled]
+        assert scores == sorted(scores, reverse=True) and scores[-1] > 0
+
+
+@dataclass
+class Losing:
+    """A client of whose cluster shards go between a search and the count after it: it counts in an index without them."""
+
+    client: Any
+    lacking: str
+
+    def search(self, **how: Any) -> Any:
+        return self.client.search(**how)
+
+    def count(self, *, index: str, **how: Any) -> Any:
+        return self.client.count(index=self.lacking, **how)
+
+
+@pytest.mark.parametrize("lost", ["one", "all"])
+@pytest.mark.parametrize("engine", FILLED)
+def test_a_page_that_was_not_filled_because_a_shard_is_missing_says_so(
+    both: Both, index_name: str, engine: str, lost: str
+) -> None:
+    """The page lies behind what the postings find, so that they are counted."""
+    word = next(word for word in WORDS if 0 < _matches(both, word) < 15 <= _matches(both, word, whole=True))
+    searched = both.pruned.engine(engine)
+    body = searched.body(word, {"size": 5, "from_": 15})
+    nodes = int(both.client.cluster.health()["number_of_data_nodes"])
+    lacking = index_body(both.pruned.meta, shards=nodes + 1, replicas=0)
+    allocation = {"total_shards_per_node": 1} if lost == "one" else {"require._name": "none"}
+    lacking["settings"]["index"] |= {f"routing.allocation.{name}": value for name, value in allocation.items()}
+    both.client.indices.create(index=index_name, body=lacking, params={"wait_for_active_shards": 0})
+    both.client.cluster.health(index=index_name, params={"wait_for_no_initializing_shards": "true"})
+    losing: Any = Losing(both.client, index_name)
+    whole = searched.search(both.client, body, word)
+    assert whole["hits"]["hits"] and not queries.partial_answer(whole)
+    if lost == "all":
+        with pytest.raises(TransportError, match="search_phase_execution_exception"):
+            searched.search(losing, body, word)
+        return
+    answer = searched.search(losing, body, word)
+    assert not answer["hits"]["hits"]
+    missing = f"1 of {nodes + 1} shards, and their hits are missing"
+    assert missing in queries.partial_answer(answer)["shards_failed"]
 
 
 def test_a_bare_body_may_be_short_and_says_how_it_is_filled(both: Both) -> None:
@@ -233,6 +301,32 @@ def test_shares_are_those_of_the_whole_vectors_and_add_up(both: Both, engine: st
             assert not {share["source"] for share in hit["tokens"]} & {"other", "codes"}
 
 
+def test_the_exact_search_with_a_stage_after_it_is_explained_by_tokens_too(both: Both) -> None:
+    table = [[float(7 * number % 31) for number in range(256)]] * 4
+    tokens, size = both.pruned.models.query_encoder.encode("rain bow light"), 12
+    for first in (
+        queries.pruned_sparse(tokens, window=None, size=size),
+        queries.bm25_sparse("rain bow light", tokens, window=None, pruned=True, size=size),
+    ):
+        body = queries.quantized_rescore(first, table, window=5, weight=0.01, first_weight=1.0)
+        plain, told = (
+            both.client.search(index=both.pruned.index, body=each)["hits"]["hits"]
+            for each in (body, queries.explained(body))
+        )
+        assert [(hit["_id"], hit["_score"]) for hit in told] == [
+            (hit["_id"], pytest.approx(hit["_score"], rel=1e-5)) for hit in plain
+        ]
+        for hit in told:
+            parts = shares(hit["_explanation"])
+            of_tokens = {share.token: share.score for share in parts if share.source == "sparse"}
+            vector = both.vectors[hit["_id"]]
+            assert of_tokens == pytest.approx(
+                {token: weight * vector[token] for token, weight in tokens.items() if token in vector}, rel=2**-8
+            )
+            assert sum(share.score for share in parts) == pytest.approx(hit["_score"], rel=1e-5)
+        assert queries.unsearched(queries.explained(body), 0) is None
+
+
 def test_the_oracle_tells_what_postings_find_and_rows_score(both: Both) -> None:
     ids = sorted(both.vectors)
     documents = StoredWeights.of_pruned((both.vectors[id] for id in ids), (both.postings[id] for id in ids))
@@ -327,6 +421,10 @@ def test_the_window_grows_with_the_index(both: Both) -> None:
     for documents, window in ((70, 100), (100_000, 100), (1_000_000, 398)):
         opened = replace(both.pruned, meta=both.pruned.meta.with_extra(shard_documents=documents))
         assert opened.body("sparse", "rain")["rescore"]["window_size"] == window
+        # Phase one knows no more of a document than all tokens do, and in a tuned grid there is this default.
+        assert opened.body("high-idf-first", "rain bow light")["rescore"]["window_size"] == window
+        assert TwoPhases(window=window) in tune.settings(TwoPhases.fitting(opened))
+        assert opened.body("cascade", "rain bow light")["rescore"][0]["window_size"] == window
     assert both.pruned.with_settings(window=7).body("sparse", "rain")["rescore"]["window_size"] == 7
     assert PRUNED_WINDOW == 100 and "rescore" not in both.whole.with_settings(window=7).body("sparse", "rain")
 
@@ -339,8 +437,43 @@ def test_osn_search_fills_explains_and_searches_exactly(both: Both, cluster_url:
         found: list[dict[str, Any]] = json.loads(ran.stdout)["hits"]
         return found
 
-    filled, exact = hits(both.pruned.index), hits(both.pruned.index, "--exact")
+    filled, exact = hits(both.pruned.index), hits(both.pruned.index, "--exact", "--window", "1")
     assert len(filled) == len(exact) == 10
     expected = hits(both.whole.index)
     assert [hit["score"] for hit in exact] == pytest.approx([hit["score"] for hit in expected], rel=1e-5)
+    # A smaller window is the user's choice: fewer hits have their whole score, and none is lost.
+    narrow, wide = (
+        dict(both.page(engines, "sparse", " ".join(WORDS[:9]), size=DOCUMENTS))
+        for engines in (both.pruned.with_settings(window=1), both.pruned)
+    )
+    assert narrow.keys() == wide.keys()
+    assert 0 < sum(score > 1e-9 for score in narrow.values()) < sum(score > 1e-9 for score in wide.values())
     assert all(hit["tokens"] for hit in hits(both.pruned.index, "--explain"))
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_settings_are_compared_with_the_exact_result_which_is_asked_no_oftener_than_needed(
+    both: Both, judged: bool
+) -> None:
+    texts = {f"q{at}": " ".join(WORDS[at : at + 9]) for at in range(12)}
+    exact = {query: both.page(both.whole, "sparse", text, size=10) for query, text in texts.items()}
+    qrels = {query: {id: 1 for id, _ in hits} for query, hits in exact.items()} if judged else None
+    asked: list[Body] = []
+    ask = tune.asker(both.client, both.pruned.index)
+
+    def noting(body: Body) -> tuple[dict[str, float], float]:
+        asked.append(body)
+        return ask(body)
+
+    engines, questions = both.pruned, tune.Questions(texts, qrels)
+    grid = [TwoPhases(window=1), TwoPhases(window=EVERY_ROW)]
+    tried = tune.try_all(noting, engines, questions, grid, passes=3)
+    assert tried[0].quality == pytest.approx(1.0) and tried[1].kept < tried[2].kept <= 1.0
+    every_row = [body for body in asked if "rescore" not in body]
+    assert len(every_row) == len(texts) * (1 if judged else 2)
+    assert len(asked) - len(every_row) == 3 * len(grid) * len(texts)
+    asked.clear()
+    slow = replace(tried[0], ms=1e9)
+    chosen = tune.choose(noting, engines, [slow, *tried[1:]], questions, 0.01)
+    assert chosen is not None and chosen.kept == pytest.approx(chosen.tried.kept)
+    assert sum("rescore" not in body for body in asked) == len(texts)
