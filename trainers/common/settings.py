@@ -62,6 +62,9 @@ class TrainingSettings:
     """each set's share of the steps, or a power p of its size; null is in proportion to their sizes"""
     embedding_rate: float | None = None
     """factor of the learning rate for word embeddings; null is 1"""
+    start_share: float = 0.0
+    """how much of the model that is measured and written is the start: its weights are averaged with the trained ones
+    (Wortsman and others, "Robust fine-tuning of zero-shot models", 2022); 0.5 is half of each, 0 the trained model alone"""
     workers: int = 0
     """processes that prepare batches; 0 prepares them in the training process"""
     device: Literal["auto", "cpu"] = "auto"
@@ -77,6 +80,8 @@ class TrainingSettings:
                 raise ValueError(f"{name} must be at least 1, not {value}")
         if self.epochs <= 0 or self.learning_rate <= 0 or self.warmup < 0:
             raise ValueError("epochs and learning_rate must be above 0, warmup not below 0")
+        if not 0 <= self.start_share < 1:
+            raise ValueError(f"start_share must be from 0 to below 1, not {self.start_share}")
         if self.embedding_rate is not None and self.embedding_rate <= 0:
             raise ValueError(f"embedding_rate must be above 0, not {self.embedding_rate}")
 

@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,8 @@ class LoopTrainer(Trainer):
         model.progress = TrainingProgress(0, steps)
         self._best_from = best_from * steps
         super().__init__(model=model, args=arguments, train_dataset=data, eval_dataset=data, callbacks=[])
+        # After super(), which moves the model to where it is trained; a run that goes on has not read its checkpoint yet.
+        self._start = _trained_weights(model) if settings.start_share else {}
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
         if self.is_world_process_zero():
@@ -198,7 +201,8 @@ class LoopTrainer(Trainer):
             training = self.module.training
             self.module.eval()
             # Measuring must leave no trace in what training draws next.
-            with torch.random.fork_rng(devices=range(torch.cuda.device_count())), torch.no_grad():
+            random = torch.random.fork_rng(devices=range(torch.cuda.device_count()))
+            with random, torch.no_grad(), self._averaged_with_start():
                 measures = self.measure(self.module)
             self.module.train(training)
         measures = from_main_process(measures)
@@ -232,6 +236,20 @@ class LoopTrainer(Trainer):
         self.best = best
         if self.is_world_process_zero():
             self.run.write_best(model, best)
+
+    @contextmanager
+    def _averaged_with_start(self) -> Iterator[None]:
+        """The model as it is measured and written, while this lasts; afterwards its weights are bit for bit what they were."""
+        weights = dict(self.module.named_parameters())
+        trained = {name: weights[name].detach().clone() for name in self._start}
+        with torch.no_grad():
+            for name, start in self._start.items():
+                weights[name].lerp_(start, self.settings.start_share)
+            try:
+                yield
+            finally:
+                for name, weight in trained.items():
+                    weights[name].copy_(weight)
 
     # ------------------------------------------------ checkpoints
 
@@ -273,10 +291,16 @@ class LoopTrainer(Trainer):
         trained = Trained(self.state.global_step, best.step, measures, list(self.state.log_history))
         if self.is_world_process_zero():
             self.module.eval()
-            self.run.publish(self.module, trained)
+            with self._averaged_with_start():
+                self.run.publish(self.module, trained)
         if processes() > 1:
             dist.barrier()
         return trained
+
+
+def _trained_weights(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of every weight that training changes; one that stands in two places is there once."""
+    return {name: weight.detach().clone() for name, weight in model.named_parameters() if weight.requires_grad}
 
 
 class _Loader(DataLoader[Any]):

@@ -284,6 +284,30 @@ def test_the_last_state_is_kept_where_no_measure_selects(tmp_path: Path) -> None
     assert trained.measures == {"nDCG@10": 0.3, "start nDCG@10": 0.9}
 
 
+def test_what_is_measured_and_written_is_averaged_with_the_start_and_training_goes_on_without_it(tmp_path: Path) -> None:
+    measured: list[Tensor] = []
+
+    def evaluate(model: TrainingModel) -> dict[str, float]:
+        measured.append(model.state_dict()["net.0.weight"].clone())
+        return {"nDCG@10": 0.5}
+
+    start = {name: weight.clone() for name, weight in Regression().state_dict().items()}
+    run(tmp_path / "alone")
+    options: dict[str, Any] = {"settings": settings(start_share=0.25, evaluate_every=5, select="last"), "evaluate": evaluate}
+    run(tmp_path / "averaged", **options)
+    alone, averaged = weights(tmp_path / "alone"), weights(tmp_path / "averaged")
+    for name, weight in alone.items():
+        torch.testing.assert_close(averaged[name], 0.75 * weight + 0.25 * start[name])
+    assert torch.equal(measured[0], start["net.0.weight"])
+    assert torch.equal(measured[-1], averaged["net.0.weight"]), "another state was measured than was written"
+    killed = Regression()
+    killed.fail_at = die_at(9)
+    with pytest.raises(Killed):
+        run(tmp_path / "resumed", killed, **options)
+    run(tmp_path / "resumed", **options)
+    assert_equal_weights(tmp_path / "resumed", tmp_path / "averaged")
+
+
 def test_patience_ends_training_that_gains_nothing(tmp_path: Path) -> None:
     values = iter([0.1, 0.5, 0.4, 0.3, 0.2, 0.9])
     trained = run(
@@ -485,7 +509,7 @@ def test_other_runtime_errors_stay_what_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"batch_size": 0}, {"steps": 0}, {"learning_rate": 0.0}, {"chunk_size": 0}, {"embedding_rate": 0.0}]
+    "wrong", [{"batch_size": 0}, {"steps": 0}, {"learning_rate": 0.0}, {"chunk_size": 0}, {"embedding_rate": 0.0}, {"start_share": 1.0}]
 )
 def test_settings_without_meaning_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
