@@ -8,16 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.results import data_facts
 from opensearch_neural.files import read_json_object, replaced, write_json, write_text
+from trainers.data.loading import read_documents
 
 T = TypeVar("T")
 
 
 def check_data(work: Path, folders: Sequence[Path]) -> None:
     """Raises InputError if a folder of work was begun on other data sets than these."""
-    from opensearch_neural.errors import InputError
-    from opensearch_neural.evaluation.results import data_facts
-
     file = work / "data.json"
     facts = {folder.name: data_facts(folder).files for folder in folders}
     if not file.exists():
@@ -79,9 +80,6 @@ def write_judged(source: Path, folder: Path, splits: Mapping[str, list[str]], *,
 
 def write_part(source: Path, folder: Path, kept: set[str], splits: Sequence[str]) -> None:
     """A BEIR folder of the documents in `kept` alone, with the judgements on them and the questions that have one."""
-    from opensearch_neural.corpus.judgements import BeirData
-    from trainers.data.loading import read_documents
-
     questions: dict[str, str] = {}
     for split in splits:
         beir = BeirData.load(source, split)

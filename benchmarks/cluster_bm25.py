@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,14 +13,20 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from benchmarks.experiment import kept
 from benchmarks.local_cluster import ingested
+from ingest.corpus import CorpusSource
+from ingest.job import Job
+from ingest.settings import Models, NewIndex, Writing
+from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.evaluation.measures import measure as measured
+from opensearch_neural.queries import bm25
+from opensearch_neural.retrievers import Run
+from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
+from trainers.common.config import fingerprint
+from trainers.data.examples import TrainingData
+from trainers.data.loading import load_training
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from opensearchpy import OpenSearch
-
-    from opensearch_neural.retrievers import Run
-    from trainers.data.examples import TrainingData
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +58,6 @@ class ClusterBM25:
 
     def run(self, queries: Mapping[str, str], k: int, settings: Bm25Settings) -> Run:
         """The `k` best documents of each query."""
-        from opensearch_neural.queries import bm25
-        from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
-
         index = self.indexes[settings.analyzer]
         similarity = {"default": {"type": "BM25", "k1": settings.k1, "b": settings.b}}
         # A similarity is fixed while an index is open.
@@ -68,8 +71,6 @@ class ClusterBM25:
 
     def scores(self, train: TrainingData, measure: str = "nDCG@10") -> dict[Bm25Settings, float]:
         """The measure of every analyzer, k1 and b of GRID on judged questions."""
-        from opensearch_neural.evaluation.measures import measure as measured
-
         scores = {}
         for analyzer, k1, b in itertools.product(self.indexes, *GRID):
             settings = Bm25Settings(analyzer, k1, b)
@@ -81,9 +82,6 @@ class ClusterBM25:
 @contextmanager
 def cluster_bm25(client: OpenSearch, corpus: Path, analyzers: Sequence[Analyzer] = ANALYZERS) -> Iterator[ClusterBM25]:
     """The corpus's indexes, deleted when the block ends."""
-    from ingest.corpus import CorpusSource
-    from ingest.job import Job
-    from ingest.settings import Models, NewIndex, Writing
 
     def job(analyzer: Analyzer) -> Job:
         new_index = NewIndex(analyzer=analyzer, replicas=0)
@@ -103,15 +101,11 @@ def cluster_bm25(client: OpenSearch, corpus: Path, analyzers: Sequence[Analyzer]
 
 def corpus_of(folder: Path) -> Path:
     """The file of a BEIR folder's documents."""
-    from opensearch_neural.corpus.judgements import BeirData
-
     return BeirData.load(folder, "test").corpus_path
 
 
 def tuning_questions(folder: Path) -> TrainingData:
     """Questions of a BEIR folder's train split, evenly taken."""
-    from trainers.data.loading import load_training
-
     train = load_training(folder, split="train", name=folder.name)
     return train.take(range(0, len(train), -(-len(train) // TUNING_QUERIES)))
 
@@ -120,8 +114,6 @@ def kept_scores(
     folder: Path, name: str, settings: Callable[..., S], scores: Callable[[], Mapping[S, float]]
 ) -> dict[S, float]:
     """The scores of settings on the set `name`, measured once for this grid."""
-    from trainers.common.config import fingerprint
-
     file = folder / f"{name}-{fingerprint([GRID, TUNING_QUERIES])}.json"
     content = kept(file, lambda: [[list(tried), score] for tried, score in scores().items()])
     return {settings(*tried): score for tried, score in content}

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import click
 
+from benchmarks.render import page, text
 from opensearch_neural.commands.groups import EntryPointGroup
+from opensearch_neural.evaluation.results import read_all
+from opensearch_neural.files import write_text
 
 PAPERS = ("tome", "inference-free-sparse", "query-as-context", "jpq", "cascade", "multi-layer")
 """Experiments that were commands of `osn bench`, and are of `osn paper` now."""
@@ -35,10 +38,6 @@ def results(folder: Path, html: Path | None, as_json: bool) -> None:
     osn bench results
     osn bench results --folder my-results --html report.html
     """
-    from benchmarks.render import page, text
-    from opensearch_neural.evaluation.results import read_all
-    from opensearch_neural.files import write_text
-
     summaries = read_all(folder)
     target = html or folder / "index.html"
     write_text(target, page(summaries, folder))

@@ -29,18 +29,18 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from benchmarks.publish import publish
 from opensearch_neural.errors import MissingExtra
+from opensearch_neural.evaluation import result_rows
+from opensearch_neural.evaluation.measures import Measured, Qrels, averaged
 from opensearch_neural.evaluation.results import Goal, Key, MeasuredEngine, Row
 from opensearch_neural.files import replaced, write_json
-
-if TYPE_CHECKING:
-    from opensearch_neural.evaluation.measures import Measured, Qrels
-    from opensearch_neural.retrievers import Run
-    from trainers.data.examples import TrainingData
+from opensearch_neural.retrievers import Run
+from trainers.data.examples import TrainingData
 
 logger = logging.getLogger(__name__)
 
@@ -126,8 +126,6 @@ def kept(file: Path, compute: Callable[[], Any]) -> Any:
 
 def kept_measured(file: Path, compute: Callable[[], Measured]) -> Measured:
     """What `compute` measured, kept in `file` question by question."""
-    from opensearch_neural.evaluation.measures import Measured
-
     return Measured(**kept(file, lambda: asdict(compute())))
 
 
@@ -164,8 +162,6 @@ class JudgedSet:
 
 def means(measured: Mapping[MeasuredEngine, Measured], seeds: Sequence[int]) -> dict[MeasuredEngine, Measured]:
     """The mean over `seeds`, question by question, of each engine that was measured with all of them; none for one seed."""
-    from opensearch_neural.evaluation.measures import averaged
-
     averages: dict[MeasuredEngine, Measured] = {}
     for engine in measured:
         every = [engine._replace(seed=seed) for seed in seeds]
@@ -191,8 +187,6 @@ def compared(
     Intervals are over questions, or `clusters` of them. How far models of other seeds lie apart they do not hold: of a
     mean over several `seeds` a row says the standard error over these.
     """
-    from opensearch_neural.evaluation import result_rows
-
     rows: dict[Any, Row] = {}
     with_baseline: dict[MeasuredEngine, list[MeasuredEngine]] = {}
     for engine, baseline in pairs(measured, differences):
@@ -353,8 +347,6 @@ class PaperPart:
 
 def run_parts(parts: Mapping[str, PaperPart], record: Path | None) -> None:
     """Run the parts one after the other, print their tables and goals, and write RECORD/NAME/summary.json and the plots."""
-    from benchmarks.publish import publish
-
     for name, part in parts.items():
         rows, goals = part.run()
         folder = record and record / name

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from opensearch_neural.files import replaced
 from opensearch_neural.models import directory
+from opensearch_neural.models.dense_onnx import INT8_FILE, export_onnx
 
 
 def exported(model: str, out: Path) -> str:
@@ -14,8 +15,6 @@ def exported(model: str, out: Path) -> str:
 
     The copy has the same hash, so that an index takes one for the other.
     """
-    from opensearch_neural.models.dense_onnx import INT8_FILE, export_onnx
-
     folder = directory.locate(model)
     if any(folder.rglob(INT8_FILE)):
         return model

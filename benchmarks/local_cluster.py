@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ingest.job import Job, run_job
+from opensearch_neural import node
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
-
-    from ingest.job import Job
 
 
 def heap_option(default: str) -> Callable[[Any], Any]:
@@ -44,8 +44,6 @@ def reachable(
     keep: the node goes on after a block that succeeded. goes_on: the node's data stay after a block that failed, so that the
     same command can continue; else the node ends with this process, however that ends. heap: of the node.
     """
-    from opensearch_neural import node
-
     if os.environ.get("OSN_URL") or click.get_current_context().params.get("osn_urls"):
         yield connection
         return
@@ -72,8 +70,6 @@ def ingested(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Ite
 
     A job that names no index gets one of its own; rejected documents are kept only where it names a file for them.
     """
-    from ingest.job import run_job
-
     index = job.index or f"osn-published-{uuid.uuid4().hex[:8]}"
     delete = {"index": index, "params": {"ignore_unavailable": "true"}}
     with tempfile.TemporaryDirectory(prefix="osn-dead-letters-") as folder:

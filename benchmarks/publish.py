@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from opensearch_neural.evaluation.results import Goal, Row, Summary, data_facts
+from opensearch_neural.evaluation.tables import result_table
 
 
 def publish(
@@ -22,8 +23,6 @@ def publish(
 
     data: the folders of the data sets that the rows rest on.
     """
-    from opensearch_neural.evaluation.tables import result_table
-
     summary = Summary.of_this_run(
         data=[data_facts(folder) for folder in data], seeds=seeds, rows=rows, goals=goals, title=title
     )

@@ -19,17 +19,23 @@ from typing import TYPE_CHECKING
 import click
 
 from benchmarks.local_cluster import ingested
+from benchmarks.publish import publish
+from ingest.corpus import CorpusSource
+from ingest.job import Job
+from ingest.settings import Models, NewIndex
+from ingest.vectors.encode_corpus import EncodeJob, run_encode
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
+from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.engines import engine_bodies
+from opensearch_neural.evaluation.engine_comparison import run_engine
+from opensearch_neural.evaluation.measures import Measured, label
+from opensearch_neural.evaluation.result_rows import rows
+from opensearch_neural.evaluation.results import Goal
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
-
-    from ingest.job import Job
-    from opensearch_neural.corpus.judgements import BeirData
-    from opensearch_neural.evaluation.measures import Measured
-    from opensearch_neural.evaluation.results import Goal
 
 DENSE = "all-MiniLM-L6-v2"
 MEASURES = ("nDCG@10", "RR@10", "R@100")
@@ -42,15 +48,6 @@ MEASURES = ("nDCG@10", "RR@10", "R@100")
 @connection_options
 def published(connection: ConnectionSettings, data: Path, record: Path | None, work: Path | None) -> None:
     """Measure published figures of BM25 and all-MiniLM-L6-v2 (Lucene k-NN) on SciFact again; none is from the papers."""
-    from benchmarks.publish import publish
-    from ingest.corpus import CorpusSource
-    from ingest.job import Job
-    from ingest.settings import Models, NewIndex
-    from ingest.vectors.encode_corpus import EncodeJob, run_encode
-    from opensearch_neural.corpus.judgements import BeirData
-    from opensearch_neural.evaluation.measures import label
-    from opensearch_neural.evaluation.result_rows import rows
-
     judged = BeirData.load(data, "test")
     client = connect(settings=connection)
     corpus = CorpusSource(str(judged.corpus_path))
@@ -80,9 +77,6 @@ def published(connection: ConnectionSettings, data: Path, record: Path | None, w
 
 def measure(client: OpenSearch, judged: BeirData, job: Job, engines: dict[str, str]) -> dict[str, Measured]:
     """Ingest the corpus as `job` says and measure some engines ({engine: name in the result}); the index is deleted."""
-    from opensearch_neural.engines import engine_bodies
-    from opensearch_neural.evaluation.engine_comparison import run_engine
-
     with ingested(client, job) as index:
         return {
             engines[engine]: run_engine(client, index, engine, body, judged.queries, judged.qrels, MEASURES).measured
@@ -92,7 +86,6 @@ def measure(client: OpenSearch, judged: BeirData, job: Job, engines: dict[str, s
 
 def goals(ndcg: dict[str, float]) -> list[Goal]:
     """Each goal in the words in which it was set."""
-    from opensearch_neural.evaluation.results import Goal
 
     def between(name: str, low: float, high: float, words: str) -> Goal:
         return Goal(words, f"{low} to {high}", round(ndcg[name], 4), low <= ndcg[name] <= high)

@@ -14,26 +14,40 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmarks.grown import index as grown
+from benchmarks.grown.scale import say
 from benchmarks.load.command import NumberList
+from benchmarks.load.quality import Judged, judged_rows, nearness_rows
+from benchmarks.load.variants import TWO_PHASE, page_of, parse_variants, with_options
+from benchmarks.load.workload import LoadTarget, Workload, prepare, stored_pipelines
+from benchmarks.local_cluster import ingested
+from benchmarks.publish import publish
+from ingest.corpus import CorpusSource
+from ingest.job import Job
+from ingest.settings import Models, NewIndex
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.engines import Engines
+from opensearch_neural.engines.engine import Engine
+from opensearch_neural.engines.sparse import Windowed
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.engine_comparison import CERTIFIED, certified_queries
 from opensearch_neural.evaluation.results import Goal, Row
+from opensearch_neural.models.pruning import Pruning
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from benchmarks.load.workload import Workload
-    from opensearch_neural.engines import Engines
-    from opensearch_neural.engines.engine import Engine
-    from opensearch_neural.engines.sparse import Windowed
     from opensearch_neural.queries import Body
 
 EXACT = "sparse"
@@ -65,17 +79,6 @@ def two_phase(
 
     Each set is ingested into an index of its own, which is deleted afterwards.
     """
-    from benchmarks.load.quality import Judged, judged_rows
-    from benchmarks.load.variants import parse_variants
-    from benchmarks.load.workload import LoadTarget, prepare, stored_pipelines
-    from benchmarks.local_cluster import ingested
-    from benchmarks.publish import publish
-    from ingest.corpus import CorpusSource
-    from ingest.job import Job
-    from ingest.settings import Models, NewIndex
-    from opensearch_neural.corpus.judgements import BeirData
-    from opensearch_neural.errors import InputError
-
     variants = parse_variants(engines)
     if EXACT not in (variant.name for variant in variants):
         raise InputError(f"--engines {engines}: {EXACT!r} is what the others are compared with, and is not among them")
@@ -173,17 +176,6 @@ def score_kept(
     second request fills, the time of such a request if nothing was found, and that of `osn search --exact`, both in the time
     of the page.
     """
-    from itertools import islice
-
-    from benchmarks.grown import index as grown
-    from benchmarks.grown.scale import say
-    from benchmarks.load.quality import nearness_rows
-    from benchmarks.load.variants import parse_variants
-    from benchmarks.load.workload import LoadTarget, prepare, stored_pipelines
-    from benchmarks.publish import publish
-    from opensearch_neural.corpus.judgements import BeirData
-    from opensearch_neural.models.pruning import Pruning
-
     variants = parse_variants(engines)
     texts = dict(islice(BeirData.load(data, split).queries.items(), limit_queries))
     client = connect(settings=connection)
@@ -215,9 +207,6 @@ def certified_rows(
 
     passes: where above 0, rows on what it costs to widen the window until all pages are, see `certain_rows`.
     """
-    from benchmarks.load.variants import TWO_PHASE, page_of, with_options
-    from opensearch_neural.evaluation.engine_comparison import CERTIFIED, certified_queries
-
     rows = []
     for variant in workload.variants:
         if variant.whole or variant.engine == TWO_PHASE:
@@ -252,8 +241,6 @@ def certain_costs(
     client: OpenSearch, opened: Engines, engine: str, texts: list[str], page: Mapping[str, Any], passes: int
 ) -> list[CertainCost]:
     """Of each query, by one client. The three ways take turns in beginning a pass."""
-    from opensearch_neural.engines.sparse import Windowed
-
     windowed, exact = opened.engine(engine), opened.with_settings(exact=True).engine(engine)
     assert isinstance(windowed, Windowed)
     asked, first = opened.page(**page), windowed.window()

@@ -109,6 +109,7 @@ def choose(
             f"the index {index!r} was written with the sparse model {sparse.info.name}, which is not a lexical one",
             "leave out --sparse, or give another --index",
         )
+    prune = _pruning(wanted, held, sparse)
     if wanted.tokenizer is not None:
         measures_passages = passages is not None and not (sparse or dense or pq)
         _check_tokenizer(wanted.tokenizer, sparse, measures_passages)
@@ -120,13 +121,18 @@ def choose(
     if total is None and any(encoder and encoder.info.kind != "lexical" for encoder in (sparse, dense, pq)):
         # Reading is nothing beside encoding, and the time left is worth knowing.
         total = sum(1 for _ in records(ignore))
+    encoders = Encoders(sparse, dense, wanted.encode_batch, pq, reconstructed, prune)
+    return ChosenModels(encoders, passages, records, total)
+
+
+def _pruning(wanted: Models, held: IndexMeta, sparse: SparseDocumentEncoder | None) -> Pruning | None:
+    """The terms that are kept of a sparse vector, as asked or as the index has it. Raises InputError if none are written."""
     prune = wanted.prune or (Pruning.parse(held.prune) if held.prune else None)
     if prune is not None and sparse is None:
         raise InputError(
             f"--prune {prune} needs sparse vectors, and this ingest writes none", "give --sparse MODEL too"
         )
-    encoders = Encoders(sparse, dense, wanted.encode_batch, pq, reconstructed, prune)
-    return ChosenModels(encoders, passages, records, total)
+    return prune
 
 
 def _made_of_corpus(

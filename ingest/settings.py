@@ -157,8 +157,6 @@ model_options = options_of(
 
 @dataclass(frozen=True, kw_only=True)
 class NewIndex:
-    """The settings of a new index."""
-
     dense_type: DenseType = "float"
     """How dense vectors are stored."""
     analyzer: str | None = None

@@ -34,6 +34,7 @@ from opensearch_neural.models import multi_layer
 from opensearch_neural.models.multi_layer import MultiVectors, Selection, VectorSource, mixed, write_selection
 from opensearch_neural.models.pooling import Pooling
 from opensearch_neural.retrievers import Run
+from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
 from trainers.common import losses
 from trainers.common.batches import Part
 from trainers.common.config import backbone_option, config_options
@@ -296,8 +297,6 @@ class MultiLayerModel(BiEncoder):
     def retrieve(self, queries: Mapping[str, str], documents: Mapping[str, str]) -> Run:
         if self.document.strategy != "multi-vector":
             return super().retrieve(queries, documents)
-        from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
-
         vectors = self.document_vectors(list(documents.values()))
         retriever = MultiVectorRetriever(list(documents), vectors, lambda texts: self.vectors("query", texts))
         return retriever.retrieve(queries, DEPTH)

@@ -37,6 +37,7 @@ from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_
 from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList, owned_option
 from benchmarks.local_cluster import heap_option, reachable
+from benchmarks.plots import pyplot, save
 from benchmarks.render import error_bars
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -94,8 +95,6 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
 def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     """quality_and_cost.svg: each engine's gain over BM25 in the mean of sets, against its P99 in BM25's, if it has one."""
     from matplotlib.lines import Line2D
-
-    from benchmarks.plots import pyplot, save
 
     plt = pyplot()
     figure, axis = plt.subplots(figsize=(6.4, 4.8))

@@ -26,17 +26,30 @@ from benchmarks.bm25_sparse.measures import (
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import kept, slug
+from benchmarks.grown.field_bytes import STORED, bytes_by_field
+from benchmarks.grown.index import Growth, drawn_vectors, grow, resampler_of
+from benchmarks.load import result
+from benchmarks.load.command import queries_of, run
+from benchmarks.load.measurement import LoadSettings
+from benchmarks.load.phases import WarmupSettings
+from benchmarks.load.quality import nearness_rows, some
+from benchmarks.load.variants import parse_variants
+from benchmarks.load.workload import ModelChoice, allowed_target, prepare
+from benchmarks.speed.turns import Timed, rate
+from ingest.vectorizers import Encoders, Vectorizer
+from opensearch_neural import forward_index
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.corpus.documents import Document
+from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.engines.settings import WeightedSum
+from opensearch_neural.errors import ClusterError
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
+from opensearch_neural.models.dense import load_dense
+from opensearch_neural.models.quantized import load_quantized
+from opensearch_neural.models.sparse import load_sparse
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
-
-    from benchmarks.grown.index import Growth
-    from benchmarks.load.workload import ModelChoice
-    from ingest.vectorizers import Vectorizer
-    from opensearch_neural.corpus.documents import Document
 
 logger = logging.getLogger(__name__)
 
@@ -102,8 +115,6 @@ def _has_dense(experiment: Experiment, model: MeasuredEngine) -> bool:
 
 def growth_of(experiment: Experiment, model: MeasuredEngine, size: int, *, with_dense: bool = False) -> Growth:
     """The index of `size` documents resampled from COST_SET with the model's vectors."""
-    from benchmarks.grown.index import Growth
-
     index = f"osn-{slug(model.name)}{f'-{dense.dense_name(experiment)}' if with_dense else ''}-{size}"
     corpus = str(corpus_of(experiment.sets[COST_SET]))
     plain = Growth(corpus, index, size, sparse=experiment.on_corpus(model, COST_SET))
@@ -124,8 +135,6 @@ def loaded(
 
     Raises ClusterError if it stopped.
     """
-    from benchmarks.load.workload import ModelChoice
-
     growth = growth_of(experiment, model, size)
     rows = under_load(client, chosen, experiment, growth, LOADED, ModelChoice(), quality_queries=0)
     return [_plain(row, growth, model) for row in rows]
@@ -135,13 +144,6 @@ def score_kept(
     client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: MeasuredEngine
 ) -> list[dict[str, Any]]:
     """What the windows keep of the exact result on the same index, beside the overlap with it."""
-    from benchmarks.grown.index import grow
-    from benchmarks.load.command import queries_of
-    from benchmarks.load.measurement import LoadSettings
-    from benchmarks.load.quality import nearness_rows, some
-    from benchmarks.load.variants import parse_variants
-    from benchmarks.load.workload import allowed_target, prepare
-
     growth = growth_of(experiment, model, size)
     grow(client, growth, say=logger.info)
     _, texts = queries_of(None, experiment.sets[COST_SET], "test", None)
@@ -156,8 +158,6 @@ def loaded_with_dense(
     client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int
 ) -> list[dict[str, Any]]:
     """Rows of the engines that need dense vectors and codes, beside BM25 on the same index."""
-    from benchmarks.load.workload import ModelChoice
-
     model = MeasuredEngine(PUBLISHED)
     growth = growth_of(experiment, model, size, with_dense=True)
     named = dense.query_models(experiment)
@@ -181,15 +181,6 @@ def under_load(
     **settings: Any,
 ) -> list[Row]:
     """The rows of the load benchmark; settings: more of `LoadSettings`. Raises ClusterError if it stopped."""
-    from benchmarks.grown.index import grow
-    from benchmarks.load import result
-    from benchmarks.load.command import queries_of, run
-    from benchmarks.load.measurement import LoadSettings
-    from benchmarks.load.phases import WarmupSettings
-    from benchmarks.load.variants import parse_variants
-    from benchmarks.load.workload import allowed_target
-    from opensearch_neural.errors import ClusterError
-
     grow(client, growth, say=logger.info)
     _, texts = queries_of(None, experiment.sets[COST_SET], "test", None)
     warmup = WarmupSettings(*WARM_UP)
@@ -213,10 +204,6 @@ def under_load(
 
 def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngine) -> list[dict[str, Any]]:
     """What an index for each engine weighs: text, what BM25 searches, and the vectors that the engine needs."""
-    from benchmarks.grown.field_bytes import STORED, bytes_by_field
-    from benchmarks.grown.index import drawn_vectors, resampler_of
-    from opensearch_neural import forward_index
-
     growth = growth_of(experiment, model, FIELD_SAMPLE, with_dense=_has_dense(experiment, model))
     meta, resampler, vocabulary = resampler_of(growth)
     sample = list(resampler.take(growth.documents))
@@ -238,13 +225,6 @@ def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngi
 
 def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[dict[str, Any]]:
     """How many documents of COST_SET a second are given the vectors that each engine needs, with intervals over turns."""
-    from benchmarks.speed.turns import Timed, rate
-    from ingest.vectorizers import Encoders
-    from opensearch_neural.corpus.reader import read_corpus
-    from opensearch_neural.models.dense import load_dense
-    from opensearch_neural.models.quantized import load_quantized
-    from opensearch_neural.models.sparse import load_sparse
-
     sparse = load_sparse(experiment.on_corpus(model, COST_SET))
     encoders: dict[Sequence[str], Vectorizer] = {SPARSE_ENGINES: Encoders(sparse)}
     if _has_dense(experiment, model):

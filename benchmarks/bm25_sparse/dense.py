@@ -15,17 +15,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.bm25_sparse.models import Experiment
 from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import slug
 from benchmarks.exported_models import exported
+from ingest.corpus import CorpusSource, ignore
+from ingest.settings import Models
+from ingest.vectors.encode_corpus import EncodeJob, run_encode
+from ingest.vectors.shards import LoadedShard
+from ingest.vectors.stored_vectors import Manifest, StoredVectors
+from opensearch_neural.corpus.reader import read_corpus
+from opensearch_neural.evaluation.results import MeasuredEngine
+from opensearch_neural.files import replaced
 from opensearch_neural.models import directory
+from opensearch_neural.models.dense import TorchDenseEncoder, load_dense
+from opensearch_neural.models.quantized import KIND
+from opensearch_neural.models.vectors import SparseVectors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from benchmarks.bm25_sparse.models import Experiment
-    from opensearch_neural.evaluation.results import MeasuredEngine
-    from opensearch_neural.models.vectors import SparseVectors
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +46,6 @@ def encoded(
     experiment: Experiment, name: str, place: Path, *, sparse: str | None = None, dense: str | None = None
 ) -> Path:
     """The manifest of the set's vectors by these models; what `place` lacks is encoded."""
-    from ingest.corpus import CorpusSource
-    from ingest.settings import Models
-    from ingest.vectors.encode_corpus import EncodeJob, run_encode
-
     source = CorpusSource(str(corpus_of(experiment.sets[name])))
     return run_encode(EncodeJob(source, place, Models(sparse=sparse, dense=dense)), show_progress=False).manifest
 
@@ -54,10 +58,6 @@ def sparse_vectors(experiment: Experiment, model: MeasuredEngine, name: str) -> 
 
 def stored_sparse(experiment: Experiment, model: MeasuredEngine, name: str) -> tuple[list[str], SparseVectors]:
     """(ids, vectors) of the set's documents by the model with the IDF of the set."""
-    from ingest.corpus import ignore
-    from ingest.vectors.stored_vectors import Manifest, StoredVectors
-    from opensearch_neural.corpus.reader import read_corpus
-
     manifest = sparse_vectors(experiment, model, name)
     stored = StoredVectors(manifest.parent, Manifest.read(manifest))
     records = read_corpus(str(corpus_of(experiment.sets[name])), on_reject=ignore)
@@ -91,30 +91,24 @@ def joined(sparse: Path, dense: Path, place: Path) -> Path:
     """
     from safetensors.numpy import load_file, save_file
 
-    from ingest.vectors.stored_vectors import Manifest
-
     own, other = Manifest.read(sparse), Manifest.read(dense)
     made = replace(own, dense=other.dense)
     manifest, folder = place / f"{made.hash}.json", place / made.hash
     if manifest.exists():
         return manifest
-    beside = place / f".{made.hash}"
-    shutil.rmtree(beside, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(sparse.parent / own.hash, beside)
-    for shard in sorted(beside.glob("*.safetensors")):
-        tensors, more = load_file(shard), load_file(dense.parent / other.hash / shard.name)
-        assert (tensors["digests"] == more["digests"]).all(), f"{shard} and {dense} are of other documents"
-        save_file({**tensors, "dense": more["dense"]}, shard)
-    beside.rename(folder)
+    with replaced(folder) as beside:
+        shutil.copytree(sparse.parent / own.hash, beside)
+        for shard in sorted(beside.glob("*.safetensors")):
+            tensors, more = load_file(shard), load_file(dense.parent / other.hash / shard.name)
+            assert (tensors["digests"] == more["digests"]).all(), f"{shard} and {dense} are of other documents"
+            save_file({**tensors, "dense": more["dense"]}, shard)
     made.write(place)
     return manifest
 
 
 def quantized(experiment: Experiment) -> str:
     """The quantized model of `cascade`: the one that is named, or OPQ of the dense vectors, a folder below `work`."""
-    from opensearch_neural.models.dense import TorchDenseEncoder, load_dense
-    from opensearch_neural.models.quantized import KIND
     from trainers.jpq.model import CodedDocuments, JpqModel
     from trainers.jpq.quantizer import fit_quantizer
     from trainers.jpq.settings import JpqConfig, JpqSet, QuantizerSettings
@@ -131,20 +125,16 @@ def quantized(experiment: Experiment) -> str:
         logger.info("learning OPQ of %d dense vectors", len(vectors))
         quantizer = fit_quantizer(vectors, settings, seed=SEED)
         config = JpqConfig(folder, [JpqSet(path) for path in experiment.sets.values()], quantizer=settings)
-        beside = folder.with_name(f".{folder.name}")
-        shutil.rmtree(beside, ignore_errors=True)
         nothing = CodedDocuments([], quantizer.encode(vectors[:0]), None)
-        JpqModel(start, quantizer, nothing, config).export(beside)
-        directory.write_osn_json(beside, KIND, training={"quantizer": "OPQ", "documents": len(vectors), "seed": SEED})
-        beside.rename(folder)
+        made_by = {"quantizer": "OPQ", "documents": len(vectors), "seed": SEED}
+        with replaced(folder) as beside:
+            JpqModel(start, quantizer, nothing, config).export(beside)
+            directory.write_osn_json(beside, KIND, training=made_by)
     return str(folder)
 
 
 def stored_dense(manifest: Path) -> NDArray[np.float32]:
     """The dense vectors of an encoding, (documents, dimension)."""
-    from ingest.vectors.shards import LoadedShard
-    from ingest.vectors.stored_vectors import Manifest
-
     shards = sorted((manifest.parent / Manifest.read(manifest).hash).glob("*.safetensors"))
     return np.concatenate([dense for path in shards if (dense := LoadedShard.read(path, []).dense) is not None])
 

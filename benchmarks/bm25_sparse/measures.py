@@ -16,17 +16,23 @@ from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.cluster_bm25 import cluster_bm25, corpus_of, tuned_bm25
 from benchmarks.experiment import compared, kept, kept_measured, mean_values, means, pairs, slug
 from benchmarks.local_cluster import ingested
+from ingest.corpus import CorpusSource
+from ingest.job import Job
+from ingest.settings import Models, NewIndex, Writing
+from ingest.vectors.shards import LoadedShard
+from ingest.vectors.stored_vectors import Manifest
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import open_engines
+from opensearch_neural.evaluation.engine_comparison import run_engine
+from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
+from opensearch_neural.index.sparse_scale import SCALE
+from opensearch_neural.models.dense_encoder import Backend
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from ingest.job import Job
-    from opensearch_neural.evaluation.measures import Measured
-    from opensearch_neural.models.dense_encoder import Backend
 
 BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST = "bm25", "bm25 tuned", "bm25-sparse", "sparse", "high-idf-first"
 HYBRID, CASCADE = DENSE_ENGINES = ("hybrid", "cascade")
@@ -54,10 +60,6 @@ def job_of(experiment: Experiment, name: str, vectors: Path, pq: str | None) -> 
 
     vectors: their manifest; pq: the quantized model that makes codes of the dense ones.
     """
-    from ingest.corpus import CorpusSource
-    from ingest.job import Job
-    from ingest.settings import Models, NewIndex, Writing
-
     index = f"osn-{vectors.parent.name}"
     return Job(
         CorpusSource(str(corpus_of(experiment.sets[name]))),
@@ -115,8 +117,6 @@ def measure_index(
     **how: Any,
 ) -> None:
     """What the engines `names` find in the index is kept in `folder`; `how` as `open_engines` takes it."""
-    from opensearch_neural.evaluation.engine_comparison import run_engine
-
     judged = judged_queries(experiment.sets[name])
     engines = open_engines(client, index, **how)
 
@@ -151,10 +151,6 @@ def not_measured() -> Any:
 
 def facts(client: OpenSearch, index: str, vectors: Path) -> dict[str, float]:
     """What the index weighs, and how many terms the model gives a document. vectors: their manifest."""
-    from ingest.vectors.shards import LoadedShard
-    from ingest.vectors.stored_vectors import Manifest
-    from opensearch_neural.index.sparse_scale import SCALE
-
     folder = vectors.parent / Manifest.read(vectors).hash
     shards = [LoadedShard.read(path, []).sparse for path in sorted(folder.glob("*.safetensors"))]
     documents = sum(len(shard.indptr) - 1 for shard in shards if shard is not None)

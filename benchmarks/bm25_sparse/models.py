@@ -13,11 +13,20 @@ import click
 
 from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import slug, trials
+from ingest.corpus import ignore
+from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.reading import reading
+from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import MeasuredEngine
+from opensearch_neural.models import directory
+from opensearch_neural.models.averaging import write_average
+from opensearch_neural.models.corpus_statistics import tokenizer_of, write_with_statistics
+from opensearch_neural.models.lexical import count_documents
+from trainers.common.config import load_config, recipe
+from trainers.doc2query.question_sets import QuestionSet
 
 if TYPE_CHECKING:
-    from opensearch_neural.cluster.settings import ConnectionSettings
     from trainers.sparse.settings import SparseConfig
 
 TRAINED_ON = ("squad-mix", "tldr", "wikiqa-doc", "wikiqa-sent", "wikitablequestions")
@@ -45,8 +54,6 @@ MOST_REPEATED = 1000
 def configuration(start: str, train: Sequence[Path], unseen: Sequence[Path], steps: int, seed: int) -> SparseConfig:
     """A training by the recipe sparse-published-start; `train` and `unseen` are BEIR folders, the latter's test questions
     are left out of train."""
-    from trainers.common.config import load_config, recipe
-    from trainers.doc2query.question_sets import QuestionSet
     from trainers.sparse.settings import SparseConfig
 
     base = load_config(SparseConfig, recipe("sparse-published-start"))
@@ -91,9 +98,6 @@ class Experiment:
     @cached_property
     def dense_sets(self) -> list[str]:
         """The sets in which `hybrid` and `cascade` are measured."""
-        from ingest.corpus import ignore
-        from opensearch_neural.corpus.reader import read_corpus
-
         if self.dense is None:
             return []
         corpora = {name: read_corpus(str(corpus_of(folder)), on_reject=ignore) for name, folder in self.sets.items()}
@@ -135,9 +139,6 @@ class Experiment:
 
     def _averaged(self, trained: MeasuredEngine, name: str) -> str:
         """The average of the trained model and the start. Raises InputError if there is one of other models."""
-        from opensearch_neural.models import directory
-        from opensearch_neural.models.averaging import write_average
-
         out, parts = self.work / "models" / name, [self.folder(trained), self.start]
         if not out.exists():
             write_average(parts, out)
@@ -148,10 +149,6 @@ class Experiment:
 
     def on_corpus(self, model: MeasuredEngine, name: str) -> str:
         """The model with the IDF of the set's corpus."""
-        from opensearch_neural.commands.reading import reading
-        from opensearch_neural.models.corpus_statistics import tokenizer_of, write_with_statistics
-        from opensearch_neural.models.lexical import count_documents
-
         out = self.work / "models" / f"{slug(str(model))}-on-{name}"
         if not out.exists():
             folder = self.folder(model)

@@ -31,12 +31,12 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.engines import open_engines
 from opensearch_neural.evaluation import result_rows
+from opensearch_neural.evaluation.engine_comparison import run_engine
+from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
-
-    from opensearch_neural.evaluation.measures import Measured
 
 MEASURE = "nDCG@10"
 
@@ -59,8 +59,6 @@ def measured_set(
     most: int,
 ) -> dict[MeasuredEngine, Measured]:
     """{BM25, and the sum with each weight: what it finds}"""
-    from opensearch_neural.evaluation.engine_comparison import run_engine
-
     folder = experiment.work / "weights" / f"{name}-{split}-{most}-{slug(str(model))}"
     named = {f"{SUM}, weight {weight:g}": weight for weight in weights}
 

@@ -19,24 +19,32 @@ from typing import TYPE_CHECKING
 
 import click
 
+from benchmarks.demo import python_docs
+from benchmarks.demo.known_items import hold_out_sentences
 from benchmarks.local_cluster import cluster_or_node
+from ingest.corpus import CorpusSource
+from ingest.job import Job, run_job
+from ingest.settings import Models, NewIndex, Writing
 from opensearch_neural import queries
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.evaluate import available_engines
 from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.search import print_hits
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import InputError, MissingExtra, OsnError
+from opensearch_neural.evaluation import engine_comparison as experiment
+from opensearch_neural.evaluation.results import Row, Summary, data_facts
+from opensearch_neural.evaluation.tables import result_table
+from opensearch_neural.hits import hit_of
 from opensearch_neural.models.directory import published_splade_directory
 from opensearch_neural.progress import Progress
 from trainers.common.precision import faster_in_bfloat16
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
-
-    from opensearch_neural.evaluation.results import Row
 
 ENGINES = ("bm25", "bm25-sparse", "sparse", "high-idf-first", "dense", "hybrid")
 DENSE = "all-MiniLM-L6-v2"
@@ -135,9 +143,6 @@ def step(text: str) -> None:
 
 def prepare(corpus: str | None, folder: Path, documents: int) -> BeirData:
     """The corpus with held-out queries: the user's judgements where it has some, else queries made of it."""
-    from benchmarks.demo import python_docs
-    from benchmarks.demo.known_items import hold_out_sentences
-
     if corpus is None:
         step("Make a corpus of the documentation strings of Python and of the packages installed here")
         counts = python_docs.build(
@@ -218,10 +223,6 @@ def train(data: BeirData, out: Path, steps: int, start: str | Path | None) -> No
 
 
 def write(client: OpenSearch, data: BeirData, sparse: str, dense: str, folder: Path) -> None:
-    from ingest.corpus import CorpusSource
-    from ingest.job import Job, run_job
-    from ingest.settings import Models, NewIndex, Writing
-
     client.indices.delete(index=INDEX, params={"ignore_unavailable": "true"})
     job = Job(
         CorpusSource(str(data.corpus_path)),
@@ -237,8 +238,6 @@ def write(client: OpenSearch, data: BeirData, sparse: str, dense: str, folder: P
 
 def measure_engines(client: OpenSearch, engines: Engines, names: Sequence[str], data: BeirData) -> list[Row]:
     """Quality and latency as result rows; latency is one client's, query encoding shown apart."""
-    from opensearch_neural.evaluation import engine_comparison as experiment
-
     questions = {id: data.queries[id] for id in data.qrels if id in data.queries}
     if not questions:
         raise InputError(f"no query of {data.corpus_path.parent.name} has judgements")
@@ -263,9 +262,6 @@ def measure_engines(client: OpenSearch, engines: Engines, names: Sequence[str], 
 
 
 def examples(client: OpenSearch, engines: Engines, data: BeirData) -> None:
-    from opensearch_neural.commands.search import print_hits
-    from opensearch_neural.hits import hit_of
-
     for id in random.Random(1).sample(sorted(set(data.qrels) & set(data.queries)), EXAMPLES):
         text = data.queries[id]
         click.secho(f"\n{text}", fg="cyan")
@@ -276,15 +272,11 @@ def examples(client: OpenSearch, engines: Engines, data: BeirData) -> None:
 
 
 def print_table(rows: list[Row], data: BeirData) -> None:
-    from opensearch_neural.evaluation.tables import result_table
-
     print(result_table(rows, ["nDCG@10", "nDCG@10 - bm25", "R@100", "P50 ms", "P99 ms", "encode P50 ms"]))
     print(f"\n{len(data.qrels)} held-out queries; latency of one client, top 10, query encoding apart")
 
 
 def write_summary(folder: Path, rows: list[Row], data: BeirData) -> None:
-    from opensearch_neural.evaluation.results import Summary, data_facts
-
     summary = Summary.of_this_run(
         data=[data_facts(data.corpus_path.parent)],
         seeds=[0],

@@ -25,12 +25,11 @@ from ingest.vectorizers import Vectors
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.models.quantized import Quantizer
 from opensearch_neural.models.vectors import SparseVectors
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-    from opensearch_neural.models.quantized import Quantizer
 
 
 @dataclass(slots=True)
@@ -72,7 +71,6 @@ class Resampler:
         self._of_word: dict[str, tuple[int, ...]] = {}
 
     def real(self, number: int) -> DrawnDocument:
-        """One of the real documents, with its vectors."""
         document = self.documents[number]
         row = self._row(number)
         dense = self.vectors.dense
@@ -88,7 +86,6 @@ class Resampler:
         )
 
     def draw(self, number: int, attempt: int = 0) -> DrawnDocument:
-        """A new document."""
         random_ = random.Random(f"{self.seed}/{number}/{attempt}")
         first, second = random_.sample(range(len(self.documents)), 2)
         words, others = self._words[first], self._words[second]

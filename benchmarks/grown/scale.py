@@ -6,14 +6,23 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
 
+from benchmarks.demo import python_docs
+from benchmarks.grown import field_bytes
+from benchmarks.grown import index as growth
+from benchmarks.grown.index import Growth, drawn_vectors
+from benchmarks.load import result
 from benchmarks.load import statistics as stats
+from benchmarks.load.blocks import Level
 from benchmarks.load.command import NumberList, check_goals, finish, load_settings, measuring_options, queries_of, run
+from benchmarks.load.measurement import Measurement
 from benchmarks.load.statistics import SERVER_CPU, Cell, cells
+from benchmarks.load.variants import parse_variants
+from benchmarks.load.workload import ModelChoice, allowed_target
 from benchmarks.local_cluster import heap_option, reachable
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -21,12 +30,9 @@ from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.headings import taking
 from opensearch_neural.commands.renamed import Renamed, output_option
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.results import Goal, Row, Summary
-
-if TYPE_CHECKING:
-    from benchmarks.grown.index import Growth
-    from benchmarks.load.blocks import Level
-    from benchmarks.load.measurement import Measurement
+from opensearch_neural.evaluation.results import Goal, Row, Summary, data_facts
+from opensearch_neural.evaluation.tables import result_table
+from opensearch_neural.models.pruning import Pruning
 
 NODE = "osn-bench"
 GROWTH = "growth"
@@ -104,9 +110,6 @@ def growing_options(command: Any) -> Any:
 
 def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[str, Any]) -> Growth:
     """The growth of the values of `growing_options`, which are removed from `options`. Raises InputError."""
-    from benchmarks.grown.index import Growth
-    from opensearch_neural.models.pruning import Pruning
-
     prune, postings = options.pop("prune"), options.pop("prune_postings")
     settings: dict[str, str] = {}
     for text in options.pop("index_settings"):
@@ -114,22 +117,18 @@ def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[
         if not (key and equals):
             raise InputError(f"--setting {text!r}: expected KEY=VALUE")
         settings[key.removeprefix("index.")] = value
+    as_named = {
+        name: options.pop(name) for name in ("sparse", "dense", "pq", "vectors", "base", "mix", "segments", "shards")
+    }
     return Growth(
         corpus,
         index,
         documents,
-        sparse=options.pop("sparse"),
-        dense=options.pop("dense"),
-        pq=options.pop("pq"),
-        vectors=options.pop("vectors"),
-        base=options.pop("base"),
-        mix=options.pop("mix"),
         prune=Pruning.parse(prune) if prune else None,
         prune_postings=Pruning.parse(postings) if postings else None,
-        segments=options.pop("segments"),
-        shards=options.pop("shards"),
         settings=settings,
         seed=seed,
+        **as_named,
     ).validate()
 
 
@@ -149,8 +148,6 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
     osn bench grow --corpus data/scifact --index scifact-100k --documents 100000
     osn bench grow --corpus data/scifact --index pruned --documents 100000 --prune top_k:100
     """
-    from benchmarks.grown import index as growth
-
     wanted = growth_of(corpus, index, documents, seed, options)
     growth.grow(connect(settings=connection), wanted, say=say)
     print(f"{documents:,} documents in {index}")
@@ -203,11 +200,6 @@ def scale(
     osn bench scale --documents 100000                 a load test on 100,000 documents
     osn bench scale --documents 10000,100000,1000000   and how cost grows
     """
-    from benchmarks.grown import index as growth
-    from benchmarks.load.variants import parse_variants
-    from benchmarks.load.workload import ModelChoice, allowed_target
-    from opensearch_neural.evaluation.results import data_facts
-
     sizes = sorted(set(documents))
     if not sizes or sizes[0] < 1:
         raise InputError("--documents takes numbers above 0")
@@ -256,8 +248,6 @@ def say(line: str) -> None:
 
 def corpus_or_docstrings(data: Path | None, out: Path) -> Path:
     """`data`, or the corpus that every machine has: documentation strings, made once below the output folder."""
-    from benchmarks.demo import python_docs
-
     if data is not None:
         return data
     folder = out / "corpus"
@@ -268,9 +258,6 @@ def corpus_or_docstrings(data: Path | None, out: Path) -> Path:
 
 
 def _field_rows(client: Any, prefix: str, prepared: Any, wanted: Growth) -> list[Row]:
-    from benchmarks.grown import field_bytes
-    from benchmarks.grown.index import drawn_vectors
-
     say("what each field costs on disk")
     meta, resampler, vocabulary = prepared
     sample = list(resampler.take(min(FIELD_SAMPLE, wanted.documents)))
@@ -290,8 +277,6 @@ def leave(client: Any, indexes: Sequence[str], measured: Sequence[Measurement], 
 
 def _summary(runs: dict[int, Measurement], data: list[Any], goals: str | None, seed: int) -> Summary:
     """All sizes in one result file, with the exponents of growth."""
-    from benchmarks.load import result
-
     rows: list[Row] = []
     reached: list[Goal] = []
     by_field = next((measured.more for measured in runs.values()), [])
@@ -357,7 +342,5 @@ def _exponent(sizes: Sequence[int], row: Sequence[Cell], measure: str) -> stats.
 
 def growth_text(rows: Sequence[Row]) -> str:
     """The exponents as a table for the terminal."""
-    from opensearch_neural.evaluation.tables import result_table
-
     chosen = [row for row in rows if row.set == GROWTH]
     return "\n" + result_table(chosen, intervals=True) if chosen else ""

@@ -73,7 +73,6 @@ class Layout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the indexes."""
         return (PLAIN, CLUSTERED, BLOCKS) if self.by_content else (PLAIN,)
 
     def index(self, name: str) -> str:

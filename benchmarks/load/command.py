@@ -8,11 +8,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from benchmarks.load import result
+from benchmarks.load.blocks import Block
+from benchmarks.load.measurement import LoadSettings, Measurement
+from benchmarks.load.phases import WarmupSettings
+from benchmarks.load.quality import Judged
+from benchmarks.load.run import measure
+from benchmarks.load.statistics import cells
+from benchmarks.load.variants import Variant, parse_variants
+from benchmarks.load.workload import ModelChoice, allowed_target, prepare, stored_pipelines
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -20,16 +30,10 @@ from opensearch_neural.commands.connection_options import Command, connection_op
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.headings import Headed, taking
 from opensearch_neural.commands.renamed import output_option
+from opensearch_neural.corpus.judgements import BeirData, read_queries
 from opensearch_neural.errors import InputError
-
-if TYPE_CHECKING:
-    from benchmarks.load.blocks import Block
-    from benchmarks.load.measurement import LoadSettings, Measurement
-    from benchmarks.load.quality import Judged
-    from benchmarks.load.variants import Variant
-    from benchmarks.load.workload import ModelChoice
-    from opensearch_neural.evaluation.results import Data
-
+from opensearch_neural.evaluation.results import Data, data_facts
+from opensearch_neural.files import write_text
 
 SECONDS_BETWEEN_LINES = 10.0
 SPACES = 1000  # of the progress bar: shares of the work are written as thousandths
@@ -103,17 +107,11 @@ def measuring_options(command: Command) -> Command:
 
 
 def load_models(options: dict[str, Any]) -> ModelChoice:
-    """The models from the values of `models_options`."""
-    from benchmarks.load.workload import ModelChoice
-
     return ModelChoice(options["sparse"], options["dense"], options["backend"], pq=options["pq"])
 
 
 def load_settings(options: dict[str, Any], **more: Any) -> LoadSettings:
     """The settings from the values of `measuring_options`. Raises InputError for settings that cannot work."""
-    from benchmarks.load.measurement import LoadSettings
-    from benchmarks.load.phases import WarmupSettings
-
     windows, warmup = options["windows"], options["warmup"]
     if len(windows) != 2 or len(warmup) != 2:
         raise InputError(
@@ -121,33 +119,15 @@ def load_settings(options: dict[str, Any], **more: Any) -> LoadSettings:
         )
     if warmup[0] > warmup[1]:
         raise InputError("--warmup: the first number must not be larger than the second")
-    settings = LoadSettings(
-        clients=options["clients"],
-        rates=options["rates"],
-        requests=options["requests"],
-        rounds=options["rounds"],
-        minutes=options["minutes"],
-        settle=options["settle"],
-        shortest=windows[0],
-        longest=windows[1],
-        warmup=WarmupSettings(least=warmup[0], most=warmup[1]),
-        processes=options["processes"],
-        baseline=options["baseline"],
-        seed=options["seed"],
-        **more,
-    )
-    return settings.validate()
+    names = ("clients", "rates", "requests", "rounds", "minutes", "settle", "processes", "baseline", "seed")
+    more |= {name: options[name] for name in names}
+    return LoadSettings(shortest=windows[0], longest=windows[1], warmup=WarmupSettings(*warmup), **more).validate()
 
 
 def queries_of(
     queries: Path | None, data: Path | None, split: str, limit: int | None
 ) -> tuple[Judged | None, list[str]]:
     """(judgements, texts) from a folder in BEIR layout or a file of queries. Raises InputError for neither or both."""
-    from itertools import islice
-
-    from benchmarks.load.quality import Judged
-    from opensearch_neural.corpus.judgements import BeirData, read_queries
-
     if (queries is None) == (data is None):
         raise InputError(
             "give either --data or --queries",
@@ -216,10 +196,6 @@ def load(
     If it is interrupted, it writes what it has; run the same command again to continue. The exit status is 1 if the result
     is partial, or if a measurement was refused because the generator itself was near its limit.
     """
-    from benchmarks.load.variants import parse_variants
-    from benchmarks.load.workload import allowed_target
-    from opensearch_neural.evaluation.results import data_facts
-
     variants = parse_variants(engines)
     check_goals(goals, variants)
     if report is not None:
@@ -257,9 +233,6 @@ def run(
     restart: bool,
 ) -> Measurement:
     """Prepare and measure, with progress on stderr."""
-    from benchmarks.load.run import measure
-    from benchmarks.load.workload import prepare, stored_pipelines
-
     with translate_errors(), stored_pipelines(client, variants) as pipelines:
         workload = prepare(client, target, index, variants, texts, models, pipelines)
         with progress(f"load → {index}") as (say, on_block):
@@ -279,9 +252,7 @@ def finish(
     page: Path | None = None,
 ) -> bool:
     """Write and print the result; returns whether it is whole: not partial, nothing refused. page: the report's file."""
-    from benchmarks.load import report, result
-    from benchmarks.load.statistics import cells
-    from opensearch_neural.files import write_text
+    from benchmarks.load import report
 
     levels = cells(measurement)
     made = result.summary(measurement, data, goals, title, levels)

@@ -18,8 +18,6 @@ BASELINE = "bm25"
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """The settings of a load test."""
-
     clients: tuple[int, ...] = (5, 10, 20, 40, 80)
     """Levels of the closed loop."""
     rates: tuple[float, ...] = ()

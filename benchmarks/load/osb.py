@@ -19,8 +19,9 @@ from typing import Any
 
 import click
 
-from benchmarks.load.variants import Variant, pipeline_body
-from benchmarks.load.workload import Workload, encoders
+from benchmarks.load.command import load_models, queries_of
+from benchmarks.load.variants import Variant, parse_variants, pipeline_body
+from benchmarks.load.workload import LoadTarget, Workload, encoders, pipeline_names, prepare
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -203,10 +204,6 @@ def export_osb(
     osn bench export-osb --index docs --data data/docs --output osb
     opensearch-benchmark run --pipeline benchmark-only --target-hosts 127.0.0.1:9200 --workload-path osb
     """
-    from benchmarks.load.command import load_models, queries_of
-    from benchmarks.load.variants import parse_variants
-    from benchmarks.load.workload import LoadTarget, pipeline_names, prepare
-
     variants = parse_variants(engines)
     _, texts = queries_of(queries, data, split, limit_queries)
     client = connect(settings=connection)

@@ -172,7 +172,6 @@ def _plain(value: Any) -> Any:
 
 
 def csv_text(result: Iterable[Row]) -> str:
-    """Result rows as CSV."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["set", "engine", "measure", "value", "low", "high", "n"])

@@ -276,7 +276,6 @@ class Cell:
 
 
 def shared_rounds(cell: Cell, other: Cell) -> list[int]:
-    """The rounds that both have."""
     return np.intersect1d(cell.sample.rounds, other.sample.rounds).tolist()
 
 

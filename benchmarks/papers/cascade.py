@@ -26,24 +26,40 @@ from click.core import ParameterSource
 
 from benchmarks.experiment import Table, goal_of, is_above
 from benchmarks.exported_models import exported
+from benchmarks.grown.field_bytes import Alone, bytes_by_field
+from benchmarks.grown.scale import NODE
+from benchmarks.load import report, result
 from benchmarks.load.command import load_settings, measuring_options, queries_of, run
+from benchmarks.load.measurement import Measurement
+from benchmarks.load.variants import Variant, parse_variants
+from benchmarks.load.workload import ModelChoice, allowed_target
 from benchmarks.local_cluster import heap_option, reachable
+from ingest.content import content_by_models
+from ingest.corpus import CorpusSource, ignore, spooled
+from ingest.job import Job, run_job
+from ingest.settings import Models, NewIndex, Writing
+from ingest.vectors.encode_corpus import EncodeJob, run_encode
+from ingest.writing.target import LOADING
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.renamed import output_option
+from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import TUNED_CASCADE, Cascade
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.results import Data, Goal, Row, Summary
+from opensearch_neural.evaluation.results import Goal, Row, Summary, data_facts
+from opensearch_neural.index.record import check_unchanged_models, read_record
+from opensearch_neural.models import directory
+from opensearch_neural.models.dense import documents_alike, load_dense
+from opensearch_neural.models.dense_encoder import Backend
+from opensearch_neural.models.quantized import load_quantized
+from opensearch_neural.tune import halves, store, tried_and_chosen
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from benchmarks.load.measurement import Measurement
-    from benchmarks.load.variants import Variant
-    from opensearch_neural.models.dense_encoder import Backend
 
 SPARSE, CASCADE = "sparse", "cascade"
 POINTS = 2.0  # of nDCG@10
@@ -106,25 +122,17 @@ def cascade(
     \b
     osn paper cascade --data data/scifact --pq models/jpq --tune data/scifact --clients 5,20 --requests 10000
     """
-    from benchmarks.grown.scale import NODE
-    from benchmarks.load import report, result
-    from benchmarks.load.variants import parse_variants
-    from benchmarks.load.workload import ModelChoice, allowed_target
-    from opensearch_neural.evaluation.provenance import code_commit, command_line
-    from opensearch_neural.evaluation.results import data_facts
-
     settings, variants = load_settings({**options, "baseline": SPARSE}), parse_variants(engines)
     check(data, pq, tune, tune_split, variants)
     out.mkdir(parents=True, exist_ok=True)
     if backend != "torch":
         dense, pq = exported(dense, out), tuple(exported(model, out) for model in pq)
+    indexes = {folder: f"osn-cascade-{folder.resolve().name}" for folder in data}
     measured: list[Measurement] = []
-    used: list[Data] = []
-    by_field: list[Row] = []
+    more: list[Row] = []
     with reachable(connection, NODE, keep=keep_indexes, goes_on=True, heap=heap) as chosen, translate_errors():
         client = connect(settings=chosen)
         target = allowed_target(chosen, owned=owned)
-        indexes = {folder: f"osn-cascade-{folder.resolve().name}" for folder in data}
         try:
             for folder, model in zip(data, pq, strict=True):
                 if restart:
@@ -136,28 +144,23 @@ def cascade(
             for folder, index in indexes.items():
                 judged, texts = queries_of(None, folder, "test", None)
                 models = ModelChoice(backend=backend)  # the index's record leads to the models that wrote it
-                measured.append(
-                    run(client, target, index, variants, texts, models, settings, judged, out / index, restart)
-                )
-                used.append(data_facts(folder))
+                how = (variants, texts, models, settings, judged, out / index, restart)
+                measured.append(run(client, target, index, *how))
                 if measured[-1].partial:
                     break
             else:
-                for index in indexes.values():
-                    by_field += setting_rows(client, index, backend)
+                more += [row for index in indexes.values() for row in setting_rows(client, index, backend)]
                 for folder, model in zip(data, pq, strict=True):
-                    by_field += field_rows(client, folder, indexes[folder], sparse, dense, model)
+                    more += field_rows(client, folder, indexes[folder], sparse, dense, model)
         finally:
             if not keep_indexes:
                 for index in indexes.values():
                     client.indices.delete(index=index, params={"ignore_unavailable": "true"})
-    rows = [row for each in measured for row in result.rows(each)] + by_field
-    summary = Summary(
+    rows = [row for each in measured for row in result.rows(each)] + more
+    summary = Summary.of_this_run(
         title="The cascade against sparse alone",
-        command=command_line(),
-        code=code_commit(),
         machine=result.environment(measured[0]),
-        data=used,
+        data=[data_facts(folder) for folder in data[: len(measured)]],
         seeds=[settings.seed],
         rows=rows,
         goals=goals([each.index for each in measured], rows),
@@ -197,17 +200,6 @@ def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str
     Vectors are kept in `out`, and the codes of another quantized model of the same dense one made of them. Raises ModelError
     where the index was written with other models.
     """
-    from ingest.content import content_by_models
-    from ingest.corpus import CorpusSource, spooled
-    from ingest.job import Job, run_job
-    from ingest.settings import Models, NewIndex, Writing
-    from ingest.vectors.encode_corpus import EncodeJob, run_encode
-    from ingest.writing.target import LOADING
-    from opensearch_neural.corpus.judgements import BeirData
-    from opensearch_neural.index.record import check_unchanged_models, read_record
-    from opensearch_neural.models.dense import documents_alike, load_dense
-    from opensearch_neural.models.quantized import load_quantized
-
     source = CorpusSource(str(BeirData.load(folder, "test").corpus_path))
     letters = out / f"{index}.dead-letters.jsonl"
     wrote = read_record(client, index)
@@ -234,11 +226,7 @@ def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str
 
 def field_rows(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str, pq: str) -> list[Row]:
     """What each field costs on disk, vectors that codes stand for among them, by some of the set's documents."""
-    from benchmarks.grown.field_bytes import Alone, bytes_by_field, rows
-    from ingest.content import content_by_models
-    from ingest.corpus import CorpusSource, ignore, spooled
-    from ingest.settings import Models, NewIndex
-    from opensearch_neural.corpus.judgements import BeirData
+    from benchmarks.grown.field_bytes import rows
 
     corpus = CorpusSource(str(BeirData.load(folder, "test").corpus_path))
     models = Models(sparse=sparse, dense=dense, pq=pq)
@@ -257,8 +245,6 @@ def field_rows(client: OpenSearch, folder: Path, index: str, sparse: str, dense:
 
 def check_unseen(model: str, folder: Path, split: str) -> None:
     """Raises InputError if the quantized model was trained on the judgements of this split."""
-    from opensearch_neural.models import directory
-
     training = (directory.read_osn_json(directory.locate(model)) or {}).get("training", {})
     if training.get("objective", {}).get("labels") == "ranking":
         return
@@ -290,9 +276,6 @@ def tune_all(
     seed: int,
 ) -> None:
     """Tune the cascade on one index, and have all of them search as was chosen."""
-    from opensearch_neural.corpus.judgements import BeirData
-    from opensearch_neural.tune import halves, store, tried_and_chosen
-
     indexes, measure = list(indexes), f"nDCG@10 of {folder.name} ({split})"
     stored = [open_engines(client, each, backend=backend).meta.extra.get(TUNED_CASCADE, {}) for each in indexes]
     if all((each.get("measure"), each.get("keep")) == (measure, keep) for each in stored):

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -65,14 +65,15 @@ from benchmarks.papers.sparse_search import (
 from benchmarks.render import signed
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
+from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
+from opensearch_neural.models.corpus_statistics import tokenizer_of
 from opensearch_neural.models.directory import MINILM
-
-if TYPE_CHECKING:
-    from opensearch_neural.evaluation.measures import Measured
-    from opensearch_neural.models.vectors import SparseVectors
-    from opensearch_neural.queries import Rare
-    from opensearch_neural.retrievers import Run
+from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.vectors import SparseVectors
+from opensearch_neural.queries import Rare, rare_tokens
+from opensearch_neural.retrievers import Run
+from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 
 TRAINED = tuple(arm for arm, steps in STEPS.items() if steps <= MOST_REPEATED)
 QUALITY = (PUBLISHED, *TRAINED, *(f"{arm}, averaged" for arm in TRAINED))
@@ -88,8 +89,6 @@ MOST_LOST = 0.005
 
 def quality(experiment: Experiment) -> RowsAndGoals:
     """Every model alone, and what needs no model."""
-    from opensearch_neural.models.corpus_statistics import tokenizer_of
-
     differences = [(engine, TUNED) for engine in (PRESENCE, PIECES, *experiment.arms)]
     with cluster_or_node(experiment.connection, "osn-bench-sparse") as client:
         tuned = tuned_measured(client, experiment)
@@ -140,10 +139,6 @@ def of_ratio(ratio: float) -> str:
 
 def searched(experiment: Experiment, model: MeasuredEngine, test: SparseTest) -> dict[str, Measured]:
     """{all tokens, or the rare ones of each of RATIOS first: what the model finds}"""
-    from opensearch_neural.models.table_encoder import TableEncoder
-    from opensearch_neural.queries import Rare, rare_tokens
-    from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
-
     manifest = dense.sparse_vectors(experiment, model, test.name)
     place = experiment.work / "exact" / f"{test.name}-{slug(str(model))}-{manifest.stem}"
     loaded: list[Any] = []

@@ -18,6 +18,7 @@ from benchmarks.papers.sparse_search import PIECES, PRESENCE
 from benchmarks.render import in_points, with_interval
 from opensearch_neural.evaluation.results import Goal, Row
 from opensearch_neural.evaluation.tables import table as as_table
+from trainers.data.teachers import LEXICAL as LEXICAL_TEACHER
 
 if TYPE_CHECKING:
     from trainers.sparse.settings import SparseConfig
@@ -90,7 +91,6 @@ def distillation(ablation: Ablation) -> RowsAndGoals:
     The second dense teacher is the first, trained on the same questions; the second sparse one BM25 over word pieces. The
     arm without pre-training is trained as many steps as both stages together.
     """
-    from trainers.data.teachers import LEXICAL as LEXICAL_TEACHER
     from trainers.sparse.settings import SparseCandidates, StageSettings
 
     dense_teacher, sparse_teacher = ablation.of_kind("dense"), ablation.of_kind("sparse")

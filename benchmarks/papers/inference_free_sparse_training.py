@@ -12,13 +12,18 @@ from benchmarks.bm25_sparse.models import configuration
 from benchmarks.experiment import compared, each, kept, mean_values, means, slug, trials
 from benchmarks.papers.sparse_search import MEASURES, SparseTest, on_target, sparse_test, student_run, untrained
 from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
+from opensearch_neural.models.corpus_statistics import tokenizer_of
 from opensearch_neural.models.directory import hash_files, locate
+from opensearch_neural.models.sparse import SparseDocumentEncoder, load_sparse
+from trainers.common.config import fingerprint
+from trainers.common.settings import TrainingSettings
+from trainers.data.sets import DevSettings, SetSettings
+from trainers.data.teacher_models import detect
+from trainers.data.teachers import LEXICAL, TeacherKind
 
 if TYPE_CHECKING:
-    from opensearch_neural.evaluation.measures import Measured
-    from opensearch_neural.models.sparse import SparseDocumentEncoder
-    from trainers.data.teachers import TeacherKind
     from trainers.sparse.settings import SparseConfig
 
 SMALL = ("wikiqa-doc", "tldr")
@@ -55,8 +60,6 @@ class Ablation:
 
     def student(self) -> SparseConfig:
         """The paper's own student, trained without BM25: what the arms vary. The last state is kept."""
-        from trainers.data.sets import DevSettings
-
         train, unseen = ([self.data / name for name in names] for names in (SMALL, dict.fromkeys((*SMALL, *TESTED))))
         made = configuration(self.start, train, unseen, self.steps, self.seeds[0])
         return replace(
@@ -72,9 +75,6 @@ class Ablation:
 
     def of_kind(self, kind: TeacherKind) -> str:
         """The first model of a kind among the teachers. Raises InputError where none is named."""
-        from trainers.data.teacher_models import detect
-        from trainers.data.teachers import LEXICAL
-
         for teacher in self.teachers:
             if teacher != LEXICAL and detect(locate(teacher)) == kind:
                 return teacher
@@ -90,8 +90,6 @@ class Ablation:
 
     def seeded(self, arm: str, config: SparseConfig, seed: int) -> SparseConfig:
         """The arm with a seed, and an output folder named by all that decides what it finds."""
-        from trainers.common.config import fingerprint
-
         before = config.pretraining
         config = replace(
             config,
@@ -103,8 +101,6 @@ class Ablation:
 
     def searched(self, arms: Mapping[str, SparseConfig]) -> dict[MeasuredEngine, dict[str, Searched]]:
         """{arm with its seed: {test set: what the student finds}}; what is not kept is trained and searched."""
-        from opensearch_neural.evaluation.measures import Measured
-
         engines = {
             engine: self.seeded(engine.name, arms[engine.name], engine.seed or 0)
             for engine in trials(arms, arms, self.seeds)
@@ -139,8 +135,6 @@ class Ablation:
     ) -> list[Row]:
         """Rows of each test set, beside what needs no learning. names: {(arm, OWN or TARGET): the engine's name}, those that
         are shown."""
-        from opensearch_neural.models.corpus_statistics import tokenizer_of
-
         differences, rows = list(differences), []
         pieces = tokenizer_of(self.start)
         for name, test in self.tests.items():
@@ -162,7 +156,6 @@ class Ablation:
 
 def trained(config: SparseConfig) -> SparseDocumentEncoder:
     """The model of `config`, trained if it is not there yet."""
-    from opensearch_neural.models.sparse import load_sparse
     from trainers.sparse.train import train_sparse
 
     train_sparse(config)
@@ -171,9 +164,6 @@ def trained(config: SparseConfig) -> SparseDocumentEncoder:
 
 def trained_dense(ablation: Ablation, start: str) -> str:
     """A dense teacher trained further by `osn train dense` on the same questions, the second dense one."""
-    from trainers.common.config import fingerprint
-    from trainers.common.settings import TrainingSettings
-    from trainers.data.sets import SetSettings
     from trainers.dense import DenseConfig, train_dense
     from trainers.encoders.tower import EncoderSettings
 

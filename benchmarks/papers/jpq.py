@@ -40,17 +40,25 @@ from benchmarks.experiment import (
     trials,
 )
 from benchmarks.papers.jpq_indexes import bytes_of, graph_index, lsh_index, shares_found
+from opensearch_neural.evaluation.measures import Measured
+from opensearch_neural.evaluation.result_rows import mean_row
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
+from opensearch_neural.models.dense import load_dense
+from opensearch_neural.models.quantized import Quantizer, load_quantized
+from opensearch_neural.retrievers import Retriever
+from opensearch_neural.retrievers.faiss import FaissRetriever, QuantizedRetriever, quantized_index
+from trainers.common.config import fingerprint
+from trainers.common.settings import TrainingSettings
+from trainers.data.examples import TrainingData
+from trainers.data.loading import load_training
+from trainers.data.splits import Apart, merge
+from trainers.jpq.preparation import document_vectors
+from trainers.jpq.quantizer import kept_quantizer
+from trainers.jpq.settings import JpqConfig, JpqObjective, JpqSelection, JpqSet, NegativeSettings, QuantizerSettings
+from trainers.jpq.train import train_jpq
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from opensearch_neural.evaluation.measures import Measured
-    from opensearch_neural.models.quantized import Quantizer
-    from opensearch_neural.retrievers import Retriever
-    from trainers.data.examples import TrainingData
-    from trainers.data.splits import Apart
-    from trainers.jpq.settings import JpqConfig
 
 logger = logging.getLogger(__name__)
 
@@ -95,9 +103,6 @@ def differences() -> list[tuple[str, str]]:
 
 def configuration(data: Path, work: Path, name: str, engine: str, *, m: int, seed: int, steps: int) -> JpqConfig:
     """One arm of part "quality" on the set `name`; settings were chosen on held-back parts of train."""
-    from trainers.common.settings import TrainingSettings
-    from trainers.jpq.settings import JpqConfig, JpqObjective, JpqSelection, JpqSet, NegativeSettings, QuantizerSettings
-
     parts = SETS[name]
     whole = engine in (CONTROL, FLAT_TUNED)
     return JpqConfig(
@@ -146,13 +151,9 @@ class EncodedSet(JudgedSet):
         return self.measure(build(lambda texts: rows).retrieve(self.texts, DEPTH), MEASURES)
 
     def flat(self, queries: Any = None) -> Measured:
-        from opensearch_neural.retrievers.faiss import FaissRetriever
-
         return self.run(lambda encode: FaissRetriever(self.data.documents.ids, self.vectors, encode), queries)
 
     def quantized(self, quantizer: Quantizer, queries: Any = None) -> Measured:
-        from opensearch_neural.retrievers.faiss import QuantizedRetriever
-
         codes = quantizer.encode(self.vectors)
         return self.run(lambda encode: QuantizedRetriever(self.data.documents.ids, codes, quantizer, encode), queries)
 
@@ -177,10 +178,6 @@ class EncodedSet(JudgedSet):
 
 def encoded_set(data: Path, work: Path, name: str) -> EncodedSet:
     """The test splits of a set over the corpus that its train splits have."""
-    from opensearch_neural.models.dense import load_dense
-    from trainers.data.loading import load_training
-    from trainers.data.splits import merge
-    from trainers.jpq.preparation import document_vectors
 
     def merged(split: str) -> TrainingData:
         sets = [load_training(data / part, split=split, name=part) for part in SETS[name]]
@@ -202,8 +199,6 @@ def encoded_set(data: Path, work: Path, name: str) -> EncodedSet:
 
 
 class Reached(NamedTuple):
-    """What an engine reached."""
-
     measured: Measured
     best_step: int | None
     """The step whose state was kept, of those that are trained: at 0 an arm is what it started from."""
@@ -233,8 +228,6 @@ class JpqExperiment:
 
     def file(self, engine: MeasuredEngine, m: int) -> Path:
         """Where is kept what an engine reached: by all that decides it."""
-        from trainers.common.config import fingerprint
-
         # What needs no codes has no M of its own.
         m = SEVERAL_SEEDS[0] if engine.name in WITHOUT_CODES else m
         config, seed = self.configuration(engine, m), engine.seed or SEEDS[0]
@@ -244,14 +237,11 @@ class JpqExperiment:
         return self.work / "measured" / f"{slug(f'{self.name} {engine.name} {m} {seed}')}-{made_by}.json"
 
     def outcomes(self, m: int, seeds: Sequence[int]) -> dict[MeasuredEngine, Reached]:
-        """Every engine at M bytes."""
         repeated = (FLAT_TUNED, PQ, OPQ, *TRAINED)
         engines = [*map(MeasuredEngine, UNTRAINED), *trials(repeated, repeated, seeds)]
         return {engine: self.outcome(engine, m) for engine in engines}
 
     def outcome(self, engine: MeasuredEngine, m: int) -> Reached:
-        from opensearch_neural.evaluation.measures import Measured
-
         def measure() -> dict[str, Any]:
             measured, best_step = self.measure(engine, SEVERAL_SEEDS[0] if engine.name in WITHOUT_CODES else m)
             logger.info("%s, %d bytes: %s", engine, m, measured.mean)
@@ -273,9 +263,6 @@ class JpqExperiment:
         return Reached(plain[engine.name](), None) if engine.name in plain else self.train(engine, m)
 
     def train(self, engine: MeasuredEngine, m: int) -> Reached:
-        from opensearch_neural.models.quantized import load_quantized
-        from trainers.jpq.train import train_jpq
-
         config = self.configuration(engine, m)
         done = train_jpq(config)
         logger.info("%s: the state after step %s kept: %s", config.output.name, done.best_step, done.measures)
@@ -288,8 +275,6 @@ class JpqExperiment:
 
     def quantizer(self, engine: str, m: int, seed: int) -> Quantizer:
         """PQ's or OPQ's, without any training."""
-        from trainers.jpq.quantizer import kept_quantizer
-
         config, test = self.configuration(MeasuredEngine(OPQ, seed), m), self.test
         settings = replace(config.quantizer, rotate=engine == OPQ)
         made_of = f"{test.data.documents.hash} {test.start_hash}"
@@ -317,8 +302,6 @@ class JpqExperiment:
         """The sizes of faiss's files, with codebooks and rotation. JPQ's file has the size of OPQ's."""
         import faiss
 
-        from opensearch_neural.retrievers.faiss import quantized_index
-
         vectors = self.test.vectors
         count, dimension = vectors.shape
         indexes: dict[str, Any] = {FLAT: faiss.IndexFlatIP(dimension), LSH: lsh_index(vectors, m), HNSW: self.graph}
@@ -336,9 +319,6 @@ class JpqExperiment:
 
     def scan_rows(self, name: str, m: int) -> list[Row]:
         """How much of what all codes would give is found where a scan chooses the codes that are scored; of OPQ's."""
-        from opensearch_neural.evaluation.result_rows import mean_row
-        from opensearch_neural.retrievers.faiss import quantized_index
-
         quantizer, queries = self.quantizer(OPQ, m, SEEDS[0]), self.test.queries
         codes = quantizer.encode(self.test.vectors)
         every, scan = (quantized_index(quantizer, codes, candidates=number) for number in (None, CANDIDATES))
@@ -366,7 +346,6 @@ def quality(experiment: JpqExperiment, sizes: Sequence[int]) -> RowsAndGoals:
 
 
 def quality_goals(name: str, rows: Iterable[Row]) -> list[Goal]:
-    """For the set `name`."""
     table, goals = Table(rows, SEEDS), []
     for rival, words in ((OPQ, "OPQ"), (CONTROL, "the control")):
         every = [m for m in M if m <= 32]

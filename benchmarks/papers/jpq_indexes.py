@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from opensearch_neural.models.quantized import Quantizer
+from opensearch_neural.retrievers.faiss import faiss_rotation
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from opensearch_neural.models.quantized import Quantizer
 
 HNSW_LINKS = 16
 HNSW_SEARCH = 128
@@ -30,8 +31,6 @@ def graph_index(vectors: NDArray[np.float32], quantizer: Quantizer | None = None
     """HNSW by Euclidean distance, the order of inner products where vectors have length 1; with the codes of a quantizer
     after its rotation (HNSW+OPQ) if there is one."""
     import faiss
-
-    from opensearch_neural.retrievers.faiss import faiss_rotation
 
     dimension = vectors.shape[1]
     graph: Any

@@ -10,6 +10,7 @@ from benchmarks.experiment import Table
 from benchmarks.papers.multi_layer_arms import DUAL, LAMBDAS, Arm, me_bert, mlr
 from benchmarks.papers.multi_layer_training import SEEDS, TESTS, TOP_5
 from opensearch_neural.evaluation.results import Row
+from trainers.multi_layer import chosen_layers
 
 CHOICES, COUNTS = ("last", "first", "uniform"), (2, 4, 6, 8)
 """Which layers, and how many; if two choices are the same layers, the first is trained for both."""
@@ -24,8 +25,6 @@ def wins(layer: int, whose: str = WINS[0]) -> str:
 
 def layer_choices(depth: int) -> dict[tuple[int, ...], str]:
     """{layers: what chose them first} for all CHOICES and COUNTS that a backbone of this depth has."""
-    from trainers.multi_layer import chosen_layers
-
     named: dict[tuple[int, ...], str] = {}
     for choice in (f"{choice}:{count}" for count in COUNTS if count <= depth for choice in CHOICES):
         named.setdefault(chosen_layers(choice, depth), choice)
@@ -57,8 +56,6 @@ def draw_lambdas(rows: Sequence[Row], folder: Path) -> None:
 
 def layer_points(depth: int, choice: str) -> list[tuple[int, str]]:
     """(layers, arm) of the arms that `choice` names. What is the same layers as another choice was trained once."""
-    from trainers.multi_layer import chosen_layers
-
     names = layer_choices(depth)
     chosen = {count: names[chosen_layers(f"{choice}:{count}", depth)] for count in COUNTS if count <= depth}
     return [(count, mlr(layers, "multi-vector").name) for count, layers in chosen.items()]

@@ -14,21 +14,29 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from benchmarks.beir_parts import articles, by_article, check_data, evenly, judgements, write_judged
 from benchmarks.experiment import JudgedSet, copied, kept_measured, shared, slug
 from benchmarks.papers.multi_layer_arms import Arm, in_two_stages, of_lambdas
 from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine
 from opensearch_neural.files import replaced
+from opensearch_neural.models.directory import hash_files, locate, read_osn_json
 from opensearch_neural.models.pooling import Pooling
+from opensearch_neural.models.pretrained import T5, quiet_loading
+from trainers.common.config import fingerprint
 from trainers.common.precision import Computed, Precision, computed_in, computing_in
-
-if TYPE_CHECKING:
-    from opensearch_neural.evaluation.measures import Measured
-    from trainers.data.sets import SetSettings
-    from trainers.dense import DenseConfig
+from trainers.common.settings import TrainingSettings
+from trainers.data.candidates import CandidateSettings
+from trainers.data.loading import load_training
+from trainers.data.negatives import open_retriever
+from trainers.data.schedules import FIRST, FOLDER, TwoStageSettings, with_mined
+from trainers.data.sets import DevSettings, SetSettings
+from trainers.dense import DenseConfig, train_dense
+from trainers.encoders.tower import read_config, read_start
+from trainers.multi_layer import MlrConfig, RepresentationSettings, SeparateTowers, build
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +81,6 @@ class Recipe:
     @cached_property
     def backbone(self) -> Any:
         """The configuration of the transformer that documents' towers start from."""
-        from trainers.encoders.tower import read_config, read_start
-
         return read_config(read_start(self.start).folders["document"])
 
     @property
@@ -88,8 +94,6 @@ class Recipe:
 
     @cached_property
     def start_hash(self) -> str:
-        from opensearch_neural.models.directory import hash_files, locate
-
         return hash_files(locate(self.start))
 
     @property
@@ -105,16 +109,12 @@ class Recipe:
 
     def check(self) -> None:
         """Raises InputError if the start has no CLS token for --pooling cls, ModelError if the start is no model."""
-        from opensearch_neural.models.pretrained import T5
-
         # `backbone` comes first: a start that is none is refused whatever the pooling.
         if self.backbone.model_type in T5 and self.pooling == "cls":
             raise InputError(f"{self.start} is a T5, which has no CLS", "give --pooling mean")
 
     def fingerprint(self, *, steps: int, seed: int) -> str:
         """A fingerprint of all options that change a training; each has a folder of its own."""
-        from trainers.common.config import fingerprint
-
         # Not where the start lies, but what it is.
         settings = {**asdict(self), "start": "", "precision": self.computed}
         return fingerprint(settings, self.start_hash, steps, seed)[:8]
@@ -122,8 +122,6 @@ class Recipe:
 
 @dataclass(frozen=True)
 class TrainedArm:
-    """A trained arm."""
-
     arm: Arm
     seed: int
     folder: Path
@@ -137,8 +135,6 @@ class TrainedArm:
     @property
     def spec(self) -> str:
         """As `open_retriever` names it."""
-        from opensearch_neural.models.directory import read_osn_json
-
         return f"{(read_osn_json(self.folder) or {})['kind']}:{self.folder}"
 
 
@@ -180,8 +176,6 @@ class MultiLayerExperiment:
     @property
     def dev(self) -> list[SetSettings]:
         """What trainings choose their best state on."""
-        from trainers.data.sets import SetSettings
-
         return [
             SetSettings(self.held, split="dev", name="squad-mix-dev"),
             SetSettings(self.data / WIKIQA, split="dev", name="wikiqa-dev"),
@@ -194,8 +188,6 @@ class MultiLayerExperiment:
 
     def judged(self, name: str) -> JudgedSet:
         """A test set. Questions about one article are not independent of each other."""
-        from trainers.data.loading import load_training
-
         if name not in self._sets:
             loaded = load_training(self.held if name == HELD else self.data / name, split="test", name=name)
             if name == HELD and len(loaded) > HELD_QUERIES:
@@ -211,9 +203,6 @@ class MultiLayerExperiment:
         return self
 
     def _prepare(self) -> None:
-        from trainers.data.loading import load_training
-        from trainers.data.schedules import with_mined
-
         squad, wikiqa = self.data / SQUAD, self.data / WIKIQA
         check_data(self.work, [squad, wikiqa])
         of_document = articles(squad)
@@ -234,13 +223,6 @@ class MultiLayerExperiment:
 
     def configuration(self, arm: Arm, seed: int) -> DenseConfig:
         """The configuration of `osn train dense` or `osn train mlr`; only the representation differs between arms."""
-        from trainers.common.settings import TrainingSettings
-        from trainers.data.candidates import CandidateSettings
-        from trainers.data.schedules import TwoStageSettings
-        from trainers.data.sets import DevSettings, SetSettings
-        from trainers.dense import DenseConfig
-        from trainers.multi_layer import MlrConfig, RepresentationSettings, SeparateTowers
-
         recipe, steps = self.recipe, self.steps
         name = f"{slug(arm.name)}-{steps}-{seed}-{recipe.fingerprint(steps=steps, seed=seed)}"
         settings: dict[str, Any] = {
@@ -285,9 +267,6 @@ class MultiLayerExperiment:
 
     def train(self, arm: Arm, seed: int) -> TrainedArm:
         """The model of an arm, trained if it is not there yet."""
-        from trainers.dense import train_dense
-        from trainers.multi_layer import MlrConfig, build
-
         config = self.configuration(arm, seed)
         if config.output not in self._trained:
             done = train_dense(config, build) if isinstance(config, MlrConfig) else train_dense(config)
@@ -308,8 +287,6 @@ class MultiLayerExperiment:
 
     def train_on(self, first: TrainedArm) -> TrainedArm:
         """An arm in two stages, of which the first is what was trained in one."""
-        from trainers.data.schedules import FIRST, FOLDER
-
         arm = in_two_stages(first.arm)
         copied(first.folder, self.configuration(arm, first.seed).output / FOLDER / FIRST)
         return self.tested(self.train(arm, first.seed))
@@ -332,8 +309,6 @@ class MultiLayerExperiment:
         """A model (as `open_retriever` names it) on a test set: exact search over the whole corpus."""
 
         def search() -> Measured:
-            from trainers.data.negatives import open_retriever
-
             judged, cache = self.judged(name), self.vectors(spec, name)
             with computing_in(self.recipe.computed):
                 engine = open_retriever(spec, judged.data.documents, cache=cache)
@@ -354,8 +329,6 @@ class MultiLayerExperiment:
         return self.work / "vectors" / self.hash_of(spec) / f"{documents.hash}-{self.recipe.computed}"
 
     def hash_of(self, spec: str) -> str:
-        from opensearch_neural.models.directory import hash_files, locate
-
         if spec not in self._hashes:
             self._hashes[spec] = hash_files(locate(spec.partition(":")[2]))
         return self._hashes[spec]
@@ -364,9 +337,6 @@ class MultiLayerExperiment:
         """{name: as `open_retriever` names it} of the model that all arms start from: as it was published, and, where that
         reads more, reading as many tokens of a document as the arms do."""
         from sentence_transformers import SentenceTransformer
-
-        from opensearch_neural.models.directory import locate
-        from opensearch_neural.models.pretrained import quiet_loading
 
         recipe = self.recipe
         name, length = f"{recipe.start_name} as it is", recipe.document_length

@@ -12,13 +12,15 @@ from benchmarks.experiment import kept
 from benchmarks.papers.multi_layer_plots import WINS, wins
 from benchmarks.papers.multi_layer_training import DEPTH, MEASURES, TESTS, MultiLayerExperiment, TrainedArm
 from opensearch_neural.evaluation import result_rows
+from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import Row
+from opensearch_neural.models.multi_layer import load_multi_layer
+from opensearch_neural.retrievers.faiss import FaissRetriever
 from trainers.common.precision import computing_in
+from trainers.data.embedding_cache import several_vectors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from opensearch_neural.evaluation.measures import Measured
 
 QUERIES_AT_ONCE = 64
 ALONE = "the last layer's vectors alone"
@@ -39,18 +41,12 @@ class Winners:
 
 def winners(experiment: MultiLayerExperiment, model: TrainedArm, name: str) -> Winners:
     """The winners of a multi-vector arm over layers on a test set; stored like measures."""
-    from opensearch_neural.evaluation.measures import Measured
-
     file = experiment.measured_file(model.spec, name, "-winners")
     content = kept(file, lambda: asdict(_winners(experiment, model, name)))
     return Winners(**content | {"last_alone": Measured(**content["last_alone"])})
 
 
 def _winners(experiment: MultiLayerExperiment, model: TrainedArm, name: str) -> Winners:
-    from opensearch_neural.models.multi_layer import load_multi_layer
-    from opensearch_neural.retrievers.faiss import FaissRetriever
-    from trainers.data.embedding_cache import several_vectors
-
     test, encoder = experiment.judged(name), load_multi_layer(model.folder)
     documents = test.data.documents
     with computing_in(experiment.recipe.computed):

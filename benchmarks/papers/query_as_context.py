@@ -68,6 +68,13 @@ from benchmarks.papers.query_as_context_training import (
 from benchmarks.render import signed
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
+from opensearch_neural.files import read_json_object
+from opensearch_neural.models.directory import read_osn_json
+from trainers.data.loading import load_training
+from trainers.data.negatives import open_retriever
+from trainers.query_as_context.pairs import usable_rows
+from trainers.query_as_context.passages import question_files, read_passages
+from trainers.query_as_context.train import steps_per_second
 
 PARTS = ("zero-shot", "fine-tuning")
 MOST_SEEDS = 5
@@ -95,8 +102,6 @@ def differences() -> list[tuple[str, str]]:
 
 def zero_shot(experiment: QueryAsContextExperiment) -> RowsAndGoals:
     """Every arm as it stands beside random passage and the start, how far it has come on dev, and how fast its steps are."""
-    from trainers.query_as_context.train import steps_per_second
-
     # First: what a generator is worth is known before anything is trained with its queries.
     rows = question_rows(experiment)
     of_name, seeds = arms(), seeds_of(experiment)
@@ -145,11 +150,6 @@ def dev_rows(engine: MeasuredEngine, model: Path) -> list[Row]:
 def question_rows(experiment: QueryAsContextExperiment) -> list[Row]:
     """How many of the questions lead BM25 to their own passage, a measure of their generator; how often a training visits a
     passage, and with how many negatives of its article."""
-    from trainers.data.loading import load_training
-    from trainers.data.negatives import open_retriever
-    from trainers.query_as_context.pairs import usable_rows
-    from trainers.query_as_context.passages import question_files, read_passages
-
     scale = experiment.scale
     rows: list[Row] = []
     for name, arm in arms().items():
@@ -209,9 +209,6 @@ def fine_tuning(experiment: QueryAsContextExperiment) -> RowsAndGoals:
 def retriever_rows(engine: str, models: Mapping[str, Path]) -> list[Row]:
     """nDCG@10 on dev of what each retriever started from and of the state kept, and the step of that: at 0 a retriever is
     what it started from."""
-    from opensearch_neural.files import read_json_object
-    from opensearch_neural.models.directory import read_osn_json
-
     rows: list[Row] = []
     for stage, model in models.items():
         measures = (read_osn_json(model) or {}).get("measures", {})

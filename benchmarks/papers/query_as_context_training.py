@@ -13,17 +13,33 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from benchmarks.beir_parts import articles, by_article, check_data, evenly, judgements, write_judged
 from benchmarks.experiment import JudgedSet, kept_measured, shared, slug
+from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.files import replaced
-
-if TYPE_CHECKING:
-    from opensearch_neural.evaluation.measures import Measured
-    from trainers.data.sets import SetSettings
-    from trainers.dense import DenseConfig
-    from trainers.query_as_context.settings import Context, CorpusSettings, PretrainingVariant, QueryAsContextConfig
+from opensearch_neural.models.directory import hash_files
+from trainers.common.objective import ObjectiveSettings
+from trainers.common.settings import EncoderSettings, TrainingSettings
+from trainers.data.candidates import CandidateSettings
+from trainers.data.dev_measures import corpus_measures
+from trainers.data.formats import read_json_lines
+from trainers.data.leaks import find_leaks, without_leaks
+from trainers.data.loading import GENERATED, load_training, read_documents
+from trainers.data.schedules import FIRST, FOLDER, TwoStageSettings
+from trainers.data.sets import DevSettings, SetSettings
+from trainers.data.texts import TextStore, normalised
+from trainers.dense import DenseConfig, train_dense
+from trainers.doc2query.settings import Doc2QueryConfig
+from trainers.doc2query.train import train_doc2query
+from trainers.encoders import backbones
+from trainers.encoders.backbones import NewBackbone
+from trainers.masked_lm.settings import MaskedLmConfig
+from trainers.masked_lm.train import train_masked_lm
+from trainers.query_as_context.passages import question_files, tested_articles
+from trainers.query_as_context.settings import Context, CorpusSettings, PretrainingVariant, QueryAsContextConfig
+from trainers.query_as_context.train import train_query_as_context
 
 READER = "sentence-transformers/all-MiniLM-L6-v2"
 """What query generators start from."""
@@ -86,7 +102,6 @@ class Pretraining:
 
 
 def arms() -> dict[str, Pretraining]:
-    """{name: arm}."""
     every = [
         *(Pretraining(variant, NONE, "none") for variant in VARIANTS),
         *(Pretraining(variant, RANDOM, "random-passage") for variant in VARIANTS),
@@ -118,10 +133,6 @@ class QueryAsContextExperiment:
     @cached_property
     def documents(self) -> list[CorpusSettings]:
         """The corpora without the articles that are tested on, written to `work`."""
-        from trainers.data.loading import load_training, read_documents
-        from trainers.query_as_context.passages import tested_articles
-        from trainers.query_as_context.settings import CorpusSettings
-
         whole = [
             CorpusSettings(self.data / name, article=article, limit=None if name in TESTED else self.scale.documents)
             for name, article in ARTICLES.items()
@@ -139,9 +150,6 @@ class QueryAsContextExperiment:
     def questions(self, name: str) -> Iterator[tuple[str, str]]:
         """(question, id of the document that answers it) of a corpus' train split, or of its titles where those are the
         questions; only of documents that may train, and without what the test split asks too."""
-        from trainers.data.leaks import find_leaks, without_leaks
-        from trainers.data.loading import load_training, read_documents
-
         documents = {document.id: document for document in read_documents(self.folder / f"{name}.jsonl")}
         if name not in TESTED:
             yield from ((document.title, identifier) for identifier, document in documents.items() if document.title)
@@ -154,11 +162,6 @@ class QueryAsContextExperiment:
         """What people asked of a corpus, as `osn data generate-queries` writes it: a question goes to the passage of
         its document that shares most words with it. A passage of which nobody asked keeps its generated queries, so that
         all arms read the same passages."""
-        from trainers.data.formats import read_json_lines
-        from trainers.data.loading import GENERATED, read_documents
-        from trainers.data.texts import TextStore, normalised
-        from trainers.query_as_context.passages import question_files
-
         name = config.corpora[at].title
         passages, questions = question_files(replace(config, corpora=self.with_generators(config.corpora)))[at]
         assert questions is not None
@@ -190,12 +193,6 @@ class QueryAsContextExperiment:
     def generator(self, corpus: str) -> str:
         """The query generator that writes for a corpus, trained if it is not there yet."""
         import torch
-
-        from trainers.common.settings import TrainingSettings
-        from trainers.data.loading import read_documents
-        from trainers.doc2query.settings import Doc2QueryConfig
-        from trainers.doc2query.train import train_doc2query
-        from trainers.encoders import backbones
 
         names, steps = WRITERS[corpus], self.scale.generator_steps
         pairs, start = self.folder / "pairs" / f"{'+'.join(names)}.jsonl", self.work / "models" / "reader"
@@ -236,11 +233,6 @@ class QueryAsContextExperiment:
 
     def masked_lm(self) -> Path:
         """The small BERT, from scratch."""
-        from trainers.common.settings import TrainingSettings
-        from trainers.encoders.backbones import NewBackbone
-        from trainers.masked_lm.settings import MaskedLmConfig
-        from trainers.masked_lm.train import train_masked_lm
-
         steps, scale = self.scale.mlm_steps, self.scale
         return train_masked_lm(
             MaskedLmConfig(
@@ -275,10 +267,6 @@ class QueryAsContextExperiment:
         self, arm: Pretraining, seed: int, corpora: list[CorpusSettings], start: Path
     ) -> QueryAsContextConfig:
         """The configuration of `osn train query-as-context` for an arm."""
-        from trainers.common.settings import TrainingSettings
-        from trainers.data.sets import DevSettings
-        from trainers.query_as_context.settings import QueryAsContextConfig
-
         steps = self.scale.steps
         return QueryAsContextConfig(
             output=self.output(arm.name, seed),
@@ -311,8 +299,6 @@ class QueryAsContextExperiment:
     @cached_property
     def start(self) -> Path:
         """Condenser pre-training of the small BERT: where every arm starts."""
-        from trainers.query_as_context.train import train_query_as_context
-
         output, steps = self.work / "models" / START, self.scale.steps
 
         def train() -> None:
@@ -336,8 +322,6 @@ class QueryAsContextExperiment:
 
     def pretrained(self, arm: Pretraining, seed: int = SEED) -> Path:
         """An arm's checkpoint, trained if it is not there yet."""
-        from trainers.query_as_context.train import train_query_as_context
-
         train_query_as_context(self.of_arm(arm, seed))
         return self.output(arm.name, seed)
 
@@ -355,22 +339,12 @@ class QueryAsContextExperiment:
 
     def fine_tuned(self, name: str, start: Path) -> dict[str, Path]:
         """Both retrievers of what is called `name`, trained if they are not there yet: {stage: model}."""
-        from trainers.data.schedules import FIRST, FOLDER
-        from trainers.dense import train_dense
-
         config = self.fine_tuning(name, start)
         train_dense(config)
         return {STAGES[1]: config.output / FOLDER / FIRST, STAGES[2]: config.output}
 
     def fine_tuning(self, name: str, start: Path) -> DenseConfig:
         """The paper's two stages at this size: CLS, raw inner products, BM25's negatives, then mined ones beside them."""
-        from trainers.common.objective import ObjectiveSettings
-        from trainers.common.settings import EncoderSettings, TrainingSettings
-        from trainers.data.candidates import CandidateSettings
-        from trainers.data.schedules import TwoStageSettings
-        from trainers.data.sets import DevSettings, SetSettings
-        from trainers.dense import DenseConfig
-
         steps = self.scale.fine_tuning_steps
         return DenseConfig(
             output=self.work / "models" / f"{slug(name)}-retriever",
@@ -399,23 +373,16 @@ class QueryAsContextExperiment:
 
     @property
     def dev(self) -> SetSettings:
-        from trainers.data.sets import SetSettings
-
         return SetSettings(self.data / DEV, split="dev", name=f"{DEV}-dev")
 
     def judged(self, name: str) -> JudgedSet:
         """A test split; its clusters are articles."""
-        from trainers.data.loading import load_training
-
         test = load_training(self.data / name, split="test", name=name)
         qrels = test.qrels()
         return JudgedSet(name, test, qrels, by_article(qrels, articles(self.data / name)))
 
     def measured(self, model: Path, test: JudgedSet) -> Measured:
         """A dense model on a test split."""
-        from opensearch_neural.models.directory import hash_files
-        from trainers.data.dev_measures import corpus_measures
-
         # Where this model has mined among the same documents, their vectors are there.
         mined = model.parent / f"{test.name}.vectors"
         return kept_measured(

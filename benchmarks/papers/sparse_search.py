@@ -14,11 +14,16 @@ from benchmarks import cluster_bm25
 from benchmarks.bm25_sparse.measures import judged_queries
 from benchmarks.cluster_bm25 import best_settings, kept_scores, tuning_questions
 from benchmarks.experiment import JudgedSet
+from opensearch_neural.evaluation.measures import Measured
+from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
+from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.vectors import SparseVectors
+from opensearch_neural.retrievers import Run
+from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
+from trainers.data.embedding_cache import sparse_vectors
+from trainers.data.loading import load_training
 
 if TYPE_CHECKING:
-    from opensearch_neural.evaluation.measures import Measured
-    from opensearch_neural.models.lexical import LexicalEncoder
-    from opensearch_neural.retrievers import Run
     from trainers.sparse.lexicon import Lexicon
 
 MEASURES = ("nDCG@10", "R@100")
@@ -42,8 +47,6 @@ class SparseTest(JudgedSet):
 
     def lexicon(self, pieces: Any, saturation: Saturation | None = None) -> Lexicon:
         """IDF and BM25 impacts of this corpus over the word pieces of `pieces`, a tokenizer."""
-        from opensearch_neural.models.lexical import build_lexical
-
         encoder = build_lexical(self.data.documents.values(), tokenizer=pieces)
         return with_saturation(encoder, saturation or Saturation(encoder.k1, encoder.b))
 
@@ -51,17 +54,12 @@ class SparseTest(JudgedSet):
         """Exact search: matrix (documents, vocabulary) against queries as `encode` makes them."""
         from scipy.sparse import csr_matrix
 
-        from opensearch_neural.models.vectors import SparseVectors
-        from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
-
         rows = csr_matrix(matrix)
         vectors = SparseVectors(rows.indptr, rows.indices, rows.data, vocabulary)
         return ExactSparseRetriever(self.data.documents.ids, vectors, encode).retrieve(self.texts, DEPTH)
 
     def documents(self, encoder: Any) -> Any:
         """The documents as the model encodes them: (documents, vocabulary), kept on disk."""
-        from trainers.data.embedding_cache import sparse_vectors
-
         info = encoder.info
         path = self.folder / f"{info.name}-{info.hash}"
         encode, vocabulary = encoder.encode_documents, encoder.vocabulary
@@ -70,8 +68,6 @@ class SparseTest(JudgedSet):
 
 def sparse_test(data: Path, name: str, work: Path) -> SparseTest:
     """The set's test split, the questions of it that `osn bench bm25-sparse` asks."""
-    from trainers.data.loading import load_training
-
     judged = judged_queries(data / name)
     test = load_training(data / name, split="test", name=name)
     test = test.take(at for at, example in enumerate(test.examples) if example.query_id in judged.qrels)
@@ -87,8 +83,6 @@ def with_saturation(encoder: LexicalEncoder, saturation: Saturation) -> Lexicon:
 
 def on_target(encoder: Any, lexicon: Lexicon) -> Any:
     """A sparse model with the IDF of another corpus, for queries there. Its documents' weights stay."""
-    from opensearch_neural.models.table_encoder import TableEncoder
-
     query = TableEncoder(
         encoder.query.tokenizer, lexicon.encoder.query.weights, encoder.query.max_length, name=encoder.query.name
     )
@@ -118,7 +112,6 @@ def untrained(test: SparseTest, lexicon: Lexicon) -> dict[str, Measured]:
 
 def tuned_pieces(data: Path, names: Iterable[str], work: Path, pieces: Any) -> dict[str, Saturation]:
     """k1 and b of the impacts over word pieces, chosen on train as those of the rival are; see `best_settings`."""
-    from opensearch_neural.models.lexical import build_lexical
 
     def scores(name: str) -> dict[Saturation, float]:
         questions = tuning_questions(data / name)

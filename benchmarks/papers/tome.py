@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -50,6 +50,7 @@ from benchmarks.experiment import (
     shared,
     size_options,
 )
+from benchmarks.local_cluster import cluster_or_node
 from benchmarks.papers.tome_decoding import (
     BEAM,
     BEAMS,
@@ -92,12 +93,16 @@ from benchmarks.render import signed
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
+from opensearch_neural.models.directory import hash_files, locate
+from opensearch_neural.models.generative_settings import PASSAGE
+from opensearch_neural.queries import bm25
+from opensearch_neural.retrievers import Run
+from opensearch_neural.retrievers.opensearch import time_queries
 from trainers.common.precision import PRECISIONS
-
-if TYPE_CHECKING:
-    from opensearch_neural.evaluation.measures import Measured
-    from opensearch_neural.retrievers import Run
+from trainers.data.loading import load_training, read_documents
+from trainers.data.negatives import open_retriever
 
 DENSE = "sentence-transformers/all-MiniLM-L6-v2"
 BM25, MINILM, FUSED, GOLD = "BM25", "MiniLM", "BM25 and two-stage, RRF", "gold passages"
@@ -151,9 +156,6 @@ class SetExperiment:
 
     def decode(self, arm: str) -> Decoded:
         """An arm's runs; beside two stages the second one's, given the right passages."""
-        from opensearch_neural.models.generative_settings import PASSAGE
-        from trainers.data.loading import read_documents
-
         folder = self.trainings.work / "runs"
         corpus = [(document.id, document.url) for document in read_documents(self.data)]
         model, updates = self.trainings.train(arm)
@@ -166,8 +168,6 @@ class SetExperiment:
         return Decoded(decoder, updates, runs)
 
     def rows(self) -> list[Row]:
-        from trainers.data.negatives import open_retriever
-
         name, texts = self.test.name, self.test.texts
         cache = self.trainings.work / "dense"
         dense = open_retriever(f"dense:{DENSE}", self.test.data.documents, cache=cache)
@@ -193,8 +193,6 @@ class SetExperiment:
 
 def judged_set(data: Path) -> JudgedSet:
     """The test split in a folder. Questions that ask for the same document are not independent."""
-    from trainers.data.loading import load_training
-
     test = load_training(data, split="test", name=data.name)
     qrels = test.qrels()
     return JudgedSet(data.name, test, qrels, by_article(qrels, {document: document for document in test.documents.ids}))
@@ -231,10 +229,6 @@ class Bm25Searches:
 
 def search_bm25(data: Path, file: Path, connection: ConnectionSettings) -> Bm25Searches:
     """BM25 on a set's test questions, kept in `file`. Raises InputError for a file of other questions."""
-    from benchmarks.local_cluster import cluster_or_node
-    from opensearch_neural.queries import bm25
-    from opensearch_neural.retrievers.opensearch import time_queries
-
     test = judged_set(data)
 
     def search() -> dict[str, object]:
@@ -372,8 +366,6 @@ def prepared(
     connection: ConnectionSettings,
 ) -> list[SetExperiment]:
     """The sets, each with its part of the documents, BM25's searches, backbones and generated queries."""
-    from opensearch_neural.models.directory import hash_files, locate
-
     folders = {name: data / name for name in sets}
     if scale.documents:
         part = work / f"{scale.documents}-documents"

@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.experiment import JudgedSet, kept
+from opensearch_neural.evaluation.measures import Measured, rank
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.models.directory import hash_files
-
-if TYPE_CHECKING:
-    from opensearch_neural.evaluation.measures import Measured
-    from opensearch_neural.models.generative import GenerativeModel
-    from opensearch_neural.models.url_trie import CorpusUrls
-    from opensearch_neural.retrievers import Run
+from opensearch_neural.models.generative import GenerativeModel
+from opensearch_neural.models.url_trie import CorpusUrls
+from opensearch_neural.retrievers import Run
+from opensearch_neural.retrievers.generative import GenerativeRetriever
+from trainers.common.config import fingerprint
+from trainers.data.loading import read_documents
 
 DocumentUrls = Sequence[tuple[str, str | None]]
 """(document id, its URL)."""
@@ -48,8 +49,6 @@ class Decoder:
         cls, model: GenerativeModel, corpus: DocumentUrls, queries: Mapping[str, str], folder: Path, *, stage_one: Path
     ) -> Decoder:
         """stage_one: the directory of the model's first stage, which a single stage has not."""
-        from trainers.common.config import fingerprint
-
         if model.passage is None:
             return cls(model, corpus, dict(queries), folder)
 
@@ -64,14 +63,10 @@ class Decoder:
         return self.model.index_urls(self.corpus)
 
     def retriever(self, way: str) -> Any:
-        from opensearch_neural.retrievers.generative import GenerativeRetriever
-
         return GenerativeRetriever(self.model, self.urls, **WAYS[way])
 
     def run(self, way: str) -> Run:
         """The hits for each text that the last stage reads."""
-        from trainers.common.config import fingerprint
-
         retriever = self.retriever(way)
 
         def decode() -> Run:
@@ -97,8 +92,6 @@ def hits(run: Run, test: JudgedSet) -> Measured:
 
 def fused(*runs: Run) -> Run:
     """Reciprocal rank fusion: Σ 1 / (60 + rank) (Cormack, Clarke & Büttcher, SIGIR 2009)."""
-    from opensearch_neural.evaluation.measures import rank
-
     result: Run = {}
     for run in runs:
         for query, of_query in run.items():
@@ -116,8 +109,6 @@ def gold_texts(model: GenerativeModel, data: Path, test: JudgedSet) -> dict[str,
 
 def passages_of(model: GenerativeModel, data: Path) -> list[tuple[str, str]]:
     """(document id, its passage) as stage 1 should write it."""
-    from trainers.data.loading import read_documents
-
     tokenizer = (model.passage or model.url)[1]
     return [
         (document.id, model.settings.passage(tokenizer, document.title, document.text))

@@ -12,16 +12,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.beir_parts import evenly, write_part
 from benchmarks.experiment import copied, shared, slug
+from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.files import write_text
+from opensearch_neural.models.generative import GenerativeModel, load_generative
+from opensearch_neural.models.generative_settings import PASSAGE, GenerativeSettings
+from opensearch_neural.models.pretrained import load_sequence_to_sequence
 from trainers.common.precision import Precision
-
-if TYPE_CHECKING:
-    from opensearch_neural.models.generative import GenerativeModel
-    from trainers.common.settings import TrainingSettings
-    from trainers.tome.settings import TomeConfig
+from trainers.common.settings import TrainingSettings
+from trainers.data.loading import read_documents
+from trainers.data.sets import SetSettings
+from trainers.data.texts import TextStore
+from trainers.doc2query.generate import generate_queries
+from trainers.doc2query.settings import Doc2QueryConfig, GenerationSettings
+from trainers.doc2query.train import train_doc2query
+from trainers.encoders.backbones import NewBackbone
+from trainers.masked_lm.settings import MaskedLmConfig
+from trainers.masked_lm.train import train_masked_lm
+from trainers.tome.data import read_sets
+from trainers.tome.settings import TomeConfig
+from trainers.tome.train import train_tome
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +94,6 @@ class TomeScale:
         return sizes + (f"-{self.spans}" if self.spans else "")
 
     def training(self, steps: int, **more: float) -> TrainingSettings:
-        from trainers.common.settings import TrainingSettings
-
         return TrainingSettings(
             steps=steps,
             batch_size=self.batch,
@@ -99,9 +109,6 @@ class TomeScale:
 
 def some_documents(data: Path, work: Path, count: int) -> Path:
     """Write a smaller set, with the documents of the test questions first, and return its folder."""
-    from opensearch_neural.corpus.judgements import BeirData
-    from trainers.data.loading import read_documents
-
     asked = asked_for(BeirData.load(data, "test").qrels)
     known = set(asked)
     others = [document.id for document in read_documents(data) if document.id not in known]
@@ -118,9 +125,6 @@ def asked_for(qrels: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 def with_urls(folder: Path, file: Path) -> Path:
     """The documents of a set with their URLs behind their texts: what writes URLs should have read some."""
-    from opensearch_neural.files import write_text
-    from trainers.data.loading import read_documents
-
     if not file.exists():
         documents = (replace(each, text=f"{each.text} {each.url or ''}".rstrip()) for each in read_documents(folder))
         write_text(file, "".join(json.dumps(each.record(), ensure_ascii=False) + "\n" for each in documents))
@@ -136,10 +140,6 @@ def backbone(work: Path, scale: TomeScale, layers: int) -> Path:
 
 def pretrained(data: Path, work: Path, scale: TomeScale, layers: int) -> Path:
     """A T5 with `layers` layers a side, trained by span corruption on the corpora; both sizes have the same tokenizer."""
-    from trainers.encoders.backbones import NewBackbone
-    from trainers.masked_lm.settings import MaskedLmConfig
-    from trainers.masked_lm.train import train_masked_lm
-
     return train_masked_lm(
         MaskedLmConfig(
             output=backbone(work, scale, layers),
@@ -155,9 +155,6 @@ def pretrained(data: Path, work: Path, scale: TomeScale, layers: int) -> Path:
 
 def generator(data: Path, work: Path, scale: TomeScale) -> Path:
     """A model that writes a question for a passage, from the T5 and the questions of the train splits."""
-    from trainers.doc2query.settings import Doc2QueryConfig
-    from trainers.doc2query.train import train_doc2query
-
     return train_doc2query(
         Doc2QueryConfig(
             output=work / scale.backbones / f"generator-{scale.generator_steps}",
@@ -174,11 +171,6 @@ def generator(data: Path, work: Path, scale: TomeScale) -> Path:
 
 def generated(model: str | Path, data: Path, work: Path, scale: TomeScale) -> Path:
     """Queries for every document of a set; the same for all arms."""
-    from trainers.data.loading import read_documents
-    from trainers.data.texts import TextStore
-    from trainers.doc2query.generate import generate_queries
-    from trainers.doc2query.settings import GenerationSettings
-
     path = work / "queries.jsonl"
     sampling = GenerationSettings(str(model), candidates=scale.candidates, top_k=20, top_p=1.0).sampling()
     documents = TextStore((document.id, document.contents) for document in read_documents(data))
@@ -191,8 +183,6 @@ def generated(model: str | Path, data: Path, work: Path, scale: TomeScale) -> Pa
 
 @dataclass(frozen=True)
 class Trainings:
-    """All trainings on one set."""
-
     data: Path
     """The folder of the set."""
     work: Path
@@ -206,10 +196,6 @@ class Trainings:
 
     def configuration(self, arm: str) -> TomeConfig:
         """The configuration of `osn train tome` for an arm."""
-        from opensearch_neural.models.generative_settings import GenerativeSettings
-        from trainers.data.sets import SetSettings
-        from trainers.tome.settings import TomeConfig
-
         data, scale, queries = self.data, self.scale, self.work / "queries.jsonl"
         config = TomeConfig(
             output=self.output(arm),
@@ -242,11 +228,6 @@ class Trainings:
 
     def train(self, arm: str) -> tuple[GenerativeModel, int]:
         """The model of an arm, trained if it is not there yet, and the updates of its stages together."""
-        from opensearch_neural.models.generative import load_generative
-        from opensearch_neural.models.generative_settings import PASSAGE
-        from opensearch_neural.models.pretrained import load_sequence_to_sequence
-        from trainers.tome.train import train_tome
-
         config = self.configuration(arm)
         if arm == WRITTEN:
             two = self.configuration(TWO)
@@ -266,6 +247,4 @@ class Trainings:
 
 def count_queries(config: TomeConfig) -> int:
     """The (query, document) pairs that stage 1 learns."""
-    from trainers.tome.data import read_sets
-
     return sum(len(example.positives) for data in read_sets(config) for example in data.examples)

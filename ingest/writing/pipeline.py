@@ -49,8 +49,6 @@ GRACE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Report:
-    """The report of an ingest."""
-
     index: str
     documents: int
     """Documents (or passages) of the corpus now in the index."""

@@ -13,7 +13,6 @@ DEFAULT_URL = "http://127.0.0.1:9200"  # where `osn node start` listens
 
 
 def as_urls(urls: str | Iterable[str]) -> tuple[str, ...]:
-    """One URL or several, as a tuple."""
     return (urls,) if isinstance(urls, str) else tuple(urls)
 
 

@@ -143,7 +143,6 @@ def _repeats(values: npt.NDArray[np.float64]) -> bool:
 
 
 def _numbered(clusters: Iterable[str]) -> npt.NDArray[np.int64]:
-    """A number from 0 for each cluster."""
     numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(cluster, len(numbers)) for cluster in clusters], dtype=np.int64)
 

@@ -183,8 +183,6 @@ class Goal:
 
 @dataclass(frozen=True)
 class Data:
-    """A data set."""
-
     name: str
     files: dict[str, str]
     """{file: its SHA-256 in hex}"""

@@ -16,24 +16,37 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from opensearch_neural.cluster.connect import connect
 from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.evaluation.run_files import read_run
+from opensearch_neural.models import registry
+from opensearch_neural.models.dense import load_dense
+from opensearch_neural.models.dense_encoder import DenseEncoder
 from opensearch_neural.models.directory import locate, model_info
+from opensearch_neural.models.generative import load_generative
+from opensearch_neural.models.multi_layer import load_multi_layer
+from opensearch_neural.models.quantized import load_quantized
+from opensearch_neural.models.url_trie import CorpusUrls
 from opensearch_neural.retrievers import Retriever, Run
+from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
+from opensearch_neural.retrievers.faiss import FaissRetriever, QuantizedRetriever
+from opensearch_neural.retrievers.generative import GenerativeRetriever
+from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
+from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
+from trainers.data.embedding_cache import dense_vectors, several_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 from trainers.data.negatives_file import NEGATIVES
 from trainers.data.resumable_chunks import Chunk, summary, write_in_chunks
+from trainers.data.teacher_models import sparse_sides
 from trainers.data.texts import TextStore, normalised
-
-if TYPE_CHECKING:
-    from opensearch_neural.models.dense_encoder import DenseEncoder
 
 DEPTH = 200
 CHUNK = 256
@@ -228,18 +241,12 @@ def open_retriever(
 
 
 def _dense(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
-    from opensearch_neural.models.dense import load_dense
-    from opensearch_neural.retrievers.faiss import FaissRetriever
-
     encoder = load_dense(name, device=device)
     vectors = _document_vectors(encoder, documents, cache, batch_size)
     return FaissRetriever(documents.ids, vectors, encoder.encode_queries)
 
 
 def _quantized(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
-    from opensearch_neural.models.quantized import load_quantized
-    from opensearch_neural.retrievers.faiss import QuantizedRetriever
-
     model = load_quantized(name, device=device)
     codes = model.quantizer.encode(_document_vectors(model.dense, documents, cache, batch_size))
     return QuantizedRetriever(documents.ids, codes, model.quantizer, model.encode_queries)
@@ -248,8 +255,6 @@ def _quantized(name: str, documents: TextStore, cache: Path | None, device: str 
 def _document_vectors(encoder: DenseEncoder, documents: TextStore, cache: Path | None, batch_size: int) -> Any:
     """(documents, dimension), float32, kept in `cache`."""
     import numpy as np
-
-    from trainers.data.embedding_cache import dense_vectors
 
     def encode(texts: Sequence[str]) -> Any:
         return encoder.encode_documents(texts, batch_size=batch_size)
@@ -264,10 +269,6 @@ def _document_vectors(encoder: DenseEncoder, documents: TextStore, cache: Path |
 
 
 def _multi_layer(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
-    from opensearch_neural.models.multi_layer import load_multi_layer
-    from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
-    from trainers.data.embedding_cache import several_vectors
-
     encoder = load_multi_layer(name, device=device)
     path = None if cache is None else cache / "documents"
     vectors = several_vectors(encoder, documents, path, batch_size=batch_size)
@@ -275,10 +276,6 @@ def _multi_layer(name: str, documents: TextStore, cache: Path | None, device: st
 
 
 def _sparse(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
-    from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
-    from trainers.data.embedding_cache import sparse_vectors
-    from trainers.data.teacher_models import sparse_sides
-
     folder = locate(name)
     sides = sparse_sides(name, folder, device, batch_size, None)
     vectors: Any
@@ -296,11 +293,6 @@ BUILDERS = {"dense": _dense, "multi-layer": _multi_layer, "quantized": _quantize
 
 
 def _tome(folder: Path, device: str | None, batch_size: int) -> Retriever:
-    from opensearch_neural.models import registry
-    from opensearch_neural.models.generative import load_generative
-    from opensearch_neural.models.url_trie import CorpusUrls
-    from opensearch_neural.retrievers.generative import GenerativeRetriever
-
     urls = CorpusUrls.load(folder)
 
     def build() -> Retriever:
@@ -311,10 +303,6 @@ def _tome(folder: Path, device: str | None, batch_size: int) -> Retriever:
 
 
 def _opensearch(index: str, engine: str) -> Retriever:
-    from opensearch_neural.cluster.connect import connect
-    from opensearch_neural.engines import open_engines
-    from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
-
     client = connect()
     return OpenSearchRetriever(client, index, engine, open_engines(client, index).body_of(engine))
 

@@ -26,7 +26,9 @@ import numpy.typing as npt
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, replaced, write_json
 from opensearch_neural.models import directory
+from opensearch_neural.models.dense import load_dense
 from opensearch_neural.models.directory import ModelInfo
+from opensearch_neural.models.lexical import build_lexical
 from trainers.common.config import fingerprint
 from trainers.data.embedding_cache import FORMAT, StoredPrecision, check, dense_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
@@ -132,8 +134,6 @@ def _teach_dense(
     batch_size: int,
     max_length: int | None,
 ) -> dict[str, Any]:
-    from opensearch_neural.models.dense import load_dense
-
     encoder = load_dense(model, device=device, max_length=max_length)
     for what, store, encode in (
         ("queries", data.queries, partial(encoder.encode_queries, batch_size=batch_size)),
@@ -153,8 +153,6 @@ def _teach_sparse(sides: SparseSides, info: ModelInfo, data: TrainingData, outpu
 
 
 def _teach_lexical(data: TrainingData, output: Path) -> Path:
-    from opensearch_neural.models.lexical import build_lexical
-
     encoder = build_lexical(data.documents.values())
     info = ModelInfo(LEXICAL, output, "sparse", encoder.info.hash)
     if _is_complete(output, info, data, {}):

@@ -12,7 +12,9 @@ import numpy as np
 from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
+from opensearch_neural.models.pretrained import quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
+from opensearch_neural.models.sparse import load_sparse
 from opensearch_neural.models.vectors import SparseVectors
 from trainers.data.teachers import LEXICAL, Scores, TeacherKind
 
@@ -53,8 +55,6 @@ def sparse_sides(
     modules = directory.routes(folder)
     if set(modules) <= {""} and not (folder / "idf.json").exists():
         return _siamese_network(folder, device, batch_size, max_length)
-    from opensearch_neural.models.sparse import load_sparse
-
     encoder = load_sparse(model, device=device, max_length=max_length)
     return SparseSides(
         lambda texts: encoder.encode_documents(texts, batch_size=batch_size),
@@ -82,8 +82,6 @@ def _siamese_network(folder: Path, device: str | None, batch_size: int, max_leng
         from sentence_transformers import SparseEncoder
     except ModuleNotFoundError:
         raise MissingExtra("a sparse teacher that encodes queries too", "encode") from None
-    from opensearch_neural.models.pretrained import quiet_loading
-
     refuse_unsafe(folder)
     with quiet_loading():
         model = SparseEncoder(
@@ -123,8 +121,6 @@ def cross_encoder(
         from torch import nn
     except ModuleNotFoundError:
         raise MissingExtra("a cross-encoder teacher", "encode") from None
-    from opensearch_neural.models.pretrained import quiet_loading
-
     refuse_unsafe(folder)
     labels = read_json_object(folder / "config.json").get("id2label")
     if isinstance(labels, Mapping) and len(labels) != 1:

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.retrievers import Run
+from opensearch_neural.retrievers.faiss import FaissRetriever
 from trainers.common.batches import Part
 from trainers.common.grad_cache import CachedModel, Encoded, gather
 from trainers.common.objective import ObjectiveSettings, contrast, distillation, in_batch_accuracy
@@ -111,8 +112,6 @@ class BiEncoder(CachedModel):
 
     def retrieve(self, queries: Mapping[str, str], documents: Mapping[str, str]) -> Run:
         """The best documents of each query by exact search over the vectors of all (see `dev_measures.Retrieve`)."""
-        from opensearch_neural.retrievers.faiss import FaissRetriever
-
         vectors = self.vectors("document", list(documents.values()))
         retriever = FaissRetriever(list(documents), vectors, lambda texts: self.vectors("query", texts))
         return retriever.retrieve(queries, DEPTH)

@@ -34,8 +34,6 @@ from trainers.encoders import backbones
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The start of an encoder."""
-
     folders: dict[Role, Path]
     """{role: folder of the tower's transformer}"""
     pooling: Pooling | None

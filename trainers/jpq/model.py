@@ -34,8 +34,6 @@ _NUMBERS_AT_ONCE = 1 << 24
 
 
 class CodedDocuments(nn.Module):
-    """The documents that are searched."""
-
     codes: Tensor
     """(documents, M) uint8"""
     vectors: Tensor

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from opensearch_neural.retrievers.bm25 import BM25Retriever
 from trainers.data.candidates import Drawn, KnownPositives
 from trainers.data.examples import TrainingData
 from trainers.data.retrieval_batches import token_caches
@@ -117,8 +118,6 @@ class Bm25OfSet:
     """BM25 of a set's queries and documents by row, as an index of these documents scores them (`retrievers.bm25`)."""
 
     def __init__(self, data: TrainingData) -> None:
-        from opensearch_neural.retrievers.bm25 import BM25Retriever
-
         self._queries = data.queries
         self._bm25 = BM25Retriever(data.documents.ids, data.documents.values())
 

@@ -52,7 +52,6 @@ from opensearch_neural.evaluation.results import Row, Summary, read  # noqa: E40
 from trainers import dense  # noqa: E402
 from trainers import multi_layer as trainer  # noqa: E402
 from trainers.common.config import to_dict  # noqa: E402
-from trainers.data import negatives  # noqa: E402
 
 OTHERS = tuple(arm for arm in bench.VARIANTS if arm not in (SELF_CONTRASTIVE, MULTI_VECTOR))[:6]
 """The dual encoder, and arms that no other test has."""
@@ -340,7 +339,7 @@ def test_an_interrupted_command_goes_on_without_training_again(
     assert command(data, start, "--part", "lambda", work=tmp_path).exit_code == 0
     assert begun[3:] == begun[2:3] and files() == before, "what was interrupted, and nothing else"
     # Once measured, nothing is searched again.
-    monkeypatch.setattr(negatives, "open_retriever", lambda *_, **__: pytest.fail("searched again"))
+    monkeypatch.setattr(training, "open_retriever", lambda *_, **__: pytest.fail("searched again"))
     assert command(data, start, "--part", "lambda", work=tmp_path).exit_code == 0
     assert len(begun) == 4
 

@@ -44,7 +44,6 @@ from opensearch_neural.evaluation.results import Row, read  # noqa: E402
 from opensearch_neural.models.generative import GenerativeModel  # noqa: E402
 from trainers.common import loop  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
-from trainers.encoders import backbones  # noqa: E402
 from trainers.encoders.backbones import NewBackbone  # noqa: E402
 
 
@@ -71,7 +70,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     for module in (tome, tome_training):
         monkeypatch.setattr(module, "LAYERS", 1)
         monkeypatch.setattr(module, "DEEPER", 2)
-    monkeypatch.setattr(backbones, "NewBackbone", small_backbone)
+    monkeypatch.setattr(tome_training, "NewBackbone", small_backbone)
     arguments = ["--data", str(tmp_path / "data"), "--work", str(tmp_path / "work"), "--only", "wikiqa-doc"]
     arguments += ["--steps", "2", "--url-steps", "1", "--generator-steps", "1", "--pretraining-steps", "1"]
     arguments += ["--batch", "8", "--candidates", "2", "--spans", "1", "--precision", "float32"]
@@ -147,8 +146,8 @@ def test_stage_1_is_trained_where_another_arm_takes_it(tmp_path: Path, monkeypat
         (config.output / "passage").mkdir(parents=True, exist_ok=True)
         return {}
 
-    monkeypatch.setattr("trainers.tome.train.train_tome", train)
-    monkeypatch.setattr("opensearch_neural.models.generative.load_generative", lambda _: None)
+    monkeypatch.setattr(tome_training, "train_tome", train)
+    monkeypatch.setattr(tome_training, "load_generative", lambda _: None)
     monkeypatch.setattr(tome_training, "count_queries", lambda _: 10)
     Trainings(tmp_path / "tldr", tmp_path / "work", tmp_path / "start", SCALE).train(WRITTEN)
     assert [folder.name.partition("-42-")[0] for folder in asked] == [TWO, "written-passages"]

@@ -19,6 +19,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.segments import read_query_values
 from opensearch_neural.evaluation.tables import table
 from opensearch_neural.files import write_text
 from trainers.data.clicks.logs import ClickLog, LogRecords, index_records, read_records, read_rows, read_ubi
@@ -36,8 +37,6 @@ FILE = click.Path(path_type=Path)
 
 @dataclass(frozen=True)
 class Judgements:
-    """The judgements from a log."""
-
     grades: dict[str, dict[str, float]]
     """{query: {document: grade}}, for queries with a clicked document"""
     looks: dict[tuple[str, str], float]
@@ -229,8 +228,6 @@ def judgements(log: ClickLog, min_impressions: int, known: list[float] | None = 
 
 def read_propensities(path: Path, depth: int) -> list[float]:
     """The propensity of each position from 1 on, from a file like `propensities.tsv`. Raises InputError for another file."""
-    from opensearch_neural.evaluation.segments import read_query_values
-
     values = read_query_values(path, ["propensity"])
     try:
         known = [float(values[str(place)]) for place in range(1, min(depth, len(values)) + 1)]

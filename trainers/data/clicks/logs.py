@@ -32,8 +32,6 @@ YES_NO = {"1": 1, "true": 1, "0": 0, "false": 0}
 
 @dataclass
 class ClickLog:
-    """The counts of a click log."""
-
     shown: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     """{(query, document, place from 1): impressions}"""
     clicked: Counter[tuple[str, str, int]] = field(default_factory=Counter)
@@ -180,7 +178,6 @@ def read_ubi(queries: LogRecords, events: LogRecords, depth: int, clicks: str, i
 
 
 def index_records(connect: Callable[[], Any], index: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The records of an index of the cluster."""
     from opensearchpy.helpers import scan
 
     for hit in scan(connect(), index=index, query={"query": {"match_all": {}}}, size=5000):
