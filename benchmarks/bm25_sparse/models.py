@@ -125,8 +125,18 @@ class Experiment:
         )
         return replace(made, output=self.work / "models" / slug(str(model)), cache=self.work / "cache")
 
+    @cached_property
+    def _folders(self) -> dict[MeasuredEngine, str]:
+        """Of the models that were asked for: to see that one is trained, all sets are read."""
+        return {}
+
     def folder(self, model: MeasuredEngine) -> str:
         """Where the model lies; what is not there yet is trained, or averaged."""
+        if model not in self._folders:
+            self._folders[model] = self._made(model)
+        return self._folders[model]
+
+    def _made(self, model: MeasuredEngine) -> str:
         from trainers.sparse.train import train_sparse
 
         if model.name == PUBLISHED:
