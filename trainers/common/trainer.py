@@ -239,7 +239,7 @@ class LoopTrainer(Trainer):
 
     @contextmanager
     def _averaged_with_start(self) -> Iterator[None]:
-        """The model as it is measured and written, while this lasts; afterwards its weights are bit for bit what they were."""
+        """The model as it is measured and written, while this lasts; then its weights are bit for bit what they were."""
         weights = dict(self.module.named_parameters())
         trained = {name: weights[name].detach().clone() for name in self._start}
         with torch.no_grad():

@@ -284,7 +284,9 @@ def test_the_last_state_is_kept_where_no_measure_selects(tmp_path: Path) -> None
     assert trained.measures == {"nDCG@10": 0.3, "start nDCG@10": 0.9}
 
 
-def test_what_is_measured_and_written_is_averaged_with_the_start_and_training_goes_on_without_it(tmp_path: Path) -> None:
+def test_what_is_measured_and_written_is_averaged_with_the_start_and_training_goes_on_without_it(
+    tmp_path: Path,
+) -> None:
     measured: list[Tensor] = []
 
     def evaluate(model: TrainingModel) -> dict[str, float]:
@@ -293,7 +295,10 @@ def test_what_is_measured_and_written_is_averaged_with_the_start_and_training_go
 
     start = {name: weight.clone() for name, weight in Regression().state_dict().items()}
     run(tmp_path / "alone")
-    options: dict[str, Any] = {"settings": settings(start_share=0.25, evaluate_every=5, select="last"), "evaluate": evaluate}
+    options: dict[str, Any] = {
+        "settings": settings(start_share=0.25, evaluate_every=5, select="last"),
+        "evaluate": evaluate,
+    }
     run(tmp_path / "averaged", **options)
     alone, averaged = weights(tmp_path / "alone"), weights(tmp_path / "averaged")
     for name, weight in alone.items():
@@ -509,7 +514,15 @@ def test_other_runtime_errors_stay_what_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"batch_size": 0}, {"steps": 0}, {"learning_rate": 0.0}, {"chunk_size": 0}, {"embedding_rate": 0.0}, {"start_share": 1.0}]
+    "wrong",
+    [
+        {"batch_size": 0},
+        {"steps": 0},
+        {"learning_rate": 0.0},
+        {"chunk_size": 0},
+        {"embedding_rate": 0.0},
+        {"start_share": 1.0},
+    ],
 )
 def test_settings_without_meaning_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
