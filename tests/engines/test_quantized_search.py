@@ -701,7 +701,7 @@ def test_the_cascades_benchmark_tunes_anew_where_another_set_or_share_is_asked_f
         one = Tried(setting, 1.0, 1.0, 1.0)
         return [one], Chosen(setting, one, 1.0, None, None, 0)
 
-    monkeypatch.setattr(tuning, "tried_and_chosen", choose)
+    monkeypatch.setattr(cascade, "tried_and_chosen", choose)
     before = written.engines().meta
     try:
         for split, keep in (("train", 0.99), ("train", 0.99), ("train", 0.9), ("test", 0.9), ("test", 0.9)):
