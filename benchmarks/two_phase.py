@@ -31,6 +31,7 @@ from benchmarks.publish import publish
 from ingest.corpus import CorpusSource
 from ingest.job import Job
 from ingest.settings import Models, NewIndex
+from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -44,11 +45,10 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.engine_comparison import CERTIFIED, certified_queries
 from opensearch_neural.evaluation.results import Goal, Row
 from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.queries import Body
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
-
-    from opensearch_neural.queries import Body
 
 EXACT = "sparse"
 MOST_LOST = 0.5  # points of nDCG@10
@@ -325,8 +325,6 @@ def pruned_rows(
 ) -> list[Row]:
     """Of the engines whose pages pruned postings may leave short: the share of pages that a second request fills, and the
     times of such a request, where nothing was found, and of the search of all documents, in that of the page."""
-    from benchmarks.load.variants import page_of, with_options
-
     rows = []
     for variant in workload.variants:
         if variant.whole or variant.engine not in ("sparse", "high-idf-first"):
@@ -345,8 +343,6 @@ def pruned_costs(
     client: OpenSearch, opened: Engines, engine: str, texts: list[str], page: Mapping[str, Any], passes: int
 ) -> tuple[dict[str, list[float]], list[bool]]:
     """({request: seconds for each query}, whether its page was short), of the queries with known tokens, by one client."""
-    from opensearch_neural import queries
-
     windowed, exact = opened.engine(engine), opened.with_settings(exact=True).engine(engine)
     asked = opened.page(**page)
 

@@ -17,7 +17,7 @@ from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore
 from ingest.kept_for_searches import keep_measures
 from ingest.settings import Models, NewIndex, Writing
-from ingest.vectorizers import NotingLargest, Vectors, for_index
+from ingest.vectorizers import NotingLargest, Vectorizer, Vectors, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.writing.pipeline import ingest as run_pipeline
 from ingest.writing.stored_documents import count
@@ -122,7 +122,7 @@ def resampler_of(growth: Growth) -> tuple[IndexMeta, Resampler, list[str]]:
 
 
 def query_encoder_of(growth: Growth, sparse: SparseMeta) -> TableEncoder:
-    """That of the sparse model."""
+    """That of the sparse model which the growth names, else of the one that wrote the vectors."""
     place = growth.sparse if growth.sparse not in (None, "lexical") else None
     return TableEncoder.load(place or registry.find(sparse.hash, sparse.name, "sparse"))
 
@@ -206,19 +206,22 @@ def _write(
     with _created_with(client, growth):
         settings = NewIndex(shards=growth.shards, replicas=0, prune_postings=growth.prune_postings)
         target = open_target(client, growth.index, meta, settings, corpus_name=growth.corpus)
-    encoder = None if meta.sparse is None else query_encoder_of(growth, meta.sparse)
-    noted = NotingLargest(for_index(drawn_vectors(growth, resampler, vocabulary), target.meta, encoder))
+    vectors: Vectorizer = drawn_vectors(growth, resampler, vocabulary)
+    encoder = None
+    if growth.prune_postings is not None and meta.sparse is not None:
+        encoder = query_encoder_of(growth, meta.sparse)
+        vectors = noted = NotingLargest(for_index(vectors, target.meta, encoder))
     report = run_pipeline(
         client,
         target,
-        Content(meta, records, noted, growth.documents),
+        Content(meta, records, vectors, growth.documents),
         corpus_name=growth.corpus,
         dead_letters=Path(f"{growth.index}.dead-letters.jsonl"),
         reader=f"{growth.described}",
         writing=Writing(merge=False),
         show_progress=show_progress,
     )
-    if growth.prune_postings is not None and encoder is not None:
+    if encoder is not None:
         # Pruned postings do not tell the largest weights, by which pages are certified.
         keep_measures(client, target, encoder, noted, everything=not report.skipped)
 

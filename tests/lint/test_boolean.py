@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from lint_cases import WIDE, Case, LintNode, feature, named, should, sparse
+from lint_cases import WIDE, Case, bending, feature, should, sparse
 
 BENDS = [
     Case("empty-query", {"query": {"bool": {"should": []}}}, {"query": {"match_none": {}}}),
@@ -19,8 +18,4 @@ BENDS = [
     ),
 ]
 
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", BENDS, ids=named)
-def test_what_is_said_to_bend_gives_other_hits_than_its_remedy(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_bends(case)
+test_what_is_said_to_bend_gives_other_hits_than_its_remedy = bending(BENDS)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from lint_cases import NORMALIZED, Case, LintNode, fused, hybrid, named, ranked, sparse, weighted
+from lint_cases import NORMALIZED, Case, bending, fused, hybrid, ranked, rejected, sparse, weighted
 
 REJECTED = [
     Case("fusion-technique", {"query": hybrid(), **fused(normalization={"technique": "z_score"})}),
@@ -50,14 +49,5 @@ BENDS = [
     ),
 ]
 
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", REJECTED, ids=named)
-def test_what_is_called_rejected_is_rejected(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_rejected(case)
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", BENDS, ids=named)
-def test_what_is_said_to_bend_gives_other_hits_than_its_remedy(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_bends(case)
+test_what_is_called_rejected_is_rejected = rejected(REJECTED)
+test_what_is_said_to_bend_gives_other_hits_than_its_remedy = bending(BENDS)

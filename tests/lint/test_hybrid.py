@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from lint_cases import ALL, META, NORMALIZED, RAINBOW, WIDE, Case, LintNode, hybrid, named, refusal, should, sparse
+from lint_cases import (
+    ALL,
+    META,
+    NORMALIZED,
+    RAINBOW,
+    WIDE,
+    Case,
+    LintNode,
+    bending,
+    hybrid,
+    named,
+    refusal,
+    rejected,
+    should,
+    sparse,
+)
 
 from opensearch_neural.lint import lint
 
@@ -60,17 +75,8 @@ BENDS = [
     ),
 ]
 
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", REJECTED, ids=named)
-def test_what_is_called_rejected_is_rejected(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_rejected(case)
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", BENDS, ids=named)
-def test_what_is_said_to_bend_gives_other_hits_than_its_remedy(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_bends(case)
+test_what_is_called_rejected_is_rejected = rejected(REJECTED)
+test_what_is_said_to_bend_gives_other_hits_than_its_remedy = bending(BENDS)
 
 
 @pytest.mark.cluster

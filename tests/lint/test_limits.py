@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from lint_cases import ALL, NORMALIZED, Case, LintNode, feature, hybrid, many, named, rescore, should, sparse
+from lint_cases import ALL, NORMALIZED, Case, feature, hybrid, many, rejected, rescore, should, sparse
 
 from opensearch_neural import queries
 
@@ -27,8 +26,4 @@ REJECTED = [
     Case("too-many-terms", {"query": {"terms": {"url": [str(number) for number in range(65_537)]}}}),
 ]
 
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", REJECTED, ids=named)
-def test_what_is_called_rejected_is_rejected(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_rejected(case)
+test_what_is_called_rejected_is_rejected = rejected(REJECTED)

@@ -26,10 +26,10 @@ from lint_cases import (
     hybrid,
     knn,
     many,
-    named,
     outcomes,
     ranked,
     refusal,
+    rejected,
     rescore,
     sparse,
     table,
@@ -87,11 +87,7 @@ BENDS = [case for family in FAMILIES for case in getattr(family, "BENDS", [])]
 # `pruned-postings` another index (tests/engines/test_pruned_postings.py).
 NOT_SHOWN = {"seismic-token", "seismic-collision", "plugin", "pruned-postings"}
 
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", MALFORMED, ids=named)
-def test_what_is_called_rejected_is_rejected(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_rejected(case)
+test_what_is_called_rejected_is_rejected = rejected(MALFORMED)
 
 
 def test_every_rule_is_shown_on_the_node() -> None:

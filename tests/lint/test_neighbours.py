@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from lint_cases import NEAR, VECTOR, WIDE, Case, LintNode, knn, named, nearest
+from lint_cases import NEAR, VECTOR, WIDE, Case, bending, knn, nearest, rejected
 
 from opensearch_neural import multi_vector, queries
 from opensearch_neural.lint import lint
@@ -44,17 +43,8 @@ BENDS = [
     ),
 ]
 
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", REJECTED, ids=named)
-def test_what_is_called_rejected_is_rejected(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_rejected(case)
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", BENDS, ids=named)
-def test_what_is_said_to_bend_gives_other_hits_than_its_remedy(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_bends(case)
+test_what_is_called_rejected_is_rejected = rejected(REJECTED)
+test_what_is_said_to_bend_gives_other_hits_than_its_remedy = bending(BENDS)
 
 
 def test_a_filter_beside_several_vectors_is_said_once() -> None:

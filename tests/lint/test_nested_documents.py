@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lint_cases import META, RAINBOW, Case, LintNode, hits, knn, named, nearest, outcomes
+from lint_cases import META, RAINBOW, Case, LintNode, bending, hits, knn, nearest, outcomes, rejected
 
 from opensearch_neural.lint import lint
 from opensearch_neural.lint.index_description import IndexDescription
@@ -25,17 +25,8 @@ BENDS = [
     ),
 ]
 
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", REJECTED, ids=named)
-def test_what_is_called_rejected_is_rejected(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_rejected(case)
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", BENDS, ids=named)
-def test_what_is_said_to_bend_gives_other_hits_than_its_remedy(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_bends(case)
+test_what_is_called_rejected_is_rejected = rejected(REJECTED)
+test_what_is_said_to_bend_gives_other_hits_than_its_remedy = bending(BENDS)
 
 
 @pytest.mark.cluster

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from lint_cases import Case, LintNode, by_rows, named, quantized
+from lint_cases import Case, bending, by_rows, quantized, rejected
 
 REJECTED = [
     Case("quantized-table", quantized(parts=1)),
@@ -18,14 +17,5 @@ BENDS = [
     Case("forward-index", by_rows(hashes=[1, 2, 3]), by_rows()),
 ]
 
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", REJECTED, ids=named)
-def test_what_is_called_rejected_is_rejected(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_rejected(case)
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", BENDS, ids=named)
-def test_what_is_said_to_bend_gives_other_hits_than_its_remedy(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_bends(case)
+test_what_is_called_rejected_is_rejected = rejected(REJECTED)
+test_what_is_said_to_bend_gives_other_hits_than_its_remedy = bending(BENDS)

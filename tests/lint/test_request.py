@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from lint_cases import ALL, VECTOR, Case, LintNode, Q, feature, knn, named, nearest, quantized
+from lint_cases import ALL, VECTOR, Case, Q, bending, feature, knn, nearest, quantized, rejected
 
 from opensearch_neural import queries
 
@@ -32,14 +31,5 @@ BENDS = [
     Case("field", {"query": feature("nowhere.t1")}, {"query": feature("sparse.t1")}),
 ]
 
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", REJECTED, ids=named)
-def test_what_is_called_rejected_is_rejected(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_rejected(case)
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", BENDS, ids=named)
-def test_what_is_said_to_bend_gives_other_hits_than_its_remedy(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_bends(case)
+test_what_is_called_rejected_is_rejected = rejected(REJECTED)
+test_what_is_said_to_bend_gives_other_hits_than_its_remedy = bending(BENDS)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lint_cases import Case, LintNode, feature, named, sparse
+from lint_cases import Case, bending, feature, rejected, sparse
 
 from opensearch_neural import queries
 from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta
@@ -23,17 +22,8 @@ BENDS = [
     Case("not-linear", {"query": {"rank_feature": {"field": "sparse.t1"}}}, {"query": feature("sparse.t1")}),
 ]
 
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", REJECTED, ids=named)
-def test_what_is_called_rejected_is_rejected(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_rejected(case)
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", BENDS, ids=named)
-def test_what_is_said_to_bend_gives_other_hits_than_its_remedy(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_bends(case)
+test_what_is_called_rejected_is_rejected = rejected(REJECTED)
+test_what_is_said_to_bend_gives_other_hits_than_its_remedy = bending(BENDS)
 
 
 SEISMIC = IndexDescription(fields={"v": {"type": "sparse_vector"}})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from lint_cases import Case, LintNode, named
+from lint_cases import Case, bending
 
 from opensearch_neural import queries
 
@@ -12,8 +11,4 @@ BENDS = [
     Case("empty-query", queries.bm25("?!"), queries.bm25("rainbow")),
 ]
 
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", BENDS, ids=named)
-def test_what_is_said_to_bend_gives_other_hits_than_its_remedy(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_bends(case)
+test_what_is_said_to_bend_gives_other_hits_than_its_remedy = bending(BENDS)

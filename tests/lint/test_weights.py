@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from lint_cases import RAINBOW, Case, LintNode, feature, knn, named, should, sparse
+from lint_cases import RAINBOW, Case, bending, feature, knn, rejected, should, sparse
 
 REJECTED = [
     Case("boost", {"query": feature("sparse.t1", boost=-1)}),
@@ -27,14 +26,5 @@ BENDS = [
     Case("boost", {"query": {"match": {"text": {"query": "rainbow", "boost": 0}}}}, {"query": RAINBOW}),
 ]
 
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", REJECTED, ids=named)
-def test_what_is_called_rejected_is_rejected(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_rejected(case)
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("case", BENDS, ids=named)
-def test_what_is_said_to_bend_gives_other_hits_than_its_remedy(lint_node: LintNode, case: Case) -> None:
-    lint_node.check_bends(case)
+test_what_is_called_rejected_is_rejected = rejected(REJECTED)
+test_what_is_said_to_bend_gives_other_hits_than_its_remedy = bending(BENDS)

@@ -6,12 +6,13 @@ import base64
 import json
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 from opensearch_neural import forward_index, queries
 from opensearch_neural.cluster.capabilities import Capabilities
@@ -203,6 +204,28 @@ class LintNode:
         assert case.mended is not None
         assert case.rule not in {finding.rule for finding in self.lint(case, case.mended)}
         assert hits(self.client, index, case.body) != hits(self.client, index, case.mended)
+
+
+def rejected(cases: list[Case]) -> Callable[..., None]:
+    """The test that what is called rejected is rejected."""
+
+    @pytest.mark.cluster
+    @pytest.mark.parametrize("case", cases, ids=named)
+    def test(lint_node: LintNode, case: Case) -> None:
+        lint_node.check_rejected(case)
+
+    return test
+
+
+def bending(cases: list[Case]) -> Callable[..., None]:
+    """The test that what is said to bend gives other hits than its remedy."""
+
+    @pytest.mark.cluster
+    @pytest.mark.parametrize("case", cases, ids=named)
+    def test(lint_node: LintNode, case: Case) -> None:
+        lint_node.check_bends(case)
+
+    return test
 
 
 def outcomes(body: Any, release: str = "", **known: Any) -> dict[str, str]:

@@ -89,3 +89,15 @@ def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_scor
     assert not missed.met and missed.value == "1.200 (exact, 1.0000 kept)"
     (unknown,) = goals(experiment, rows("fast", 0.98, 0.9))
     assert not unknown.met and unknown.value is None
+
+
+def test_the_bytes_of_an_index_are_kept_apart_for_each_choice_of_pruned_fields(tmp_path: Path) -> None:
+    from benchmarks.grown.index import Growth
+    from benchmarks.large_sparse.documents import Layout
+    from opensearch_neural.models.pruning import Pruning
+
+    half, most = (Pruning.parse(f"alpha_mass:{share}") for share in (0.5, 0.7))
+    choices = [((half,), ()), ((most,), ()), ((half, most), ()), ((half,), (most,)), ((), (half,))]
+    files = [Layout(Growth("corpus", "docs", 1000), *choice, tmp_path).bytes_file for choice in choices]
+    assert len(set(files)) == len(choices)
+    assert files[0] == Layout(Growth("corpus", "docs", 1000), *choices[0], tmp_path).bytes_file
