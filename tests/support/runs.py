@@ -8,8 +8,9 @@ from functools import cache
 import numpy as np
 
 from benchmarks.load import histogram as hdr
-from benchmarks.load.blocks import Block, Level
+from benchmarks.load.blocks import Block, Level, Turn, block_of
 from benchmarks.load.ceiling import Ceiling
+from benchmarks.load.generator import Generators
 from benchmarks.load.measurement import LoadSettings, Measurement
 from benchmarks.load.variants import Variant
 from benchmarks.load.workload import LoadTarget, Workload
@@ -30,6 +31,15 @@ def workload_at(url: str, *, names: tuple[str, ...] = ("bm25",), timeout: float 
         "an-index",
         fixed_bodies={name: (BODY,) * len(texts) for name in names},
     )
+
+
+def measured(workload: Workload, level: Level, length: float, *, settle: float = 0.3, processes: int = 2) -> Block:
+    """A block of bm25 that the generator really measured."""
+    with Generators(workload, processes) as generators:
+        parts = generators.run(
+            "bm25", level.mode, clients=level.clients, rate=level.rate, settle=settle, length=length, seed=1
+        )
+    return block_of(Turn(0, level, "bm25"), length, parts)
 
 
 TEN_CLIENTS = Level("closed", 10)
