@@ -58,6 +58,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.cluster)
         if drill.item_of(item.nodeid) is not None or item.path.name == "test_public_shapes.py":
             item.add_marker(pytest.mark.drill)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # Files that need a cluster or train take longest. The short ones come last, so that no process waits for the other.
+        of_cluster = {item.path for item in items if item.get_closest_marker("cluster")}
+        items.sort(key=lambda item: item.path not in of_cluster and "trainers" not in item.path.parts)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

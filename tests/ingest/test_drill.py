@@ -9,7 +9,6 @@ import gzip
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -721,30 +720,6 @@ def test_12_opensearch_pys_own_retries_do_not_multiply_ours(
             run(connect(proxy.url), job(corpus, index_name, writing={"retry": policy}))
         (tried,) = re.findall(r"tried (\d+) times", caught.value.message)
         assert proxy.faults["status"] == int(tried)
-
-
-def test_12_an_interrupt_does_not_wait_for_a_cluster_that_does_not_answer(
-    client: Any, cluster_url: str, index_name: str, tmp_path: Path, osn_home: Path
-) -> None:
-    corpus = write_jsonl(tmp_path / "d.jsonl", records(1000))
-    arguments = ["ingest", "--corpus", str(corpus), "--index", index_name, "--sparse", "none", "--batch-docs", "50"]
-    with FaultProxy(cluster_url) as proxy:
-        proxy.fault = lambda request: Fault("delay", seconds=60) if request.number > 3 else None
-        process = subprocess.Popen(
-            [sys.executable, "-m", "opensearch_neural.cli", *arguments],
-            env=os.environ | {"OSN_URL": proxy.url, "OSN_HOME": str(osn_home)},
-            text=True,
-            stderr=subprocess.PIPE,
-        )
-        deadline = time.monotonic() + 60
-        while len(proxy.bulks) < 3 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(1)
-        began = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
-        assert process.returncode == 130, told
-        assert time.monotonic() - began < 30 and "Traceback" not in told
 
 
 # ---------------------------------------------------------------- 14: letters and unfinished indexes

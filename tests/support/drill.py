@@ -31,7 +31,7 @@ ITEMS: dict[int, tuple[str, tuple[str, ...]]] = {
     9: ("documents that no attempt takes", ()),
     10: ("documents held over a swap", ()),
     11: ("memory", ("test_of_large_records_few_are_held_in_memory",)),
-    12: ("patience", ()),
+    12: ("patience", ("test_interrupted_while_the_cluster_does_not_answer",)),
     13: ("a lost answer, a kill at the swap", ()),
     14: ("dead letters, settings, unfinished indexes", ()),
     15: ("no refresh for each batch", ()),
