@@ -10,7 +10,7 @@ start), and distillation from teachers. The result loads in `SentenceTransformer
 
     train_dense           settings → data (data.sets.prepare) → negatives, where none are there → one stage or two
     train_retriever       start → BiEncoder → examples (RetrievalData) → batches (RetrievalCollate) → common.loop.train
-    BiEncoder.losses      vectors of a batch → terms of the loss (common.objective)
+    BiEncoder.loss_terms  vectors of a batch → terms of the loss (common.objective)
 """
 
 from __future__ import annotations

@@ -232,20 +232,20 @@ class MultiLayerModel(BiEncoder):
         # Parts, and processes, have texts of other lengths: filled up, their rows can stand in one tensor.
         return Encoded(nn.functional.pad(vectors, (0, 0, 0, self._width - vectors.shape[1])))
 
-    def parameter_groups(self, settings: TrainingSettings) -> list[dict[str, Any]] | None:
+    def parameter_groups(self, training: TrainingSettings) -> list[dict[str, Any]] | None:
         mix = self.document.mix
         if mix is None:
-            return super().parameter_groups(settings)
+            return super().parameter_groups(training)
         return [
             *decay_groups(parameter for parameter in self.parameters() if parameter is not mix),
             # At a backbone's rate a handful of logits would stay where they began.
-            {"params": [mix], "lr": max(settings.learning_rate, MIX_LEARNING_RATE), "weight_decay": 0.0},
+            {"params": [mix], "lr": max(training.learning_rate, MIX_LEARNING_RATE), "weight_decay": 0.0},
         ]
 
     @property
     def _width(self) -> int:
         """The most vectors that a document can have."""
-        return int(self.document.selection.counts(torch.tensor([self.settings.document_length])))
+        return int(self.document.selection.counts(torch.tensor([self.encoder_settings.document_length])))
 
     def _known(self, targets: RetrievalTargets) -> Tensor | None:
         """(gathered documents, vectors); None if every document has all of them."""
@@ -264,9 +264,10 @@ class MultiLayerModel(BiEncoder):
         positives, last = targets.candidates[:, 0], self.document.selection.last
         return losses.self_contrastive_scores(queries, documents, positives, last=last, known=known)
 
-    def losses(self, vectors: dict[str, Tensor], targets: RetrievalTargets) -> Losses:
-        """`BiEncoder.losses`, and L_reg; "document" is (documents, vectors, dimension) under the strategies of SEVERAL."""
-        result = super().losses(vectors, targets)
+    def loss_terms(self, vectors: dict[str, Tensor], targets: RetrievalTargets) -> Losses:
+        """`BiEncoder.loss_terms`, and L_reg; "document" is (documents, vectors, dimension) under the strategies of
+        SEVERAL."""
+        result = super().loss_terms(vectors, targets)
         if self.document.mix is not None:
             weights = self.document.mix.detach().softmax(dim=0)
             result.measures |= {f"weight_{at}": weight for at, weight in enumerate(weights, start=1)}
@@ -306,13 +307,13 @@ class MultiLayerModel(BiEncoder):
         if document.is_dense:
             # One transformer for both cannot be one route where a document's vector is another one than a query's.
             same = document.strategy == "self-contrastive"
-            exported = replace(self.settings, tied=self.settings.tied and same)
+            exported = replace(self.encoder_settings, tied=self.encoder_settings.tied and same)
             write_sentence_transformer(self._towers, self.tokenizers, exported, folder)
             onnx = folder
         else:
             for role, tower in self._towers.items():
                 (folder / role).mkdir()
-                alone = replace(self.settings, tied=True, document_length=self.settings.length(role))
+                alone = replace(self.encoder_settings, tied=True, document_length=self.encoder_settings.length(role))
                 write_sentence_transformer(
                     {"document": tower}, {"document": self.tokenizers[role]}, alone, folder / role
                 )

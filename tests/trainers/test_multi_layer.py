@@ -309,7 +309,7 @@ def test_two_processes_see_the_loss_of_one(
     for module in (bi_encoder, multi_layer):
         monkeypatch.setattr(module, "gather", gather)
     each = [
-        model.losses({role: joined(share, role) for role in ("query", "document")}, share.targets).total
+        model.loss_terms({role: joined(share, role) for role in ("query", "document")}, share.targets).total
         for share in shares
     ]
     assert ((each[0] + each[1]) / 2).item() == pytest.approx(alone.item(), rel=1e-5)

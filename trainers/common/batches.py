@@ -15,6 +15,7 @@ than token ids:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
@@ -66,6 +67,18 @@ class CachedBatch(Batch):
     """{role: parts}; how rows are split into parts changes nothing but padding and memory"""
     targets: Any
     """what the loss needs beside the vectors: a dataclass of the method"""
+
+
+class WholeBatchCollator(ABC):
+    """A collator that sees the examples of all processes, for a loss that compares a query with the others' documents."""
+
+    @abstractmethod
+    def __call__(self, items: list[Any], rank: int, world: int) -> Batch:
+        """The share of process `rank` of `world` in the batch of all `items`."""
+
+
+Collator = Callable[[list[Any]], Batch] | WholeBatchCollator
+"""Makes a batch of a process's examples, or its share of a batch of all."""
 
 
 def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

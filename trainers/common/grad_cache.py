@@ -35,15 +35,15 @@ class Encoded:
 
 
 class CachedModel(TrainingModel):
-    """A method whose loss compares rows: `encode` rows of a role ("query", "document"), then `losses` over all.
+    """A method whose loss compares rows: `encode` rows of a role ("query", "document"), then `loss_terms` over all.
 
-    Its batch is a `CachedBatch`: parts, which `encode` takes one by one, and targets, which `losses` needs beside their
+    Its batch is a `CachedBatch`: parts, which `encode` takes one by one, and targets, which `loss_terms` needs beside their
     vectors. Both are dataclasses; a subclass names its own.
     """
 
     @property
     def compares(self) -> bool:
-        """Whether `losses` has terms over the vectors. A model of language-model terms alone says no: its parts are then
+        """Whether `loss_terms` has terms over the vectors. A model of language-model terms alone says no: its parts are then
         encoded once, and it tells what these terms are divided by beforehand (`counts`)."""
         return True
 
@@ -54,7 +54,7 @@ class CachedModel(TrainingModel):
     def encode(self, role: str, part: Any) -> Encoded:
         raise NotImplementedError
 
-    def losses(self, vectors: dict[str, Tensor], targets: Any) -> Losses:
+    def loss_terms(self, vectors: dict[str, Tensor], targets: Any) -> Losses:
         """The terms over the vectors of each role, (rows, …) in order. With several processes these are the rows of
         this one: `gather` brings in the others', and each term is the mean over this process's rows."""
         raise NotImplementedError
@@ -69,7 +69,7 @@ class CachedModel(TrainingModel):
             for role in batch.parts
         }
         with _full_precision(next(iter(vectors.values())).device):
-            losses = self.losses(vectors, batch.targets)
+            losses = self.loss_terms(vectors, batch.targets)
         counts = _total_counts([one.counts for _, _, one in encoded])
         for _, _, one in encoded:
             for name, term in _language_model_terms(one, counts).items():
@@ -107,7 +107,7 @@ def cached_backward(
         joined = in_order([encoded[i].vectors for i in at], [parts[i][1].position for i in at])
         leaves[role] = joined.detach().requires_grad_()
     with _full_precision(next(iter(leaves.values())).device):
-        losses = model.losses(leaves, batch.targets)
+        losses = model.loss_terms(leaves, batch.targets)
     (losses.total * scale).backward()
     losses = Losses(
         {name: term.detach() for name, term in losses.terms.items()},

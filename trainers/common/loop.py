@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from opensearch_neural.errors import OsnError
 from trainers.common.attention import fast_attention
-from trainers.common.batches import Batch
+from trainers.common.batches import Collator
 from trainers.common.grad_cache import processes
 from trainers.common.precision import flushed_denormals
 from trainers.common.processes import is_main_process
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 def train(
     model: TrainingModel,
     data: SampledData,
-    collate: Callable[..., Batch],
+    collate: Collator,
     *,
     settings: TrainingSettings,
     output: Path,
@@ -54,8 +54,7 @@ def train(
 ) -> Trained:
     """Train `model` on `data` and write it to `output` as a model directory of `kind`.
 
-    collate: items of `data` to a batch; with the attribute `whole_batch = True` it gets the items of the whole batch,
-    and (items, rank, world) as arguments. config: what is saved beside the model (the settings by default). evaluate:
+    collate: items of `data` to a batch. config: what is saved beside the model (the settings by default). evaluate:
     dev measures of the model as it stands, higher is better; called in the main process, in evaluation mode. best_from:
     the share of the steps before which a state is measured, but neither kept nor counted for patience.
 

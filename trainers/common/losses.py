@@ -117,8 +117,8 @@ def flops(weights: Tensor, shares: Tensor | None = None) -> Tensor:
     """Σ_j (1/N Σ_i w_j(d_i))²: the expected cost of scoring (sparse, eq. 3; Paria et al. 2020).
 
     weights: (documents, vocabulary), not negative. All documents of the batch at once, as sentence-transformers has it.
-    shares: (columns,), where `weights` holds a sample of the columns (`tiled_head.sample_columns`): an unbiased
-    estimate then, since the square is taken of a mean over documents, within a column.
+    shares: (entries,), where `weights` holds a sample of the vocabulary (`tiled_head.sample_entries`): an unbiased
+    estimate then, since the square is taken of a mean over documents, within an entry.
     """
     squares = weights.float().mean(dim=0).square()
     return squares.sum() if shares is None else (squares * shares).sum()

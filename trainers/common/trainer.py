@@ -25,7 +25,7 @@ from transformers import PreTrainedModel, Trainer, TrainerState, TrainingArgumen
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from opensearch_neural.errors import InputError, OsnError
-from trainers.common.batches import Batch, CachedBatch
+from trainers.common.batches import Batch, CachedBatch, Collator, WholeBatchCollator
 from trainers.common.grad_cache import CachedModel, average_gradients, cached_backward, processes
 from trainers.common.precision import computed_in
 from trainers.common.processes import PATIENCE, from_main_process
@@ -48,7 +48,7 @@ class LoopTrainer(Trainer):
         self,
         model: TrainingModel,
         data: SampledData,
-        collate: Callable[..., Batch],
+        collate: Collator,
         *,
         settings: TrainingSettings,
         run: RunFolder,
@@ -60,7 +60,8 @@ class LoopTrainer(Trainer):
         arguments = _arguments(settings, run, steps=steps, measured=evaluate is not None)
         rank, world = arguments.process_index, arguments.world_size
         self.collate = _Collate(collate, rank, world)
-        self.batches = EpochBatches(data, settings, rank=rank, world=world, whole=self.collate.whole)
+        whole = isinstance(collate, WholeBatchCollator)
+        self.batches = EpochBatches(data, settings, rank=rank, world=world, whole=whole)
         self.module, self.settings, self.run, self.measure = model, settings, run, evaluate
         if settings.activation_checkpointing:
             for module in model.modules():
@@ -313,14 +314,15 @@ class _Loader(DataLoader[Any]):
 
 
 class _Collate:
-    """`collate` with this process's rank where the method wants whole batches; a class, so that workers can have it."""
+    """`collate` for this process; a class, so that workers can have it."""
 
-    def __init__(self, collate: Callable[..., Batch], rank: int, world: int) -> None:
+    def __init__(self, collate: Collator, rank: int, world: int) -> None:
         self.collate, self.rank, self.world = collate, rank, world
-        self.whole = bool(getattr(collate, "whole_batch", False))
 
     def __call__(self, items: list[Any]) -> Batch:
-        return self.collate(items, self.rank, self.world) if self.whole else self.collate(items)
+        if isinstance(self.collate, WholeBatchCollator):
+            return self.collate(items, self.rank, self.world)
+        return self.collate(items)
 
 
 def with_embedding_rate(

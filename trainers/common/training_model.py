@@ -71,6 +71,6 @@ class TrainingModel(nn.Module):
         """Write the trained model into `folder`, which exists and is empty; `osn.json` is written by the loop."""
         raise NotImplementedError
 
-    def parameter_groups(self, settings: TrainingSettings) -> list[dict[str, Any]] | None:
+    def parameter_groups(self, training: TrainingSettings) -> list[dict[str, Any]] | None:
         """Groups for the optimizer ({"params": …, "lr": …}) where a part has a learning rate of its own; else None."""
         return None

@@ -114,7 +114,7 @@ def unique_documents(items: Sequence[Drawn]) -> list[int]:
 
 
 @dataclass
-class Candidates:
+class BatchDocuments:
     """The documents of a batch, and which of them each query of this process is compared with.
 
     "documents" are those of all processes, process by process, as `gather` brings their vectors together.
@@ -126,10 +126,10 @@ class Candidates:
     """rows of the documents that this process encodes"""
     documents: list[int]
     """rows of the documents of all processes"""
-    columns: npt.NDArray[np.int64]
+    candidates: npt.NDArray[np.int64]
     """(queries, 1 + negatives), which of `documents` are a query's own, the positive first"""
     excluded: npt.NDArray[np.bool_]
-    """(queries, documents), what is no negative of a query"""
+    """(queries, documents), whether the document is no negative of the query"""
 
 
 class KnownPositives:
@@ -144,18 +144,18 @@ class KnownPositives:
         for row, key in enumerate(self.query_keys.tolist()):
             self._same_query.setdefault(key, []).append(row)
 
-    def candidates(self, items: Sequence[Drawn], rank: int = 0, world: int = 1) -> Candidates:
-        """The candidates of the batch `items` for process `rank` of `world`; each process has an equal share of it."""
+    def batch_documents(self, items: Sequence[Drawn], rank: int = 0, world: int = 1) -> BatchDocuments:
+        """The documents of the batch `items` for process `rank` of `world`; each process has an equal share of it."""
         share = len(items) // world
-        # Each process encodes its documents once; together they are the columns that queries are scored against.
+        # Each process encodes its documents once; together they are what queries are scored against.
         by_process = [unique_documents(items[process * share : (process + 1) * share]) for process in range(world)]
         documents = [row for rows in by_process for row in rows]
         offset = sum(len(rows) for rows in by_process[:rank])
         own = list(items[rank * share : (rank + 1) * share])
         position = {row: offset + place for place, row in enumerate(by_process[rank])}
-        columns = np.array([[position[row] for row in (item.positive, *item.negatives)] for item in own])
-        excluded = self._excluded(own, np.array(documents, dtype=np.int64), columns[:, 0])
-        return Candidates(own, by_process[rank], documents, columns, excluded)
+        candidates = np.array([[position[row] for row in (item.positive, *item.negatives)] for item in own])
+        excluded = self._excluded(own, np.array(documents, dtype=np.int64), candidates[:, 0])
+        return BatchDocuments(own, by_process[rank], documents, candidates, excluded)
 
     def known(self, query: int) -> npt.NDArray[np.int64]:
         """Keys of the documents that are relevant to the query, or to another one of the same text."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from trainers.common.batches import CachedBatch, Part
+from trainers.common.batches import CachedBatch, Part, WholeBatchCollator
 from trainers.common.objective import ObjectiveSettings, TeacherScores
 from trainers.common.settings import ROLES, EncoderSettings, Role
 from trainers.data.candidates import Drawn, KnownPositives
@@ -28,7 +28,7 @@ class RetrievalTargets:
     """
 
     candidates: Tensor
-    """(queries, 1 + negatives) int64, columns among the documents, the positive first"""
+    """(queries, 1 + negatives) int64, which of the documents are the query's own, the positive first"""
     lengths: Tensor
     """(own documents,) int64, in tokens"""
     excluded: Tensor
@@ -49,7 +49,7 @@ class Tokenizing(Protocol):
     """What batches need to know of a model: how its texts become tokens."""
 
     tokenizers: dict[Role, PreTrainedTokenizerBase]
-    settings: EncoderSettings
+    encoder_settings: EncoderSettings
 
 
 def token_caches(data: TrainingData, model: Tokenizing) -> dict[Role, TokenCache]:
@@ -59,18 +59,16 @@ def token_caches(data: TrainingData, model: Tokenizing) -> dict[Role, TokenCache
         role: TokenCache(
             model.tokenizers[role],
             text_at[role],
-            max_length=model.settings.length(role),
-            prompt=model.settings.prompt(role),
+            max_length=model.encoder_settings.length(role),
+            prompt=model.encoder_settings.prompt(role),
         )
         for role in ROLES
     }
 
 
-class RetrievalCollate:
+class RetrievalCollate(WholeBatchCollator):
     """Drawn examples to a batch. It sees the whole batch in every process, to know which of the gathered documents is
     which, and encodes its own share of it."""
-
-    whole_batch = True
 
     def __init__(
         self,
@@ -93,16 +91,16 @@ class RetrievalCollate:
     def __call__(self, items: list[Drawn], rank: int = 0, world: int = 1) -> RetrievalBatch:
         at = items[0].at
         data, known, tokens = self.sets[at], self.known[at], self.tokens[at]
-        drawn = known.candidates(items, rank, world)
-        queries = [item.query for item in drawn.own]
-        ids = {"query": tokens["query"].rows(queries), "document": tokens["document"].rows(drawn.own_documents)}
+        batch = known.batch_documents(items, rank, world)
+        queries = [item.query for item in batch.own]
+        ids = {"query": tokens["query"].rows(queries), "document": tokens["document"].rows(batch.own_documents)}
         targets = RetrievalTargets(
-            candidates=torch.from_numpy(drawn.columns),
+            candidates=torch.from_numpy(batch.candidates),
             lengths=torch.tensor([len(document) for document in ids["document"]]),
-            excluded=torch.from_numpy(drawn.excluded),
+            excluded=torch.from_numpy(batch.excluded),
         )
         if self.ensemble is not None:
-            targets.teacher = self.ensemble.of_candidates(drawn.own)
+            targets.teacher = self.ensemble.of_candidates(batch.own)
         return RetrievalBatch(
             ids=[f"{data.name}/{data.queries.ids[query]}" for query in queries],
             parts={

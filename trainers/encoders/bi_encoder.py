@@ -41,7 +41,8 @@ class BiEncoder(CachedModel):
     ) -> None:
         super().__init__()
         self.document, self.query = encoders["document"], encoders["query"]
-        self.tokenizers, self.settings, self.objective, self.onnx = dict(tokenizers), settings, objective, onnx
+        self.tokenizers, self.encoder_settings = dict(tokenizers), settings
+        self.objective, self.onnx = objective, onnx
         cosine = self.document.normalize
         self.temperature = objective.temperature or (COSINE_TEMPERATURE if cosine else 1.0)
 
@@ -56,7 +57,7 @@ class BiEncoder(CachedModel):
     def encode(self, role: str, part: Part) -> Encoded:
         return Encoded(self.tower(role)(part.input_ids, part.attention_mask))
 
-    def losses(self, vectors: dict[str, Tensor], targets: RetrievalTargets) -> Losses:
+    def loss_terms(self, vectors: dict[str, Tensor], targets: RetrievalTargets) -> Losses:
         """vectors: "query" (queries, dimension), "document" (documents, dimension), both of this process."""
         queries, documents = vectors["query"], gather(vectors["document"])
         scores = self.scores(queries, documents, targets)
@@ -72,7 +73,7 @@ class BiEncoder(CachedModel):
 
     def export(self, folder: Path) -> None:
         towers: dict[Role, Encoder] = {"query": self.query, "document": self.document}
-        write_sentence_transformer(towers, self.tokenizers, self.settings, folder)
+        write_sentence_transformer(towers, self.tokenizers, self.encoder_settings, folder)
         if self.onnx:
             from opensearch_neural.models.dense_onnx import export_onnx
 
@@ -96,8 +97,8 @@ class BiEncoder(CachedModel):
         cache = TokenCache(
             self.tokenizers[role],
             texts.__getitem__,
-            max_length=self.settings.length(role),
-            prompt=self.settings.prompt(role),
+            max_length=self.encoder_settings.length(role),
+            prompt=self.encoder_settings.prompt(role),
         )
         for start in range(0, len(texts), 4096):
             block = cache.rows(range(start, min(start + 4096, len(texts))))

@@ -157,7 +157,7 @@ class JpqModel(TrainingModel):
         taught = self.scale * self.scores(teacher, candidates, "uncompressed")
         return torch.sigmoid(taught[:, :1] - taught[:, 1:])
 
-    def parameter_groups(self, settings: TrainingSettings) -> list[dict[str, Any]]:
+    def parameter_groups(self, training: TrainingSettings) -> list[dict[str, Any]]:
         groups = decay_groups(self.query.parameters())
         if self.scoring.requires_grad:
             rate = self.settings.quantizer.centroid_learning_rate(self.quantizer.dimension)

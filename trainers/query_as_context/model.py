@@ -102,7 +102,7 @@ class ContextModel(CachedModel):
         dense = self.dense()
         with backbones.quiet():  # A pooler is missing, which nothing reads.
             towers: dict[Role, Encoder] = {"query": dense.query, "document": dense.document}
-            write_sentence_transformer(towers, dense.tokenizers, dense.settings, folder)
+            write_sentence_transformer(towers, dense.tokenizers, dense.encoder_settings, folder)
         # Over the encoder alone: the same weights with the masked-LM head, which loaders of encoders skip.
         backbones.save(self.model, self.tokenizer, folder)
 
@@ -132,7 +132,7 @@ class CoCondenser(ContextModel):
         late_total, _ = self.predicted(self.through(read, mask), labels)
         return Encoded(late[:, 0], {"masked_lm": total, "late_masked_lm": late_total}, self.counts(part))
 
-    def losses(self, vectors: dict[str, Tensor], targets: PairTargets) -> Losses:
+    def loss_terms(self, vectors: dict[str, Tensor], targets: PairTargets) -> Losses:
         """vectors: "passage" and "context", both (pairs, dimension), row by row partners."""
         if not self.compares:
             return Losses({})
@@ -180,7 +180,7 @@ class CotMae(ContextModel):
             sums["context_masked_lm"] = self.predicted(decoded, part.context_labels)[0]
         return Encoded(late[:, 0], sums, self.counts(part))
 
-    def losses(self, vectors: dict[str, Tensor], targets: PairTargets) -> Losses:
+    def loss_terms(self, vectors: dict[str, Tensor], targets: PairTargets) -> Losses:
         return Losses({})
 
 

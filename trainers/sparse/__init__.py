@@ -11,9 +11,9 @@ and fine-tuning (5.1).
     warm_up.py        gives a backbone without a masked-LM head one: calibrated, and trained on BM25's impacts
     calibration.py    the head's bias and scale before training
     lexicon.py        the IDF of a corpus and the BM25 impacts of texts
-    batches.py        drawn examples to columns of the vocabulary and token ids
+    batches.py        drawn examples to entries of the vocabulary and token ids
     student.py        the model and its loss
-    tiled_head.py     the output layer, forward and backward, for all columns or a sample
+    tiled_head.py     the output layer, forward and backward, for all of the vocabulary or a sample
     dev_measures.py   retrieval and sparsity while it trains
     leave_one_out.py  `--try`: settings chosen by training without each set in turn
     export.py         the files of a model

@@ -1,4 +1,5 @@
-"""Batches for the sparse student: queries as weighted columns (or token ids), documents as token ids, what teachers say."""
+"""Batches for the sparse student: queries as weighted entries of the vocabulary (or as token ids), documents as
+token ids, teachers' scores."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from opensearch_neural.retrievers.bm25 import BM25Retriever
+from trainers.common.batches import WholeBatchCollator
 from trainers.data.candidates import Drawn, KnownPositives
 from trainers.data.examples import TrainingData
 from trainers.data.retrieval_batches import token_caches
@@ -21,13 +23,12 @@ from trainers.data.tokenized import PART_OVERHEAD, padded_parts, padding_id
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import SparseConfig
 from trainers.sparse.student import SparseBatch, SparsePart, SparseStudent, SparseTargets
-from trainers.sparse.tiled_head import Columns, sample_columns
+from trainers.sparse.tiled_head import VocabularySample, sample_entries
 
 
-class SparseCollate:
-    """Drawn examples to a batch. The columns are those of the batch's query tokens and a sample of the others, or all."""
-
-    whole_batch = True
+class SparseCollate(WholeBatchCollator):
+    """Drawn examples to a batch. The vocabulary's entries in it are the batch's query tokens and a sample of the
+    others, or all."""
 
     def __init__(
         self,
@@ -51,8 +52,8 @@ class SparseCollate:
         self.padding = padding_id(student.tokenizers["document"])
         self.tokens = [token_caches(data, student) for data in sets]
         self.known = [KnownPositives(data) for data in sets]
-        self.all_columns, self.size = student.columns, len(student.head.weight)
-        self.settings, self.to_impacts = student.student, student.to_impacts
+        self.ordinary_entries, self.vocabulary_size = student.ordinary_entries, len(student.head.weight)
+        self.settings, self.to_impacts = student.settings, student.to_impacts
         self.encodes_queries = student.encodes_queries
         self.bm25: list[Bm25OfSet] = []
         if objective.base == "bm25" and not student.to_impacts:
@@ -62,56 +63,57 @@ class SparseCollate:
     def __call__(self, items: list[Drawn], rank: int = 0, world: int = 1) -> SparseBatch:
         at = items[0].at
         data, tokens, idf = self.sets[at], self.tokens[at], self.lexicons[at].idf
-        drawn = self.known[at].candidates(items, rank, world)
+        batch = self.known[at].batch_documents(items, rank, world)
         everyone = [np.unique(ids) for ids in tokens["query"].rows([item.query for item in items])]
-        share = len(drawn.own)
+        share = len(batch.own)
         own_queries = everyone[rank * share : (rank + 1) * share]
-        pieces = [np.unique(ids) for ids in tokens["document"].rows(drawn.documents)]
-        columns, shares = self._columns(items, [ids[idf[ids] > 0] for ids in everyone], pieces)
+        pieces = [np.unique(ids) for ids in tokens["document"].rows(batch.documents)]
+        entries, shares = self._sampled(items, [ids[idf[ids] > 0] for ids in everyone], pieces)
         targets = SparseTargets(
-            query=torch.from_numpy(_at_columns(own_queries, columns, idf)),
-            candidates=torch.from_numpy(drawn.columns),
-            excluded=torch.from_numpy(drawn.excluded),
-            present=torch.from_numpy(_at_columns(pieces, columns, np.ones(len(idf), dtype=bool))),
+            query=torch.from_numpy(_at_entries(own_queries, entries, idf)),
+            candidates=torch.from_numpy(batch.candidates),
+            excluded=torch.from_numpy(batch.excluded),
+            present=torch.from_numpy(_at_entries(pieces, entries, np.ones(len(idf), dtype=bool))),
             shares=torch.from_numpy(shares),
         )
-        if len(columns) < self.size:
-            targets.columns = torch.from_numpy(columns)
+        if len(entries) < self.vocabulary_size:
+            targets.entries = torch.from_numpy(entries)
         if self.bm25:
-            targets.base = torch.from_numpy(self.bm25[at].scores([item.query for item in drawn.own], drawn.documents))
+            targets.base = torch.from_numpy(self.bm25[at].scores([item.query for item in batch.own], batch.documents))
         if self.to_impacts:
-            targets.impacts = torch.from_numpy(self.impacts[at].dense(drawn.documents, columns))
+            targets.impacts = torch.from_numpy(self.impacts[at].dense(batch.documents, entries))
         if self.ensemble is not None and self.all_pairs:
             names = data.documents.ids
             # Other known positives, and second copies, are no candidates.
             targets.teacher = self.ensemble.of_documents(
-                drawn.own, [names[row] for row in drawn.documents], excluded=targets.excluded
+                batch.own, [names[row] for row in batch.documents], excluded=targets.excluded
             )
         elif self.ensemble is not None:
-            targets.teacher = self.ensemble.of_candidates(drawn.own)
-        parts = {"document": self._parts(tokens["document"].rows(drawn.own_documents), targets.columns)}
+            targets.teacher = self.ensemble.of_candidates(batch.own)
+        parts = {"document": self._parts(tokens["document"].rows(batch.own_documents), targets.entries)}
         if self.encodes_queries:
-            parts["query"] = self._parts(tokens["query"].rows([item.query for item in drawn.own]), None)
+            parts["query"] = self._parts(tokens["query"].rows([item.query for item in batch.own]), None)
         return SparseBatch(
-            ids=[f"{data.name}/{data.queries.ids[item.query]}" for item in drawn.own],
+            ids=[f"{data.name}/{data.queries.ids[item.query]}" for item in batch.own],
             parts=parts,
             targets=targets,
         )
 
-    def _parts(self, texts: Sequence[npt.NDArray[np.int32]], columns: Tensor | None) -> list[SparsePart]:
+    def _parts(self, texts: Sequence[npt.NDArray[np.int32]], entries: Tensor | None) -> list[SparsePart]:
         parts = padded_parts(texts, padding=self.padding, overhead=self.overhead, largest=self.chunk_size)
-        return [SparsePart(part.input_ids, part.attention_mask, part.position, columns) for part in parts]
+        return [SparsePart(part.input_ids, part.attention_mask, part.position, entries) for part in parts]
 
-    def _columns(
+    def _sampled(
         self, items: Sequence[Drawn], queries: Sequence[npt.NDArray[Any]], pieces: Sequence[npt.NDArray[Any]]
-    ) -> Columns:
+    ) -> VocabularySample:
         if self.settings.head == "full":
-            return Columns(np.arange(self.size), np.ones(self.size, dtype=np.float32))
+            size = self.vocabulary_size
+            return VocabularySample(np.arange(size), np.ones(size, dtype=np.float32))
         wanted = np.concatenate([*queries, *pieces]) if self.to_impacts else np.concatenate(queries)
-        wanted = np.intersect1d(wanted, self.all_columns)
+        wanted = np.intersect1d(wanted, self.ordinary_entries)
         # The same in every process, and in a run that goes on: the batch is the seed.
         rng = np.random.default_rng([self.seed, items[0].at, *(item.query for item in items)])
-        return sample_columns(wanted, self.all_columns, self.settings.columns, rng)
+        return sample_entries(wanted, self.ordinary_entries, self.settings.columns, rng)
 
 
 class Bm25OfSet:
@@ -135,39 +137,39 @@ class _ImpactRows:
         self.lexicon, self.documents = lexicon, documents
         self._rows: dict[int, tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]] = {}
 
-    def dense(self, rows: Sequence[int], columns: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """(rows, columns); columns ascend."""
+    def dense(self, rows: Sequence[int], entries: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """(rows, entries); entries ascend."""
         missing = [row for row in dict.fromkeys(rows) if row not in self._rows]
         if missing:
             impacts = self.lexicon.impacts([self.documents.text_at(row) for row in missing])
             for at, row in enumerate(missing):
                 span = slice(impacts.indptr[at], impacts.indptr[at + 1])
                 self._rows[row] = (impacts.indices[span], impacts.data[span])
-        result = np.zeros((len(rows), len(columns)), dtype=np.float32)
+        result = np.zeros((len(rows), len(entries)), dtype=np.float32)
         for at, row in enumerate(rows):
             ids, weights = self._rows[row]
-            place, there = _places(columns, ids)
+            place, there = _places(entries, ids)
             result[at, place[there]] = weights[there]
         return result
 
 
-def _at_columns(
-    texts: Sequence[npt.NDArray[Any]], columns: npt.NDArray[np.int64], values: npt.NDArray[Any]
+def _at_entries(
+    texts: Sequence[npt.NDArray[Any]], entries: npt.NDArray[np.int64], values: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
-    """(texts, columns): for each token id of a text its value, where there is a column of it, else 0."""
-    result = np.zeros((len(texts), len(columns)), dtype=values.dtype)
+    """(texts, entries): of each entry that a text holds its value in `values`, (vocabulary,); of the others 0."""
+    result = np.zeros((len(texts), len(entries)), dtype=values.dtype)
     for row, ids in enumerate(texts):
-        place, there = _places(columns, ids)
+        place, there = _places(entries, ids)
         result[row, place[there]] = values[ids[there]]
     return result
 
 
 def _places(
-    columns: npt.NDArray[np.int64], ids: npt.NDArray[Any]
+    entries: npt.NDArray[np.int64], ids: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Where each of `ids` stands among ascending `columns`, and whether it does."""
-    place = np.minimum(np.searchsorted(columns, ids), len(columns) - 1)
-    return place, columns[place] == ids
+    """Where each of `ids` stands among ascending `entries`, and whether it does."""
+    place = np.minimum(np.searchsorted(entries, ids), len(entries) - 1)
+    return place, entries[place] == ids
 
 
 def collate(

@@ -24,8 +24,11 @@ def calibrate(student: SparseStudent, texts: Sequence[str], *, expansions: float
     """Set the head's bias so that documents have so many active terms that they do not hold, on average; and its scale
     so that the largest of them weighs `weight`, on average. Both are written into the head's own parameters."""
     tokenizer, device = student.tokenizers["document"], student.head.weight.device
-    rows = TokenCache(tokenizer, texts.__getitem__, max_length=student.settings.document_length).rows(range(len(texts)))
+    rows = TokenCache(tokenizer, texts.__getitem__, max_length=student.encoder_settings.document_length).rows(
+        range(len(texts))
+    )
     high = 1e3  # Above every logit's size, so that none is cut off at 0.
+    ordinary = torch.from_numpy(student.ordinary_entries).to(device)
     outside: list[Tensor] = []
     for part in padded_parts(rows, padding=padding_id(tokenizer), overhead=0, largest=8):
         hidden = student.model(
@@ -34,21 +37,20 @@ def calibrate(student: SparseStudent, texts: Sequence[str], *, expansions: float
         mask = part.attention_mask.to(device)
         logits = largest_logits(hidden, mask, student.head.weight, student.head.bias.clamp(min=-high / 2) + high) - high
         logits.scatter_(1, part.input_ids.to(device), -torch.inf)
-        outside.append(logits[:, torch.from_numpy(student.columns).to(device)].cpu())
+        outside.append(logits[:, ordinary].cpu())
     logits = torch.cat(outside)
     if logits.isnan().any():
         raise InputError("the start gives outputs that are not numbers", "its weights are damaged: start from another")
     held = torch.isfinite(logits).sum(dim=1).float().mean()
     kept = logits[torch.isfinite(logits)]
     threshold = float(np.quantile(kept.numpy(), 1 - min(0.5, expansions / float(held))))
-    columns = torch.from_numpy(student.columns).to(device)
-    student.head.bias[columns] -= threshold
+    student.head.bias[ordinary] -= threshold
     factor = 1.0
     if weight is not None:
         largest = (logits.amax(dim=1) - threshold).clamp(min=1e-6)
         # log(1 + factor · logit) = weight, for the mean document.
-        factor = math.expm1(math.expm1(weight) if student.student.double_log else weight) / float(largest.mean())
-        student.head.bias[columns] *= factor
+        factor = math.expm1(math.expm1(weight) if student.settings.double_log else weight) / float(largest.mean())
+        student.head.bias[ordinary] *= factor
         scaled = backbones.last_normalization(student.model)
         for parameter in (scaled.weight, scaled.bias):
             parameter.mul_(factor)

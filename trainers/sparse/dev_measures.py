@@ -37,7 +37,7 @@ class DevRetrieval:
     """
 
     def __init__(self, student: SparseStudent, sets: Sequence[DevSet]) -> None:
-        settings, tokenizer = student.student, student.tokenizers["document"]
+        settings, tokenizer = student.settings, student.tokenizers["document"]
         self.own: dict[int, Lexicon] = {}
         if settings.idf == "own":
             for dev in sets:

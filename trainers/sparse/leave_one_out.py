@@ -78,15 +78,15 @@ def changed(config: SparseConfig, text: str) -> SparseConfig:
 
 
 def gains(config: SparseConfig, train: Callable[[SparseConfig], Trained]) -> dict[str, float]:
-    """{set: what BM25 + sparse gains over BM25 on it, trained on the others}."""
-    found: dict[str, float] = {}
+    """{set: nDCG@10 of BM25 + sparse less that of BM25, by a model trained on the other sets}."""
+    gain: dict[str, float] = {}
     for left in config.train:
         trained = train(leaving_out(config, left))
         measures = trained.measures
         both = measures.get(f"{SUM} {MEASURE}", measures[MEASURE])  # with a base, what is trained is the sum
-        found[left.title] = both - measures[f"{BASELINES[-1]} {MEASURE}"]
-        logger.info("without %s: %+.4f on it", left.title, found[left.title])
-    return found
+        gain[left.title] = both - measures[f"{BASELINES[-1]} {MEASURE}"]
+        logger.info("without %s: %+.4f on it", left.title, gain[left.title])
+    return gain
 
 
 def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
@@ -95,8 +95,8 @@ def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
     def others(stage: StageSettings) -> list[QuestionSet]:
         return [settings for settings in stage.train if settings.path.resolve() != left.path.resolve()]
 
-    before = config.pretraining
-    if not others(config) or (before is not None and not others(before)):
+    pretraining = config.pretraining
+    if not others(config) or (pretraining is not None and not others(pretraining)):
         raise InputError(f"without {left.title} there is nothing to train on", "add sets to train")
     place = config.output / FOLDER / "leave-one-out" / fingerprint(replace(config, output=Path("output"), cache=None))
     return replace(
@@ -104,7 +104,7 @@ def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
         output=place / left.title,
         cache=config.folder,
         train=others(config),
-        pretraining=None if before is None else replace(before, train=others(before)),
+        pretraining=None if pretraining is None else replace(pretraining, train=others(pretraining)),
         dev=[left],
         unseen=[*config.unseen, left],
         selection=replace(config.selection, hold_back=None),

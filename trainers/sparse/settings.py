@@ -247,18 +247,32 @@ class SparseConfig(StageSettings):
 
     def with_lengths(self) -> SparseConfig:
         """This configuration with every length of documents named."""
-        before, length = self.pretraining, self.document_length
+        pretraining, length = self.pretraining, self.document_length
         return replace(
             self,
             student=replace(self.student, document_length=self.student.document_length or length),
-            pretraining=before and replace(before, document_length=before.document_length or length),
+            pretraining=pretraining and replace(pretraining, document_length=pretraining.document_length or length),
         )
 
-    def stage(self, stage: StageSettings, output: Path, start: str) -> SparseConfig:
-        """This configuration with another stage's data and loss, and no other stage."""
-        taken = {name: getattr(stage, name) for name in StageSettings.__dataclass_fields__}
-        taken["document_length"] = stage.document_length or self.document_length
-        return replace(self, **taken, output=output, start=start, pretraining=None, cache=self.folder)
+    def fine_tuning_from(self, start: str) -> SparseConfig:
+        """The last stage alone, which starts from the model `start`."""
+        return replace(self, start=start, pretraining=None, cache=self.folder)
+
+    def pretraining_from(self, start: str, output: Path) -> SparseConfig:
+        """The earlier stage alone, from the model `start` to `output`."""
+        stage = self.pretraining
+        if stage is None:
+            raise ValueError("there is no pretraining")
+        return replace(
+            self.fine_tuning_from(start),
+            output=output,
+            train=stage.train,
+            objective=stage.objective,
+            candidates=stage.candidates,
+            regularization=stage.regularization,
+            document_length=stage.document_length or self.document_length,
+            training=stage.training,
+        )
 
 
 def _check_length(length: int | None) -> None:

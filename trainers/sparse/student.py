@@ -44,8 +44,8 @@ SILENT = -1e4
 class SparsePart(Part):
     """Texts that are encoded together."""
 
-    columns: Tensor | None = None
-    """(columns,) int64, the vocabulary entries that are computed, ascending; None is all of them"""
+    entries: Tensor | None = None
+    """(entries,) int64, the vocabulary entries that are computed, ascending; None is all of them"""
 
 
 @dataclass
@@ -53,19 +53,19 @@ class SparseTargets:
     """What documents are compared with; "documents" are those of all processes, as `gather` brings them together."""
 
     query: Tensor
-    """(queries, columns) float32, the IDF of each token that the query holds"""
+    """(queries, entries) float32, the IDF of each token that the query holds"""
     candidates: Tensor
-    """(queries, 1 + negatives) int64, rows of documents, the positive first"""
+    """(queries, 1 + negatives) int64, which of the documents are the query's own, the positive first"""
     excluded: Tensor
     """(queries, documents) bool, documents that are no negatives of a query"""
     present: Tensor
-    """(documents, columns) bool, whether the document holds the token"""
+    """(documents, entries) bool, whether the document holds the token"""
     shares: Tensor
-    """(columns,) float32, how many vocabulary entries a column stands for"""
-    columns: Tensor | None = None
-    """(columns,) int64, which vocabulary entries these are; None is all of them"""
+    """(entries,) float32, how many entries of the vocabulary each one stands for"""
+    entries: Tensor | None = None
+    """(entries,) int64, the vocabulary entries that are compared; None is all of them"""
     impacts: Tensor | None = None
-    """(documents, columns) float32, BM25's over word pieces, which a warm-up trains towards"""
+    """(documents, entries) float32, BM25's over word pieces, which a warm-up trains towards"""
     base: Tensor | None = None
     """(queries, documents) float32, what is added to the student's scores"""
     teacher: TeacherScores | None = None
@@ -105,8 +105,8 @@ class SparseStudent(CachedModel):
         self.model = model
         if self.head.bias is None:
             self.head.bias = nn.Parameter(torch.zeros(len(self.head.weight)))
-        self.student, self.objective, self.regularization = settings, objective, regularization
-        self.settings = EncoderSettings(query_length=settings.query_length, document_length=document_length)
+        self.settings, self.objective, self.regularization = settings, objective, regularization
+        self.encoder_settings = EncoderSettings(query_length=settings.query_length, document_length=document_length)
         self.tokenizers: dict[Role, PreTrainedTokenizerBase] = dict.fromkeys(ROLES, tokenizer)
         self._lexicon, self.to_impacts = lexicon, to_impacts
         self.log_idf: nn.Parameter | None = None
@@ -117,7 +117,7 @@ class SparseStudent(CachedModel):
         real = np.zeros(len(self.head.weight), dtype=bool)
         special = special_tokens(tokenizer.backend_tokenizer)
         real[: len(self.vocabulary)] = [token not in special for token in self.vocabulary]
-        self.columns: npt.NDArray[np.int64] = np.flatnonzero(real)
+        self.ordinary_entries: npt.NDArray[np.int64] = np.flatnonzero(real)  # all tokens but the special ones
         self._silent = torch.from_numpy(np.flatnonzero(~real))
         self.silence()
         for parameter_name, parameter in model.named_parameters():
@@ -129,7 +129,7 @@ class SparseStudent(CachedModel):
     @property
     def encodes_queries(self) -> bool:
         """Whether the loss compares queries as the network encodes them."""
-        return self.student.queries == "network" and not self.to_impacts
+        return self.settings.queries == "network" and not self.to_impacts
 
     @property
     def lexicon(self) -> Lexicon:
@@ -139,10 +139,10 @@ class SparseStudent(CachedModel):
         learned = self.log_idf.detach().exp().cpu().numpy()
         return self._lexicon.weighing(np.where(self._lexicon.idf > 0, learned, 0.0).astype(np.float32))
 
-    def parameter_groups(self, settings: TrainingSettings) -> list[dict[str, Any]] | None:
-        if self.log_idf is None or self.student.idf_rate is None:
-            return super().parameter_groups(settings)
-        rate = self.student.idf_rate * settings.learning_rate
+    def parameter_groups(self, training: TrainingSettings) -> list[dict[str, Any]] | None:
+        if self.log_idf is None or self.settings.idf_rate is None:
+            return super().parameter_groups(training)
+        rate = self.settings.idf_rate * training.learning_rate
         return [
             *decay_groups(parameter for parameter in self.parameters() if parameter is not self.log_idf),
             {"params": [self.log_idf], "lr": rate, "weight_decay": 0.0},
@@ -153,30 +153,30 @@ class SparseStudent(CachedModel):
         with torch.no_grad():
             self.head.bias[self._silent.to(self.head.bias.device)] = SILENT
 
-    def weights(self, input_ids: Tensor, attention_mask: Tensor, columns: Tensor | None = None) -> Tensor:
-        """The learned weights of texts: (texts, columns)."""
+    def weights(self, input_ids: Tensor, attention_mask: Tensor, entries: Tensor | None = None) -> Tensor:
+        """The learned weights of texts: (texts, entries)."""
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
         logits = largest_logits(
-            hidden, attention_mask, self.head.weight, self.head.bias, columns, revive=self.student.revive
+            hidden, attention_mask, self.head.weight, self.head.bias, entries, revive=self.settings.revive
         )
-        return activation(logits, double_log=self.student.double_log)
+        return activation(logits, double_log=self.settings.double_log)
 
     def encode(self, role: str, part: SparsePart) -> Encoded:
-        weights = self.weights(part.input_ids, part.attention_mask, part.columns)
-        return Encoded(weights if part.columns is not None else self._heaviest(weights, role))
+        weights = self.weights(part.input_ids, part.attention_mask, part.entries)
+        return Encoded(weights if part.entries is not None else self._heaviest(weights, role))
 
     def _heaviest(self, weights: Tensor, role: str) -> Tensor:
         """The `max_active` largest weights of each text, of a document those that `prune` keeps; the others 0: (texts,
         vocabulary)."""
-        most, pruning = self.student.max_active, self.student.pruning
+        most, pruning = self.settings.max_active, self.settings.pruning
         if most is not None and most < weights.shape[1]:
             least = weights.topk(most, dim=1).values[:, -1:]
             weights = torch.where(weights >= least, weights, 0.0)
         return weights if pruning is None or role != "document" else pruning.dense(weights)
 
-    def losses(self, vectors: dict[str, Tensor], targets: SparseTargets) -> Losses:
-        """vectors: the learned weights of this process's texts: "document" (documents, columns), and where the network
-        encodes queries "query" (queries, columns)."""
+    def loss_terms(self, vectors: dict[str, Tensor], targets: SparseTargets) -> Losses:
+        """vectors: the learned weights of this process's texts: "document" (documents, entries), and where the network
+        encodes queries "query" (queries, entries)."""
         learned = gather(vectors["document"])
         present, shares, impacts = targets.present, targets.shares, targets.impacts
         if self.to_impacts:
@@ -210,10 +210,10 @@ class SparseStudent(CachedModel):
         return Losses(terms, measures | self._sparsity(learned, present, shares))
 
     def _weighed(self, targets: SparseTargets) -> Tensor:
-        """(queries, columns), each token's IDF, as the table stands."""
+        """(queries, entries), each token's IDF, as the table stands."""
         if self.log_idf is None:
             return targets.query
-        learned = self.log_idf if targets.columns is None else self.log_idf[targets.columns]
+        learned = self.log_idf if targets.entries is None else self.log_idf[targets.entries]
         return torch.where(targets.query > 0, learned.exp(), 0.0)
 
     def _flops(self, learned: Tensor, candidates: Tensor, shares: Tensor) -> Tensor:
@@ -226,8 +226,8 @@ class SparseStudent(CachedModel):
         return losses.flops_per_slot(learned[gather(candidates)], shares)
 
     def _sparsity(self, learned: Tensor, present: Tensor, shares: Tensor) -> dict[str, Tensor]:
-        """Active terms a document, and of them those that what was read of it does not hold; estimates where columns were
-        sampled."""
+        """A document's active terms, and its expansions: the active terms that are not in its text, as far as that was read.
+        Both are estimates if the vocabulary was sampled."""
         with torch.no_grad():
             active = learned > 0
             expansions = ((active & ~present).float() * shares).sum(dim=1).mean()
@@ -237,7 +237,10 @@ class SparseStudent(CachedModel):
     def vectors(self, texts: Sequence[str], *, role: str = "document", tokens: int = 4096) -> SparseVectors:
         """The learned weights of `texts` as the model stands; role: what they are; tokens: of one batch, with padding."""
         device = self.head.weight.device
-        tokenizer, length = self.tokenizers["document"], self.student.document_length or self.settings.document_length
+        tokenizer, length = (
+            self.tokenizers["document"],
+            self.settings.document_length or self.encoder_settings.document_length,
+        )
         rows = TokenCache(tokenizer, texts.__getitem__, max_length=length).rows(range(len(texts)))
         longest = max((len(ids) for ids in rows), default=1)
         overhead = PART_OVERHEAD[device.type if device.type in PART_OVERHEAD else "cpu"]
@@ -249,7 +252,7 @@ class SparseStudent(CachedModel):
             mask = part.attention_mask.to(device)
             hidden = self.model(input_ids=part.input_ids.to(device), attention_mask=mask).logits.float()
             logits = sparse_head.largest_logits(hidden, mask, weight, bias, screen)
-            weights = sparse_head.activated(logits, double_log=self.student.double_log)
+            weights = sparse_head.activated(logits, double_log=self.settings.double_log)
             weights[:, len(self.vocabulary) :] = 0
             weights = self._heaviest(weights, role)
             at, ids = weights.nonzero(as_tuple=True)
@@ -263,7 +266,7 @@ class SparseStudent(CachedModel):
     def export(self, folder: Path) -> None:
         self.silence()
         write_model(
-            self.model, self.head, self.head_names, self.tokenizers["document"], self.lexicon, self.student, folder
+            self.model, self.head, self.head_names, self.tokenizers["document"], self.lexicon, self.settings, folder
         )
 
 

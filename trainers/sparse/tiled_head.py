@@ -1,16 +1,16 @@
-"""The sparse head in training: pooled tile by tile, forward and backward, for all columns or for a sample of them.
+"""The sparse head in training: pooled tile by tile, forward and backward, for all of the vocabulary or for a sample of it.
 
-SPLADE's weight of the vocabulary entry (column) v is activated(max_l h_l · w_v + b_v), see `models.sparse_head`. Its
-gradient reaches one position of each (document, column), the largest, and only where the weight is above 0: of 30,522
-columns a trained document has some hundred. So the forward pass keeps no logits, only the largest of each pair, and
-the backward pass looks for the positions again, in the few columns that have a gradient.
+SPLADE's weight of the vocabulary entry v is activated(max_l h_l · w_v + b_v), see `models.sparse_head`. Its
+gradient reaches one position of each (document, entry), the largest, and only where the weight is above 0: of 30,522
+entries a trained document has some hundred. So the forward pass keeps no logits, only the largest of each pair, and
+the backward pass looks for the positions again, for the few entries that have a gradient.
 
-Inference-free scoring needs less still. s(q, d) reads the columns of the queries' tokens, some hundred in a batch; the
-others only enter the FLOPS regularizer, a sum over columns (`inference-free-sparse`, eq. 3), of which a uniform sample
-of the columns gives an unbiased estimate: `sample_columns`, `flops`.
+Inference-free scoring needs less still. s(q, d) reads the entries of the queries' tokens, some hundred in a batch; the
+others only enter the FLOPS regularizer, a sum over entries (`inference-free-sparse`, eq. 3), of which a uniform sample
+of the entries gives an unbiased estimate: `sample_entries`, `flops`.
 
 Everywhere: hidden (documents, length, size), mask (documents, length) with 1 for tokens, weight (vocabulary, size),
-bias (vocabulary,), columns (sampled,) ids of the vocabulary or None for all of it.
+bias (vocabulary,), entries (sampled,) ids of the vocabulary or None for all of it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from torch import Tensor
 
 from opensearch_neural.models import sparse_head
 
-ENTRIES = 8192
-"""(document, column) pairs whose gradient is propagated at once: their rows of `weight` take 12 MB at size 384."""
+PAIRS = 8192
+"""(document, entry) pairs whose gradient is propagated at once: their rows of `weight` take 12 MB at size 384."""
 
 
 def largest_logits(
-    hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, columns: Tensor | None = None, *, revive: float = 0.0
+    hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, entries: Tensor | None = None, *, revive: float = 0.0
 ) -> Tensor:
-    """max(0, max over positions of h · w + b), with gradient for all: (documents, columns).
+    """max(0, max over positions of h · w + b), with gradient for all: (documents, entries).
 
     Where several positions share the maximum, one of them gets the gradient, as in torch's `max`. revive: the share of
-    the gradient that a silenced entry gets where that would raise it; at 0, the true gradient, silence is for ever.
+    the gradient that a silenced pair gets where that would raise it; at 0, the true gradient, silence is for ever.
     """
-    logits: Tensor = _LargestLogits.apply(hidden, mask, weight, bias, columns, revive)
+    logits: Tensor = _LargestLogits.apply(hidden, mask, weight, bias, entries, revive)
     return logits
 
 
@@ -50,78 +50,80 @@ def activation(logits: Tensor, *, double_log: bool) -> Tensor:
 class _LargestLogits(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, columns: Tensor | None, revive: float
+        ctx: Any, hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, entries: Tensor | None, revive: float
     ) -> Tensor:
-        rows = weight if columns is None else weight[columns]
-        offsets = bias if columns is None else bias[columns]
+        rows = weight if entries is None else weight[entries]
+        offsets = bias if entries is None else bias[entries]
         logits = sparse_head.largest_logits(hidden, mask, rows.to(hidden.dtype), offsets.to(hidden.dtype))
         ctx.revive = revive
-        ctx.save_for_backward(hidden, mask, weight, columns, logits)
+        ctx.save_for_backward(hidden, mask, weight, entries, logits)
         return logits
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, mask, weight, columns, logits = ctx.saved_tensors
+        hidden, mask, weight, entries, logits = ctx.saved_tensors
         silenced = ctx.revive * gradients[0].clamp(max=0) if ctx.revive else 0
         gradient = torch.where(logits > 0, gradients[0], silenced)
         documents, at = gradient.nonzero(as_tuple=True)
         values = gradient[documents, at].to(weight.dtype)
-        entries = at if columns is None else columns[at]
-        positions = _positions(hidden, mask, weight, documents, entries)
+        ids = at if entries is None else entries[at]
+        positions = _positions(hidden, mask, weight, documents, ids)
         size = hidden.shape[2]
         tokens = hidden.reshape(-1, size)
         rows = documents * hidden.shape[1] + positions
         of_hidden = torch.zeros_like(tokens, dtype=weight.dtype)
         # A frozen table costs no gradient of its size.
         of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[2] else None
-        for start in range(0, len(rows), ENTRIES):
-            part = slice(start, start + ENTRIES)
+        for start in range(0, len(rows), PAIRS):
+            part = slice(start, start + PAIRS)
             share = values[part, None]
-            of_hidden.index_add_(0, rows[part], share * weight[entries[part]])
+            of_hidden.index_add_(0, rows[part], share * weight[ids[part]])
             if of_weight is not None:
-                of_weight.index_add_(0, entries[part], share * tokens[rows[part]])
-        of_bias = torch.zeros_like(weight[:, 0]).index_add_(0, entries, values)
+                of_weight.index_add_(0, ids[part], share * tokens[rows[part]])
+        of_bias = torch.zeros_like(weight[:, 0]).index_add_(0, ids, values)
         return of_hidden.view(hidden.shape).to(hidden.dtype), None, of_weight, of_bias, None, None
 
 
-def _positions(hidden: Tensor, mask: Tensor, weight: Tensor, documents: Tensor, entries: Tensor) -> Tensor:
-    """Where the largest product of each (document, entry) stands; documents ascend."""
+def _positions(hidden: Tensor, mask: Tensor, weight: Tensor, documents: Tensor, ids: Tensor) -> Tensor:
+    """Where the largest product of each (document, entry) stands; documents ascend. ids: of the entries."""
     positions = torch.empty_like(documents)
     ends = torch.bincount(documents, minlength=len(hidden)).cumsum(0).tolist()
     start = 0
     for document, end in enumerate(ends):
         if end > start:
-            products = weight[entries[start:end]].to(hidden.dtype) @ hidden[document].T
+            products = weight[ids[start:end]].to(hidden.dtype) @ hidden[document].T
             products.masked_fill_(~mask[document].bool(), -torch.inf)
             positions[start:end] = products.argmax(dim=1)
         start = end
     return positions
 
 
-# ------------------------------------------------ columns
+# ------------------------------------------------ a sample of the vocabulary
 
 
-class Columns(NamedTuple):
-    """ids: (columns,), ascending, none twice. shares: (columns,), how many columns each one stands for in a sum over
-    the vocabulary: 1 where it is there for certain, 1/p where it was drawn with probability p."""
+class VocabularySample(NamedTuple):
+    """The entries of the vocabulary that are computed."""
 
-    ids: npt.NDArray[np.int64]
+    entries: npt.NDArray[np.int64]
+    """(entries,), ascending, none twice"""
     shares: npt.NDArray[np.float32]
+    """(entries,), how many entries each one stands for in a sum over the vocabulary: 1 if it is there for certain, 1/p if it
+    was drawn with probability p"""
 
 
-def sample_columns(
-    wanted: npt.NDArray[np.integer[Any]], columns: npt.NDArray[np.integer[Any]], count: int, rng: np.random.Generator
-) -> Columns:
-    """All of `wanted`, and `count` of the others among `columns`, drawn uniformly without replacement.
+def sample_entries(
+    wanted: npt.NDArray[np.integer[Any]], among: npt.NDArray[np.integer[Any]], count: int, rng: np.random.Generator
+) -> VocabularySample:
+    """All of `wanted`, and `count` of the others in `among`, drawn uniformly without replacement.
 
-    Σ_j shares_j · f_j over what is returned has the expectation Σ_j f_j over all `columns`, for any f that does not
+    Σ_j shares_j · f_j over what is returned has the expectation Σ_j f_j over all of `among`, for any f that does not
     depend on the draw. FLOPS is such a sum; its gradient, too.
     """
     certain = np.unique(wanted).astype(np.int64)
-    others = np.setdiff1d(columns, certain, assume_unique=True)
+    others = np.setdiff1d(among, certain, assume_unique=True)
     drawn = rng.choice(others, size=min(count, len(others)), replace=False)
-    ids = np.concatenate([certain, drawn])
-    shares = np.ones(len(ids), dtype=np.float32)
+    entries = np.concatenate([certain, drawn])
+    shares = np.ones(len(entries), dtype=np.float32)
     shares[len(certain) :] = len(others) / max(1, len(drawn))
-    order = np.argsort(ids)
-    return Columns(ids[order], shares[order])
+    order = np.argsort(entries)
+    return VocabularySample(entries[order], shares[order])

@@ -6,6 +6,13 @@
 
 The result loads in `SparseEncoder(path)` and in `models.sparse.load_sparse`.
 
+    sparse_command            the configuration; with --try it is chosen first (leave_one_out)
+    train_sparse              warm-up, miner, pre-training, fine-tuning; each of the last three is a stage
+    train_stage               negatives, student, teachers, batches of a stage → common.loop.train
+    SparseCollate             drawn examples → token ids, IDF of queries, teachers' scores (batches)
+    SparseStudent.encode      token ids → the weights of documents
+    SparseStudent.loss_terms  weights → the terms of the loss (common.losses)
+
 The regularizer's weight is small and ramped up late, expansions are logged, and a backbone without a masked-LM head is
 warmed up (`warm_up` says why). As an extension, `student.revive` lets a share of the gradient through to silenced
 terms that it would raise.
@@ -57,34 +64,41 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Train
     stages that are done are not repeated. documents: how many to read of each corpus, besides those that its questions need.
     """
     check_output(config.output, KIND)
-    stage = config.pretraining
-    mines = [part.candidates.mine for part in (stage, config) if part is not None]
-    if stage is None and STUDENT in mines:
+    pretraining = config.pretraining
+    stages = [config] if pretraining is None else [pretraining, config]
+    miners = [stage.candidates.mine for stage in stages]
+    if pretraining is None and STUDENT in miners:
         raise InputError(
             "candidates.mine is student: that is the student trained without pre-training, and there is no pretraining",
             "name another miner, or a pretraining",
         )
-    for part in (stage, config):
-        if part is not None:
-            check_names(part)
+    for stage in stages:
+        check_names(stage)
     config = with_own_activation(config.with_lengths())
     if config.student.idf == "start":
         start_table(config.start)
     elif config.student.idf not in ("train", "own", "none"):
         load_idf(config.student.idf)
-    prepared = prepared_sets(config, config, documents=documents)
-    warm = config.stage(config, config.output, warmed_up(config, prepared))
-    if stage is None:
-        return train_stage(warm, prepared, output=config.output, whole=config)
-    before = prepared_sets(config, stage, documents=documents, held=prepared.held)
-    miner, first = (config.output / FOLDER / name for name in ("miner", "pretrained"))
-    if STUDENT in mines:
+    fine_tuning_sets = prepared_sets(config, documents=documents)
+    start = warmed_up(config, fine_tuning_sets)
+    if config.pretraining is None:
+        return train_stage(config.fine_tuning_from(start), fine_tuning_sets, output=config.output, whole=config)
+    pretraining_sets = prepared_sets(config, config.pretraining, documents=documents, held=fine_tuning_sets.held)
+    miner, pretrained = (config.output / FOLDER / name for name in ("miner", "pretrained"))
+    if STUDENT in miners:
         mine = "bm25" if config.candidates.mine == STUDENT else config.candidates.mine
-        train_stage(replace(warm, candidates=replace(config.candidates, mine=mine)), prepared, output=miner)
-    lexicon = [data.documents for data in prepared.train]
-    train_stage(config.stage(stage, first, warm.start), before, output=first, lexicon=lexicon, miner=miner)
-    last = config.stage(config, config.output, str(first))
-    return train_stage(last, prepared, output=config.output, miner=miner, whole=config)
+        not_pretrained = replace(config.fine_tuning_from(start), candidates=replace(config.candidates, mine=mine))
+        train_stage(not_pretrained, fine_tuning_sets, output=miner)
+    train_stage(
+        config.pretraining_from(start, pretrained),
+        pretraining_sets,
+        output=pretrained,
+        lexicon=[data.documents for data in fine_tuning_sets.train],
+        miner=miner,
+    )
+    return train_stage(
+        config.fine_tuning_from(str(pretrained)), fine_tuning_sets, output=config.output, miner=miner, whole=config
+    )
 
 
 def train_stage(
@@ -133,9 +147,15 @@ def train_stage(
 
 
 def prepared_sets(
-    config: SparseConfig, stage: StageSettings, *, documents: int | None = None, held: Sequence[TrainingData] = ()
+    config: SparseConfig,
+    stage: StageSettings | None = None,
+    *,
+    documents: int | None = None,
+    held: Sequence[TrainingData] = (),
 ) -> PreparedSets:
-    """The data of a stage; documents, held: see `prepare`. A consistency filter comes before a set's limit: see `mined`."""
+    """The data of a stage, by default of fine-tuning; documents, held: see `prepare`. A consistency filter comes before a
+    set's limit: see `mined`."""
+    stage = stage or config
     filtered = stage.candidates.consistency is not None
     return prepare(
         [
@@ -176,14 +196,14 @@ def rehearse(config: SparseConfig) -> Trained:
         }
 
     with tempfile.TemporaryDirectory() as folder:
-        before = config.pretraining
+        pretraining = config.pretraining
         return train_sparse(
             replace(
                 config,
                 **small(config),
                 output=Path(folder) / config.output.name,
                 cache=None,
-                pretraining=None if before is None else replace(before, **small(before)),
+                pretraining=None if pretraining is None else replace(pretraining, **small(pretraining)),
                 dev=[settings.first(8) for settings in config.dev],
                 selection=replace(
                     config.selection,

@@ -42,7 +42,7 @@ class TwoTowers(CachedModel):
         # Queries and documents have a term of their own, with its own count.
         return Encoded(hidden[:, 0], {f"{role}_mlm": 0.3 * total}, {f"{role}_mlm": count})
 
-    def losses(self, vectors: dict[str, Tensor], targets: Targets) -> Losses:
+    def loss_terms(self, vectors: dict[str, Tensor], targets: Targets) -> Losses:
         scores = self.sharpness * vectors["query"] @ gather(vectors["document"]).T
         return Losses({"contrastive": losses.info_nce(scores, targets.positives)}, {"largest": scores.max()})
 

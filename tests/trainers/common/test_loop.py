@@ -22,7 +22,7 @@ from transformers import BertModel  # noqa: E402
 
 from opensearch_neural.errors import InputError, OsnError  # noqa: E402
 from trainers.common import losses  # noqa: E402
-from trainers.common.batches import Batch, CachedBatch, Part  # noqa: E402
+from trainers.common.batches import Batch, CachedBatch, Part, WholeBatchCollator  # noqa: E402
 from trainers.common.grad_cache import CachedModel, Encoded, gather  # noqa: E402
 from trainers.common.loop import train  # noqa: E402
 from trainers.common.run_folder import Trained  # noqa: E402
@@ -632,7 +632,7 @@ class Pairs(CachedModel):
     def encode(self, role: str, part: Part) -> Encoded:
         return Encoded(self.towers[role](part.input_ids))
 
-    def losses(self, vectors: dict[str, Tensor], targets: PairTargets) -> Losses:
+    def loss_terms(self, vectors: dict[str, Tensor], targets: PairTargets) -> Losses:
         scores = vectors["query"] @ gather(vectors["document"]).T
         return Losses({"contrastive": losses.info_nce(scores, targets.positives)})
 
@@ -640,9 +640,7 @@ class Pairs(CachedModel):
         torch.save(self.state_dict(), folder / "weights.pt")
 
 
-class CollatePairs:
-    whole_batch = True
-
+class CollatePairs(WholeBatchCollator):
     def __call__(self, items: list[tuple[int, float]], rank: int, world: int) -> CachedBatch:
         share = len(items) // world
         own = slice(rank * share, (rank + 1) * share)

@@ -73,7 +73,7 @@ def test_other_answers_and_second_copies_are_no_negatives(answers: TrainingData,
         drawn(answers, 2, "d2", "d4"),  # q3
     ]
     batch = collate_of(answers, backbone)(items)
-    # Columns: the positives d1, d2, then the negatives d5, d3, d4; d1 is encoded once for q1 and q2.
+    # Documents: the positives d1, d2, then the negatives d5, d3, d4; d1 is encoded once for q1 and q2.
     assert [len(part.position) for part in batch.parts["document"]] == [5]
     assert batch.targets.candidates.tolist() == [[0, 2], [0, 3], [1, 4]]
     assert batch.targets.excluded.int().tolist() == [
@@ -107,7 +107,7 @@ def test_two_processes_see_the_loss_of_one(backbone: Path, beir: Path, monkeypat
 
     monkeypatch.setattr(bi_encoder, "gather", gather)
     each = [
-        model.losses({role: joined(share, model, role) for role in ("query", "document")}, share.targets).total
+        model.loss_terms({role: joined(share, model, role) for role in ("query", "document")}, share.targets).total
         for share in shares
     ]
     assert ((each[0] + each[1]) / 2).item() == pytest.approx(alone.item(), rel=1e-5)

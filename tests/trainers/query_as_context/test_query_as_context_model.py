@@ -35,19 +35,19 @@ from trainers.query_as_context.train import train_query_as_context  # noqa: E402
 def test_the_contrastive_target_is_the_pair_partner_by_hand(backbone: Path, tmp_path: Path, corpus: Path) -> None:
     model = build(settings(corpus, backbone, tmp_path / "out"))
     vectors = {"passage": torch.tensor([[1.0, 0.0], [0.0, 1.0]]), "context": torch.tensor([[2.0, 0.0], [0.0, 1.0]])}
-    found = model.losses(vectors, PairTargets(torch.tensor([[5, 0], [6, 1]])))
+    found = model.loss_terms(vectors, PairTargets(torch.tensor([[5, 0], [6, 1]])))
     # Pair 1: ⟨p, c⟩ = 2 against two negatives of 0, from both sides; pair 2: 1 against two of 0.
     expected = (math.log(1 + 2 * math.exp(-2)) + math.log(1 + 2 * math.exp(-1))) / 2
     assert found.terms["contrastive"].item() == pytest.approx(expected, rel=1e-6)
     assert found.measures["in_batch_accuracy"].item() == 1
     # Both of one article, or with the same question: neither is a negative of the other, only the partner is left.
     for same in ([[5, 0], [5, 1]], [[5, 0], [6, 0]]):
-        assert model.losses(vectors, PairTargets(torch.tensor(same))).terms["contrastive"].item() == 0
+        assert model.loss_terms(vectors, PairTargets(torch.tensor(same))).terms["contrastive"].item() == 0
     # A number of one kind is none of the other.
-    found = model.losses(vectors, PairTargets(torch.tensor([[5, 6], [6, 5]])))
+    found = model.loss_terms(vectors, PairTargets(torch.tensor([[5, 6], [6, 5]])))
     assert found.terms["contrastive"].item() == pytest.approx(expected, rel=1e-6)
     swapped = {"passage": vectors["passage"], "context": vectors["context"].flip(0)}
-    crossed = model.losses(swapped, PairTargets(torch.tensor([[5, 0], [6, 1]])))
+    crossed = model.loss_terms(swapped, PairTargets(torch.tensor([[5, 0], [6, 1]])))
     # Partners score 0; p1 and c2 score 2 with each other, p2 and c1 score 1.
     expected = (math.log(2 + math.exp(2)) + math.log(2 + math.exp(1))) / 2
     assert crossed.terms["contrastive"].item() == pytest.approx(expected, rel=1e-6)
@@ -59,7 +59,7 @@ def test_temperature_divides_the_raw_inner_products(backbone: Path, tmp_path: Pa
     vectors = {"passage": torch.tensor([[4.0], [0.0]]), "context": torch.tensor([[1.0], [0.0]])}
     # p1: 4/2 against two of 0; c1: the same; p2 and c2: 0 against two of 0.
     expected = (math.log(1 + 2 * math.exp(-2)) + math.log(3)) / 2
-    found = model.losses(vectors, PairTargets(torch.tensor([[0, 0], [1, 1]]))).terms["contrastive"]
+    found = model.loss_terms(vectors, PairTargets(torch.tensor([[0, 0], [1, 1]]))).terms["contrastive"]
     assert found.item() == pytest.approx(expected, rel=1e-6)
 
 
@@ -258,7 +258,7 @@ def test_partners_are_found_among_the_rows_of_all_processes(
     drawn = torch.Generator().manual_seed(0)
     whole = {role: torch.randn(6, 3, generator=drawn) for role in ("passage", "context")}
     keys = torch.tensor([[1, 0], [2, 1], [3, 2], [1, 3], [5, 1], [6, 4]])
-    expected = model.losses(whole, PairTargets(keys)).terms["contrastive"]
+    expected = model.loss_terms(whole, PairTargets(keys)).terms["contrastive"]
     monkeypatch.setattr("trainers.query_as_context.model.processes", lambda: 2)
     everything = {tuple(rows[half].flatten().tolist()): rows for rows in (*whole.values(), keys) for half in HALVES}
     monkeypatch.setattr(
@@ -268,7 +268,7 @@ def test_partners_are_found_among_the_rows_of_all_processes(
     for rank, half in enumerate(HALVES):
         monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
         own = {role: rows[half] for role, rows in whole.items()}
-        each.append(model.losses(own, PairTargets(keys[half])).terms["contrastive"])
+        each.append(model.loss_terms(own, PairTargets(keys[half])).terms["contrastive"])
     torch.testing.assert_close(torch.stack(each).mean(), expected)
 
 

@@ -108,7 +108,7 @@ def test_one_length_of_documents_holds_in_training_on_dev_and_in_use(
     )
     texts = [" ".join(["bab"] * 30), " ".join(["bab"] * 30 + ["dek"])]
     model = student(config)
-    assert model.settings.document_length == 16
+    assert model.encoder_settings.document_length == 16
     short, long = model.vectors(texts).rows()
     assert short == long
     train_sparse(config)
@@ -190,12 +190,12 @@ def test_a_trained_table_is_the_models(tmp_path: Path, backbone: Path, beir: Pat
 
 def test_questions_that_are_held_back_are_in_no_earlier_stage(tmp_path: Path, backbone: Path, beir: Path) -> None:
     config = configuration(backbone, beir, tmp_path / "model", selection=DevSettings(hold_back=4))
-    last = prepared_sets(config, config)
+    last = prepared_sets(config)
     whole = replace(config, selection=DevSettings())
-    before = prepared_sets(whole, whole, held=last.held)
+    before = prepared_sets(whole, held=last.held)
     held = {text for one in last.held for text in one.query_texts().values()}
     assert held and not held & {text for one in before.train for text in one.query_texts().values()}
-    assert held & {text for one in prepared_sets(whole, whole).train for text in one.query_texts().values()}
+    assert held & {text for one in prepared_sets(whole).train for text in one.query_texts().values()}
 
 
 def test_warm_up_pre_training_and_fine_tuning_run_from_one_file_and_run_again_do_nothing(

@@ -44,9 +44,9 @@ def test_queries_whose_positive_the_miner_does_not_find_are_left_out(
 def test_a_limit_counts_what_the_consistency_filter_leaves(tmp_path: Path, backbone: Path, beir: Path) -> None:
     candidates = SparseCandidates(negatives=1, mine="bm25", consistency=1)
     whole = configuration(backbone, beir, tmp_path / "whole", candidates=candidates)
-    (left,) = mined(whole, prepared_sets(whole, whole).train)
+    (left,) = mined(whole, prepared_sets(whole).train)
     config = replace(whole, output=tmp_path / "limited", train=[QuestionSet(beir, limit=6)])
-    (first,) = mined(config, prepared_sets(config, config).train)
+    (first,) = mined(config, prepared_sets(config).train)
     assert QuestionSet(beir).load().take(range(6)).query_texts() != left.take(range(6)).query_texts()
     assert [example.query_id for example in first.examples] == [example.query_id for example in left.examples[:6]]
     assert [example.negatives for example in first.examples] == [example.negatives for example in left.examples[:6]]

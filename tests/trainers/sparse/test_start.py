@@ -84,13 +84,13 @@ def assert_weighs_alike(ours: Any, theirs: Any) -> None:
 
 def test_a_sparse_model_that_is_continued_weighs_as_before(trained: Path, beir: Path, tmp_path: Path) -> None:
     student = build(configuration(trained, beir, tmp_path), [QuestionSet(beir).load().documents]).eval()
-    assert student.student.activation == "double-log"
+    assert student.settings.activation == "double-log"
     assert_weighs_alike(student.vectors(TEXTS), weights(load_sparse(trained).encode_documents(TEXTS)))
 
 
 def test_an_activation_that_is_asked_for_is_used(trained: Path, beir: Path, tmp_path: Path) -> None:
     config = configuration(trained, beir, tmp_path, student=replace(SETTINGS, activation="log"))
-    assert build(config, [QuestionSet(beir).load().documents]).student.activation == "log"
+    assert build(config, [QuestionSet(beir).load().documents]).settings.activation == "log"
 
 
 def test_the_table_of_the_start_is_kept_where_it_is_asked_for(trained: Path, beir: Path, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_start_without_a_table_is_refused_before_anything_is_computed(
 def test_a_trained_head_is_neither_warmed_up_nor_calibrated(trained: Path, beir: Path, tmp_path: Path) -> None:
     asked = WarmUpSettings(impact_steps=1, expansions=3, weight=2.0, batch_size=4, length=16)
     config = configuration(trained, beir, tmp_path / "out", warm_up=asked)
-    assert warmed_up(config, prepared_sets(config, config)) == str(trained)
+    assert warmed_up(config, prepared_sets(config)) == str(trained)
     assert not (tmp_path / "out").exists()
 
 

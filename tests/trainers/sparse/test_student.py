@@ -34,7 +34,7 @@ from trainers.sparse.settings import (  # noqa: E402
 )
 from trainers.sparse.stage_data import teachers  # noqa: E402
 from trainers.sparse.start import build  # noqa: E402
-from trainers.sparse.tiled_head import sample_columns  # noqa: E402
+from trainers.sparse.tiled_head import sample_entries  # noqa: E402
 
 
 def test_a_querys_score_is_the_sum_of_idf_times_weight_over_its_distinct_tokens(
@@ -133,7 +133,7 @@ def test_documents_of_few_terms_cost_nothing_and_get_no_gradient_from_flops(
     learned[0, 10:13], learned[1, 10:15] = 1.0, 2.0  # three terms, which is few enough, and five
     learned.requires_grad_()
     flops = model._flops(learned, torch.tensor([[0], [1]]), torch.ones(learned.shape[1]))
-    # Five columns, in each the mean of 0 and 2, squared.
+    # Five entries, in each the mean of 0 and 2, squared.
     assert flops.item() == pytest.approx(5.0)
     flops.backward()
     assert learned.grad is not None
@@ -148,7 +148,9 @@ def test_flops_count_the_chance_that_query_and_document_share_a_token() -> None:
     assert measured_flops([{"a": 1.0}, {"a": 2.0, "b": 1.0, "c": 1.0}], documents, ["a", "b"]) == pytest.approx(0.5)
 
 
-def test_estimated_flops_are_those_of_all_columns_on_average(tmp_path: Path, backbone: Path, beir: Path) -> None:
+def test_estimated_flops_are_those_of_the_whole_vocabulary_on_average(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
     config = configuration(backbone, beir, tmp_path, student=replace(SMALL, head="full"))
     model = student(config)
     batch = batch_of(config, model)
@@ -157,10 +159,10 @@ def test_estimated_flops_are_those_of_all_columns_on_average(tmp_path: Path, bac
     order = part.position.argsort()
     full = float(model._flops(learned[order], targets.candidates, targets.shares))
     rng = np.random.default_rng(3)
-    wanted = model.columns[:4]
+    wanted = model.ordinary_entries[:4]
     estimates = []
     for _ in range(400):
-        drawn = sample_columns(wanted, model.columns, 12, rng)
+        drawn = sample_entries(wanted, model.ordinary_entries, 12, rng)
         some = learned[order][:, torch.from_numpy(drawn.ids)]
         estimates.append(float(model._flops(some, targets.candidates, torch.from_numpy(drawn.shares))))
     assert np.mean(estimates) == pytest.approx(full, rel=0.1)
@@ -177,7 +179,7 @@ def test_with_a_base_the_loss_compares_bm25_plus_the_weighted_student(
     batch = batch_of(config, model)
     targets, (part,) = batch.targets, batch.parts["document"]
     learned = model.encode("document", part).vectors.detach()[part.position.argsort()]
-    found = model.losses({"document": learned}, targets).terms["info_nce"]
+    found = model.loss_terms({"document": learned}, targets).terms["info_nce"]
 
     data = config.train[0].load()
     drawn = RetrievalData([data], negatives=1, depth=10)
@@ -209,7 +211,7 @@ def test_a_table_that_is_trained_starts_as_it_was_and_learns_from_the_queries_to
     batch = batch_of(learned, model)
     model(batch).total.backward()
     asked = (batch.targets.query > 0).any(dim=0).nonzero()[:, 0]
-    asked = asked if batch.targets.columns is None else batch.targets.columns[asked]
+    asked = asked if batch.targets.entries is None else batch.targets.entries[asked]
     assert model.log_idf is not None and model.log_idf.grad is not None
     assert set(model.log_idf.grad.nonzero()[:, 0].tolist()) <= set(asked.tolist())
     assert model.log_idf.grad.count_nonzero() > 0

@@ -1,4 +1,4 @@
-"""The trained head: the plain formula and its gradient, less memory, and a sample of columns that is unbiased."""
+"""The trained head: the plain formula and its gradient, less memory, and a sample of the vocabulary that is unbiased."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from trainers.common import losses  # noqa: E402
-from trainers.sparse.tiled_head import ENTRIES, largest_logits, sample_columns  # noqa: E402
+from trainers.sparse.tiled_head import PAIRS, largest_logits, sample_entries  # noqa: E402
 
 
 def example(*, documents: int, length: int, vocabulary: int, size: int, bias: float, seed: int = 0) -> list:
@@ -58,15 +58,15 @@ def test_the_tiled_head_has_the_values_and_gradients_of_the_plain_formula(shape:
         gradients(largest_logits, inputs, upstream), gradients(plain, inputs, upstream), strict=True
     ):
         torch.testing.assert_close(ours, expected)
-    assert shape["vocabulary"] < ENTRIES or bias < 3 or (largest_logits(*inputs) > 0).sum() > ENTRIES
+    assert shape["vocabulary"] < PAIRS or bias < 3 or (largest_logits(*inputs) > 0).sum() > PAIRS
 
 
-def test_chosen_columns_are_those_of_the_whole_head_in_their_order() -> None:
+def test_chosen_entries_are_those_of_the_whole_head_in_their_order() -> None:
     inputs = example(documents=4, length=6, vocabulary=50, size=5, bias=0.0)
-    columns = torch.tensor([3, 0, 49, 17])
-    torch.testing.assert_close(largest_logits(*inputs, columns), largest_logits(*inputs)[:, columns])
-    ours = torch.autograd.grad(largest_logits(*inputs, columns).square().sum(), [inputs[0], inputs[2], inputs[3]])
-    theirs = torch.autograd.grad(plain(*inputs)[:, columns].square().sum(), [inputs[0], inputs[2], inputs[3]])
+    entries = torch.tensor([3, 0, 49, 17])
+    torch.testing.assert_close(largest_logits(*inputs, entries), largest_logits(*inputs)[:, entries])
+    ours = torch.autograd.grad(largest_logits(*inputs, entries).square().sum(), [inputs[0], inputs[2], inputs[3]])
+    theirs = torch.autograd.grad(plain(*inputs)[:, entries].square().sum(), [inputs[0], inputs[2], inputs[3]])
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
@@ -97,21 +97,21 @@ def test_in_bfloat16_the_gradient_has_the_dtypes_of_what_it_is_for() -> None:
 
 
 @given(st.integers(1, 40), st.integers(0, 60), st.integers(0, 2**32 - 1))
-def test_shares_add_up_to_the_vocabulary_and_wanted_columns_stand_for_themselves(
+def test_shares_add_up_to_the_vocabulary_and_wanted_entries_stand_for_themselves(
     wanted: int, count: int, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     queries = rng.integers(0, 50, size=wanted)
-    columns = sample_columns(queries, np.arange(50), count, rng)
-    assert len(set(columns.ids.tolist())) == len(columns.ids)
-    assert set(queries.tolist()) <= set(columns.ids.tolist())
-    assert (columns.shares[np.isin(columns.ids, queries)] == 1).all()
+    sample = sample_entries(queries, np.arange(50), count, rng)
+    assert len(set(sample.entries.tolist())) == len(sample.entries)
+    assert set(queries.tolist()) <= set(sample.entries.tolist())
+    assert (sample.shares[np.isin(sample.entries, queries)] == 1).all()
     if count and len(set(queries.tolist())) < 50:
-        assert columns.shares.sum() == pytest.approx(50, rel=1e-5)
+        assert sample.shares.sum() == pytest.approx(50, rel=1e-5)
 
 
 def test_the_sampled_heads_gradient_has_the_full_ones_expectation() -> None:
-    """Score and FLOPS together. Of 6 columns, 2 are the queries' and every pair of the other 4 is equally likely: the
+    """Score and FLOPS together. Of 6 entries, 2 are the queries' and every pair of the other 4 is equally likely: the
     mean over all six draws is the expectation, exactly."""
     import itertools
 
@@ -133,13 +133,13 @@ def test_the_sampled_heads_gradient_has_the_full_ones_expectation() -> None:
         torch.testing.assert_close(torch.stack([draw[at] for draw in draws]).mean(0), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_every_draw_of_the_other_columns_is_equally_likely() -> None:
+def test_every_draw_of_the_other_entries_is_equally_likely() -> None:
     """What the test above takes for granted: chi-square over the six pairs, 5 degrees of freedom, p = 0.001 at 20.5."""
     rng = np.random.default_rng(0)
     counts: dict[tuple[int, ...], int] = {}
     for _ in range(1200):
-        columns = sample_columns(np.array([1, 4]), np.arange(6), 2, rng)
-        drawn = tuple(int(one) for one in columns.ids if one not in (1, 4))
+        sample = sample_entries(np.array([1, 4]), np.arange(6), 2, rng)
+        drawn = tuple(int(one) for one in sample.entries if one not in (1, 4))
         counts[drawn] = counts.get(drawn, 0) + 1
     assert len(counts) == 6
     assert sum((count - 200) ** 2 / 200 for count in counts.values()) < 20.5

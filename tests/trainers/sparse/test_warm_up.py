@@ -57,6 +57,6 @@ def test_a_warm_up_teaches_impacts_where_nothing_else_adds_them(tmp_path: Path, 
         present = impacts > 0
         return float(np.square(learned - impacts[:, : learned.shape[1]])[present[:, : learned.shape[1]]].mean())
 
-    assert error(warmed_up(config, prepared_sets(config, config))) < 0.7 * error(config.start)
+    assert error(warmed_up(config, prepared_sets(config))) < 0.7 * error(config.start)
     with pytest.raises(ValueError, match=r"name it in candidates\.mine"):
         SparseCandidates(mine=None, consistency=5)
