@@ -31,10 +31,10 @@ from benchmarks.large_sparse.measures import (
     BYTES,
     LEAST_KEPT,
     NDCG,
-    SUM,
     LargeSparseExperiment,
     documents,
     everything,
+    of_the_sum,
 )
 from benchmarks.load.blocks import Level
 from benchmarks.load.command import NumberList, owned_option
@@ -56,12 +56,13 @@ def goals(experiment: LargeSparseExperiment, rows: Sequence[Row]) -> list[Goal]:
     table = Table(rows)
     made = []
     for layout in experiment.layouts:
+        not_of_the_model = of_the_sum(layout)
         enough = {
             row.engine: row.value
             for row in rows
             if (row.set, row.measure) == (documents(layout), "score kept")
             and row.value >= LEAST_KEPT
-            and not row.engine.startswith(SUM)
+            and row.engine not in not_of_the_model
         }
         for clients in experiment.clients:
             where, level = documents(layout), Level("closed", clients).label

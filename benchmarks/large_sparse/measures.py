@@ -55,8 +55,7 @@ logger = logging.getLogger(__name__)
 
 BM25, SUM = "bm25", "bm25-sparse"
 SUMS = {SUM: None, f"{SUM}, window 20": 20, f"{SUM}, window 50": 50}
-"""{way to search by the sum with BM25: window; None: that of the index}. What ways whose name begins so keep is of their own
-exact result, not of the sparse model's."""
+"""{way to search by the sum with BM25: window; None: that of the index}"""
 NDCG = "nDCG@10"
 BYTES = "bytes read, a document"
 """Bytes on disk of the fields that a search reads; for blocks, with their index or the client's table."""
@@ -189,6 +188,12 @@ def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
             _pruned(layout, "clustered", *how, CLUSTERED) for how in product(rules, ways, CUTS)
         ],
     }
+
+
+def of_the_sum(layout: Layout) -> set[str]:
+    """The arms that search by the sum with BM25: what they keep is of that sum's exact result, not of the sparse model's."""
+    arms = [*fixed(layout), *(arm for settings in tuned(layout).values() for arm in settings)]
+    return {arm.variant.name for arm in arms if arm.variant.engine == SUM}
 
 
 # ------------------------------------------------ tuning

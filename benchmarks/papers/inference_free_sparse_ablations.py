@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from trainers.sparse.settings import SparseConfig
 
 LAMBDAS = (0.0, 0.01, 0.1, 0.5)
+RECORDED_LAMBDAS = (0.0, 0.001, 0.01, 0.1)
+"""Of the result in docs/evidence.md."""
 WITH, WITHOUT = "with IDF", "without IDF"
 TRAINED_WITH = {WITH: ("train", "training corpus"), WITHOUT: ("none", "no IDF")}
 """{how a student was trained: (its `student.idf`, what its own weights of query tokens are called)}"""
@@ -233,10 +235,7 @@ def idf_shares(rows: Sequence[Row]) -> str:
     at retrieval, and by how many IDF in training then raises that."""
     seeds = sorted({row.seed for row in rows if row.seed is not None})
     table, lines = Table(rows, seeds), []
-    weights = dict.fromkeys(
-        float(row.engine.split(", ")[1][2:]) for row in rows if row.engine.startswith(f"{WITHOUT}, λ ")
-    )
-    for name, weight in itertools.product(table.sets, weights):
+    for name, weight in itertools.product(table.sets, sorted({*LAMBDAS, *RECORDED_LAMBDAS})):
         both, search, neither = (of_curve(how, weight, idf) for how, idf in CURVES.values())
         whole, raised, start = (table.value(name, engine, "nDCG@10") for engine in (both, search, neither))
         # A result of a single seed has another name for the baseline, and of training's share the values alone.
