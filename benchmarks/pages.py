@@ -1,9 +1,10 @@
-"""Write the tables of docs/ (and of the README) from the result files they belong to.
+"""Write the tables and figures of docs/ (and of the README) from the result files they belong to.
 
-    python -m benchmarks.pages
+    python -m benchmarks.pages                  write all pages
+    python -m benchmarks.pages PAGE RESULTS     print a page with the results in another folder
 
-Between one of these lines and `<!-- end -->` stands what `benchmarks/results/NAME/summary.json` says, with the command that
-made it:
+Between one of these marks and `<!-- end -->` stands what `benchmarks/results/NAME/summary.json` says, with the command that
+made it. Behind names stand lists, with semicolons between them.
 
     <!-- table: NAME -->                      all rows but differences, and the goals
     <!-- table: NAME: MEASURE, MEASURE -->    these measures alone; of several seeds their mean
@@ -20,32 +21,26 @@ made it:
                                               under load, and the goals
     <!-- idf-shares: NAME -->                 what IDF at retrieval adds, and what IDF in training adds to that
     <!-- ratios: NAME -->                     a load test by its ratios to its baseline
-    <!-- costs: NAME: MEASURE, MEASURE; MEASURE of NAME, NAME -->
-                                              what engines cost by the first result, beside what the same engines found in
+    <!-- costs: NAME, NAME: MEASURE, MEASURE; MEASURE -->
+                                              what engines cost by the first result, beside the quality that they have in
                                               the others, in which they were trained for longer
+    <!-- figure: ingest/encoding: FIGURE -->  a single figure within a line (`encoding.figures`), without the command
 
-Nothing in between is typed by hand, nor are the single figures of docs/encoding-at-scale.md (`speed/encoding_page.py`).
+Nothing in between is typed by hand.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.papers.inference_free_sparse_ablations import idf_shares
-from benchmarks.render import (
-    COSTS,
-    FACTS,
-    arms,
-    costs,
-    gains,
-    kept_and_cost,
-    of_first_seed,
-    quality_and_cost,
-    ratios,
-)
-from benchmarks.speed import encoding, encoding_page
+from benchmarks.render import COSTS, FACTS, arms, costs, gains, kept_and_cost, quality_and_cost, ratios
+from benchmarks.speed import encoding
+from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row, Summary, read
 from opensearch_neural.evaluation.tables import result_table
 from opensearch_neural.files import write_text
@@ -54,56 +49,82 @@ RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"
 PAGES = (README, *sorted((README.parent / "docs").rglob("*.md")))
 
-RENDERED = re.compile(
-    r"(<!-- (?P<what>table|goals|gains|arms|idf-shares|ratios|costs|kept-and-cost|quality-and-cost): "
-    r"(?P<name>[\w/-]+(?:, [\w/-]+)*)(?:: (?P<measures>[^\n]+?))? -->\n).*?"
-    r"(?P<end><!-- end -->)",
-    re.DOTALL,
-)
+Lists = Sequence[Sequence[str]]
 
 
-def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
-    """A result file as a page shows it; `what` and `measures` as in the line before it."""
-    if what == "ratios":
-        return f"{ratios(summary.rows)}\n\n`{summary.command}`\n"
-    if what == "gains" and measures:
-        return f"{gains(without_single_seeds(summary.rows), measures)}\n\n`{summary.command}`\n"
-    if measures:
-        return f"{result_table(without_single_seeds(summary.rows), measures.split(', '))}\n\n`{summary.command}`\n"
-    parts = []
-    if what == "table":
-        parts.append(result_table([row for row in summary.rows if row.kind in ("value", "ratio")]))
-    elif what == "gains":
-        parts.append(gains(summary.rows))
-    elif what == "arms":
-        parts.append(arms(summary.rows))
-    elif what == "idf-shares":
-        parts.append(idf_shares(summary.rows))
-    elif what == "kept-and-cost":
-        parts.append(kept_and_cost(summary.rows))
-    if summary.goals:
-        parts.append("\n".join(f"- {goal}" for goal in summary.goals))
-    parts.append(f"`{summary.command}`")
-    return "\n\n".join(parts) + "\n"
+class Block(NamedTuple):
+    """What a mark shows of the rows of its results, by the lists behind their names."""
+
+    table: Callable[[list[Row], Lists], str]
+    goals: bool = True
+    """Whether the goals stand below, where there are no lists."""
 
 
-def quality_beside_cost(summaries: Sequence[Summary], measures: str | None) -> str:
-    """Several results as one table: the quality of the first that has it, the costs of all."""
-    listed, level, engines = [*(measures or ", ".join(COSTS + FACTS)).split("; "), "", ""][:3]
-    rows = [row for summary in summaries for row in summary.rows]
+def _table(rows: list[Row], lists: Lists) -> str:
+    if lists:
+        return result_table(without_single_seeds(rows), lists[0])
+    return result_table([row for row in rows if row.kind in ("value", "ratio")])
+
+
+def _gains(rows: list[Row], lists: Lists) -> str:
+    return gains(without_single_seeds(rows), ", ".join(lists[0])) if lists else gains(rows)
+
+
+def _costs(rows: list[Row], lists: Lists) -> str:
+    measures, (quality,) = lists
+    return costs(rows, measures, quality)
+
+
+def _quality_and_cost(rows: list[Row], lists: Lists) -> str:
+    measures, levels, engines = [*(lists or [[*COSTS, *FACTS]]), [], []][:3]
     compared = {row.engine for row in rows if row.kind == "difference"}
     baseline = next((row.baseline for row in rows if row.kind == "difference"), "")
 
     def wanted(row: Row) -> bool:
-        if engines and row.engine not in (baseline, *engines.split(", ")):
+        if engines and row.engine not in (baseline, *engines):
             return False
         if row.kind != "ratio":
-            return row.measure not in FACTS or row.measure in listed.split(", ")
-        of_level = not level or (row.level == level and row.engine in compared)
-        return of_level and row.measure in listed.split(", ")
+            return row.measure not in FACTS or row.measure in measures
+        return row.measure in measures and (not levels or (row.level in levels and row.engine in compared))
 
-    commands = "\n\n".join(f"`{summary.command}`" for summary in summaries)
-    return f"{quality_and_cost([row for row in rows if wanted(row)])}\n\n{commands}\n"
+    return quality_and_cost([row for row in rows if wanted(row)])
+
+
+BLOCKS = {
+    "table": Block(_table),
+    "goals": Block(lambda rows, lists: ""),
+    "gains": Block(_gains),
+    "arms": Block(lambda rows, lists: arms(rows)),
+    "idf-shares": Block(lambda rows, lists: idf_shares(rows)),
+    "ratios": Block(lambda rows, lists: ratios(rows), goals=False),
+    "costs": Block(_costs, goals=False),
+    "kept-and-cost": Block(lambda rows, lists: kept_and_cost(rows)),
+    "quality-and-cost": Block(_quality_and_cost, goals=False),
+}
+
+RENDERED = re.compile(
+    rf"(?P<mark><!-- (?P<what>{'|'.join(BLOCKS)}|figure): "
+    r"(?P<names>[\w/-]+(?:, [\w/-]+)*)(?:: (?P<lists>[^\n]+?))? -->).*?(?P<end><!-- end -->)",
+    re.DOTALL,
+)
+
+
+def rendered(what: str, summaries: Sequence[Summary], lists: Lists = ()) -> str:
+    """The block of some results as a page shows it: table, goals, commands."""
+    block = BLOCKS[what]
+    parts = [block.table([row for summary in summaries for row in summary.rows], lists)]
+    if block.goals and not lists:
+        parts.append("\n".join(f"- {goal}" for summary in summaries for goal in summary.goals))
+    parts += [f"`{summary.command}`" for summary in summaries]
+    return "\n\n".join(filter(None, parts))
+
+
+def figure(summary: Summary, name: str) -> str:
+    """A single figure. Raises InputError if there is none of that name."""
+    known = encoding.figures(summary)
+    if name not in known:
+        raise InputError(f"no figure is called {name!r}", f"known are {', '.join(known)}")
+    return known[name]
 
 
 def without_single_seeds(rows: Sequence[Row]) -> list[Row]:
@@ -117,31 +138,25 @@ def without_single_seeds(rows: Sequence[Row]) -> list[Row]:
 
 
 def with_tables(text: str, results: Path = RESULTS) -> str:
-    """A page's text with every table as its result file has it."""
+    """A page's text with every table and figure as the result files have it. Raises InputError for an unknown figure."""
 
-    def block(match: re.Match[str]) -> str:
-        summaries = [read(results / name / "summary.json") for name in match["name"].split(", ")]
-        summary = summaries[0]
-        if match["what"] == "quality-and-cost":
-            made = quality_beside_cost(summaries, match["measures"])
-            return match[1] + "\n" + made + "\n" + match["end"]
-        if match["what"] == "costs":
-            measures, _, beside = match["measures"].partition("; ")
-            quality, _, names = beside.partition(" of ")
-            others = [read(results / other / "summary.json") for other in names.split(", ")]
-            (set_,) = {row.set for row in summary.rows}
-            trained = of_first_seed(set_, quality, others)
-            commands = "\n\n".join(f"`{each.command}`" for each in (summary, *others))
-            made = f"{costs(summary.rows, measures.split(', '), trained)}\n\n{commands}\n"
-            return match[1] + "\n" + made + "\n" + match["end"]
-        return match[1] + "\n" + rendered(match["what"], summary, match["measures"]) + "\n" + match["end"]
+    def filled(match: re.Match[str]) -> str:
+        summaries = [read(results / name / "summary.json") for name in match["names"].split(", ")]
+        if match["what"] == "figure":
+            return match["mark"] + figure(summaries[0], match["lists"]) + match["end"]
+        lists = [part.split(", ") for part in match["lists"].split("; ")] if match["lists"] else []
+        return f"{match['mark']}\n\n{rendered(match['what'], summaries, lists)}\n\n{match['end']}"
 
-    return RENDERED.sub(block, text)
+    return RENDERED.sub(filled, text)
 
 
 if __name__ == "__main__":
-    for page in PAGES:
-        text = with_tables(page.read_text(encoding="utf-8"))
-        if page.name == encoding_page.PAGE.name:
-            text = encoding_page.with_figures(text, read(encoding.RESULTS))
-        write_text(page, text)
+    if arguments := sys.argv[1:]:
+        shown, folder = map(Path, arguments)
+        try:
+            print(with_tables(shown.read_text(encoding="utf-8"), folder), end="")
+        except InputError as error:
+            sys.exit(f"error: {error}")
+    else:
+        for page in PAGES:
+            write_text(page, with_tables(page.read_text(encoding="utf-8")))

@@ -136,11 +136,15 @@ def arms(rows: list[Row]) -> str:
     return table(["", "compared with", *heads], lines)
 
 
-def costs(rows: list[Row], measures: list[str], trained: dict[str, Row]) -> str:
-    """A line for each engine: what it costs, and what `trained` ({engine: row}) says of it, trained for longer."""
-    columns, lines = pivot(rows)
+def costs(rows: Sequence[Row], measures: Sequence[str], quality: str) -> str:
+    """A line for each engine: what it costs, and its quality where it was trained with a seed: that of the first seed."""
+    columns, lines = pivot(row for row in rows if row.column in measures)
+    sets = {set_ for set_, *_ in lines}
     engine_of = {row.line: row.engine for row in rows}
-    (quality,) = {row.measure for row in trained.values()}
+    trained: dict[str, Row] = {}
+    for row in rows:
+        if row.set in sets and (row.kind, row.measure, row.variant) == ("value", quality, "") and row.seed is not None:
+            trained.setdefault(row.engine, row)
     shown = [measure for measure in measures if measure in columns]
     return table(
         ["", *shown, f"{quality} (trained)"],
@@ -151,19 +155,8 @@ def costs(rows: list[Row], measures: list[str], trained: dict[str, Row]) -> str:
                 cell(trained.get(engine_of[engine]), False),
             ]
             for _, engine, values in lines
-            if any(measure in values for measure in shown)
         ],
     )
-
-
-def of_first_seed(name: str, measure: str, summaries: Iterable[Summary]) -> dict[str, Row]:
-    """{engine: its row of the measure on the set `name`}, of the first seed that the first of these results has."""
-    of_engine: dict[str, Row] = {}
-    for summary in summaries:
-        for row in summary.rows:
-            if (row.set, row.kind, row.measure, row.variant) == (name, "value", measure, "") and row.seed is not None:
-                of_engine.setdefault(row.engine, row)
-    return of_engine
 
 
 def quality_and_cost(rows: Sequence[Row]) -> str:

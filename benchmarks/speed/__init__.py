@@ -2,7 +2,6 @@
 
 encoding.py            `osn bench encoding`: speed, memory, equality and quality of sparse encoding
 encoder_arms.py        the encoders that it compares
-encoding_page.py       the figures of docs/encoding-at-scale.md
 ingest_speed.py        `osn bench ingest`: writing speed, and memory by size of the corpus
 ingest_speed_child.py  one ingest that watches its own memory
 compare_page.py        how long the page of `osn ui` takes

@@ -14,8 +14,9 @@ documentation strings.
 
 from __future__ import annotations
 
+import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ import numpy as np
 from benchmarks.speed.encoder_arms import (
     ARMS,
     BASELINE,
+    BASELINE_BF16,
     BF16,
     FP32,
     QUICK,
@@ -46,11 +48,13 @@ from benchmarks.speed.encoder_arms import (
     token_counts,
 )
 from benchmarks.speed.turns import SCIFACT, SEED, Timed, rate, ratio, ratio_row, say, tell
+from ingest.vectors.shards import SHARD_RECORDS
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.provenance import Machine, machine_facts
-from opensearch_neural.evaluation.results import Goal, Row, Summary, data_facts
+from opensearch_neural.evaluation.results import Goal, Key, Row, RowKind, Summary, data_facts
+from opensearch_neural.evaluation.tables import number
 from opensearch_neural.models import directory
 
 if TYPE_CHECKING:
@@ -206,3 +210,67 @@ def _machine() -> Machine:
 
     facts = {**machine_facts(), "threads": torch.get_num_threads()}
     return {**facts, "screen": type(best_screen(torch.zeros(1, 1))).__name__}
+
+
+# ------------------------------------------------ docs/encoding-at-scale.md
+
+DOCUMENTS = 100_000_000
+DENSE_BYTES = 4 * 384
+UNMEASURED = "not measured yet"
+CEILING = "osn fp32, no head"
+"""The arm of the network without its sparse head; no encoder can be faster."""
+SHOWN_ARMS = {"st32": BASELINE, "st16": BASELINE_BF16, "fp32": FP32, "bf16": BF16, "ceiling": CEILING}
+"""{arm in the names of figures: its engine}"""
+
+
+def figures(summary: Summary) -> dict[str, str]:
+    """The figures of docs/encoding-at-scale.md by their names, as text; UNMEASURED for what the run did not measure."""
+    (set_,) = {row.set for row in summary.rows}
+    values = {row.key: row.value for row in summary.rows}
+
+    def value(engine: str, measure: str, baseline: str = "") -> float:
+        kind: RowKind = "ratio" if baseline else "value"
+        return values.get(Key(set_, engine, measure, kind, baseline), math.nan)
+
+    cores = int(summary.machine["cores"])
+    rates = {arm: value(engine, "documents/s") for arm, engine in SHOWN_ARMS.items()}
+    reader, writer = value(READER, "documents/s"), value(WRITER, "documents/s")
+    size, tokens = value(FP32, "bytes a document in shards"), value("corpus", "tokens a document")
+    shown = {
+        "machine": f"{summary.machine['cpu']}, {cores} cores",
+        "model": summary.data[1].name,
+        "corpus": summary.data[0].name,
+        "command": f"`{summary.command}` ({summary.code[:12]})",
+        "tokens": _text(tokens),
+        "weights": _text(value(FP32, "weights a document")),
+        "off fp32": _text(value(FP32, "largest difference of a weight")),
+        "share fp32": _text(value(FP32, "documents/s", CEILING), "{:.0%}".format),
+        "reader": _text(reader),
+        "writer": _text(writer),
+        "cores kept busy": _text(min(reader, writer) / rates["bf16"] * cores),
+        "bytes": _text(size),
+        "bytes dense": _text(size + DENSE_BYTES),
+        "GB": _text(DOCUMENTS * size / 1e9),
+        "GB dense": _text(DOCUMENTS * (size + DENSE_BYTES) / 1e9),
+        "shards": f"{math.ceil(DOCUMENTS / SHARD_RECORDS):,}",
+        "shard MB": _text(SHARD_RECORDS * size / 1e6),
+        "shard MB dense": _text(SHARD_RECORDS * (size + DENSE_BYTES) / 1e6),
+        "shard minutes": _text(SHARD_RECORDS * cores / rates["bf16"] / 60),
+    }
+    for arm, engine in SHOWN_ARMS.items():
+        core_hours = DOCUMENTS * cores / rates[arm] / 3600
+        shown |= {
+            f"rate {arm}": _text(rates[arm]),
+            f"times {arm}": _text(value(engine, "documents/s", BASELINE), "{:.2f}".format),
+            f"memory {arm}": _text(value(engine, "memory, MB")),
+            f"ndcg {arm}": _text(value(engine, "nDCG@10"), "{:.4f}".format),
+            f"core-hours {arm}": _text(core_hours),
+            f"days {arm}": _text(core_hours / cores / 24),
+            f"hours64 {arm}": _text(core_hours / 64),
+            f"hours1024 {arm}": _text(core_hours / 1024),
+        }
+    return shown
+
+
+def _text(value: float, form: Callable[[float], str] = number) -> str:
+    return form(value) if math.isfinite(value) else UNMEASURED

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.command import bench
-from benchmarks.render import COSTS, arms, costs, gains, kept_and_cost, of_first_seed, page, quality_and_cost, ratios
+from benchmarks.render import COSTS, arms, costs, gains, kept_and_cost, page, quality_and_cost, ratios
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Data, Goal, Row, Summary
 
@@ -181,8 +181,7 @@ def test_what_engines_cost_stands_beside_what_their_models_find() -> None:
         Row("more", "MLR 2, several", "Success@5", 0.4, None, None, 100, seed=42),
     ]
     other = [Row("docs", name, "Success@5", 0.8, None, None, 9, seed=42) for name in ("dual", "MLR 2, several")]
-    found = of_first_seed("docs", "Success@5", [summary_of(one), summary_of(other)])
-    shown = costs(cost, ["index MiB", "P50 ms"], found)
+    shown = costs([*cost, *one, *other], ["index MiB", "P50 ms"], "Success@5")
     header, _, *lines = [[part.strip() for part in line.split("|")[1:-1]] for line in shown.splitlines()]
     assert header == ["", "index MiB", "Success@5 (trained)"]
     assert lines == [
@@ -190,10 +189,6 @@ def test_what_engines_cost_stands_beside_what_their_models_find() -> None:
         ["MLR 2, several, OpenSearch, nested", "20.0", "0.800"],
         ["OpenSearch, unknown", "5.000", ""],
     ]
-
-
-def summary_of(rows: list[Row]) -> Summary:
-    return Summary("osn bench", "", {}, [], [], rows, [])
 
 
 def test_quality_stands_beside_cost_of_the_same_engine_and_model() -> None:

@@ -156,7 +156,7 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
     assert loaded == kept.keys() | exact, "an idea was not put under load"
     assert not any(row.value for row in summary.rows if row.measure == "failed")
     assert ["P99 on 600 documents, 2 clients" in goal.goal for goal in summary.goals] == [True]
-    page = rendered("kept-and-cost", summary)
+    page = rendered("kept-and-cost", [summary])
     assert "| 600 documents" in page and "clustered: sparse" in page and "P99 on 600 documents" in page
 
     part = two_requests_under_load(client, cluster_url, index_name)

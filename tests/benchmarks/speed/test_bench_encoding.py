@@ -14,7 +14,8 @@ pytest.importorskip("ir_measures", reason="needs the extra [eval]")
 
 from scipy.sparse import csr_matrix  # noqa: E402
 
-from benchmarks.speed import encoder_arms, encoding, encoding_page  # noqa: E402
+from benchmarks.pages import with_tables  # noqa: E402
+from benchmarks.speed import encoder_arms, encoding  # noqa: E402
 from benchmarks.speed.encoder_arms import (  # noqa: E402
     ARMS,
     BASELINE,
@@ -87,14 +88,16 @@ def test_a_run_measures_every_arm_and_finds_ours_equal_to_sentence_transformers(
 
 
 PAGE = """
-| core-hours | <!--=core-hours bf16-->999<!--/--> | <!--=core-hours st32-->none<!--/--> |
-<!--=GB-->
-1<!--/--> in <!--=shards-->?<!--/--> shards, <!--=ndcg bf16-->0.9<!--/-->
-<!--=share fp32-->0<!--/-->
+<!-- figure: ingest/encoding: core-hours bf16 -->999<!-- end -->,
+<!-- figure: ingest/encoding: core-hours st32 -->none<!-- end -->
+<!-- figure: ingest/encoding: GB -->
+1<!-- end --> in <!-- figure: ingest/encoding: shards -->?<!-- end --> shards,
+<!-- figure: ingest/encoding: ndcg bf16 -->0.9<!-- end -->
+<!-- figure: ingest/encoding: share fp32 -->0<!-- end -->
 """
 
 
-def test_the_page_computes_its_figures_from_the_result_file() -> None:
+def test_the_page_computes_its_figures_from_the_result_file(tmp_path: Path) -> None:
     def row(engine: str, measure: str, value: float) -> results.Row:
         return results.Row("weather", engine, measure, value, None, None, 10)
 
@@ -106,28 +109,22 @@ def test_the_page_computes_its_figures_from_the_result_file() -> None:
         seeds=[0],
         rows=[
             row(BF16, "documents/s", 50.0),
-            results.Row(
-                "weather", FP32, "documents/s", 0.876, None, None, 10, kind="ratio", baseline=encoding_page.CEILING
-            ),
+            results.Row("weather", FP32, "documents/s", 0.876, None, None, 10, kind="ratio", baseline=encoding.CEILING),
             row(FP32, "bytes a document in shards", 1200.0),
         ],
     )
     # 100 million documents at 50/s take 2,000,000 s of two cores; 1200 bytes each are 120 GB; ⌈10⁸ / 4096⌉ = 24415.
     expected = """
-| core-hours | <!--=core-hours bf16-->1,111<!--/--> | <!--=core-hours st32-->not measured yet<!--/--> |
-<!--=GB-->120.0<!--/--> in <!--=shards-->24,415<!--/--> shards, <!--=ndcg bf16-->not measured yet<!--/-->
-<!--=share fp32-->88%<!--/-->
+<!-- figure: ingest/encoding: core-hours bf16 -->1,111<!-- end -->,
+<!-- figure: ingest/encoding: core-hours st32 -->not measured yet<!-- end -->
+<!-- figure: ingest/encoding: GB -->120.0<!-- end --> in <!-- figure: ingest/encoding: shards -->24,415<!-- end --> shards,
+<!-- figure: ingest/encoding: ndcg bf16 -->not measured yet<!-- end -->
+<!-- figure: ingest/encoding: share fp32 -->88%<!-- end -->
 """
-    assert encoding_page.with_figures(PAGE, summary) == expected
+    summary.write(tmp_path / "ingest" / "encoding")
+    assert with_tables(PAGE, tmp_path) == expected
     with pytest.raises(InputError, match="no figure is called 'speed'"):
-        encoding_page.with_figures("<!--=speed-->1<!--/-->", summary)
-
-
-def test_the_documentation_says_what_the_result_file_says() -> None:
-    page = encoding_page.PAGE.read_text(encoding="utf-8")
-    recorded = encoding.RESULTS / results.FILE_NAME
-    assert page == encoding_page.with_figures(page, results.read(recorded) if recorded.exists() else None)
-    assert len(encoding_page._FIGURE.findall(page)) > 40
+        with_tables("<!-- figure: ingest/encoding: speed -->1<!-- end -->", tmp_path)
 
 
 def test_memory_is_measured_in_another_process(model: Path) -> None:
