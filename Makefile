@@ -94,11 +94,11 @@ check-java:
 
 ## P99, throughput and quality against BM25 on 100,000 documents: half an hour on two cores. DATA: a folder in BEIR layout.
 bench: check-java install
-	$(BIN)/osn bench scale --documents 100000 --rounds 40 --minutes 24 --goals fast --output load-100k $(if $(DATA),--data "$(DATA)") $(if $(RECORD),--record "$(RECORD)")
+	$(BIN)/osn bench scale --documents 100000 --rounds 40 --minutes 24 --output load-100k $(if $(DATA),--data "$(DATA)") $(if $(RECORD),--record "$(RECORD)")
 
-## The same on 10,000, 100,000 and 1,000,000, and by which exponent each engine's cost grows: about an hour and a half.
+## The same on 10,000, 100,000 and 1,000,000: about an hour and a half.
 bench-scale: check-java install
-	$(BIN)/osn bench scale --goals fast --output load-1m --heap 4g $(if $(DATA),--data "$(DATA)") $(if $(RECORD),--record "$(RECORD)")
+	$(BIN)/osn bench scale --output load-1m --heap 4g $(if $(DATA),--data "$(DATA)") $(if $(RECORD),--record "$(RECORD)")
 
 ## Encoding speed beside sentence-transformers: MODEL names a sparse model.
 bench-encode: install

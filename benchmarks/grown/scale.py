@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from benchmarks.demo import python_docs
 from benchmarks.grown import field_bytes
 from benchmarks.grown import index as growth
 from benchmarks.grown.index import Growth, drawn_vectors
 from benchmarks.load import result
-from benchmarks.load import statistics as stats
-from benchmarks.load.blocks import Level
-from benchmarks.load.command import NumberList, check_goals, finish, load_settings, measuring_options, queries_of, run
+from benchmarks.load.command import NumberList, finish, load_settings, measuring_options, queries_of, run
 from benchmarks.load.measurement import Measurement
-from benchmarks.load.statistics import SERVER_CPU, Cell, cells
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import ModelChoice, allowed_target
 from benchmarks.local_cluster import heap_option, reachable
@@ -30,13 +26,10 @@ from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.headings import taking
 from opensearch_neural.commands.renamed import Renamed, output_option
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.results import Goal, Row, Summary, data_facts
-from opensearch_neural.evaluation.tables import result_table
+from opensearch_neural.evaluation.results import Row, Summary, data_facts
 from opensearch_neural.models.pruning import Pruning
 
 NODE = "osn-bench"
-GROWTH = "growth"
-"""The set of the exponents."""
 FIELD_SAMPLE = 3000  # documents that are written field by field to see what each costs
 CORPUS_DOCUMENTS = 20_000  # of the documentation strings, if no corpus is named
 
@@ -165,7 +158,6 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
 @click.option("--engines", default="paper,two-phase", show_default=True, help="As for `osn bench load`.")
 @click.option("--index", "prefix", default="osn-scale", show_default=True, help="Indexes are called INDEX-DOCUMENTS.")
 @output_option("Where measurements, report and plots go.", default=Path("load-scale"), show_default=True)
-@click.option("--goals", default=None, metavar="ENGINE", help="Record the goals of high-IDF-first for this engine.")
 @node_options
 @growing_options
 @measuring_options
@@ -180,14 +172,13 @@ def scale(
     prefix: str,
     out: Path,
     heap: str,
-    goals: str | None,
     record: Path | None,
     restart: bool,
     keep: bool,
     owned: bool,
     **options: Any,
 ) -> None:
-    """The load benchmark at several sizes, and the exponent by which each engine's cost grows.
+    """The load benchmark at several sizes: how each engine's cost grows with the number of documents.
 
     For each number of documents an index is resampled from the corpus (`osn bench grow`), then `osn bench load` runs on
     it. Judgements are not valid for resampled documents, so quality is overlap@10 with the exact result,
@@ -204,7 +195,6 @@ def scale(
     if not sizes or sizes[0] < 1:
         raise InputError("--documents takes numbers above 0")
     variants = parse_variants(engines)
-    check_goals(goals, variants)
     folder = corpus_or_docstrings(data, out)
     first = growth_of(str(folder), "", sizes[0], options["seed"], options)
     settings = load_settings(options)
@@ -227,15 +217,13 @@ def scale(
             measured = run(client, target, wanted.index, variants, texts, models, settings, None, place, restart)
             measured.more += field_rows
             runs[size] = measured
-            whole &= finish(measured, place, goals, False, facts, _title({size: measured}, folder.name))
+            whole &= finish(measured, place, False, facts, _title({size: measured}, folder.name))
             if measured.partial:
                 break
-        summary = _summary(runs, facts, goals, settings.seed)
+        summary = _summary(runs, facts, settings.seed)
         for to in (out if len(runs) > 1 else None, record):
             if to is not None:
                 print(f"wrote {summary.write(to)}", file=sys.stderr)
-        if len(runs) > 1:
-            print(growth_text(summary.rows))
         leave(client, [measured.index for measured in runs.values()], list(runs.values()), keep=keep)
     if not whole:
         sys.exit(1)
@@ -275,22 +263,19 @@ def leave(client: Any, indexes: Sequence[str], measured: Sequence[Measurement], 
             client.indices.delete(index=index, params={"ignore_unavailable": "true"})
 
 
-def _summary(runs: dict[int, Measurement], data: list[Any], goals: str | None, seed: int) -> Summary:
-    """All sizes in one result file, with the exponents of growth."""
+def _summary(runs: dict[int, Measurement], data: list[Any], seed: int) -> Summary:
+    """All sizes in one result file."""
     rows: list[Row] = []
-    reached: list[Goal] = []
     by_field = next((measured.more for measured in runs.values()), [])
     for measured in runs.values():
         rows += [row for row in result.rows(measured) if row not in by_field]
-        reached += result.goals(measured, goals) if goals else []
     last = list(runs.values())[-1]
     partial = any(measured.partial for measured in runs.values())
     return Summary.of_this_run(
         machine=result.environment(last),
         data=data,
         seeds=[seed],
-        rows=[*rows, *by_field, *growth_rows(runs)],
-        goals=reached,
+        rows=[*rows, *by_field],
         title=f"{_title(runs, data[0].name)}{' (partial)' if partial else ''}",
     )
 
@@ -299,48 +284,3 @@ def _title(runs: dict[int, Measurement], corpus: str) -> str:
     if len(runs) > 1:
         return f"Cost by number of documents, resampled from {corpus}"
     return f"Load: {next(iter(runs)):,} documents resampled from {corpus}"
-
-
-def growth_rows(runs: dict[int, Measurement]) -> list[Row]:
-    """The exponent of growth of each engine's P50, P99 and processor time, at each level that all sizes have.
-
-    Cost ∝ documents^exponent: the least-squares slope of log cost over log documents. Intervals resample the rounds of
-    each size by themselves.
-    """
-    sizes = sorted(runs)
-    if len(sizes) < 2:
-        return []
-    tables = [cells(runs[size]) for size in sizes]
-    rows = []
-    for level in tables[0]:
-        for name in tables[0][level]:
-            row = [table.get(level, {}).get(name) for table in tables]
-            of_sizes = [cell for cell in row if cell is not None and not cell.refused]
-            if len(of_sizes) < len(sizes):
-                continue
-            for measure in ("P50 ms", "P99 ms", SERVER_CPU):
-                if all(cell.may_show(measure) for cell in of_sizes):
-                    estimate = _exponent(sizes, of_sizes, measure)
-                    if estimate is not None:
-                        rows.append(_row(level, name, measure, estimate))
-    return rows
-
-
-def _row(level: Level, name: str, measure: str, estimate: stats.Estimate) -> Row:
-    what, (value, low, high, n) = f"exponent of {measure}", (estimate.value, estimate.low, estimate.high, estimate.n)
-    return Row(GROWTH, name, what, value, low, high, n, level=level.label)
-
-
-def _exponent(sizes: Sequence[int], row: Sequence[Cell], measure: str) -> stats.Estimate | None:
-    # The runs are independent, so each must be drawn by itself.
-    drawn = [replace(cell, seed=cell.seed + at, _drawn={}).drawn(measure) for at, cell in enumerate(row)]
-    costs = np.stack(drawn, axis=-1)  # (1 + resamples, sizes)
-    if not np.isfinite(costs).all() or (costs <= 0).any():
-        return None
-    return stats.estimated(stats.slope(sizes, costs), min(len(cell.sample.rounds) for cell in row), len(sizes))
-
-
-def growth_text(rows: Sequence[Row]) -> str:
-    """The exponents as a table for the terminal."""
-    chosen = [row for row in rows if row.set == GROWTH]
-    return "\n" + result_table(chosen, intervals=True) if chosen else ""

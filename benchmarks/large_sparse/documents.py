@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
     from benchmarks.grown.documents import DrawnDocument
 
-logger = logging.getLogger(__name__)
 
 PLAIN, CLUSTERED, BLOCKS = "plain", "clustered", "blocks"
 DIMENSIONS = 64

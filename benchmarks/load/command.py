@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import islice
@@ -21,7 +21,7 @@ from benchmarks.load.phases import WarmupSettings
 from benchmarks.load.quality import Judged
 from benchmarks.load.run import measure
 from benchmarks.load.statistics import cells
-from benchmarks.load.variants import Variant, parse_variants
+from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import ModelChoice, allowed_target, prepare, stored_pipelines
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
@@ -150,7 +150,6 @@ def queries_of(
 @click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N queries.")
 @output_option("Folder for results.  [default: load-INDEX]")
 @click.option("--restart", is_flag=True, help="Do not continue an interrupted run in --output.")
-@click.option("--goals", default=None, metavar="ENGINE", help="Record the goals of high-IDF-first for this engine.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too.")
 @click.option(
     "--report",
@@ -173,7 +172,6 @@ def load(
     limit_queries: int | None,
     out: Path | None,
     restart: bool,
-    goals: str | None,
     record: Path | None,
     report: Path | None,
     no_quality: bool,
@@ -197,7 +195,6 @@ def load(
     is partial, or if a measurement was refused because the generator itself was near its limit.
     """
     variants = parse_variants(engines)
-    check_goals(goals, variants)
     if report is not None:
         import_module("benchmarks.load.report_page")  # a missing extra is told of before anything is measured
     settings, models = load_settings(options, quality=not no_quality), load_models(options)
@@ -209,15 +206,8 @@ def load(
     )
     place = data or queries
     facts = [data_facts(place)] if place is not None else []
-    if not finish(measurement, folder, goals, as_json, facts, record=record, page=report):
+    if not finish(measurement, folder, as_json, facts, record=record, page=report):
         sys.exit(1)
-
-
-def check_goals(engine: str | None, variants: Sequence[Variant]) -> None:
-    """Raises InputError if the engine of --goals is none that is measured."""
-    names = [variant.name for variant in variants]
-    if engine is not None and engine not in names:
-        raise InputError(f"--goals {engine}: no engine of that name is measured", f"engines: {', '.join(names)}")
 
 
 def run(
@@ -244,7 +234,6 @@ def run(
 def finish(
     measurement: Measurement,
     folder: Path,
-    goals: str | None,
     as_json: bool,
     data: list[Data],
     title: str = "",
@@ -255,7 +244,7 @@ def finish(
     from benchmarks.load import report
 
     levels = cells(measurement)
-    made = result.summary(measurement, data, goals, title, levels)
+    made = result.summary(measurement, data, title, levels)
     if page is not None:
         from benchmarks.load import report_page
 
@@ -267,8 +256,6 @@ def finish(
         print(json.dumps(made.to_json(), ensure_ascii=False, indent=1))
     else:
         print(report.text(measurement, levels))
-        for goal in made.goals:
-            print(goal)
     refused = any(cell.refused for row in levels.values() for cell in row.values())
     return not measurement.partial and not refused
 

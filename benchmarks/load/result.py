@@ -1,4 +1,4 @@
-"""A load test as data: result rows and goals (`summary.json`), everything it found out (`load.json`), rows as CSV."""
+"""A load test as data: result rows (`summary.json`), everything it found out (`load.json`), rows as CSV."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from typing import Any, TypeGuard
 
 from benchmarks.load.blocks import Level
 from benchmarks.load.measurement import Measurement
-from benchmarks.load.statistics import MEASURES, THROUGHPUT, Cell, Estimate, Levels, cells
+from benchmarks.load.statistics import MEASURES, Cell, Estimate, Levels, cells
 from opensearch_neural.evaluation.provenance import Machine, code_commit, command_line, machine_facts
-from opensearch_neural.evaluation.results import Data, Goal, Row, Summary
+from opensearch_neural.evaluation.results import Data, Row, Summary
 
 FORMAT = 1
 FILE_NAME = "load.json"
 
 PARTS = ("encode", "network", "took")
 """The parts of a request's time."""
-ALL_TOKENS = "sparse"
 
 
 def set_name(measurement: Measurement, level: Level) -> str:
@@ -77,52 +76,9 @@ def _is_known(value: Estimate | None) -> TypeGuard[Estimate]:
     return value is not None and math.isfinite(value.value)
 
 
-def goals(measurement: Measurement, engine: str, levels: Levels | None = None) -> list[Goal]:
-    """The goals of high-IDF-first against BM25, for the engine called `engine`; quality against all tokens."""
-    base, result = measurement.settings.baseline, []
-    measured = cells(measurement) if levels is None else levels
-    found = {row.engine: row.value for row in measurement.quality if (row.kind, row.measure) == ("value", "overlap@10")}
-    of_exact = f" (overlap@10 {found[engine]:.3f})" if engine in found else ""  # a time is worth what it finds
-    for level in measurement.settings.levels():
-        if level.mode != "closed":
-            continue
-        row = measured.get(level, {})
-        cell = row.get(engine)
-        at = f"at {level.label} on {measurement.index}{of_exact}"
-        ratio = cell.ratio("P99 ms") if cell else None
-        high = ratio.high if ratio else None
-        result.append(
-            Goal(
-                f"{engine}: P99 ratio to {base} with its upper interval at or below 1.0, {at}",
-                1.0,
-                None if high is None else round(high, 3),
-                high is not None and high <= 1.0,
-            )
-        )
-        speed = cell.ratio(THROUGHPUT) if cell else None
-        result.append(
-            Goal(
-                f"{engine}: throughput ratio to {base} at or above 1.0, {at}",
-                1.0,
-                None if speed is None else round(speed.value, 3),
-                speed is not None and speed.value >= 1.0,
-            )
-        )
-        requests = min((each.requests for each in row.values()), default=0)
-        words = f"at least 10,000 measured requests a cell, at {level.label} on {measurement.index}"
-        result.append(Goal(words, 10_000, requests, requests >= 10_000))
-    ndcg = {row.engine: row.value for row in measurement.quality if (row.kind, row.measure) == ("value", "nDCG@10")}
-    if engine in ndcg and ALL_TOKENS in ndcg:
-        points = 100 * (ndcg[ALL_TOKENS] - ndcg[engine])
-        words = f"{engine}: nDCG@10 within 0.5 points of all tokens on {measurement.index}"
-        result.append(Goal(words, 0.5, round(points, 2), points <= 0.5))
-    return result
-
-
 def summary(
     measurement: Measurement,
     data: Sequence[Data] = (),
-    goal_engine: str | None = None,
     title: str = "",
     levels: Levels | None = None,
 ) -> Summary:
@@ -133,7 +89,6 @@ def summary(
         data=data,
         seeds=[measurement.settings.seed],
         rows=rows(measurement, levels),
-        goals=goals(measurement, goal_engine, levels) if goal_engine else [],
         title=f"{title or f'Load: {measurement.index}'}{' (partial)' if measurement.partial else ''}",
     )
 

@@ -154,13 +154,6 @@ def interval(drawn: Floats, rounds: int) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
-def slope(x: Sequence[float], y: Floats) -> Floats:
-    """Least-squares slope of log y over log x: the exponent of growth. x: (n,), y: (…, n) → (…,)."""
-    log_x = np.log(np.asarray(x, dtype=np.float64))
-    log_x -= log_x.mean()
-    return np.log(y) @ log_x / (log_x @ log_x)
-
-
 def _scipy_stats() -> Any:
     try:
         import scipy.stats

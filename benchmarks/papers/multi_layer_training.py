@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from benchmarks.beir_parts import articles, by_article, check_data, evenly, judgements, write_judged
 from benchmarks.experiment import JudgedSet, copied, kept_measured, shared, slug
@@ -39,8 +39,6 @@ from trainers.encoders.tower import read_config, read_start
 from trainers.multi_layer import MlrConfig, RepresentationSettings, SeparateTowers, build
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 START = "sentence-transformers/all-MiniLM-L6-v2"
 SQUAD, WIKIQA = "squad-mix", "wikiqa-doc"

@@ -4,6 +4,5 @@ encoding.py            `osn bench encoding`: speed, memory, equality and quality
 encoder_arms.py        the encoders that it compares
 ingest_speed.py        `osn bench ingest`: writing speed, and memory by size of the corpus
 ingest_speed_child.py  one ingest that watches its own memory
-compare_page.py        how long the page of `osn ui` takes
 turns.py               arms timed in turns, and their ratios
 """

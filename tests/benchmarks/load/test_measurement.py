@@ -219,13 +219,12 @@ def test_the_command_measures_prints_and_writes(
         *("bench", "load", "--url", cluster_url, "--index", loaded),
         *("--data", str(corpus), "--engines", "bm25,high-idf-first"),
         *("--clients", "2", "--requests", "20", "--rounds", "3", "--report", str(tmp_path / "report.html")),
-        *("--warmup", "0,1", "--block-seconds", "0.3,1", "--out", "result", "--goals", "high-idf-first"),
+        *("--warmup", "0,1", "--block-seconds", "0.3,1", "--out", "result"),
     ]
     monkeypatch.chdir(tmp_path)
     done = osn_command(*command)
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, 1) and f"{loaded}, 2 clients" in done.stdout, done.stderr
-    assert "missed: at least 10,000 measured requests a cell" in done.stdout
     assert {"load.json", "load.csv", "summary.json", "blocks.jsonl"} <= {
         path.name for path in (tmp_path / "result").iterdir()
     }

@@ -17,7 +17,7 @@ from benchmarks.load import report, result
 from benchmarks.load.blocks import Block, Level, Turn, block_of
 from benchmarks.load.ceiling import Ceiling, Strain, endpoint, measure_ceilings, strain_of
 from benchmarks.load.generator import Generators
-from benchmarks.load.measurement import LoadSettings, Measurement
+from benchmarks.load.measurement import Measurement
 from benchmarks.load.statistics import cells
 from opensearch_neural.evaluation.results import Row, Summary
 from opensearch_neural.evaluation.results import read as read_summary
@@ -87,14 +87,6 @@ def test_ratios_to_a_refused_baseline_are_refused_too() -> None:
 def test_each_strain_has_its_limit(strain: Strain, words: str | None) -> None:
     refusal = strain.refusal()
     assert refusal is None if words is None else refusal is not None and words in refusal
-
-
-def test_goals_name_every_level_also_those_that_a_partial_run_did_not_reach() -> None:
-    found = simulated(1)
-    found.settings = LoadSettings(clients=(10, 80))
-    goals = result.goals(found, "fast")
-    missing = [goal for goal in goals if "80 clients" in goal.goal]
-    assert len(goals) == 6 and len(missing) == 3 and not any(goal.met for goal in missing)
 
 
 def test_a_partial_result_says_so_under_any_title() -> None:
@@ -181,26 +173,6 @@ def test_plots_are_written_beside_the_result(tmp_path: Path) -> None:
     run = simulated(1, requests=500)
     report.write(tmp_path, run, result.summary(run))
     assert {"latency-by-clients.svg", "throughput-by-clients.svg"} <= {path.name for path in tmp_path.iterdir()}
-
-
-def test_goals_are_recorded_missed_ones_included() -> None:
-    run = simulated(1, requests=500, factor=1.2)
-    run.quality = [
-        Row("docs", name, "nDCG@10", value, None, None, 9) for name, value in (("sparse", 0.70), ("fast", 0.69))
-    ]
-    found = {goal.goal.partition(":")[2] or goal.goal: goal for goal in result.goals(run, "fast")}
-    p99 = next(goal for words, goal in found.items() if "P99 ratio" in words)
-    assert not p99.met and isinstance(p99.value, float) and p99.value > 1.1
-    assert not next(goal for words, goal in found.items() if "throughput ratio" in words).met
-    assert next(goal for words, goal in found.items() if "10,000 measured" in words).met
-    assert not next(goal for words, goal in found.items() if "within 0.5 points" in words).met
-
-
-def test_a_goal_of_time_names_what_the_times_find() -> None:
-    run = simulated(1, requests=500)
-    run.quality = [Row("docs", "fast", "overlap@10", 0.5524, None, None, 9)]
-    said = [goal.goal for goal in result.goals(run, "fast") if "ratio to bm25" in goal.goal]
-    assert said and all(words.endswith("(overlap@10 0.552)") for words in said)
 
 
 def test_blocks_survive_their_journey_as_json() -> None:

@@ -84,9 +84,3 @@ def test_quantiles_of_resampled_rounds_are_those_of_the_pooled_requests() -> Non
     sample = Sample.of([block(0, "a", np.arange(1.0, 11.0)), block(1, "a", np.arange(101.0, 111.0))])
     found = stats.latencies(sample, np.array([[1.0, 1.0], [0.0, 2.0], [2.0, 0.0]]), [0.5])
     assert found[0] == pytest.approx([10.0, 105.0, 5.0], rel=2e-3)
-
-
-def test_the_exponent_of_growth_is_that_of_a_power_law() -> None:
-    sizes = [10_000, 100_000, 1_000_000]
-    costs = np.array([[3.0 * size**0.7 for size in sizes], [size**0.0 for size in sizes]])
-    assert stats.slope(sizes, costs) == pytest.approx([0.7, 0.0])
