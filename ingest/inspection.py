@@ -20,7 +20,7 @@ from opensearch_neural.models import registry
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-# What Lucene's files hold. Sizes by field are not to be had from OpenSearch: these kinds are what comes nearest.
+# Contents of Lucene's files by extension. OpenSearch gives no sizes by field: these kinds come nearest.
 PARTS: dict[str, str] = {
     "fdt": "_source", "fdx": "_source", "fdm": "_source",
     "vec": "dense", "vex": "dense", "vem": "dense", "vemf": "dense", "vemq": "dense", "veq": "dense", "veb": "dense",
@@ -34,7 +34,7 @@ PARTS: dict[str, str] = {
 NOT_SEARCHED = ("_source", "other")
 
 # Lucene's postings take about so many bytes for the number and the frequency of a word in a document (measured on scifact);
-# what they hold beyond that are the sparse vectors, whose "frequencies" are the upper bits of their weights.
+# the rest of their bytes are the sparse vectors, whose "frequencies" are the upper bits of their weights.
 BYTES_OF_A_WORD_POSTING = 1.4
 
 SHARD_BYTES = 50 * 10**9
@@ -97,7 +97,7 @@ class Inspection:
     bytes: int
     """Bytes of the primaries."""
     sizes: dict[str, int]
-    """The same by what they hold."""
+    """The same bytes by kind of content."""
     models: list[Model]
     meta: IndexMeta
     drift: Drift | None
@@ -247,8 +247,8 @@ def _random_texts(client: OpenSearch, index: str, sample: int) -> list[str]:
 
 
 def _of_lucene(meta: IndexMeta) -> int:
-    """How many documents of Lucene, which statistics count and a shard's limit is about, each document is: of several
-    vectors each is a nested one."""
+    """Lucene documents for one document: with several vectors, each is one more. Statistics and a shard's limit count
+    these."""
     return 1 + meta.dense.vectors if meta.dense is not None and meta.dense.vectors > 1 else 1
 
 
@@ -263,14 +263,14 @@ class SizeEstimate:
     sampled: int
     """Documents of the smaller index."""
     primaries: dict[str, int]
-    """Bytes of one copy, by what they hold."""
+    """Bytes of one copy, by kind of content."""
     replicas: int
     disk: int
     """Bytes for all copies, with room for merges."""
     cache: int
     """Bytes of memory beside the heap in which searches find everything."""
     heap: int
-    """Bytes of heap that one merge of a vector graph takes, beyond what any node needs."""
+    """Bytes of heap that one merge of a vector graph takes, on top of a node's own."""
     shards: int
 
     @property
@@ -281,8 +281,8 @@ class SizeEstimate:
 def plan(inspection: Inspection, documents: int, *, replicas: int | None = None) -> SizeEstimate:
     """Scale an index's sizes to another number of documents (of passages, where it holds such).
 
-    In proportion: what grows more slowly (the term dictionary) is overestimated. An index that was just written holds
-    more than it will after its merges; `osn ingest --merge` makes the better sample.
+    All sizes are scaled in proportion, so the term dictionary, which grows more slowly, is overestimated. An index that was
+    just written shrinks when it is merged; `osn ingest --merge` makes the better sample.
     Raises InputError if there is nothing to scale.
     """
     if inspection.documents < 1 or not inspection.sizes:

@@ -26,7 +26,7 @@ ScoreSource = Literal["bm25", "sparse", "codes", "dense", "other"]
 TOLERANCE = 1e-4
 """The share by which a score may differ from the sum of its parts: each phase of a search rounds to float32."""
 LOST = 2.0**-24
-"""Which share of a sum is lost in float32's rounding: what a score counts that a later one replaced (`queries.REPLACED`)."""
+"""A part below this share of a sum is lost in float32's rounding: a score that a later one replaced (`queries.REPLACED`)."""
 CODES = "[codes]"
 """The name of the share of a document's codes, which includes the query's constant offset."""
 VECTOR = "[vector]"
@@ -64,7 +64,7 @@ class Share:
 def shares(explanation: Mapping[str, Any]) -> list[Share]:
     """The shares of a score, the largest first, read from OpenSearch's explanation.
 
-    Each share counts as much as its stage of the search does. What cannot be told apart is one share of source "other".
+    A share is multiplied by the weight of its stage of the search. Parts that cannot be told apart make one share, "other".
     """
     by_name: dict[tuple[ScoreSource, str], Share] = {}
 

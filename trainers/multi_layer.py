@@ -9,8 +9,8 @@ and pooling makes one vector of several, by self-contrast (eq. 5 to 7), average 
 stages and the loop are those of `trainers.dense`. ME-BERT's first token vectors and ColBERT-style token vectors, the paper's
 rivals, go through the same poolings.
 
-What is written: a dense directory like any other, in which no trace of the other layers is left (self-contrastive), which
-mixes layers (average, scalar mix), or, of several vectors a document, a directory of kind "multi-layer"
+The model directory is a dense one like any other, without a trace of the other layers (self-contrastive) or with a mix of
+layers (average, scalar mix). With several vectors a document its kind is "multi-layer"
 (`opensearch_neural.models.multi_layer`).
 """
 
@@ -143,7 +143,7 @@ MIX_LEARNING_RATE = 1e-2
 
 
 class MultiVectorEncoder(Encoder):
-    """The documents' tower: `several` gives all of a document's vectors, calling it what is searched."""
+    """The documents' tower: `several` gives all of a document's vectors, a call the vectors that are searched."""
 
     def __init__(self, encoder: Encoder, selection: Selection, strategy: PoolingStrategy) -> None:
         super().__init__(encoder.backbone, pooling=encoder.pooling, normalize=encoder.normalize)
@@ -152,11 +152,11 @@ class MultiVectorEncoder(Encoder):
         self.mix = nn.Parameter(torch.zeros(count)) if strategy == "scalar-mix" else None
 
     def several(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(rows, vectors, dimension), scaled; of tokens, rows are filled up with what is not theirs."""
+        """(rows, vectors, dimension), scaled. With vectors of tokens, a shorter row is padded with vectors not its own."""
         return self.scaled(self._unscaled(input_ids, attention_mask))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(rows, dimension), or (rows, vectors, dimension) where they stay several."""
+        """(rows, dimension), or (rows, vectors, dimension) if a document keeps several vectors."""
         if self.strategy == "self-contrastive":
             return super().forward(input_ids, attention_mask)
         if self.strategy == "multi-vector":

@@ -78,8 +78,8 @@ TEST_QUESTIONS = 1000
 """The most questions of a test split, evenly taken; all engines answer the same ones."""
 HOLD_BACK = 160
 APART: dict[str, Apart] = {"scifact": "questions"}
-"""What held-back questions have to themselves, as the test's have: two thirds of scifact's test questions are about
-documents that train asks about too (part "quality" counts them). Else "documents"."""
+"""{set: what held-back questions do not share with train}, as the test's do not; "documents" for other sets. Two thirds of
+scifact's test questions are about documents that train asks about, too (part "quality" counts them)."""
 LEARNING_RATE, CENTROID_LEARNING_RATE = 4e-5, 2e-4
 """Chosen on held-back questions at M = 16, by JPQ and the control, which have converged on scifact's after 200 steps. The
 paper's rates for centroids (up to 1e-4) are for some hundred times as many steps: here they hardly move."""
@@ -145,8 +145,8 @@ class EncodedSet(JudgedSet):
     """(questions, D)."""
 
     def run(self, build: Callable[[Callable[[Sequence[str]], Any]], Retriever], queries: Any = None) -> Measured:
-        """An engine on the test questions: `build` makes it of what encodes them; queries: their vectors, the start
-        model's by default."""
+        """An engine on the test questions. build: makes it of a function that encodes them. queries: their vectors, by
+        default the start model's."""
         rows = self.queries if queries is None else queries
         return self.measure(build(lambda texts: rows).retrieve(self.texts, DEPTH), MEASURES)
 
@@ -158,7 +158,7 @@ class EncodedSet(JudgedSet):
         return self.run(lambda encode: QuantizedRetriever(self.data.documents.ids, codes, quantizer, encode), queries)
 
     def nearest(self, index: Any) -> Measured:
-        """A faiss index whose scores are distances; it gives -1 for what a graph does not reach."""
+        """A faiss index whose scores are distances; a row of -1 is a document that a graph did not reach."""
         distances, rows = index.search(self.queries, min(DEPTH, len(self.vectors)))
         ids = self.data.documents.ids
         run = {
@@ -201,7 +201,7 @@ def encoded_set(data: Path, work: Path, name: str) -> EncodedSet:
 class Reached(NamedTuple):
     measured: Measured
     best_step: int | None
-    """The step whose state was kept, of those that are trained: at 0 an arm is what it started from."""
+    """The step whose state was kept, if the engine was trained: 0 is the start itself."""
 
 
 @dataclass
@@ -227,8 +227,8 @@ class JpqExperiment:
         return configuration(self.data, self.work, self.name, engine.name, m=m, seed=seed, steps=self.steps)
 
     def file(self, engine: MeasuredEngine, m: int) -> Path:
-        """Where is kept what an engine reached: by all that decides it."""
-        # What needs no codes has no M of its own.
+        """File of an engine's measures, named by everything that decides them."""
+        # An engine without codes has no M of its own.
         m = SEVERAL_SEEDS[0] if engine.name in WITHOUT_CODES else m
         config, seed = self.configuration(engine, m), engine.seed or SEEDS[0]
         trained = engine.name in (*TRAINED, FLAT_TUNED)
@@ -318,7 +318,7 @@ class JpqExperiment:
         ]
 
     def scan_rows(self, name: str, m: int) -> list[Row]:
-        """How much of what all codes would give is found where a scan chooses the codes that are scored; of OPQ's."""
+        """Share of the best hits over all codes that a search still finds if a scan chooses the codes to score; for OPQ."""
         quantizer, queries = self.quantizer(OPQ, m, SEEDS[0]), self.test.queries
         codes = quantizer.encode(self.test.vectors)
         every, scan = (quantized_index(quantizer, codes, candidates=number) for number in (None, CANDIDATES))

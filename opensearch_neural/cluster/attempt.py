@@ -1,4 +1,4 @@
-"""The request that failed, as far as it may be shown, and what every message about it needs."""
+"""The failed request, without its credentials, for messages about it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SET_CREDENTIALS = (
 
 @dataclass(frozen=True)
 class Attempt:
-    """The request that failed, as far as it may be shown."""
+    """The failed request, without its credentials."""
 
     url: str
     """scheme://host:port/prefix, without credentials."""

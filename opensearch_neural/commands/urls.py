@@ -17,7 +17,7 @@ from opensearch_neural.commands.renamed import output_option
 @click.option(
     "--extend",
     type=click.Path(file_okay=False, path_type=Path),
-    help="URLs that this command wrote, to which the corpus's are added; the same folder as --output will do.",
+    help="Folder of an earlier run, to whose URLs the corpus's are added; may be the same as --output.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool) -> None:
@@ -25,7 +25,7 @@ def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool)
 
     Documents can be added without training (--extend, or a larger corpus); a document with the same id replaces the other.
     The model has not learned added documents by heart: it finds them only if their passages and URLs resemble known ones.
-    The command prints how many these are.
+    The command prints their number.
 
     \b
     osn model urls --corpus tldr --model models/tome --output urls/tldr

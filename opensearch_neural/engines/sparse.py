@@ -57,15 +57,15 @@ class Sparse(Engine):
         return ("sparse",)
 
     def tokens(self, text: str, kept: Rare | None = None) -> dict[str, float]:
-        """The query's tokens; kept: which of them are searched at all, None: as the setting `tokens` says. The exact page
-        is that of all."""
+        """The query's tokens that are searched: those that `kept`, by default the setting `tokens`, keeps. The exact page
+        searches all."""
         encoded = self.opened.models.query_encoder.encode(text)
         kept = kept or self.opened.settings.get("tokens")
         return encoded if kept is None or self.opened.settings.get("exact") else queries.rare_tokens(encoded, kept)
 
     def one_phase(self, text: str, page: Page) -> Body:
-        """What a fused search takes, because OpenSearch rescores nothing that it fuses: of pruned postings a part of the
-        scores."""
+        """Body without a second phase, for hybrid: OpenSearch rescores nothing in it. With pruned postings its scores are
+        too low."""
         return queries.neural_sparse(self.tokens(text), plugin=self.opened.plugin, **page)
 
     def body(self, text: str, page: Page) -> Body:
@@ -134,10 +134,11 @@ class Windowed(Sparse):
     def certified(
         self, client: OpenSearch, text: str, page: Page, largest: dict[str, float], *, window: int | None = None
     ) -> bool:
-        """Whether the page is certainly that of all documents, which the setting `exact` searches: then whether no shard is
-        missing. Never where the query has lost tokens. Raises ClusterError.
+        """Whether the page is certain to be that of all documents. With the setting `exact` it is, unless a shard is
+        missing; if the query lost tokens, it never is. Raises ClusterError.
 
-        largest: {token: its largest weight}, to which those are added that are asked for. window: None, the engine's own.
+        largest: {token: its largest weight}; weights that are missing are asked of the cluster and added. window: None takes
+        the engine's own.
         """
         exact = self.opened.settings.get("exact")
         if not exact and self.tokens(text, self.how().tokens) != self.opened.models.query_encoder.encode(text):
@@ -155,9 +156,9 @@ class Windowed(Sparse):
     def _largest(
         self, client: OpenSearch, text: str, body: Body, answer: Mapping[str, Any], asked: dict[str, float]
     ) -> Mapping[str, float]:
-        """{token: its largest weight in the index}: as ingest keeps them, else those asked, to which others are added.
+        """{token: its largest weight in the index}: as ingest keeps them, else `asked`, to which missing ones are added.
 
-        To be called after the answer: what was written before that counts.
+        Call it after the answer, so that it knows of every document that the answer may hold.
         """
         id, loaded = self.opened.meta.extra.get(LARGEST), self.opened.loaded
         kept = loaded[LARGEST] = read_largest(client, id, loaded.get(LARGEST))
@@ -217,7 +218,7 @@ class Bm25Sparse(Windowed):
         return self.summed(text, page, window, self.how())
 
     def summed(self, text: str, page: Page, window: int | None, how: WeightedSum) -> Body:
-        """The body with this window, and what else `how` says."""
+        """The body with this window; weight and tokens are as `how` says."""
         tokens, weight = self.tokens(text, how.tokens), how.weight / self.scale
         return queries.bm25_sparse(
             text,

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 META_FORMAT = 2
 """Format 1 had no forward index; its `osn` would add documents without rows.
 
-Only 0.1.0 is released, which reads format 1 and refuses this one. So what came into format 2 since (`prune_postings`, whose
-fields mean less to who does not know it) raises no number before the next release; what comes after it and changes what
-fields mean, does.
+The only release, 0.1.0, reads format 1 and refuses format 2. So changes before the next release keep the number, also
+`prune_postings`, which an `osn` that does not know it would overlook. After the next release a change of meaning raises it.
 """
 DenseType = Literal["float", "byte", "sq"]
 
@@ -93,9 +92,9 @@ class IndexMeta:
     forward_index: bool = False
     """Whether each document's sparse weights lie beside it as a row too (`forward_index`)."""
     prune: str | None = None
-    """Which terms of each document's sparse vector were kept, beside what the model keeps: "max_ratio:0.1"; None: all."""
+    """Rule by which each document's sparse vector was pruned, beyond the model's own: "max_ratio:0.1"; None: not pruned."""
     prune_postings: str | None = None
-    """Which of these the postings hold, by what each can add to a score: "alpha_mass:0.6"; None: all. Rows hold all."""
+    """Rule by which the postings, but not the rows, were pruned: "alpha_mass:0.6"; None: they hold the same terms."""
     analyzer: str = "english"
     version: str = ""
     format: int = META_FORMAT
@@ -104,7 +103,7 @@ class IndexMeta:
 
     @property
     def reconstructed(self) -> DenseMeta | None:
-        """`dense` where its vectors are what codes stand for."""
+        """`dense`, if its vectors are reconstructed from codes; else None."""
         return self.dense if self.dense is not None and self.dense.reconstructed else None
 
     @property

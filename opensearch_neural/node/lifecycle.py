@@ -66,8 +66,9 @@ def start(
 ) -> RunningNode:
     """Start a local cluster and wait until it answers; find it if it runs; restart members of it that died.
 
-    What is None is what the cluster runs with already, else the default: profile "full", one node, port 9200, 1g of
-    heap a node, data under `$OSN_HOME`. Port 0 takes any free one. Node `i` of several listens on the next free port.
+    An argument that is None keeps the cluster's own value; a new cluster gets the default: profile "full", one node, port
+    9200, 1g of heap a node, data under `$OSN_HOME`. Port 0 takes any free one. Node `i` of several listens on the
+    next free port.
 
     `settings` are added to every node's `opensearch.yml`. With `attached`, the nodes end with this process, however it
     ends, and data in the default place is removed with them.
@@ -143,8 +144,8 @@ def _start_missing(
     started: list[NodeState] = []
     fresh = False
     try:
-        # A port is free until its node listens, seconds later: what is chosen has to be written down before anyone
-        # else chooses.
+        # A port is free until its node listens, seconds later: the choice is written down before another cluster
+        # chooses.
         with locked(node_home() / "ports.lock", "another local cluster is choosing its ports; waiting", report):
             cluster = cluster or request.new_cluster(name, profile)
             running = cluster.running
@@ -208,7 +209,7 @@ def stop(name: str = DEFAULT_NAME, *, purge: bool = False, report: Say = logger.
 def kill_node(index: int, name: str = DEFAULT_NAME, *, number: int = signal.SIGKILL) -> None:
     """Send a signal, by default SIGKILL, to one node (counted from 1) and wait until it is gone.
 
-    `start(name=name)` restarts it. For tests of what a lost node does.
+    `start(name=name)` restarts it. For tests of the loss of a node.
     """
     cluster = existing(name)
     node = cluster.member(index)
@@ -220,7 +221,7 @@ def kill_node(index: int, name: str = DEFAULT_NAME, *, number: int = signal.SIGK
 
 @contextmanager
 def _locked(name: str, report: Say) -> Iterator[None]:
-    """One start or stop of a cluster at a time; a second start then finds what the first one started."""
+    """One start or stop of a cluster at a time; a second start then finds the cluster of the first."""
     folder = cluster_folder(name)
     with locked(folder / "lock", f"another process is starting or stopping {name!r}; waiting", report):
         try:

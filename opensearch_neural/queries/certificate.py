@@ -12,8 +12,8 @@ from opensearch_neural.queries.sparse import REPLACED, held_scores
 
 
 def window_end(body: Body) -> Body:
-    """The request for the last hit of the window of a `bm25_sparse` or `high_idf_first` body, by its first phase alone:
-    what `certified` compares with.
+    """The request for the last hit of the window of a `bm25_sparse` or `high_idf_first` body, by its first phase alone.
+    `certified` takes its answer as `end`.
 
     Raises ValueError for a body without such a window.
     """
@@ -46,17 +46,16 @@ def largest_weights(tops: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 
 
 def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], largest: Mapping[str, float]) -> bool:
-    """Whether the page that a body got is exactly that of all documents, without searching so: for `bm25_sparse` that of
-    `window=None`, for `high_idf_first` that of `neural_sparse`.
+    """Whether a body's page is exactly the page that a search of all documents returns: for `bm25_sparse` with
+    `window=None`, for `high_idf_first` the page of `neural_sparse`.
 
-    No document outside the windows has more in the first phase than a window's last hit, and no more can be added to that
-    than what the tokens of the second phase add at their largest weights (the bound of MaxScore): for `bm25_sparse` weight ·
-    Σ_t tokens[t] · largest[t], for `high_idf_first` as much of each common token as is above what it has added already. If
-    the page's last hit has more than that, nothing outside belongs on the page or before it. On several shards the last
-    hit's score is that of the whole index, which is no less than any shard's.
+    Outside the windows, a document's first phase scores no more than a window's last hit. The second phase adds at most its
+    tokens at their largest weights (the bound of MaxScore): for `bm25_sparse` weight · Σ_t tokens[t] · largest[t], for
+    `high_idf_first` each common token's largest less the part that the first phase has added. If the page's last hit scores
+    more than both together, no document outside belongs on the page. On several shards the last hit's score is that of the
+    whole index, which is no less than any shard's.
 
-    In an index with pruned postings this holds for `bm25_sparse`. What sparse searches first there says too little of a
-    document's score, and their pages are not certain.
+    With pruned postings only pages of `bm25_sparse` can be certain: the first phases of sparse searches score too little.
 
     answer: to the body. end: the answer to `window_end(body)`. largest: {token: its largest weight in the index}, or more;
     a token that is not in it is in no document. Where a shard is missing from an answer, or the time was over, nothing is
@@ -69,7 +68,7 @@ def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], lar
         return False
     hits, last = answer["hits"]["hits"], end["hits"]["hits"]
     held = held_scores(body)
-    # Of a sum every document is scored, also what its first phase does not match.
+    # A sum scores every document, also one that its first phase does not match.
     if held is not None and not last:
         return True  # all that match lie within the windows
     weight = stage["query"].get("rescore_query_weight", 1.0)
@@ -78,7 +77,7 @@ def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], lar
         return True  # the sum is BM25's
     added = sum(max(0.0, most[token] - already) for token, already in (held or dict.fromkeys(tokens, 0.0)).items())
     bound = (last[0]["_score"] if last else 0.0) + added
-    # A full page, and more than the bound by what adding up in float32 may cost.
+    # The page must be full, and its last hit above the bound by more than float32's rounding.
     return bool(hits) and len(hits) == body["size"] and hits[-1]["_score"] > bound * (1 + 1e-6)
 
 

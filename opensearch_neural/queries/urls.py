@@ -1,4 +1,4 @@
-"""Bodies that look URLs up: those that a generative model named."""
+"""Bodies that look up the URLs that a generative model named."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def listed(
     collapse: str | None = None,
     field: str = "_id",
 ) -> Body:
-    """Documents that were found elsewhere, {id: score}, in the order of their scores; those that the index does not hold
-    (any more), or that do not pass the filter, are left out. With another `field` they are known by its value instead.
+    """Documents that another search found, {id: score}, in the order of their scores. A document that the index does not
+    hold, or that does not pass the filter, is left out. With another `field`, keys are its values instead of ids.
 
     Scores are as given, or all raised by the same constant where one is not above 0. Raises ValueError for more than
     `MOST_LISTED`.
@@ -59,8 +59,10 @@ def listed_urls(body: Body) -> list[str]:
 
 
 def unfound_urls(body: Body, urls: Sequence[str | None]) -> list[str]:
-    """Which URLs that a body of `listed(field="url")` asks for the index does not hold, as far as the answer's first page,
-    `urls` of its hits, tells: all of them where it is not full, else those that would rank above its last hit."""
+    """The URLs in a body of `listed(field="url")` that the index does not hold, judged by the first page of the answer.
+
+    urls: those of the page's hits. A full page tells only of URLs that would rank above its last hit.
+    """
     asked = listed_urls(body)
     if len(urls) >= body.get("size", 10):
         asked = asked[: max((asked.index(url) for url in urls if url in asked), default=0)]

@@ -51,7 +51,7 @@ class TopKThenNucleus(LogitsProcessor):
 
 
 class Draw(LogitsProcessor):
-    """Draws a token from what `cut` keeps; it alone has a score that is not −∞, so that decoding greedily takes it."""
+    """Draws one of the tokens that `cut` keeps, and gives −∞ to all others, so that greedy decoding takes it."""
 
     def __init__(self, cut: TopKThenNucleus) -> None:
         self.cut = cut
@@ -65,7 +65,7 @@ class Draw(LogitsProcessor):
 
 class Likelihoods(LogitsProcessor):
     """Keeps the natural logarithm of the probability of each token that is drawn, and changes nothing. It must come before
-    what cuts tokens off."""
+    processors that cut tokens off."""
 
     def __init__(self) -> None:
         self._scores: Tensor | None = None
@@ -100,7 +100,7 @@ def sample_queries(
 ) -> list[list[Candidate]]:
     """`sampling.candidates` queries for each passage, in the order of the passages.
 
-    copying: what `sampling.copying` is the weight of; by default the words of these passages.
+    copying: copies words of the passages, with the weight `sampling.copying`; by default it is made for these passages.
     """
     ids = [
         tokenizer(sampling.prefix + passage, truncation=True, max_length=sampling.passage_length)["input_ids"]

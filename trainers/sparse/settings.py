@@ -28,7 +28,7 @@ class StudentSettings:
     activation: LogActivation | None = None
     """log(1 + ReLU(x)), or log(1 + log(1 + ReLU(x))); null keeps the activation of a sparse start, and is log for others"""
     queries: Literal["table", "network"] = "table"
-    """what weighs the tokens of queries: the IDF table (see `idf`), or the network, as for documents (a SPLADE teacher)"""
+    """the IDF table (see `idf`) weighs the tokens of queries, or the network does, as for documents (a SPLADE teacher)"""
     idf: str = "train"
     """the IDF that weighs the tokens of queries: "train" (of all train sets), "own" (of each set), "start" (the start's
     table), "none" (1 for each), or an idf.json"""
@@ -188,7 +188,7 @@ class SparseCandidates:
         if self.negatives < 0 or self.depth < 1:
             raise ValueError(f"negatives {self.negatives} and depth {self.depth}: expected at least 0 and 1")
         if self.consistency is not None and self.mine is None:
-            raise ValueError("consistency is what a miner finds: name it in candidates.mine")
+            raise ValueError("consistency needs a miner: name it in candidates.mine")
 
 
 @dataclass(slots=True)

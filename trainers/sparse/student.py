@@ -50,7 +50,8 @@ class SparsePart(Part):
 
 @dataclass
 class SparseTargets:
-    """What documents are compared with; "documents" are those of all processes, as `gather` brings them together."""
+    """The queries of a batch, and what the loss knows of their documents: those of all processes, as `gather` brings them
+    together."""
 
     query: Tensor
     """(queries, entries) float32, the IDF of each token that the query holds"""
@@ -67,7 +68,7 @@ class SparseTargets:
     impacts: Tensor | None = None
     """(documents, entries) float32, BM25's over word pieces, which a warm-up trains towards"""
     base: Tensor | None = None
-    """(queries, documents) float32, what is added to the student's scores"""
+    """(queries, documents) float32, BM25's scores, which are added to the student's"""
     teacher: TeacherScores | None = None
     """of the candidates, or with `all_pairs` of all documents"""
 
@@ -166,8 +167,7 @@ class SparseStudent(CachedModel):
         return Encoded(weights if part.entries is not None else self._heaviest(weights, role))
 
     def _heaviest(self, weights: Tensor, role: str) -> Tensor:
-        """The `max_active` largest weights of each text, of a document those that `prune` keeps; the others 0: (texts,
-        vocabulary)."""
+        """Each text's `max_active` largest weights; a document's are pruned, too; the others 0: (texts, vocabulary)."""
         most, pruning = self.settings.max_active, self.settings.pruning
         if most is not None and most < weights.shape[1]:
             least = weights.topk(most, dim=1).values[:, -1:]
@@ -235,7 +235,8 @@ class SparseStudent(CachedModel):
 
     @torch.inference_mode()
     def vectors(self, texts: Sequence[str], *, role: str = "document", tokens: int = 4096) -> SparseVectors:
-        """The learned weights of `texts` as the model stands; role: what they are; tokens: of one batch, with padding."""
+        """The learned weights of `texts` as the model stands; role: "query" or "document"; tokens: of one batch, with
+        padding."""
         device = self.head.weight.device
         tokenizer, length = (
             self.tokenizers["document"],
