@@ -28,9 +28,7 @@ class Doc2QueryConfig:
     split: str = "train"
     """the split of `data`"""
     unseen: list[Path] = field(default_factory=list)
-    """sets whose questions are removed: a generator that has read test questions would write them"""
-    unseen_split: str = "test"
-    """the split of `unseen`"""
+    """sets whose test questions are removed: a generator that has read them would write them"""
     prefix: str = ""
     """text before every passage, in training and in `osn data generate-queries`"""
     passage_length: int = 384

@@ -78,7 +78,7 @@ def read_data(config: Doc2QueryConfig, limit: int | None = None) -> tuple[Traini
     """(train, dev): the pairs without the questions of `unseen`, split by document. limit: examples of each set."""
     sets = [load_training(path, split=config.split, limit=limit) for path in config.data]
     for path in config.unseen:
-        unseen = load_training(path, split=config.unseen_split)
+        unseen = load_training(path, split="test")
         sets = [without_leaks(data, find_leaks(data, unseen)) for data in sets]
     data = merge(sets) if len(sets) > 1 else sets[0]
     if not config.dev_share:

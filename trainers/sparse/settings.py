@@ -90,8 +90,6 @@ class WarmUpSettings:
 
     impact_steps: int = 0
     """steps of regression to the BM25 impacts of a document's tokens"""
-    impact_learning_rate: float = 1e-4
-    """learning rate of the regression"""
     batch_size: int = 32
     """documents in a step"""
     length: int = 128

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 CALIBRATION = 64
 """Documents by which a head's bias is set."""
+IMPACT_LEARNING_RATE = 1e-4
+"""Of the regression to BM25's impacts."""
 WARM_UP_STEPS = ("identity", "calibrated", "impacts")
 """The folders of a warm-up, in its order."""
 
@@ -124,7 +126,7 @@ def _to_impacts(config: SparseConfig, prepared: PreparedSets, output: Path) -> P
         student,
         _AllDocuments(prepared.train),
         collate(config, prepared.train, student, teachers=[]),
-        settings=_warming(config, settings.impact_steps, settings.impact_learning_rate),
+        settings=_regression(config),
         output=output,
         kind=KIND,
         config=settings,
@@ -133,13 +135,13 @@ def _to_impacts(config: SparseConfig, prepared: PreparedSets, output: Path) -> P
     return output
 
 
-def _warming(config: SparseConfig, steps: int, learning_rate: float) -> TrainingSettings:
-    """The training settings of a warm-up, with device, precision and seed of the training that follows."""
+def _regression(config: SparseConfig) -> TrainingSettings:
+    """The training settings of the regression, with device, precision and seed of the training that follows."""
     training = config.training
     return TrainingSettings(
-        steps=steps,
+        steps=config.warm_up.impact_steps,
         batch_size=config.warm_up.batch_size,
-        learning_rate=learning_rate,
+        learning_rate=IMPACT_LEARNING_RATE,
         precision=training.precision,
         seed=training.seed,
         device=training.device,

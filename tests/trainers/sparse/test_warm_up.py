@@ -45,8 +45,11 @@ def test_expansions_are_alive_after_calibration(tmp_path: Path, backbone: Path, 
     assert np.mean([max(row.values()) for row in outside]) == pytest.approx(0.25, rel=0.3)
 
 
-def test_a_warm_up_teaches_impacts_where_nothing_else_adds_them(tmp_path: Path, backbone: Path, beir: Path) -> None:
-    warm_up = WarmUpSettings(impact_steps=30, impact_learning_rate=1e-2, batch_size=8, length=32, expansions=5)
+def test_a_warm_up_teaches_impacts_where_nothing_else_adds_them(
+    tmp_path: Path, backbone: Path, beir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainers.sparse.warm_up.IMPACT_LEARNING_RATE", 1e-2)
+    warm_up = WarmUpSettings(impact_steps=30, batch_size=8, length=32, expansions=5)
     config = configuration(backbone, beir, tmp_path / "model", warm_up=warm_up)
     texts = list(config.train[0].load().documents.values())[:20]
 
