@@ -244,7 +244,7 @@ def test_the_self_contrastive_loss_is_l_con_and_lambda_times_l_reg(backbone: Pat
 def test_one_layer_is_the_plain_dual_encoder_under_every_pooling(backbone: Path, beir: Path, pooling: str) -> None:
     model = built(backbone, beir, layers="last:1", pooling=pooling, regularization=0.5)
     plain = BiEncoder(
-        {"query": model.query, "document": _plain(model)}, model.tokenizers, model.settings, model.objective
+        {"query": model.query, "document": _plain(model)}, model.tokenizers, model.encoder_settings, model.objective
     )
     batch = batch_of(model, beir)
     assert model(batch).total.item() == pytest.approx(plain.eval()(batch).total.item(), rel=1e-5)
@@ -324,7 +324,7 @@ def test_a_self_contrastive_model_is_a_plain_dual_encoder_file_by_file(
 ) -> None:
     model = built(backbone if kind == "bert" else t5, beir, layers="all", regularization=1.0)
     plain = BiEncoder(
-        {"query": model.query, "document": _plain(model)}, model.tokenizers, model.settings, model.objective
+        {"query": model.query, "document": _plain(model)}, model.tokenizers, model.encoder_settings, model.objective
     )
     for name, one in (("mlr", model), ("plain", plain)):
         (tmp_path / name).mkdir()

@@ -64,16 +64,16 @@ class SparseCollate(WholeBatchCollator):
         at = items[0].at
         data, tokens, idf = self.sets[at], self.tokens[at], self.lexicons[at].idf
         batch = self.known[at].batch_documents(items, rank, world)
-        everyone = [np.unique(ids) for ids in tokens["query"].rows([item.query for item in items])]
+        query_tokens = [np.unique(ids) for ids in tokens["query"].rows([item.query for item in items])]
         share = len(batch.own)
-        own_queries = everyone[rank * share : (rank + 1) * share]
-        pieces = [np.unique(ids) for ids in tokens["document"].rows(batch.documents)]
-        entries, shares = self._sampled(items, [ids[idf[ids] > 0] for ids in everyone], pieces)
+        own_query_tokens = query_tokens[rank * share : (rank + 1) * share]
+        document_tokens = [np.unique(ids) for ids in tokens["document"].rows(batch.documents)]
+        entries, shares = self._sampled(items, [ids[idf[ids] > 0] for ids in query_tokens], document_tokens)
         targets = SparseTargets(
-            query=torch.from_numpy(_at_entries(own_queries, entries, idf)),
+            query=torch.from_numpy(_at_entries(own_query_tokens, entries, idf)),
             candidates=torch.from_numpy(batch.candidates),
             excluded=torch.from_numpy(batch.excluded),
-            present=torch.from_numpy(_at_entries(pieces, entries, np.ones(len(idf), dtype=bool))),
+            present=torch.from_numpy(_at_entries(document_tokens, entries, np.ones(len(idf), dtype=bool))),
             shares=torch.from_numpy(shares),
         )
         if len(entries) < self.vocabulary_size:
@@ -104,12 +104,12 @@ class SparseCollate(WholeBatchCollator):
         return [SparsePart(part.input_ids, part.attention_mask, part.position, entries) for part in parts]
 
     def _sampled(
-        self, items: Sequence[Drawn], queries: Sequence[npt.NDArray[Any]], pieces: Sequence[npt.NDArray[Any]]
+        self, items: Sequence[Drawn], queries: Sequence[npt.NDArray[Any]], documents: Sequence[npt.NDArray[Any]]
     ) -> VocabularySample:
         if self.settings.head == "full":
             size = self.vocabulary_size
             return VocabularySample(np.arange(size), np.ones(size, dtype=np.float32))
-        wanted = np.concatenate([*queries, *pieces]) if self.to_impacts else np.concatenate(queries)
+        wanted = np.concatenate([*queries, *documents]) if self.to_impacts else np.concatenate(queries)
         wanted = np.intersect1d(wanted, self.ordinary_entries)
         # The same in every process, and in a run that goes on: the batch is the seed.
         rng = np.random.default_rng([self.seed, items[0].at, *(item.query for item in items)])

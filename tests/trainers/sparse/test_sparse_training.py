@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from trainers.data.teach import teach  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.sparse import train as sparse  # noqa: E402
 from trainers.sparse.settings import (  # noqa: E402
+    RegularizationSettings,
     SparseCandidates,
     SparseConfig,
     SparseObjective,
@@ -56,6 +57,23 @@ def test_what_cannot_be_trained_is_said_before_it_begins(
 ) -> None:
     with pytest.raises(OsnError, match=message):
         train_sparse(configuration(backbone, beir, tmp_path / "model", **changes))
+
+
+def test_pre_training_alone_has_every_setting_of_its_stage(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    stage = StageSettings(
+        train=[QuestionSet(beir, name="pairs")],
+        objective=SparseObjective(info_nce=2.0),
+        candidates=SparseCandidates(negatives=3),
+        regularization=RegularizationSettings(weight=0.5),
+        document_length=16,
+        training=TrainingSettings(steps=7),
+    )
+    config = configuration(backbone, beir, tmp_path / "model", pretraining=stage)
+    alone = config.pretraining_from("start", tmp_path / "pretrained")
+    assert (alone.start, alone.output, alone.folder) == ("start", tmp_path / "pretrained", config.folder)
+    names = [each.name for each in fields(StageSettings)]
+    assert [name for name in names if getattr(config, name) == getattr(stage, name)] == []
+    assert [name for name in names if getattr(alone, name) != getattr(stage, name)] == []
 
 
 def test_one_set_may_stand_in_both_stages(tmp_path: Path, backbone: Path, worded: Path) -> None:

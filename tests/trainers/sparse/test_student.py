@@ -163,10 +163,10 @@ def test_estimated_flops_are_those_of_the_whole_vocabulary_on_average(
     estimates = []
     for _ in range(400):
         drawn = sample_entries(wanted, model.ordinary_entries, 12, rng)
-        some = learned[order][:, torch.from_numpy(drawn.ids)]
+        some = learned[order][:, torch.from_numpy(drawn.entries)]
         estimates.append(float(model._flops(some, targets.candidates, torch.from_numpy(drawn.shares))))
     assert np.mean(estimates) == pytest.approx(full, rel=0.1)
-    assert np.mean(estimates) > 2 * float(model._flops(some, targets.candidates, torch.ones(len(drawn.ids))))
+    assert np.mean(estimates) > 2 * float(model._flops(some, targets.candidates, torch.ones(len(drawn.entries))))
 
 
 @pytest.mark.parametrize("head", ["full", "sampled"])
