@@ -103,14 +103,14 @@ def distillation(ablation: Ablation) -> RowsAndGoals:
     half = replace(base.training, steps=ablation.steps // 2)
     arms: dict[str, SparseConfig] = {}
     for arm, (taught_by, changes) in FIRST_STAGES.items():
-        before = StageSettings(
+        first_stage = StageSettings(
             train=base.train,
             objective=replace(base.objective, teachers=[teachers[name] for name in taught_by], **changes),
             candidates=SparseCandidates(negatives=1, depth=50, mine="bm25"),
             regularization=replace(base.regularization, weight=base.regularization.weight / 10),
             training=half,
         )
-        arms[arm] = replace(base, pretraining=before, training=half)
+        arms[arm] = replace(base, pretraining=first_stage, training=half)
     arms[NO_PRETRAINING] = replace(base, training=replace(base.training, steps=2 * (ablation.steps // 2)))
     names = {(arm, OWN): arm for arm in arms}
     others = [arm for arm in arms if arm != ENSEMBLE]
