@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,8 +33,6 @@ from opensearch_neural.index.record import read_record
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

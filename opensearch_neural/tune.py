@@ -220,14 +220,14 @@ def reads_every_row(engines: Engines, full: str) -> bool:
 
 
 def body_of(engines: Engines, setting: Setting | None, text: str, size: int, full: str = "sparse") -> Body:
-    """The body of this setting's engine; without a setting of the engine `full`, of which all tokens are searched exactly:
-    with pruned postings it would have a window."""
+    """The body of this setting's engine, or without a setting that of the engine `full`; "sparse" then searches exactly,
+    since with pruned postings it would have a window."""
     if setting is None:
         return engines.with_settings(exact=full == "sparse").body(full, text, size=size)
     if isinstance(setting, Cascade):
         given = {name: getattr(setting, name) for name in ("rare", "window", "dense_window", "weight", "first")}
         return engines.with_settings(**given).body("cascade", text, size=size)
-    # As if it were stored, so that nothing of what is stored counts beside it.
+    # Put in place of the stored choice, so that no part of that counts.
     meta = replace(engines.meta, extra={**engines.meta.extra, KEYS[type(setting)]: setting.record})
     engine = "bm25-sparse" if isinstance(setting, WeightedSum) else "high-idf-first"
     return replace(engines, meta=meta).body(engine, text, size=size)

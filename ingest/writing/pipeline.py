@@ -7,7 +7,6 @@ its own. What OpenSearch acknowledged is journalled in the order of the corpus.
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 from collections import deque
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
     from ingest.content import Content
 
-log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5.0
 """How long an ingest that is interrupted waits for the answers to its last requests."""

@@ -191,9 +191,9 @@ class Cascade:
     dense_window: int = 50
     """Hits of each shard that are scored with their codes or vectors."""
     weight: float = 0.025
-    """How much a difference of inner products counts that is one standard deviation of them over documents (`spread` of the
-    query's look-up table), as a share of the query's token weights. So the same weight does for long and short queries, and
-    for models whose inner products are of another size."""
+    """The share of the query's token weights that one standard deviation of the documents' inner products (`spread` of the
+    query's look-up table) adds to a score. So one weight fits long and short queries, and models with inner products of any
+    size."""
     first: First = "high-idf-first"
     """The engine whose hits are scored so."""
 
