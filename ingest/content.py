@@ -13,6 +13,7 @@ import numpy as np
 from ingest.corpus import Records, as_passages, ignore
 from ingest.models import choose, dense_meta, quantized_meta, reconstructed_meta, sparse_meta, stored_dense_meta
 from ingest.settings import Models, NewIndex
+from ingest.splade import CorpusTable, splade_of
 from ingest.vectorizers import Coding, Pruned, Reconstructing, Vectorizer
 from ingest.vectors.stored_vectors import Manifest, StoredVectors
 from opensearch_neural.errors import InputError
@@ -47,9 +48,13 @@ class Content:
     total: int | None
     """How many records there are, if that is known."""
     query: TableEncoder | None = None
-    """The query encoder of the sparse vectors."""
+    """The query encoder of the sparse vectors; None until its table is counted."""
     pads: bool = False
     """Whether the vectorizer is faster with several batches at once."""
+    table: CorpusTable | None = None
+    """The IDF table of the sparse model, if it is counted while the records are written."""
+    splade: str | None = None
+    """The hash of the SPLADE that encodes documents, if its table is a corpus's: known before the table is counted."""
 
 
 def content_by_models(
@@ -60,9 +65,14 @@ def content_by_models(
     records: Records,
     corpus_name: str,
     client: OpenSearch | None = None,
+    *,
+    counts_while_writing: bool = False,
 ) -> Content:
-    """Vectors by the models that are named, or that wrote the index (`wrote`). client: as for `choose`."""
-    chosen = choose(models, wrote, index, records, corpus_name, client)
+    """Vectors by the models that are named, or that wrote the index (`wrote`). client, counts_while_writing: as for
+    `choose`; which tokens pruned postings hold depends on the table, so it is counted first then."""
+    begun = wrote is not None and wrote.counting
+    counts_while_writing = counts_while_writing and (begun or new_index.prune_postings is None)
+    chosen = choose(models, wrote, index, records, corpus_name, client, counts_while_writing=counts_while_writing)
     encoders, dense = chosen.encoders, None
     if encoders.dense is not None or encoders.reconstructed:
         sample = [document.contents for document in islice(chosen.records(ignore), 256)]
@@ -73,11 +83,14 @@ def content_by_models(
     if wrote is None and models.sparse is None:
         log.info(WITHOUT_SPARSE)
     sparse = sparse_meta(encoders.sparse) if encoders.sparse else None
+    query = encoders.sparse.query if encoders.sparse else None
+    if chosen.table is not None:
+        sparse, query = chosen.table.uncounted, None
     quantized = quantized_meta(encoders.pq) if encoders.pq else None
     analyzer = new_index.analyzer or ANALYZER
     meta = IndexMeta(sparse, dense, chosen.passages, quantized, prune=_named(encoders.prune), analyzer=analyzer)
-    query = encoders.sparse.query if encoders.sparse else None
-    return Content(meta, chosen.records, encoders, chosen.total, query, encoders.pads)
+    splade = splade_of(encoders.sparse.info.path) if encoders.sparse else None
+    return Content(meta, chosen.records, encoders, chosen.total, query, encoders.pads, chosen.table, splade)
 
 
 def content_of_files(

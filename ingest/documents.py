@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ingest.kept_for_searches import raising
-from ingest.models import splitting_tokenizer, with_kept_table
+from ingest.models import splitting_tokenizer
+from ingest.splade import with_kept_table
 from ingest.vectorizers import Encoders, NotingLargest, for_index
 from ingest.writing import stored_documents
 from ingest.writing import target as targets

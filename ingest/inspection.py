@@ -101,7 +101,7 @@ class Inspection:
     models: list[Model]
     meta: IndexMeta
     drift: Drift | None
-    """None if no sparse model is on this machine, or no sample was asked for."""
+    """None if no sparse model is on this machine, its table is not counted yet, or no sample was asked for."""
 
 
 @translate_errors()
@@ -138,7 +138,7 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
         sizes=_sizes(client, name, meta, stats.get("segments", {}).get("file_sizes", {})),
         models=_models(meta),
         meta=meta,
-        drift=_drift(client, name, meta.sparse, sample) if sample and meta.sparse else None,
+        drift=_drift(client, name, meta.sparse, sample) if sample and meta.sparse and not meta.counting else None,
     )
 
 
@@ -152,6 +152,8 @@ def _models(meta: IndexMeta) -> list[Model]:
                 details += f", {model.vectors} a document" if model.vectors > 1 else ""
             elif isinstance(model, QuantizedMeta):
                 details = f"{model.subvectors} bytes a document"
+            elif isinstance(model, SparseMeta) and meta.counting:
+                details = "IDF table not counted yet"
             here = registry.link_of(model.hash).is_dir()
             models.append(Model(kind, model.name, model.hash, here, details))
     return models

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,10 @@ from ingest.content import content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore, spooled
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.index_corpus import is_index, warn_of_queries
-from ingest.kept_for_searches import keep_encoder, keep_measures, raising
+from ingest.kept_for_searches import keep_encoder, keep_measures, keep_table, raising
 from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import Models, NewIndex, Writing
+from ingest.splade import check_continued
 from ingest.vectorizers import NotingLargest, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.versions.builds import build_record, open_build
@@ -29,7 +31,7 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.patience import patience
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.mapping import FLAT_OBJECT_RELEASE, read_field_mappings
-from opensearch_neural.index.record import read_record
+from opensearch_neural.index.record import check_counted, read_record
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -89,8 +91,11 @@ def _write(
     client: OpenSearch, job: Job, corpus: CorpusSource, stored: StoredVectors | None, letters: Path, show_progress: bool
 ) -> Report:
     with translate_errors(), patience(job.writing.retry.patience), spooled(corpus.path, client) as place:
-        wrote = read_record(client, job.index)
+        read_record(client, job.index)  # refuses a pattern, and an index that is not ours
         with Lease(client, f"index:{own_name(client, job.index)}") as lease:
+            wrote = read_record(client, job.index)  # another ingest may have ended while the lease was waited for
+            if wrote is not None:
+                check_continued(job.index, wrote, corpus.name)
             mapping = job.new_index.mapping
             fields = {} if mapping is None else read_field_mappings(mapping)
             flat_objects = wrote is None and quick_capabilities(client).version_number >= FLAT_OBJECT_RELEASE
@@ -102,7 +107,14 @@ def _write(
                 check_fields(corpus.reader(place)(ignore), mapped=mapped, limit=limit, flat_objects=flat_objects)
             content = (
                 content_by_models(
-                    job.models, job.new_index, wrote, job.index, corpus.reader(place), corpus.name, client
+                    job.models,
+                    job.new_index,
+                    wrote,
+                    job.index,
+                    corpus.reader(place),
+                    corpus.name,
+                    client,
+                    counts_while_writing=True,
                 )
                 if stored is None
                 else content_of_files(job.models, job.new_index, stored, corpus.reader(place), wrote)
@@ -112,6 +124,9 @@ def _write(
                     f"--dense-type {job.new_index.dense_type} needs dense vectors, and this ingest writes none",
                     "give --dense MODEL, or leave the option out",
                 )
+            table = content.table
+            if wrote is not None and table is None:
+                check_counted(job.index, wrote)
             target = open_target(
                 client,
                 job.index,
@@ -138,12 +153,14 @@ def _write(
                 writing=job.writing,
                 swap=Swap(client, job.alias, job.index, job.gate) if job.alias else None,
                 still_ours=lease.check,
+                when_written=None if table is None else partial(keep_table, client, target.index, table),
                 whole_documents=not is_dead_letter_file(Path(place)),
                 show_progress=show_progress,
             )
-            if content.query is not None:
+            query = content.query if table is None else table.query
+            if query is not None:
                 everything = wrote is None and not report.skipped
-                keep_measures(client, target, content.query, noted, everything=everything)
+                keep_measures(client, target, query, noted, everything=everything)
         return replace(report, alias=job.alias)
 
 

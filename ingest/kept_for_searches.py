@@ -1,7 +1,7 @@
 """What an ingest stores on the cluster for searches: the query encoder, the largest weights, the scale of the scores,
 and how many documents a shard holds.
 
-Searches can do without: they then need the model's files, ask for the largest weights, measure the scale, and count. So an
+Searches can do without these: they then need the model's files, ask for the largest weights, measure the scale, and count. So an
 ingest does not fail if one of these cannot be stored; a warning says so.
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ingest.splade import CorpusTable
 from ingest.vectorizers import NotingLargest
 from ingest.writing.target import Target
 from opensearch_neural.cluster.errors import translate_errors
@@ -37,6 +39,16 @@ def keep_encoder(client: OpenSearch, encoder: TableEncoder, name: str) -> None:
         log.warning(
             "the query encoder could not be stored on the cluster; searches need the model's files: %s", error.message
         )
+
+
+def keep_table(client: OpenSearch, index: str, table: CorpusTable) -> None:
+    """Have searches weigh queries by a table whose corpus is written: the model on this machine, the query encoder on the
+    cluster, and last the index's record, so that it never names what is nowhere.
+
+    Raises ModelError if the SPLADE has changed, and opensearch-py's errors: without the table the index is not complete.
+    """
+    keep_encoder(client, table.query, table.name)
+    write_record(client, index, replace(existing_record(client, index), sparse=table.counted))
 
 
 def keep_measures(

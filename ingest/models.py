@@ -6,9 +6,8 @@ A new index gets only the models that are named.
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -16,19 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.corpus import Records, as_passages, ignore
 from ingest.settings import Models
+from ingest.splade import CorpusTable, OfCorpus, while_writing, with_corpus_table
 from ingest.vectorizers import Encoders
 from opensearch_neural.corpus.documents import Rejected
 from opensearch_neural.corpus.passages import words
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.idf import in_seven_digits
 from opensearch_neural.index.mapping import byte_scale
-from opensearch_neural.index.models import IndexModels, called
-from opensearch_neural.index.query_side import read_encoder
+from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import DenseMeta, DenseType, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.models import directory, registry
-from opensearch_neural.models.corpus_statistics import has_query_table, tokenizer_of, write_with_table
+from opensearch_neural.models.corpus_statistics import has_query_table
 from opensearch_neural.models.pruning import Pruning
-from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,8 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SPLADE = "splade"
-"""In osn.json's `training`: the hash of the SPLADE that a model with a corpus's table was made of."""
 LEXICAL = "lexical"
 """The name by which the lexical model is asked for: it is built from the corpus."""
 
@@ -58,6 +53,8 @@ class ChosenModels:
     """Documents, or passages if documents are split."""
     total: int | None
     """How many records there are, if that is known."""
+    table: CorpusTable | None = None
+    """The IDF table of the sparse model, if it is counted while the records are written."""
 
 
 def choose(
@@ -67,10 +64,13 @@ def choose(
     records: Records,
     corpus_name: str,
     client: OpenSearch | None = None,
+    *,
+    counts_while_writing: bool = False,
 ) -> ChosenModels:
     """Load or build the models for a corpus and an index; `wrote` is the record of the index if it exists.
 
     client: the cluster, which keeps the tables of its indexes for machines that lack them
+    counts_while_writing: whether the caller can count the IDF table of a new index while the records are written
 
     Raises ModelError if a model is missing, or if passages are wanted and the index has whole documents (or vice versa).
     """
@@ -100,8 +100,11 @@ def choose(
         raise ModelError(f"the index {index!r} holds no sparse vectors", "leave out --sparse, or give another --index")
     sparse: SparseDocumentEncoder | None = None
     total: int | None = None
-    if made := _made_of_corpus(wanted, wrote, index, records, passages, corpus_name, client):
-        sparse, total = made
+    table: CorpusTable | None = None
+    if made := _made_of_corpus(
+        wanted, wrote, index, records, passages, corpus_name, client, counts_while_writing=counts_while_writing
+    ):
+        sparse, total, table = made.encoder, made.documents, made.table
     elif models := source(None if wanted.sparse == LEXICAL else wanted.sparse, held.sparse):
         sparse = models.sparse
     if wanted.sparse == LEXICAL and sparse is not None and sparse.info.kind != LEXICAL:
@@ -122,7 +125,7 @@ def choose(
         # Reading is nothing beside encoding, and the time left is worth knowing.
         total = sum(1 for _ in records(ignore))
     encoders = Encoders(sparse, dense, wanted.encode_batch, pq, reconstructed, prune)
-    return ChosenModels(encoders, passages, records, total)
+    return ChosenModels(encoders, passages, records, total, table)
 
 
 def _pruning(wanted: Models, held: IndexMeta, sparse: SparseDocumentEncoder | None) -> Pruning | None:
@@ -143,19 +146,28 @@ def _made_of_corpus(
     passages: PassageMeta | None,
     corpus_name: str,
     client: OpenSearch | None,
-) -> tuple[SparseDocumentEncoder, int | None] | None:
-    """The sparse model, if it is lexical or a SPLADE without a table for queries, and how many records were counted."""
-    if wanted.sparse not in (None, LEXICAL, "none"):
+    *,
+    counts_while_writing: bool,
+) -> OfCorpus | None:
+    """The sparse model, if it is lexical or a SPLADE without a table for queries."""
+    splade = None
+    if wanted.sparse is None and wrote and wrote.sparse and wrote.counting:
+        splade = registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")
+    elif wanted.sparse not in (None, LEXICAL, "none"):
         splade = directory.locate(str(wanted.sparse), code=wanted.trust_remote_code)
-        if not has_query_table(splade):
-            return _with_corpus_table(splade, wanted, wrote, index, records, passages, corpus_name, client)
-    elif wanted.sparse != "none" and _lexical_is_to_be_built(wanted, wrote):
+    if splade is not None:
+        if has_query_table(splade):
+            return None
+        if counts_while_writing and (wrote is None or wrote.counting):
+            return while_writing(splade, wanted, wrote, index, records, passages, corpus_name)
+        return with_corpus_table(splade, wanted, wrote, index, records, passages, corpus_name, client)
+    if wanted.sparse != "none" and _lexical_is_to_be_built(wanted, wrote):
         tokenizer = lexical_tokenizer(wanted.tokenizer, records)
         split_records = as_passages(records, tokenizer, passages) if passages else records
         sparse, total = _built_lexical(split_records, tokenizer, corpus_name)
         if wrote and wrote.sparse and sparse.info.hash != wrote.sparse.hash:
             registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")  # raises
-        return sparse, total
+        return OfCorpus(sparse, total)
     return None
 
 
@@ -196,104 +208,6 @@ def _lexical_is_to_be_built(wanted: Models, wrote: IndexMeta | None) -> bool:
         return wanted.sparse == LEXICAL
     lexical = wrote.sparse is not None and wrote.sparse.name.startswith("lexical")
     return wrote.sparse is not None and lexical and not registry.link_of(wrote.sparse.hash).is_dir()
-
-
-def _with_corpus_table(
-    splade: Path,
-    wanted: Models,
-    wrote: IndexMeta | None,
-    index: str,
-    records: Records,
-    passages: PassageMeta | None,
-    corpus_name: str,
-    client: OpenSearch | None,
-) -> tuple[SparseDocumentEncoder, int | None]:
-    """(a SPLADE without a query table, now with the IDF table of the corpus, saved under `home()`; the number of records, if
-    they were counted).
-
-    An index that was written with this SPLADE keeps its table even if the corpus has changed: tables of two corpora give
-    the tokens of a query different weights. A machine that lacks it takes it from the cluster.
-    """
-    from opensearch_neural.models.lexical import count_documents
-
-    name, held = directory.display_name(str(wanted.sparse)), None if wrote is None else wrote.sparse
-    if held and (kept := with_kept_table(client, held, splade, wanted.trust_remote_code, index=index)):
-        return _loaded(kept, wanted, name), None
-    tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
-    log.info("reading the corpus once for its IDF table")
-    counted = as_passages(records, tokenizer, passages) if passages else records
-    try:
-        frequencies = count_documents((document.contents for document in counted(ignore)), tokenizer)
-    except InputError as error:
-        raise InputError(f"no IDF table can be made from {corpus_name}: {error.message}", error.remedy) from None
-    table = frequencies.idf_table(vocabulary_of(tokenizer), special=special_tokens(tokenizer))
-    folder = _saved(splade, directory.hash_files(splade), table, wanted.trust_remote_code)
-    assert folder is not None
-    return _loaded(folder, wanted, name), frequencies.n
-
-
-def with_kept_table(
-    client: OpenSearch | None, wrote: SparseMeta, splade: Path, trust_remote_code: bool, *, index: str
-) -> Path | None:
-    """The model that wrote an index: as this machine has it, else made again of its SPLADE and the table of its queries that
-    the cluster keeps.
-
-    None if neither has one that can be read. Raises ModelError if another model wrote the index, which the table tells.
-    """
-    from opensearch_neural.models.table_encoder import TableEncoder
-
-    link, hash = registry.link_of(wrote.hash), directory.hash_files(splade)
-    if link.is_dir() and (directory.read_osn_json(link) or {}).get("training", {}).get(SPLADE) == hash:
-        return link.resolve()
-    if client is None:
-        return None
-    try:
-        content = read_encoder(client, wrote.query_hash)
-        weights = {} if content is None else TableEncoder.from_bytes(content, name=wrote.name).weights
-    except ModelError as error:
-        log.warning("%s", error.message)
-        return None
-    if not weights:
-        return None
-    table = {token: in_seven_digits(weight) for token, weight in weights.items()}  # encoders hold them as float32
-    if table.keys() == set(vocabulary_of(tokenizer_of(splade, trust_remote_code=trust_remote_code))):
-        folder = _saved(splade, hash, table, trust_remote_code, wrote.hash)
-        if folder is not None:
-            registry.remember(wrote.hash, folder)
-            return folder
-    # No corpus gives this model the hash of the other: the table is that of the index already.
-    raise ModelError(
-        f"the index {index!r} was written with the sparse model {wrote.name} ({wrote.hash}), "
-        f"and {directory.display_name(splade)} ({hash}) is another model",
-        "use the same model as before, or another --index",
-    )
-
-
-def _saved(
-    splade: Path, hash: str, table: Mapping[str, float], trust_remote_code: bool, expected: str | None = None
-) -> Path | None:
-    """The folder below `home()` of a SPLADE with this table; None, and no folder, if another hash is expected.
-
-    hash: that of the SPLADE.
-    """
-    registry.models_folder().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".splade-", dir=registry.models_folder()) as temporary:
-        made = Path(temporary) / "model"
-        write_with_table(splade, made, table, trust_remote_code=trust_remote_code)
-        directory.write_osn_json(made, "sparse", training={SPLADE: hash})
-        if (whole := directory.hash_files(made)) != (expected or whole):
-            return None
-        folder = registry.models_folder() / f"splade-{whole}"
-        if not folder.is_dir():
-            made.rename(folder)
-    return folder
-
-
-def _loaded(folder: Path, wanted: Models, name: str) -> SparseDocumentEncoder:
-    from opensearch_neural.models.sparse import load_sparse
-
-    model = load_sparse(folder, device=wanted.device, dtype=wanted.dtype, trust_remote_code=wanted.trust_remote_code)
-    return called(model, name)
 
 
 def lexical_tokenizer(named: str | None, records: Records) -> Tokenizer:

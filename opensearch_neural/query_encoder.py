@@ -21,8 +21,8 @@ class QueryEncoder(TableEncoder):
         """The query encoder of an index or alias: as its ingest stored it on the cluster, else from the model's files on
         this machine.
 
-        Raises ClusterError if there is no such index, ModelError if it holds no sparse vectors or if neither the cluster
-        nor this machine has its model.
+        Raises ClusterError if there is no such index, ModelError if it holds no sparse vectors, if its IDF table is not
+        counted yet, or if neither the cluster nor this machine has its model.
         """
         from opensearch_neural.index.query_side import encoder_of, read_encoder
         from opensearch_neural.index.record import existing_record
@@ -41,6 +41,9 @@ class QueryEncoder(TableEncoder):
 
 
 def _sparse_of(record: IndexMeta, index: str) -> SparseMeta:
+    from opensearch_neural.index.record import check_counted
+
+    check_counted(index, record)
     if record.sparse is None:
         raise ModelError(f"the index {index!r} holds no sparse vectors", "ingest with --sparse MODEL")
     return record.sparse

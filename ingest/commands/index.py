@@ -58,7 +58,8 @@ def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: boo
     if inspection.meta.unfinished is not None:
         print(f"  NOT COMPLETE: {inspection.meta.unfinished} is being written, or its writing was interrupted")
         deletes = "" if inspection.meta.loading is None else ", `osn index abort` deletes it"
-        print(f"              `osn ingest` goes on, `osn index finish` takes it as it is{deletes}")
+        takes = "" if inspection.meta.counting else ", `osn index finish` takes it as it is"
+        print(f"              `osn ingest` goes on{takes}{deletes}")
     for version in builds:
         state = "serves now" if version.serving else "complete" if version.complete else "not complete"
         print(f"  build       {version.index}: {state}, {_counted(client, version.index)}")

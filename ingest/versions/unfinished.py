@@ -20,11 +20,17 @@ if TYPE_CHECKING:
 def finish(client: OpenSearch, name: str) -> str:
     """Have an interrupted index be as a complete one; returns its own name. A build is not served by that.
 
-    Raises InputError when it is complete, ClusterError when it is being written.
+    Raises InputError when it is complete, or when its IDF table is not counted, ClusterError when it is being written.
     """
     index, _ = _unfinished(client, name)
-    if existing_record(client, index).unfinished is None:
+    record = existing_record(client, index)
+    if record.unfinished is None:
         raise InputError(f"the index {index!r} is complete")
+    if record.counting:
+        raise InputError(
+            f"the index {index!r} has no IDF table, which only a whole pass over {record.unfinished} gives",
+            "run its `osn ingest` again, which goes on where it stopped; or `osn index abort` deletes the index",
+        )
     targets.finish(client, targets.existing_target(client, index), merge=False)
     segments.refresh(client, index)
     return index

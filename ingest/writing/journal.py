@@ -34,7 +34,7 @@ class Identity:
     index_uuid: str
     corpus: str
     sparse: str | None
-    """The hash of the sparse model; likewise the others."""
+    """The hash of the sparse model, or of the SPLADE that it is made of with a corpus's table; likewise the others."""
     dense: str | None
     reader: str = ""
     """How records are read: `CorpusSource.reading`."""

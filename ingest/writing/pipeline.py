@@ -96,6 +96,7 @@ def ingest(
     whole_documents: bool = True,
     swap: Publication | None = None,
     still_ours: Callable[[], None] | None = None,
+    when_written: Callable[[], None] | None = None,
     show_progress: bool = True,
 ) -> Report:
     """Write all documents of the content into the target, then verify and finish it.
@@ -109,6 +110,7 @@ def ingest(
         whole_documents: whether all passages of each document are there. What an index holds beyond them is removed.
         swap: makes the index serve when it is complete and fit. Then nothing else may be in it.
         still_ours: raises if another ingest has taken the index over.
+        when_written: called when every document is in the index, before it is checked and serves.
 
     Raises:
         ClusterError: OpenSearch did not take the documents, the verification failed, or the index is not fit to serve.
@@ -117,7 +119,9 @@ def ingest(
     After each of these, and after KeyboardInterrupt or a kill, the same call again continues.
     """
     writing = writing or Writing()
-    journal, letters = _open_records(target, corpus_name, reader, dead_letters, letters_named, restart=writing.restart)
+    journal, letters = _open_records(
+        target, content, corpus_name, reader, dead_letters, letters_named, restart=writing.restart
+    )
     alone = swap is not None or target.loading_corpus == corpus_name or writing.remove_others
     if "empty_at_first" not in journal.notes:
         # Batches without notes are those of an older version: what was there before them is not known.
@@ -128,14 +132,17 @@ def ingest(
     )
     together = writing.writers + 1 if content.pads else 1
     run = _Run(client, target, content.vectorizer, journal, letters, writing, verification, still_ours, together)
+    records = content.records if content.table is None else content.table.counting(content.records)
     started = time.monotonic()
     try:
         with Progress(f"ingest → {target.index}", total=content.total, show=show_progress) as progress:
-            run.write_all(content.records, progress, lambda: targets.mark_adding(client, target, corpus_name))
+            run.write_all(records, progress, lambda: targets.mark_adding(client, target, corpus_name))
         if not run.written and not run.letter_count:
             raise InputError(f"{corpus_name} holds no document", "name a corpus with at least one")
         run.still_ours()
         run.retries += verification.verify(content.records, run.written, run.writer, content.vectorizer)
+        if when_written is not None:
+            when_written()
         if swap is not None:
             swap.check()
         others = 0 if alone else stored_documents.count(client, target.index) - run.written
@@ -165,14 +172,21 @@ SHARE_RECORDS = 1000
 
 
 def _open_records(
-    target: Target, corpus_name: str, reader: str, dead_letters: Path, letters_named: bool, *, restart: bool
+    target: Target,
+    content: Content,
+    corpus_name: str,
+    reader: str,
+    dead_letters: Path,
+    letters_named: bool,
+    *,
+    restart: bool,
 ) -> tuple[Journal, DeadLetters]:
     """What a run keeps of itself: the journal, and the file of dead letters; those of the run that it continues."""
     meta = target.meta
     identity = Identity(
         target.uuid,
         corpus_name,
-        meta.sparse.hash if meta.sparse else None,
+        content.splade or (meta.sparse.hash if meta.sparse else None),
         meta.dense.hash if meta.dense else None,
         reader,
         meta.quantized.hash if meta.quantized else None,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index.query_side import encoder_of, read_encoder
-from opensearch_neural.index.record import DenseMeta, IndexMeta, check_same_model
+from opensearch_neural.index.record import DenseMeta, IndexMeta, check_counted, check_same_model
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.registry import MODEL_OPTIONS
 from opensearch_neural.models.table_encoder import TableEncoder
@@ -85,6 +85,8 @@ class IndexModels:
     @cached_property
     def query_encoder(self) -> TableEncoder:
         """The tokenizer and the IDF table of the sparse model, from its files or else from the cluster."""
+        if self.record is not None:
+            check_counted(self.index, self.record)
         wrote = self.record.sparse if self.record else None
         if wrote and self.client and self.named["sparse"] is None and not registry.link_of(wrote.hash).is_dir():
             return encoder_of(TableEncoder, wrote, read_encoder(self.client, wrote.query_hash), self.index)
@@ -158,6 +160,8 @@ class IndexModels:
         wrote = getattr(self.record, kind) if self.record is not None else None
         if self.record is not None and wrote is None:
             raise self._holds_none(kind)
+        if self.record is not None and kind == "sparse":
+            check_counted(self.index, self.record)
         if (named := self.named[kind]) is not None:
             return named
         if wrote is None:

@@ -33,8 +33,9 @@ class SparseMeta:
 
     name: str
     hash: str
+    """Hash of the model; while its IDF table is being counted, of the SPLADE that it is made of."""
     query_hash: str
-    """Hash of the tokenizer and the IDF table, all that a query needs."""
+    """Hash of the tokenizer and the IDF table, all that a query needs; empty while the table is being counted."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,11 @@ class IndexMeta:
     def unfinished(self) -> str | None:
         """The corpora that are being written, or whose writing was interrupted; None if the index is complete."""
         return ", ".join([self.loading, *self.adding] if self.loading else self.adding) or None
+
+    @property
+    def counting(self) -> bool:
+        """Whether the IDF table of the sparse model is being counted, or that was interrupted."""
+        return self.sparse is not None and not self.sparse.query_hash
 
     def with_extra(self, **entries: Any) -> IndexMeta:
         """The record with these entries in `extra`; None removes an entry."""
@@ -289,6 +295,16 @@ def check_same_model(index: str, kind: str, wrote: tuple[str, str], this: tuple[
             f"the index {index!r} was written with the {kind} model {wrote[0]} ({wrote[1]}), "
             f"and this is {this[0]} ({this[1]})",
             remedy,
+        )
+
+
+def check_counted(index: str, record: IndexMeta) -> None:
+    """Raise ModelError while the IDF table of an index is being counted: nothing weighs queries until then."""
+    if record.counting:
+        raise ModelError(
+            f"the index {index!r} has no IDF table yet: {record.unfinished} is being written, or that was interrupted",
+            "run the same `osn ingest` again if it was interrupted; until it is complete only BM25 searches "
+            "(--engine bm25)",
         )
 
 

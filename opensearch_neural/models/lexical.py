@@ -191,12 +191,36 @@ def count_documents(contents: Iterable[str], tokenizer: Tokenizer) -> DocumentFr
 
     Raises NoTokens for a corpus without any token.
     """
-    frequencies = DocumentFrequencies(len(vocabulary_of(tokenizer)))
-    for counts in _count_tokens(tokenizer, contents, _BATCH, _special_ids(tokenizer)):
-        frequencies.add_batch(counts.token_ids, len(counts.lengths), length=int(counts.lengths.sum()))
-    if frequencies.length == 0:
-        raise NoTokens(frequencies.n)
-    return frequencies
+    counter = DocumentCounter(tokenizer)
+    counter.add(contents)
+    if counter.frequencies.length == 0:
+        raise NoTokens(counter.frequencies.n)
+    return counter.frequencies
+
+
+class DocumentCounter:
+    """Counts the documents that hold each token of a tokenizer, special tokens excluded, as they come."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.frequencies = DocumentFrequencies(len(vocabulary_of(tokenizer)))
+        self._tokenizer = tokenizer
+        self._is_special = _special_ids(tokenizer)
+
+    def add(self, contents: Iterable[str]) -> None:
+        """Count the documents with these texts."""
+        for counts in _count_tokens(self._tokenizer, contents, _BATCH, self._is_special):
+            self.frequencies.add_batch(counts.token_ids, len(counts.lengths), length=int(counts.lengths.sum()))
+
+
+def check_tokens(contents: Iterable[str], tokenizer: Tokenizer) -> None:
+    """Raise NoTokens for a corpus without any token. It is read to its first document that has one."""
+    is_special = _special_ids(tokenizer)
+    documents = 0
+    for text in contents:
+        documents += 1
+        if not is_special[tokenizer.encode(encodable(text), add_special_tokens=False).ids].all():
+            return
+    raise NoTokens(documents)
 
 
 def idf_table(frequencies: DocumentFrequencies, tokenizer: Tokenizer) -> dict[str, float]:

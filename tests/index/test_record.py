@@ -13,6 +13,7 @@ from opensearch_neural.index.record import (
     DenseMeta,
     IndexMeta,
     SparseMeta,
+    check_counted,
     check_same_model,
     check_unchanged_models,
     existing_record,
@@ -72,6 +73,18 @@ def test_29_a_record_that_holds_anything_else_is_named_as_damaged(record: dict[s
 def test_a_later_format_is_refused() -> None:
     with pytest.raises(ModelError, match="later version"):
         IndexMeta.from_mapping({"_meta": {"osn": {"format": 99}}}, "docs")
+
+
+def test_an_index_whose_table_is_being_counted_says_so_with_its_corpus() -> None:
+    loading = {"loading": {"restore": {}, "corpus": "docs.jsonl"}}
+    record = IndexMeta(sparse=replace(SPARSE, query_hash="")).with_extra(**loading)
+    read = IndexMeta.from_mapping({"_meta": {"osn": record.to_dict()}}, "docs")
+    assert read == record and read.counting
+    with pytest.raises(ModelError, match=r"'docs' has no IDF table yet: docs\.jsonl is being written"):
+        check_counted("docs", read)
+    for counted in (IndexMeta(sparse=SPARSE).with_extra(**loading), IndexMeta().with_extra(**loading)):
+        assert not counted.counting
+        check_counted("docs", counted)
 
 
 def test_another_model_is_refused_with_both_names() -> None:

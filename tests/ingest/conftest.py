@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from osn_command import osn_command
+from tiny_splade import write_splade
 
 from ingest.writing import pipeline
 from opensearch_neural.models import registry
@@ -22,6 +23,12 @@ def osn_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(registry, "home", lambda: home)
     monkeypatch.chdir(tmp_path)
     return home
+
+
+@pytest.fixture(scope="session")
+def splade(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SPLADE without a table for queries."""
+    return write_splade(tmp_path_factory.mktemp("model") / "my-splade")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from corpora import WORDS, job, records, snapshot, write_jsonl
+from corpora import job, records, snapshot, write_jsonl
 from own_code import give_own_code
 from safetensors.torch import load_file, save_file
 
@@ -25,24 +25,6 @@ from opensearch_neural.query_encoder import QueryEncoder
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
-
-
-@pytest.fixture(scope="module")
-def splade(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A plain masked language model of random weights, some of whose outputs are above 0."""
-    import torch
-    from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
-
-    folder = tmp_path_factory.mktemp("model") / "my-splade"
-    folder.mkdir()
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(WORDS)]
-    (folder / "vocab.txt").write_text("\n".join(vocabulary))
-    BertTokenizerFast(str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    model = BertForMaskedLM(BertConfig(vocab_size=len(vocabulary), initializer_range=0.3, **sizes))
-    model.save_pretrained(folder)
-    return folder
 
 
 def test_documents_hold_what_the_network_says_and_queries_weigh_by_the_corpus(

@@ -15,7 +15,14 @@ from tokenizers import Tokenizer
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory, lexical
-from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
+from opensearch_neural.models.lexical import (
+    DocumentCounter,
+    LexicalEncoder,
+    NoTokens,
+    build_lexical,
+    check_tokens,
+    count_documents,
+)
 from opensearch_neural.models.sparse import load_sparse
 from opensearch_neural.models.word_pieces import train_word_pieces
 
@@ -160,6 +167,24 @@ def test_without_a_packaged_tokenizer_one_is_trained_and_said(
     assert encoder.documents == len(docstrings)
     assert encoder.data_hash == build_lexical(docstrings, tokenizer=encoder.query.tokenizer).data_hash
     assert "string" in encoder.query.encode("Returns a STRING")
+
+
+def test_documents_counted_in_parts_are_counted_as_all_at_once(docstrings: list[str], tokenizer: Tokenizer) -> None:
+    texts = docstrings[:50]
+    counter = DocumentCounter(tokenizer)
+    for part in ([], texts[:1], texts[1:20], texts[20:]):
+        counter.add(part)
+    whole = count_documents(texts, tokenizer)
+    assert (counter.frequencies.counts == whole.counts).all() and whole.counts.any()
+    assert (counter.frequencies.n, counter.frequencies.length) == (whole.n, whole.length) == (50, whole.length)
+
+
+def test_a_corpus_is_read_to_its_first_token(tokenizer: Tokenizer) -> None:
+    texts = iter(["", "[SEP]", "return", "more"])
+    check_tokens(texts, tokenizer)
+    assert list(texts) == ["more"]
+    with pytest.raises(NoTokens, match="in 2 documents"):
+        check_tokens(["", "[SEP]"], tokenizer)
 
 
 @pytest.mark.parametrize("contents", [[], [""], ["\U0001f642", " "]])

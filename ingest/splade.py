@@ -1,0 +1,304 @@
+"""A SPLADE without a table for queries: the IDF table of the corpus weighs them.
+
+Documents are encoded by the network, and only queries need the table. So it is counted while the documents are written
+(`CorpusTable`), and it is recorded when the last one is there:
+
+    1. the index is created; its record names the SPLADE, and says that the table is not counted yet (`IndexMeta.counting`)
+    2. documents are counted as they are read, encoded and written. A run that continues another one reads the corpus from
+       its beginning, so it counts all of it, what is written already too: no counts are kept beside the journal
+    3. the model with the table is saved on this machine, its query encoder on the cluster, then the record names it
+       (`kept_for_searches.keep_table`)
+
+A kill before 3 leaves an index without a table, which no search by sparse vectors takes. After it nothing depends on the
+counts any more.
+
+The corpus is read twice, first for the table alone (`with_corpus_table`), if something depends on it earlier:
+    - pruned postings hold the tokens of a document that can add most to a score, which the table decides
+    - an index whose table is lost: only the hash of the model with the table tells whether it is the index's
+    - `osn encode`: the manifest of its vectors, and the folder they are in, are named by that hash
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingest.corpus import Records, as_passages, ignore
+from ingest.settings import Models
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.idf import in_seven_digits
+from opensearch_neural.index.models import called
+from opensearch_neural.index.query_side import read_encoder
+from opensearch_neural.index.record import IndexMeta, PassageMeta, SparseMeta
+from opensearch_neural.models import directory, registry
+from opensearch_neural.models.corpus_statistics import tokenizer_of, write_with_table
+from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+    from tokenizers import Tokenizer
+
+    from opensearch_neural.corpus.documents import Document, Rejected
+    from opensearch_neural.idf import DocumentFrequencies
+    from opensearch_neural.models.sparse import SparseDocumentEncoder
+
+log = logging.getLogger(__name__)
+
+SPLADE = "splade"
+"""In osn.json's `training`: the hash of the SPLADE that a model with a corpus's table was made of."""
+COUNTED_AT_ONCE = 64
+"""Documents whose tokens are counted together; they are in memory until then."""
+
+
+@dataclass
+class CorpusTable:
+    """The IDF table of a corpus, counted while its documents are written, and the model that it makes of a SPLADE."""
+
+    splade: Path
+    hash: str
+    """The hash of the SPLADE."""
+    name: str
+    """The name of the model in the index's record."""
+    tokenizer: Tokenizer
+    trust_remote_code: bool = False
+    _frequencies: DocumentFrequencies | None = field(default=None, repr=False)
+    """None until the corpus was read to its end."""
+
+    @property
+    def uncounted(self) -> SparseMeta:
+        """What the index's record says of the model until the table is counted."""
+        return SparseMeta(self.name, self.hash, query_hash="")
+
+    def counting(self, records: Records) -> Records:
+        """The same records, which are counted while they are read."""
+        from opensearch_neural.models.lexical import DocumentCounter
+
+        def read(on_reject: Callable[[Rejected], None]) -> Iterator[Document]:
+            counter = DocumentCounter(self.tokenizer)
+            waiting: list[str] = []
+            for document in records(on_reject):
+                waiting.append(document.contents)
+                if len(waiting) == COUNTED_AT_ONCE:
+                    counter.add(waiting)
+                    waiting = []
+                yield document
+            counter.add(waiting)
+            self._frequencies = counter.frequencies
+
+        return read
+
+    @cached_property
+    def folder(self) -> Path:
+        """The folder of the model with the table, below `home()`, from where this machine knows it.
+
+        Raises ModelError if the SPLADE is not what it was when its documents were encoded.
+        """
+        assert self._frequencies is not None, "the corpus was not read to its end"
+        if directory.hash_files(self.splade) != self.hash:
+            raise ModelError(
+                f"the model {self.name} in {self.splade} changed while the corpus was written",
+                "put the model back as it was, then the same command again; or `osn index abort` deletes the index",
+            )
+        vocabulary, special = vocabulary_of(self.tokenizer), special_tokens(self.tokenizer)
+        table = self._frequencies.idf_table(vocabulary, special=special)
+        folder = _saved(self.splade, self.hash, table, self.trust_remote_code)
+        assert folder is not None
+        registry.remember(directory.hash_files(folder), folder)
+        return folder
+
+    @cached_property
+    def query(self) -> TableEncoder:
+        """The query encoder: the table with its tokenizer. Raises as `folder`."""
+        return TableEncoder.load(self.folder)
+
+    @property
+    def counted(self) -> SparseMeta:
+        """What the index's record says of the model with the table. Raises as `folder`."""
+        return SparseMeta(self.name, directory.hash_files(self.folder), self.query.hash)
+
+
+@dataclass(frozen=True)
+class OfCorpus:
+    """A sparse model that is made of the corpus."""
+
+    encoder: SparseDocumentEncoder
+    documents: int | None = None
+    """How many records were counted, if they were."""
+    table: CorpusTable | None = None
+    """The table that is still to be counted."""
+
+
+def while_writing(
+    splade: Path,
+    wanted: Models,
+    wrote: IndexMeta | None,
+    index: str,
+    records: Records,
+    passages: PassageMeta | None,
+    corpus_name: str,
+) -> OfCorpus:
+    """A SPLADE that encodes documents before its table is counted.
+
+    wrote: the record of the index if an interrupted run created it
+    Raises InputError for a corpus without any token, ModelError if `wrote` names another SPLADE.
+    """
+    from opensearch_neural.models.lexical import check_tokens
+    from opensearch_neural.models.sparse import TorchSparseEncoder
+
+    hash = directory.hash_files(splade)
+    held = None if wrote is None else wrote.sparse
+    name = directory.display_name(str(wanted.sparse or splade)) if held is None else held.name
+    if held is not None and held.hash != hash:
+        raise _another_model(index, held, splade, hash)
+    tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
+    with _naming(corpus_name):
+        check_tokens((document.contents for document in _split(records, tokenizer, passages)(ignore)), tokenizer)
+    log.info("the IDF table of the corpus is counted while it is written")
+    # In the form that it has with its table, so that vectors do not depend on when the table is counted.
+    with _written(splade, {}, wanted.trust_remote_code) as folder:
+        encoder = _loaded(folder, wanted, name)
+    assert isinstance(encoder, TorchSparseEncoder)
+    encoder = replace(encoder, info=replace(encoder.info, hash=hash, path=splade))
+    return OfCorpus(encoder, table=CorpusTable(splade, hash, name, tokenizer, wanted.trust_remote_code))
+
+
+def with_corpus_table(
+    splade: Path,
+    wanted: Models,
+    wrote: IndexMeta | None,
+    index: str,
+    records: Records,
+    passages: PassageMeta | None,
+    corpus_name: str,
+    client: OpenSearch | None,
+) -> OfCorpus:
+    """A SPLADE with the IDF table of the corpus, saved under `home()`; it is counted now, in a pass of its own.
+
+    An index that was written with this SPLADE keeps its table even if the corpus has changed: tables of two corpora give
+    the tokens of a query different weights. A machine that lacks it takes it from the cluster.
+    """
+    from opensearch_neural.models.lexical import count_documents
+
+    name, held = directory.display_name(str(wanted.sparse)), None if wrote is None else wrote.sparse
+    if held and (kept := with_kept_table(client, held, splade, wanted.trust_remote_code, index=index)):
+        return OfCorpus(_loaded(kept, wanted, name))
+    tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
+    log.info("reading the corpus once for its IDF table")
+    with _naming(corpus_name):
+        counted = _split(records, tokenizer, passages)(ignore)
+        frequencies = count_documents((document.contents for document in counted), tokenizer)
+    table = frequencies.idf_table(vocabulary_of(tokenizer), special=special_tokens(tokenizer))
+    folder = _saved(splade, directory.hash_files(splade), table, wanted.trust_remote_code)
+    assert folder is not None
+    return OfCorpus(_loaded(folder, wanted, name), frequencies.n)
+
+
+def check_continued(index: str, wrote: IndexMeta, corpus_name: str) -> None:
+    """Raise InputError if an interrupted run was counting the table of an index, and this is another corpus."""
+    if wrote.counting and wrote.loading != corpus_name:
+        raise InputError(
+            f"the index {index!r} has no IDF table yet: that of {wrote.loading} is counted while this is written, and its "
+            "ingest was interrupted",
+            f"ingest {wrote.loading} first, or another --index; or `osn index abort` deletes this one",
+        )
+
+
+def splade_of(model: Path) -> str | None:
+    """The hash of the SPLADE that a model with a corpus's table was made of; None for any other model."""
+    training = (directory.read_osn_json(model) or {}).get("training")
+    return training.get(SPLADE) if isinstance(training, dict) else None
+
+
+def with_kept_table(
+    client: OpenSearch | None, wrote: SparseMeta, splade: Path, trust_remote_code: bool, *, index: str
+) -> Path | None:
+    """The model that wrote an index: as this machine has it, else made again of its SPLADE and the table of its queries that
+    the cluster keeps.
+
+    None if neither has one that can be read. Raises ModelError if another model wrote the index, which the table tells.
+    """
+    link, hash = registry.link_of(wrote.hash), directory.hash_files(splade)
+    if link.is_dir() and splade_of(link) == hash:
+        return link.resolve()
+    if client is None:
+        return None
+    try:
+        content = read_encoder(client, wrote.query_hash)
+        weights = {} if content is None else TableEncoder.from_bytes(content, name=wrote.name).weights
+    except ModelError as error:
+        log.warning("%s", error.message)
+        return None
+    if not weights:
+        return None
+    table = {token: in_seven_digits(weight) for token, weight in weights.items()}  # encoders hold them as float32
+    if table.keys() == set(vocabulary_of(tokenizer_of(splade, trust_remote_code=trust_remote_code))):
+        folder = _saved(splade, hash, table, trust_remote_code, wrote.hash)
+        if folder is not None:
+            registry.remember(wrote.hash, folder)
+            return folder
+    # No corpus gives this model the hash of the other: the table is that of the index already.
+    raise _another_model(index, wrote, splade, hash)
+
+
+def _another_model(index: str, wrote: SparseMeta, splade: Path, hash: str) -> ModelError:
+    return ModelError(
+        f"the index {index!r} was written with the sparse model {wrote.name} ({wrote.hash}), "
+        f"and {directory.display_name(splade)} ({hash}) is another model",
+        "use the same model as before, or another --index",
+    )
+
+
+def _split(records: Records, tokenizer: Tokenizer, passages: PassageMeta | None) -> Records:
+    return as_passages(records, tokenizer, passages) if passages else records
+
+
+@contextmanager
+def _naming(corpus_name: str) -> Iterator[None]:
+    """An InputError inside names the corpus."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"no IDF table can be made from {corpus_name}: {error.message}", error.remedy) from None
+
+
+def _saved(
+    splade: Path, hash: str, table: Mapping[str, float], trust_remote_code: bool, expected: str | None = None
+) -> Path | None:
+    """The folder below `home()` of a SPLADE with this table; None, and no folder, if another hash is expected.
+
+    hash: that of the SPLADE.
+    """
+    with _written(splade, table, trust_remote_code) as made:
+        directory.write_osn_json(made, "sparse", training={SPLADE: hash})
+        if (whole := directory.hash_files(made)) != (expected or whole):
+            return None
+        folder = registry.models_folder() / f"splade-{whole}"
+        if not folder.is_dir():
+            made.rename(folder)
+    return folder
+
+
+@contextmanager
+def _written(splade: Path, table: Mapping[str, float], trust_remote_code: bool) -> Iterator[Path]:
+    """The folder of a SPLADE with this table, which is deleted at the end unless it was renamed."""
+    registry.models_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix=".splade-", dir=registry.models_folder(), ignore_cleanup_errors=True
+    ) as temporary:
+        made = Path(temporary) / "model"
+        write_with_table(splade, made, table, trust_remote_code=trust_remote_code)
+        yield made
+
+
+def _loaded(folder: Path, wanted: Models, name: str) -> SparseDocumentEncoder:
+    from opensearch_neural.models.sparse import load_sparse
+
+    model = load_sparse(folder, device=wanted.device, dtype=wanted.dtype, trust_remote_code=wanted.trust_remote_code)
+    return called(model, name)
