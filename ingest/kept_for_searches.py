@@ -1,8 +1,9 @@
 """What an ingest stores on the cluster for searches: the query encoder, the largest weights, the scale of the scores,
 and how many documents a shard holds.
 
-Searches can do without these: they then need the model's files, ask for the largest weights, measure the scale, and count. So an
-ingest does not fail if one of these cannot be stored; a warning says so.
+Searches can do without these: they then need the model's files, ask for the largest weights, measure the scale, and count.
+So an ingest does not fail if one of them cannot be stored; a warning says so. An IDF table that was counted while the
+corpus was written is no such thing: the record has to name it (`keep_table`).
 """
 
 from __future__ import annotations

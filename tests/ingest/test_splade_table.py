@@ -38,6 +38,7 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index import query_side
 from opensearch_neural.index.query_side import LARGEST, read_encoder, read_largest
 from opensearch_neural.index.record import PassageMeta, existing_record
+from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.models import directory, lexical, registry
 from opensearch_neural.models.lexical import DocumentCounter
 from opensearch_neural.models.pruning import Pruning
@@ -243,6 +244,24 @@ def test_killed_at_any_moment_the_same_command_leaves_what_two_passes_leave(
     assert existing_record(client, index_name).unfinished is None
 
 
+def fault_from(
+    comes: Callable[[Request], bool], first: int, fault: Fault, now: threading.Event
+) -> Callable[[Request], Fault | None]:
+    """What happens to requests of a kind from the `first` of them on; `now` is set then."""
+    requests: list[Request] = []
+
+    def happens(request: Request) -> Fault | None:
+        if not comes(request):
+            return None
+        requests.append(request)
+        if len(requests) < first:
+            return None
+        now.set()
+        return fault
+
+    return happens
+
+
 def test_killed_again_and_again_by_the_system_it_ends_as_by_two_passes(
     client: OpenSearch,
     cluster_url: str,
@@ -286,19 +305,8 @@ def test_killed_again_and_again_by_the_system_it_ends_as_by_two_passes(
     ]
     for number, (comes, kind, counting) in enumerate(moments):
         now = threading.Event()
-        passed: list[Request] = []
-
-        def fault(request: Request) -> Fault | None:
-            if not comes(request):  # noqa: B023
-                return None
-            passed.append(request)  # noqa: B023
-            if comes is bulk and len(passed) < 3:  # noqa: B023
-                return None
-            now.set()  # noqa: B023
-            return Fault(kind)  # noqa: B023
-
         with FaultProxy(cluster_url, everything=True) as proxy:
-            proxy.fault = fault
+            proxy.fault = fault_from(comes, 3 if comes is bulk else 1, Fault(kind), now)
             process = killable.begin(proxy.url, settings, osn_home, tmp_path)
             assert now.wait(90), number
             process.kill()
@@ -306,7 +314,12 @@ def test_killed_again_and_again_by_the_system_it_ends_as_by_two_passes(
         assert existing_record(client, index_name).counting == counting, number
         assert existing_record(client, index_name).unfinished == str(tmp_path / "docs.jsonl")
     killable.finish(killable.begin(cluster_url, settings, osn_home, tmp_path))
-    assert outcome(client, index_name) == expected
+    left = outcome(client, index_name)
+    # BM25's statistics count what was written twice until it is merged away, and so the scale of the scores does.
+    scales = [each["record"].pop(SCALE) for each in (left, expected)]
+    assert scales[0] == pytest.approx(scales[1], rel=0.2)
+    assert left["record"] == expected["record"]
+    assert left == expected
     assert existing_record(client, index_name).unfinished is None
 
 
