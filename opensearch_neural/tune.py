@@ -9,6 +9,8 @@ fastest setting that keeps the share on these queries must keep it on the other 
 on both the lower end of the interval decides, not the mean. A cascade is chosen by judgements only, and stored if on the
 other half it is no worse than all tokens on average, and the lower end of the interval keeps the share.
 
+In an index with pruned postings the window of `sparse` is chosen as a setting of high-IDF-first is.
+
 How bm25-sparse is tuned stands in `tune_weighted_sum`.
 """
 
@@ -28,8 +30,10 @@ from opensearch_neural.engines import Engines
 from opensearch_neural.engines.settings import (
     TUNED,
     TUNED_CASCADE,
+    TUNED_PRUNED,
     TUNED_SUM,
     Cascade,
+    PrunedSparse,
     TwoPhases,
     WeightedSum,
 )
@@ -55,12 +59,13 @@ RARE = (
     *(Rare("count", value) for value in (1, 2, 3, 4, 6)),
 )
 WINDOWS = (10, 20, 50, 100, 200, 400)
+PRUNED_WINDOWS = (*WINDOWS, 800, 1600)
 TOKENS = (None, Rare("share", 0.98))
 WEIGHTS = (0.003, 0.006, 0.012, 0.018, 0.025, 0.035, 0.05, 0.1, 0.2)
 CASCADE_WINDOWS = (20, 50, 100, 200)
 
 
-Setting = TwoPhases | Cascade | WeightedSum
+Setting = TwoPhases | Cascade | WeightedSum | PrunedSparse
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,11 @@ def settings(default: TwoPhases) -> list[TwoPhases]:
     """
     windows = sorted({*WINDOWS, default.window})
     return [TwoPhases(*each) for each in itertools.product(RARE, windows, [True], TOKENS)]
+
+
+def pruned_searches(default: PrunedSparse) -> list[PrunedSparse]:
+    """default: that of the index, which is among them"""
+    return [PrunedSparse(window) for window in sorted({*PRUNED_WINDOWS, default.window})]
 
 
 def cascades(start: Cascade) -> list[Cascade]:
@@ -229,8 +239,7 @@ def body_of(engines: Engines, setting: Setting | None, text: str, size: int, ful
         return engines.with_settings(**given).body("cascade", text, size=size)
     # Put in place of the stored choice, so that no part of that counts.
     meta = replace(engines.meta, extra={**engines.meta.extra, KEYS[type(setting)]: setting.record})
-    engine = "bm25-sparse" if isinstance(setting, WeightedSum) else "high-idf-first"
-    return replace(engines, meta=meta).body(engine, text, size=size)
+    return replace(engines, meta=meta).body(SEARCHED_BY[type(setting)], text, size=size)
 
 
 def choose(
@@ -305,8 +314,15 @@ def _first(hits: dict[str, float]) -> dict[str, float]:
     return dict(measures.rank(hits)[:PAGE])
 
 
-KEYS: dict[type, str] = {TwoPhases: TUNED, Cascade: TUNED_CASCADE, WeightedSum: TUNED_SUM}
+KEYS: dict[type, str] = {
+    TwoPhases: TUNED,
+    Cascade: TUNED_CASCADE,
+    WeightedSum: TUNED_SUM,
+    PrunedSparse: TUNED_PRUNED,
+}
 """{kind of setting: where the index's record keeps the choice}"""
+SEARCHED_BY: dict[type, str] = {TwoPhases: "high-idf-first", WeightedSum: "bm25-sparse", PrunedSparse: "sparse"}
+"""{kind of setting: its engine}, of those that the engine takes from the record when it is tried."""
 
 
 def store(client: OpenSearch, index: str, chosen: Chosen, *, keep: float, measure: str, queries: int) -> None:
@@ -335,12 +351,18 @@ def tried_and_chosen(
     passes: int = 3,
     seed: int = 0,
 ) -> tuple[list[Tried], Chosen | None]:
-    """All settings of "high-idf-first" or "cascade" on the tuning queries, and what is chosen, with a bar on stderr.
+    """All settings of "high-idf-first", "sparse" or "cascade" on the tuning queries, and what is chosen; a bar on stderr.
 
-    Raises ModelError if the index lacks what the engine needs.
+    Raises ModelError if the index lacks what the engine needs, InputError for "sparse" without pruned postings.
     """
+    if engine == "sparse" and not engines.pruned:
+        raise InputError(
+            f"{engines.index!r} has no pruned postings: sparse searches all tokens, nothing is to be chosen"
+        )
     engines.body_of(engine)  # the encoders are loaded here, and shared by the copies that are made
     grid: Sequence[Setting] = settings(TwoPhases.fitting(engines))
+    if engine == "sparse":
+        grid = pruned_searches(PrunedSparse.fitting(engines))
     ask = asker(client, engines.index)
     if engine != "cascade":
         tried = try_with_a_bar(ask, engines, tuning, grid, passes=passes, seed=seed)

@@ -34,6 +34,7 @@ SHOWN_BELOW = 0.1
 
 NOTHING_CHOSEN = {
     "high-idf-first": "no setting surely keeps {keep:.1%} of {measure} and is faster than all tokens; nothing was stored",
+    "sparse": "no window surely keeps {keep:.1%} of {measure} and is faster than the exact search; nothing was stored",
     "cascade": "the best cascade may be worse than {full} on the held-back queries, by {measure}; nothing was stored",
     "bm25-sparse": "no weight is surely better than BM25, nor than the default weight, by {measure}; nothing was stored",
 }
@@ -44,7 +45,7 @@ NOTHING_CHOSEN = {
 @click.option("--index", required=True, help="The index to tune; it must hold sparse vectors.")
 @click.option(
     "--engine",
-    type=click.Choice(["high-idf-first", "bm25-sparse", "cascade"]),
+    type=click.Choice(["high-idf-first", "sparse", "bm25-sparse", "cascade"]),
     default="high-idf-first",
     show_default=True,
     help="The engine to tune.",
@@ -102,6 +103,7 @@ def tune(
 ) -> None:
     """Find the fastest setting of high-IDF-first that keeps a share of the quality of all tokens, and store it.
 
+    With --engine sparse, in an index with pruned postings: the window, that is how many hits are rescored by their rows.
     With --engine cascade: the weight and window of its last stage, the fastest that keep a share of the best quality.
     With --engine bm25-sparse: the weight whose gain over BM25 has the highest lower bound, cross-validated, and the smallest
     window that keeps a share of it; without --data, on known items made from the corpus.
@@ -112,6 +114,7 @@ def tune(
     \b
     osn tune --index docs --data data/docs
     osn tune --index docs --queries queries.jsonl --keep 0.98 --report tuned.html
+    osn tune --index docs --engine sparse --queries queries.jsonl
     osn tune --index docs --engine bm25-sparse
     osn tune --index docs --engine cascade --data data/docs
     """
@@ -192,12 +195,10 @@ def _check_queries(engine: str, data: Path | None, queries: Path | None) -> None
     if queries is not None and (data is not None or engine == "bm25-sparse"):
         raise InputError(
             "give --data or --queries, not both",
-            "--data: judged queries; --queries: any queries, for high-idf-first alone",
+            "--data: judged queries; --queries: any queries, for high-idf-first and sparse",
         )
     if queries is None and data is None and engine != "bm25-sparse":
-        raise InputError(
-            "tuning high-idf-first needs queries", "give --data (judged queries) or --queries (any queries)"
-        )
+        raise InputError(f"tuning {engine} needs queries", "give --data (judged queries) or --queries (any queries)")
 
 
 def _read_questions(data: Path | None, split: str, queries: Path | None) -> tuple[Questions, str]:

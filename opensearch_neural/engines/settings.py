@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
 from opensearch_neural.engines.engine import Opened
 from opensearch_neural.errors import ModelError
+from opensearch_neural.models.pruning import Pruning
 from opensearch_neural.queries import Rare
 
 TUNED = "high_idf_first"
@@ -15,9 +17,10 @@ TUNED = "high_idf_first"
 TUNED_CASCADE = "cascade"
 """Likewise for the cascade: {"rare": …, "window": …, "dense_window": 50, "weight": 0.5}."""
 
-
 TUNED_SUM = "bm25_sparse"
 """Likewise for bm25-sparse: {"weight": 0.8, "window": 30, "tokens": null}."""
+TUNED_PRUNED = "pruned_sparse"
+"""Likewise for `sparse` in an index with pruned postings: {"window": 100}."""
 
 
 WINDOW = 30
@@ -25,9 +28,11 @@ WINDOW = 30
 FITTED = 100_000
 SUM_POWER, TWO_PHASES_POWER = 1 / 2, 1 / 4
 """Of the documents beyond, with which the window of bm25-sparse grows, and that of high-IDF-first."""
-PRUNED_WINDOW, PRUNED_POWER = 100, 0.6
-"""Likewise of `sparse` and of high-IDF-first in an index with pruned postings: 100 hits, 400 of a million documents (`osn
-bench large-sparse`, of `sparse`; what finds hits with fewer tokens needs no fewer)."""
+MEASURED_SHARD = 1_000_000
+PRUNED_WINDOWS = {0.5: (400, 800), 0.6: (100, 300), 0.65: (100, 200), 0.7: (50, 200)}
+"""Of `sparse` and of high-IDF-first in an index with pruned postings. {share that alpha_mass keeps: (window in a shard
+of FITTED documents, window in one of MEASURED_SHARD)}. Each keeps 0.99 of the score of `sparse` (`osn bench large-sparse`).
+The first of 0.65 was not measured: it is that of 0.6. What finds hits with fewer tokens needs no fewer."""
 
 
 First = Literal["bm25-sparse", "high-idf-first"]
@@ -45,6 +50,23 @@ def fitting_window(documents: int, power: float, window: int = WINDOW) -> int:
     """The window that keeps about 0.99 of the score in a shard of so many documents: `window`, and beyond FITTED documents
     `window` times their power (`osn bench score-kept`)."""
     return round(window * max(1.0, documents / FITTED) ** power)
+
+
+def pruned_window(rule: str, documents: int) -> int:
+    """The window that keeps about 0.99 of the score where postings are pruned by this rule, in a shard of so many documents.
+
+    A share between two of PRUNED_WINDOWS has the window of the smaller one. No rule has a narrower window than one that
+    keeps more, and rules that were not measured have the widest. Raises InputError for what is no rule.
+    """
+    pruning = Pruning.parse(rule)
+    kept = pruning.value if pruning.type == "alpha_mass" else 0.0
+    least = max((share for share in PRUNED_WINDOWS if share <= kept), default=0.0)
+    grown = math.log10(MEASURED_SHARD / FITTED)
+    return max(
+        fitting_window(documents, math.log10(larger / window) / grown, window)
+        for share, (window, larger) in PRUNED_WINDOWS.items()
+        if share >= least
+    )
 
 
 def with_fitting_window(stored: Mapping[str, Any], opened: Opened, fitting: Callable[[], int]) -> Mapping[str, Any]:
@@ -157,8 +179,9 @@ class TwoPhases:
     @classmethod
     def fitting(cls, opened: Opened) -> TwoPhases:
         """The default of an index. Raises ClusterError where its documents have to be counted and cannot be."""
-        how = (PRUNED_POWER, PRUNED_WINDOW) if opened.pruned else (TWO_PHASES_POWER,)
-        return cls(window=fitting_window(opened.shard_documents, *how))
+        if opened.pruned:
+            return cls(window=PrunedSparse.fitting(opened).window)
+        return cls(window=fitting_window(opened.shard_documents, TWO_PHASES_POWER))
 
     @classmethod
     def of(cls, opened: Opened) -> TwoPhases:
@@ -175,6 +198,53 @@ class TwoPhases:
         how = replace(stored, **opened.given("rare", "window", "tokens"))
         # What phase one has found in pruned postings is no score that common tokens could be added to.
         return replace(how, exact=opened.pruned or opened.settings.get("rescore_all", how.exact))
+
+
+@dataclass(frozen=True)
+class PrunedSparse:
+    """How `sparse` searches an index with pruned postings."""
+
+    window: int
+    """Hits of each shard that are rescored by their rows."""
+
+    def __str__(self) -> str:
+        return f"window {self.window}"
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise ValueError(f"the window is a whole number from 1, not {self.window}")
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As the index keeps it."""
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, record: Mapping[str, Any]) -> PrunedSparse:
+        """From `record`, perhaps with more in it. Raises KeyError, TypeError or ValueError for what is none."""
+        return cls(int(record["window"]))
+
+    @classmethod
+    def fitting(cls, opened: Opened) -> PrunedSparse:
+        """The default of an index with pruned postings. Raises ClusterError where its documents have to be counted and
+        cannot be."""
+        assert opened.meta.prune_postings is not None
+        return cls(pruned_window(opened.meta.prune_postings, opened.shard_documents))
+
+    @classmethod
+    def of(cls, opened: Opened) -> PrunedSparse:
+        """As the caller chose, else as the index stores it, else the default. Raises ModelError where it stores something
+        else."""
+        if given := opened.given("window"):
+            return cls(**given)
+        try:
+            record = opened.meta.extra.get(TUNED_PRUNED, {})
+            return cls.parse(with_fitting_window(record, opened, lambda: cls.fitting(opened).window))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ModelError(
+                f"the index {opened.index!r} stores a setting of sparse that cannot be read: {error}",
+                "`osn tune --engine sparse` stores a new one",
+            ) from None
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,7 @@ from opensearch_neural import queries
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines.engine import Engine, Missing, Page
 from opensearch_neural.engines.options import CLAUSES, RARE, TOKENS, Option, positive, whole_number
-from opensearch_neural.engines.settings import (
-    PRUNED_POWER,
-    PRUNED_WINDOW,
-    TwoPhases,
-    WeightedSum,
-    fitting_window,
-)
+from opensearch_neural.engines.settings import PrunedSparse, TwoPhases, WeightedSum
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.index.models import IndexPart
 from opensearch_neural.index.query_side import LARGEST, read_largest
@@ -47,7 +41,7 @@ class Sparse(Engine):
             "window",
             whole_number,
             "hits of each shard that get their whole score, in an index with pruned postings.",
-            "100, more beyond 100,000 documents of a shard",
+            "as tuned, else 50 to 400 by how they are pruned, more beyond 100,000 documents of a shard",
         ),
         TOKENS,
         EXACT,
@@ -73,18 +67,17 @@ class Sparse(Engine):
         if not opened.pruned:
             return self.one_phase(text, page)
         return queries.pruned_sparse(
-            tokens, window=None if opened.settings.get("exact") else self.rescored(), plugin=opened.plugin, **page
+            tokens, window=None if opened.settings.get("exact") else self.window(), plugin=opened.plugin, **page
         )
 
-    def rescored(self) -> int:
+    def window(self) -> int:
         """Hits of each shard that get their whole score, in an index with pruned postings."""
-        given: int | None = self.opened.settings.get("window")
-        return given or fitting_window(self.opened.shard_documents, PRUNED_POWER, PRUNED_WINDOW)
+        return PrunedSparse.of(self.opened).window
 
     def load(self) -> None:
         super().load()
         if self.opened.pruned:
-            self.rescored()  # which may have to be asked of the cluster
+            self.window()  # which may have to be asked of the cluster
 
     def search(self, client: OpenSearch, body: Body, text: str) -> Mapping[str, Any]:
         """A page that pruned postings leave short is filled by a second request."""

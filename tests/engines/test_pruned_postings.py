@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +21,12 @@ from ingest.job import run_job
 from opensearch_neural import queries, tune
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.engines import Engines, open_engines
-from opensearch_neural.engines.settings import PRUNED_WINDOW, TwoPhases
-from opensearch_neural.errors import InputError
+from opensearch_neural.engines.settings import TUNED_PRUNED, PrunedSparse, TwoPhases, pruned_window
+from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.explanation import doubts, predicted, shares
 from opensearch_neural.hits import Request, find
 from opensearch_neural.index.mapping import index_body
+from opensearch_neural.index.record import existing_record, write_record
 from opensearch_neural.lint import lint
 from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.models.pruning import Pruning
@@ -417,16 +419,104 @@ def test_collapsed_hits_have_whole_scores(both: Both) -> None:
         assert answers[0] == pytest.approx(answers[1], rel=1e-5) and len(answers[0]) > 5
 
 
+@pytest.mark.parametrize(
+    ("rule", "windows"),
+    [
+        ("alpha_mass:0.5", (400, 400, 800)),
+        ("alpha_mass:0.6", (100, 100, 300)),
+        ("alpha_mass:0.7", (50, 50, 200)),
+        ("alpha_mass:0.65", (100, 100, 200)),
+        ("alpha_mass:0.55", (400, 400, 800)),
+        ("alpha_mass:0.9", (50, 50, 200)),
+        ("alpha_mass:0.3", (400, 400, 800)),
+        ("top_k:2", (400, 400, 800)),
+        ("max_ratio:0.1", (400, 400, 800)),
+    ],
+)
+def test_the_default_window_is_what_was_measured_for_the_rule_and_the_widest_for_others(
+    rule: str, windows: tuple[int, int, int]
+) -> None:
+    assert tuple(pruned_window(rule, documents) for documents in (0, 100_000, 1_000_000)) == windows
+
+
+@given(first=st.floats(0.01, 1), second=st.floats(0.01, 1), documents=st.integers(0, 2**31))
+def test_no_default_window_is_narrower_than_that_of_a_rule_that_keeps_more(
+    first: float, second: float, documents: int
+) -> None:
+    less, more = (pruned_window(f"alpha_mass:{share!r}", documents) for share in sorted((first, second)))
+    assert less >= more
+
+
 def test_the_window_grows_with_the_index(both: Both) -> None:
-    for documents, window in ((70, 100), (100_000, 100), (1_000_000, 398)):
+    for documents, window in ((70, 400), (100_000, 400), (1_000_000, 800)):
         opened = replace(both.pruned, meta=both.pruned.meta.with_extra(shard_documents=documents))
         assert opened.body("sparse", "rain")["rescore"]["window_size"] == window
         # Phase one knows no more of a document than all tokens do, and in a tuned grid there is this default.
         assert opened.body("high-idf-first", "rain bow light")["rescore"]["window_size"] == window
         assert TwoPhases(window=window) in tune.settings(TwoPhases.fitting(opened))
+        assert PrunedSparse(window) in tune.pruned_searches(PrunedSparse.fitting(opened))
         assert opened.body("cascade", "rain bow light")["rescore"][0]["window_size"] == window
     assert both.pruned.with_settings(window=7).body("sparse", "rain")["rescore"]["window_size"] == 7
-    assert PRUNED_WINDOW == 100 and "rescore" not in both.whole.with_settings(window=7).body("sparse", "rain")
+    assert "rescore" not in both.whole.with_settings(window=7).body("sparse", "rain")
+
+
+@pytest.fixture
+def tunable(both: Both) -> Iterator[Both]:
+    """`both`, whose record is as before afterwards."""
+    before = existing_record(both.client, both.pruned.index)
+    yield both
+    write_record(both.client, both.pruned.index, before)
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_osn_tune_chooses_the_smallest_window_that_keeps_the_share_and_sparse_searches_with_it(
+    tunable: Both, monkeypatch: pytest.MonkeyPatch, judged: bool
+) -> None:
+    """With times that are made up: a request takes as long as its window is wide, and the exact one longest."""
+
+    def timed(*of: Any) -> tune.Ask:
+        ask = asker(*of)
+        return lambda body: (ask(body)[0], body["rescore"]["window_size"] if "rescore" in body else 1e6)
+
+    asker = tune.asker
+    client, index = tunable.client, tunable.pruned.index
+    monkeypatch.setattr(tune, "asker", timed)
+    monkeypatch.setattr(tune, "PRUNED_WINDOWS", (1, 2, 60))
+    texts = {f"q{at}": " ".join(WORDS[at : at + 9]) for at in range(40)}
+    best = {query: tunable.page(tunable.whole, "sparse", text, size=10) for query, text in texts.items()}
+    qrels = {query: {id: 1 for id, _ in hits} for query, hits in best.items()} if judged else None
+    halves = tune.halves(texts, qrels, 20, seed=0)
+    _, narrow, wide = tune.try_all(
+        asker(client, index), tunable.pruned, halves[0], [PrunedSparse(1), PrunedSparse(60)], passes=1
+    )
+    assert narrow.kept < wide.kept
+    keep = narrow.kept + (wide.kept - narrow.kept) / 3
+    tried, chosen = tune.tried_and_chosen(client, tunable.pruned, "sparse", *halves, keep, passes=1)
+    assert [each.setting for each in tried] == [None, *map(PrunedSparse, (1, 2, 60, 400))]
+    assert chosen is not None and chosen.setting in (PrunedSparse(2), PrunedSparse(60))
+    tune.store(client, index, chosen, keep=keep, measure="nDCG@10", queries=20)
+    opened, window = open_engines(client, index), chosen.setting.window
+    assert opened.meta.extra[TUNED_PRUNED]["kept"] >= keep
+    assert opened.body("sparse", "rain bow")["rescore"]["window_size"] == window
+    assert opened.with_settings(window=7).body("sparse", "rain bow")["rescore"]["window_size"] == 7
+    assert opened.body("high-idf-first", "rain bow light")["rescore"]["window_size"] == 400, "has a choice of its own"
+
+
+def test_a_stored_window_that_cannot_be_read_is_named(both: Both) -> None:
+    for stored in ({"window": "wide"}, {"window": 0}, [3]):
+        meta = both.pruned.meta.with_extra(**{TUNED_PRUNED: stored})
+        with pytest.raises(ModelError, match="stores a setting of sparse that cannot be read"):
+            replace(both.pruned, meta=meta).body("sparse", "rain")
+
+
+def test_without_pruned_postings_osn_tune_says_that_nothing_is_to_be_chosen(
+    both: Both, cluster_url: str, tmp_path: Path
+) -> None:
+    asked = write_jsonl(tmp_path / "queries.jsonl", [{"_id": f"q{at}", "text": WORDS[at]} for at in range(12)])
+    command = ("tune", "--url", cluster_url, "--index", both.whole.index, "--engine", "sparse", "--queries", str(asked))
+    done = osn_command(*command)
+    assert done.returncode and not done.stdout and len(done.stderr.splitlines()) == 1
+    assert "has no pruned postings: sparse searches all tokens, nothing is to be chosen" in done.stderr
 
 
 def test_osn_search_fills_explains_and_searches_exactly(both: Both, cluster_url: str) -> None:
@@ -456,8 +546,10 @@ def test_settings_are_compared_with_the_exact_result_which_is_asked_no_oftener_t
     both: Both, judged: bool
 ) -> None:
     texts = {f"q{at}": " ".join(WORDS[at : at + 9]) for at in range(12)}
-    exact = {query: both.page(both.whole, "sparse", text, size=10) for query, text in texts.items()}
-    qrels = {query: {id: 1 for id, _ in hits} for query, hits in exact.items()} if judged else None
+    exact = {query: both.page(both.whole, "sparse", text, size=DOCUMENTS) for query, text in texts.items()}
+    # Of those that tie with the tenth, which are shown is chance.
+    best = {query: {id: 1 for id, score in hits if score > 0.9999 * hits[9][1]} for query, hits in exact.items()}
+    qrels = best if judged else None
     asked: list[Body] = []
     ask = tune.asker(both.client, both.pruned.index)
 
