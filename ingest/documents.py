@@ -1,9 +1,9 @@
 """Add, update and delete single documents of an index that `osn ingest` wrote, encoded as it encodes.
 
-    documents = Documents(client, "docs")
-    documents.add([{"_id": "a", "title": "Rainbows", "text": "…"}])
-    documents.update("a", {"title": "Rain bows", "lang": "en"})
-    documents.delete(["a"])
+    with Documents(client, "docs") as documents:
+        documents.add([{"_id": "a", "title": "Rainbows", "text": "…"}])
+        documents.update("a", {"title": "Rain bows", "lang": "en"})
+        documents.delete(["a"])
 
 The models are those that wrote the index, found on this machine by their hashes, and loaded once. For a whole corpus
 `run_job` is the way: it journals, retries for minutes and keeps dead letters; here what is refused is returned.
@@ -11,6 +11,7 @@ The models are those that wrote the index, found on this machine by their hashes
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -31,16 +32,21 @@ from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.corpus.documents import INDEX_FIELDS, Document, FieldNames, document_of
 from opensearch_neural.corpus.passages import Passage, joined, split
-from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.errors import ClusterError, InputError, ModelError, OsnError
 from opensearch_neural.index import segments
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta, existing_record
+from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, keep_shard_documents
 from opensearch_neural.models import directory
 from opensearch_neural.models.corpus_statistics import has_query_table
 from opensearch_neural.models.pruning import Pruning
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from opensearchpy import OpenSearch
+
+log = logging.getLogger(__name__)
 
 BATCH = 256
 # How often an update is begun anew because somebody else wrote the same document in between.
@@ -71,6 +77,10 @@ class Documents:
 
     sparse, dense, pq: directories of the models that wrote the index, where they are not found by its record
     trust_remote_code: whether the sparse model's own code may run
+
+    To be closed at the end, or used in a `with`: the documents of a shard are then counted, and kept in the index's record
+    for the windows of searches, as `osn ingest` does. In long use that is done whenever the index may have doubled.
+
     Raises ModelError when a model is not on this machine or another than that of the index, ClusterError when there is
     no such index.
     """
@@ -117,6 +127,36 @@ class Documents:
             else None
         )
         self._policy = RetryPolicy(patience)
+        self._created: Counter[str] = Counter()
+        """{index: documents created since those of a shard were counted}"""
+        self._counted: dict[str, int] = {}
+        """{index: documents of a shard when they were counted last}"""
+
+    def __enter__(self) -> Documents:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Keep the documents of a shard in the record of each index that documents were added to."""
+        for index, created in self._created.items():
+            if created:
+                self._keep_shard_documents(index)
+
+    def _keep_shard_documents(self, index: str) -> None:
+        created, self._created[index] = self._created[index], 0
+        try:
+            with translate_errors():
+                if existing_record(self.client, index).unfinished:
+                    return  # the ingest that is writing keeps the number at its end
+                segments.refresh(self.client, index)
+                self._counted[index] = keep_shard_documents(self.client, index)
+        except OsnError as error:
+            self._counted[index] += created  # so that this is not tried, and told, at each write
+            log.warning("the documents of a shard of %s could not be stored: %s", index, error.message)
 
     @translate_errors()
     def add(self, documents: Iterable[Document | Mapping[str, Any]], *, refresh: bool = True) -> Written:
@@ -142,6 +182,9 @@ class Documents:
             self._write(list(taken.values()), written)
         if refresh:
             segments.refresh(self.client, self.index)
+        for index, created in self._created.items():
+            if created > self._counted[index]:
+                self._keep_shard_documents(index)
         return written
 
     def _target(self) -> tuple[str, IndexMeta]:
@@ -187,6 +230,9 @@ class Documents:
         taken = counts.keys() - reasons.keys()
         written.replaced += len(taken & there)
         written.created += len(taken - there)
+        if record.sparse is not None:
+            self._counted.setdefault(target, record.extra.get(SHARD_DOCUMENTS) or 0)
+            self._created[target] += sum(counts[id] for id in taken - there)
 
     def _there(self, target: str, ids: Iterable[str]) -> set[str]:
         """Those of the documents that the index holds."""

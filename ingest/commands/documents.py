@@ -60,9 +60,8 @@ def add(connection: ConnectionSettings, corpus: str, index: str, as_json: bool, 
     from ingest.documents import Refused
     from opensearch_neural.corpus.documents import Rejected
 
-    opened = _open(connection, index, **how)
     rejected: list[Rejected] = []
-    with spooled(corpus) as place:
+    with _open(connection, index, **how) as opened, spooled(corpus) as place:
         written = opened.add(CorpusSource(corpus).reader(place)(rejected.append))
     refused = [Refused(each.place, each.reason) for each in rejected] + written.refused
     if as_json:

@@ -24,12 +24,13 @@ def count_shard_documents(client: OpenSearch, index: str) -> int:
     return int(answer["count"]) // int(answer["_shards"]["successful"])
 
 
-def keep_shard_documents(client: OpenSearch, index: str) -> None:
+def keep_shard_documents(client: OpenSearch, index: str) -> int:
     """Count, and keep the number in the index's record, unless that has one which is half as large or larger.
 
-    Raises opensearch-py's errors.
+    Returns what was counted. Raises opensearch-py's errors.
     """
     documents, record = count_shard_documents(client, index), existing_record(client, index)
     kept = record.extra.get(SHARD_DOCUMENTS)
     if kept is None or documents > GROWN * kept:
         write_record(client, index, record.with_extra(**{SHARD_DOCUMENTS: documents}))
+    return documents

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from corpora import job, records, write_jsonl
-from fault_proxy import Fault, FaultProxy
+from fault_proxy import Fault, FaultProxy, Request
 
 from ingest.documents import Documents
 from ingest.job import run_job
@@ -25,7 +25,7 @@ from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.index import query_side
 from opensearch_neural.index.query_side import INDEX, LARGEST, ask_largest, read_largest
-from opensearch_neural.index.record import existing_record, write_record
+from opensearch_neural.index.record import PassageMeta, existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import MEASURED_ON, SCALE
 from opensearch_neural.models import registry
@@ -208,6 +208,83 @@ def test_a_growing_index_has_one_default_window_until_an_ingest_has_doubled_it(
         proxy.fault = lambda request: Fault("status", 403) if "_count" in request.path else None
         assert default_windows(open_engines(connect(proxy.url), written)) == (60, 42), "nothing is counted"
     assert default_windows(ingested(40, seed=7)) == (104, 56), "of 360 documents"
+
+
+def kept_documents(client: Any, index: str) -> int | None:
+    number: int | None = existing_record(client, index).extra.get(SHARD_DOCUMENTS)
+    return number
+
+
+def test_an_index_that_documents_fill_keeps_how_many_a_shard_holds(client: Any, written: str) -> None:
+    with Documents(client, written) as documents:
+        documents.add(records(100, seed=5))
+    assert kept_documents(client, written) == 120, "220 are not more than twice as many"
+    with Documents(client, written) as documents:
+        documents.add(records(30, seed=6), refresh=False)
+        assert kept_documents(client, written) == 120
+    assert kept_documents(client, written) == 250, "at the end"
+    documents = Documents(client, written)
+    documents.add(records(200, seed=7))
+    documents.add(records(200, seed=7))
+    assert kept_documents(client, written) == 250, "who replaces adds none"
+    documents.add(records(101, seed=8), refresh=False)
+    assert kept_documents(client, written) == 551, "301 more, in use"
+    documents.close()
+
+
+def test_writes_of_documents_do_not_count_the_index_each_time(client: Any, cluster_url: str, written: str) -> None:
+    write_record(client, written, existing_record(client, written).with_extra(**{SHARD_DOCUMENTS: 10}))
+    with FaultProxy(cluster_url, everything=True) as proxy, Documents(connect(proxy.url), written) as documents:
+        counted: list[str] = []
+
+        def note(request: Request) -> None:
+            if "_count" in request.path:
+                counted.append(request.path)
+
+        proxy.fault = note
+        for number in range(10):
+            documents.add([{"_id": f"more-{number}", "text": "rain"}])
+        assert not counted
+        for number in range(10, 30):
+            documents.add([{"_id": f"more-{number}", "text": "rain"}])
+        assert len(counted) == 1 and kept_documents(client, written) == 131
+
+
+def test_an_index_whose_record_does_not_say_it_and_one_of_passages_keep_it_too(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "docs.jsonl", records(20))
+    run_job(client, job(corpus, index_name, passages=PassageMeta(5, 3), shards=2), show_progress=False)
+    write_record(client, index_name, existing_record(client, index_name).with_extra(**{SHARD_DOCUMENTS: None}))
+    with Documents(client, index_name) as documents:
+        documents.add([{"_id": "more", "text": "rain bow light drop sun water glass angle"}])
+    assert kept_documents(client, index_name) == client.count(index=index_name)["count"] // 2 > 21
+    query_side.forget(client, existing_record(client, index_name))
+
+
+def test_documents_are_written_where_the_record_may_not_be_and_that_is_told_seldom(
+    client: Any, cluster_url: str, written: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FaultProxy(cluster_url, everything=True) as proxy, caplog.at_level(logging.WARNING, "ingest"):
+        proxy.fault = lambda request: Fault("status", 403) if "_count" in request.path else None
+        with Documents(connect(proxy.url), written) as documents:
+            added = documents.add(records(121, seed=5))
+            assert added.created == 121 and not added.refused
+            documents.add(records(100, seed=6))
+            assert sum("could not be stored" in line for line in caplog.messages) == 1
+    assert kept_documents(client, written) == 120
+
+
+def test_while_an_ingest_writes_the_index_documents_leave_the_record_to_it(client: Any, written: str) -> None:
+    record = existing_record(client, written)
+    write_record(client, written, record.with_extra(adding=["more.jsonl"]))
+    with Documents(client, written) as documents:
+        documents.add(records(130, seed=5))
+    assert kept_documents(client, written) == 120
+    write_record(client, written, record)
+    with Documents(client, written) as documents:
+        documents.add([{"_id": "more", "text": "rain"}])
+    assert kept_documents(client, written) == 251
 
 
 def test_the_default_window_is_that_of_a_shard(
