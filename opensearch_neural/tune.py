@@ -41,6 +41,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import measures
 from opensearch_neural.evaluation.overlap import PAGE, TIES, overlap
 from opensearch_neural.index.record import existing_record, write_record
+from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, count_shard_documents
 from opensearch_neural.progress import Progress
 from opensearch_neural.queries import Body, Rare
 from opensearch_neural.retrievers import Run
@@ -119,11 +120,15 @@ def pruned_searches(default: PrunedSparse) -> list[PrunedSparse]:
     return [PrunedSparse(window) for window in sorted({*PRUNED_WINDOWS, default.window})]
 
 
-def cascades(start: Cascade) -> list[Cascade]:
-    """Weights and both windows, the rest as `start` has it; the second stage's is no narrower than the third's."""
+def cascades(start: Cascade, default: Cascade) -> list[Cascade]:
+    """Weights and both windows, the rest as `start` has it; the second stage's is no narrower than the third's.
+
+    default: that of the index, whose window is among them
+    """
+    windows = sorted({*CASCADE_WINDOWS, default.window})
     return [
         replace(start, weight=weight, window=window, dense_window=dense_window)
-        for weight, window, dense_window in itertools.product(WEIGHTS, CASCADE_WINDOWS, CASCADE_WINDOWS)
+        for weight, window, dense_window in itertools.product(WEIGHTS, windows, CASCADE_WINDOWS)
         if window >= dense_window
     ]
 
@@ -326,7 +331,8 @@ SEARCHED_BY: dict[type, str] = {TwoPhases: "high-idf-first", WeightedSum: "bm25-
 
 
 def store(client: OpenSearch, index: str, chosen: Chosen, *, keep: float, measure: str, queries: int) -> None:
-    """Put the choice into the index's `_meta.osn`, where `Engines` finds it. Raises ClusterError."""
+    """Put the choice into the index's `_meta.osn`, where `Engines` finds it, with the documents of a shard, beyond which its
+    window grows with the index. Raises ClusterError."""
     with translate_errors():
         meta = existing_record(client, index)
         record = {
@@ -335,6 +341,7 @@ def store(client: OpenSearch, index: str, chosen: Chosen, *, keep: float, measur
             "kept": round(chosen.kept, 4),
             "measure": measure,
             "queries": queries,
+            SHARD_DOCUMENTS: count_shard_documents(client, index),
         }
         key = KEYS[type(chosen.setting)]
         write_record(client, index, meta.with_extra(**{key: record}))
@@ -374,7 +381,8 @@ def tried_and_chosen(
         remembering = models.holding(dense=_Remembering(models.dense))
     engines = replace(engines, models=remembering)
     full = compared_with(engines)
-    grid = cascades(Cascade.of(engines))
+    start = Cascade.of(engines)
+    grid = cascades(start, Cascade.fitting(engines, start.first))
     tried = try_with_a_bar(ask, engines, tuning, grid, full=full, passes=passes, seed=seed)
     return tried, choose_cascade(ask, engines, tried, held_back, keep, full=full, seed=seed)
 

@@ -32,6 +32,7 @@ from opensearch_neural.engines.settings import (
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.evaluation.results import Summary
 from opensearch_neural.index.record import existing_record, write_record
+from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.queries import Rare
 from opensearch_neural.tune import (
@@ -266,6 +267,43 @@ def test_the_default_window_fits_the_index_unless_one_was_chosen(
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("setting", "engine", "grown"),
+    [
+        (WeightedSum(0.9, 20), "bm25-sparse", 80),
+        (TwoPhases(Rare("count", 2), 33), "high-idf-first", 66),
+        (WeightedSum(0.9, 4000), "bm25-sparse", 10_000),
+    ],
+)
+def test_a_tuned_window_grows_with_the_index_as_the_default_does(
+    client, index: str, monkeypatch: pytest.MonkeyPatch, setting: WeightedSum | TwoPhases, engine: str, grown: int
+) -> None:
+    documents, before = client.count(index=index)["count"], existing_record(client, index)
+    monkeypatch.setattr("opensearch_neural.engines.settings.FITTED", documents)
+    chosen = Chosen(setting, Tried(setting, 1.0, 0.9, 1.1), 1.1, 1.05, 1.2, 0)
+
+    def window(tuned_on: int | None, held: int, **how: int) -> int:
+        record = existing_record(client, index)
+        tuned = {name: value for name, value in record.extra[key].items() if name != SHARD_DOCUMENTS}
+        tuned |= {} if tuned_on is None else {SHARD_DOCUMENTS: tuned_on}
+        write_record(client, index, record.with_extra(**{key: tuned, SHARD_DOCUMENTS: held}))
+        found: int = open_engines(client, index, **how).body(engine, "parse a string")["rescore"]["window_size"]
+        return found
+
+    try:
+        key = tune.KEYS[type(setting)]
+        store(client, index, chosen, keep=0.99, measure="nDCG@10", queries=30)
+        assert existing_record(client, index).extra[key][SHARD_DOCUMENTS] == documents
+        assert window(documents, documents) == setting.window
+        assert window(documents, 16 * documents) == grown
+        assert window(documents, 16 * documents, window=7) == 7, "what the caller says counts more"
+        assert window(16 * documents, documents) == setting.window, "never less"
+        assert window(None, 16 * documents) == setting.window, "as an older version stored it"
+    finally:
+        write_record(client, index, before)
+
+
+@pytest.mark.cluster
 def test_a_stored_setting_that_cannot_be_read_is_named(client, index: str) -> None:
     engines = open_engines(client, index)
     engines.meta.extra[TUNED] = {"rare": "most", "window": 10}
@@ -344,8 +382,9 @@ def test_a_report_shows_the_choice_beside_the_share_that_was_asked_for() -> None
 
 def test_cascades_of_every_weight_and_both_windows_are_tried() -> None:
     start = Cascade(rare=Rare("count", 2))
-    grid = cascades(start)
+    grid = cascades(start, start)
     assert start in grid, "the default is among them"
+    assert Cascade(window=300) in cascades(Cascade(window=75), Cascade(window=300)), "as it is for the index at hand"
     assert {one.rare for one in grid} == {start.rare}
     assert {one.weight for one in grid} == set(WEIGHTS)
     windows = {(one.window, one.dense_window) for one in grid}

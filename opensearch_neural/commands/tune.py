@@ -107,9 +107,9 @@ def tune(
     With --engine cascade: the weight and window of its last stage, the fastest that keep a share of the best quality.
     With --engine bm25-sparse: the weight whose gain over BM25 has the highest lower bound, cross-validated, and the smallest
     window that keeps a share of it; without --data, on known items made from the corpus.
-    The setting is stored in the index, where `osn search`, `osn eval` and `opensearch_neural.engines` find it. Quality is
-    nDCG@10 with --data, else the overlap with the exact result. One half of the queries chooses, the other confirms. The
-    cluster should have no other load.
+    The setting is stored in the index, where `osn search`, `osn eval` and `opensearch_neural.engines` find it. Its window
+    grows with the index from then on, as the default one does. Quality is nDCG@10 with --data, else the overlap with the
+    exact result. One half of the queries chooses, the other confirms. The cluster should have no other load.
 
     \b
     osn tune --index docs --data data/docs

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast, get_args
 
 from opensearch_neural.engines.engine import Opened
 from opensearch_neural.errors import ModelError
+from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.models.pruning import Pruning
 from opensearch_neural.queries import Rare
 
@@ -28,6 +29,8 @@ WINDOW = 30
 FITTED = 100_000
 SUM_POWER, TWO_PHASES_POWER = 1 / 2, 1 / 4
 """Of the documents beyond, with which the window of bm25-sparse grows, and that of high-IDF-first."""
+MOST_RESCORED = 10_000
+"""The widest window that an index takes, unless its `index.max_rescore_window` says otherwise."""
 MEASURED_SHARD = 1_000_000
 PRUNED_WINDOWS = {0.5: (400, 800), 0.6: (100, 300), 0.65: (100, 200), 0.7: (50, 200)}
 """Of `sparse` and of high-IDF-first in an index with pruned postings. {share that alpha_mass keeps: (window in a shard
@@ -69,9 +72,26 @@ def pruned_window(rule: str, documents: int) -> int:
     )
 
 
-def with_fitting_window(stored: Mapping[str, Any], opened: Opened, fitting: Callable[[], int]) -> Mapping[str, Any]:
-    """A stored choice, with the window that fits the index where neither it nor the caller names one."""
-    return stored if "window" in stored or opened.given("window") else {**stored, "window": fitting()}
+def with_window(stored: Mapping[str, Any], opened: Opened, fitting: Callable[[Opened], int]) -> Mapping[str, Any]:
+    """A stored choice with the window to search by, unless the caller names one: a stored one as it has grown since, else
+    the one that fits the index. Raises TypeError or ValueError for a stored one that is none.
+
+    A stored window grows as the default has since the index was tuned, and never shrinks. A choice that does not say how
+    many documents a shard held then is an older version's, and stays as it is.
+
+    fitting: the default of an index
+    """
+    if opened.given("window"):
+        return stored
+    if "window" not in stored:
+        return {**stored, "window": fitting(opened)}
+    tuned_on = stored.get(SHARD_DOCUMENTS)
+    if tuned_on is None:
+        return stored
+    then = replace(opened, meta=opened.meta.with_extra(**{SHARD_DOCUMENTS: int(tuned_on)}))
+    window = int(stored["window"])
+    grown = round(window * fitting(opened) / fitting(then))
+    return {**stored, "window": max(window, min(grown, MOST_RESCORED))}
 
 
 def parse_tokens(stored: str | None) -> Rare | None:
@@ -127,7 +147,7 @@ class WeightedSum:
         else."""
         try:
             stored = opened.meta.extra.get(TUNED_SUM, {})
-            how = cls.parse(with_fitting_window(stored, opened, lambda: cls.fitting(opened.shard_documents).window))
+            how = cls.parse(with_window(stored, opened, lambda opened: cls.fitting(opened.shard_documents).window))
         except (AttributeError, TypeError, ValueError) as error:
             raise ModelError(
                 f"the index {opened.index!r} stores a setting of bm25-sparse that cannot be read: {error}",
@@ -189,7 +209,7 @@ class TwoPhases:
         else."""
         try:
             record = opened.meta.extra.get(TUNED, {})
-            stored = cls.parse(with_fitting_window(record, opened, lambda: cls.fitting(opened).window))
+            stored = cls.parse(with_window(record, opened, lambda opened: cls.fitting(opened).window))
         except (AttributeError, TypeError, ValueError) as error:
             raise ModelError(
                 f"the index {opened.index!r} stores a setting of high-idf-first that cannot be read: {error}",
@@ -239,7 +259,7 @@ class PrunedSparse:
             return cls(**given)
         try:
             record = opened.meta.extra.get(TUNED_PRUNED, {})
-            return cls.parse(with_fitting_window(record, opened, lambda: cls.fitting(opened).window))
+            return cls.parse(with_window(record, opened, lambda opened: cls.fitting(opened).window))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ModelError(
                 f"the index {opened.index!r} stores a setting of sparse that cannot be read: {error}",
@@ -297,8 +317,12 @@ class Cascade:
         """As the caller chose, else as the index stores it. Raises ModelError where it stores something else."""
         stored = opened.meta.extra.get(TUNED_CASCADE)
         try:
-            how = cls._untuned(opened) if stored is None else cls.parse(stored)
-        except (KeyError, TypeError, ValueError) as error:
+            if stored is None:
+                how = cls.fitting(opened)
+            else:
+                first = parse_first(opened.settings.get("first") or stored.get("first", cls.first))
+                how = cls.parse(with_window(stored, opened, lambda opened: cls.fitting(opened, first).window))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ModelError(
                 f"the index {opened.index!r} stores a setting of the cascade that cannot be read: {error}",
                 "`osn tune --engine cascade` stores a new one",
@@ -306,9 +330,10 @@ class Cascade:
         return replace(how, **opened.given("rare", "window", "dense_window", "weight", "first"))
 
     @classmethod
-    def _untuned(cls, opened: Opened) -> Cascade:
+    def fitting(cls, opened: Opened, first: First | None = None) -> Cascade:
+        """The default of an index. first: None, as the caller chose, else the default. Raises as `TwoPhases.of`."""
         # Which tokens are rare, and how many hits an index of this size needs, are the same questions for its first engine.
         two_phases = TwoPhases.of(opened)
-        sum_first = opened.settings.get("first") == "bm25-sparse"
-        first = WeightedSum.stored(opened).window if sum_first else two_phases.window
-        return cls(two_phases.rare, window=max(cls.window, first))
+        sum_first = (first or opened.settings.get("first")) == "bm25-sparse"
+        window = WeightedSum.stored(opened).window if sum_first else two_phases.window
+        return cls(two_phases.rare, window=max(cls.window, window))

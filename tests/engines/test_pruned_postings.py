@@ -502,6 +502,42 @@ def test_osn_tune_chooses_the_smallest_window_that_keeps_the_share_and_sparse_se
     assert opened.body("high-idf-first", "rain bow light")["rescore"]["window_size"] == 400, "has a choice of its own"
 
 
+def test_tuned_windows_grow_as_the_default_of_pruned_postings_does(both: Both) -> None:
+    """Which twice as many hits are for a million documents as for 100,000."""
+    tuned: dict[str, dict[str, Any]] = {
+        "pruned_sparse": {"window": 40},
+        "high_idf_first": {"rare": "ratio:0.5", "window": 30, "exact": True},
+        "cascade": {"rare": "ratio:0.5", "window": 150, "dense_window": 20, "weight": 0.1},
+    }
+
+    def windows(tuned_on: dict[str, int], **how: int) -> list[int]:
+        stored = {name: each | tuned_on for name, each in tuned.items()}
+        meta = both.pruned.meta.with_extra(shard_documents=1_000_000, **stored)
+        engines = replace(both.pruned, meta=meta).with_settings(**how)
+        bodies = [engines.body(name, "rain bow light") for name in ("sparse", "high-idf-first", "cascade")]
+        stages = [stage for body in bodies for stage in (body["rescore"] if body is bodies[2] else [body["rescore"]])]
+        return [stage["window_size"] for stage in stages]
+
+    assert windows({}) == [40, 30, 150, 20]
+    assert windows({"shard_documents": 1_000_000}) == [40, 30, 150, 20]
+    assert windows({"shard_documents": 100_000}, window=50) == [50, 50, 50, 20]
+    del tuned["high_idf_first"]  # else the cascade's default is as that is tuned
+    assert windows({"shard_documents": 100_000}) == [80, 800, 300, 20]
+
+
+def test_a_cascade_is_tuned_with_the_default_window_of_its_index_among_the_windows(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Any] = []
+    monkeypatch.setattr(tune, "try_with_a_bar", lambda ask, engines, questions, grid, **how: tried.extend(grid))
+    monkeypatch.setattr(tune, "choose_cascade", lambda *of, **how: None)
+    nothing = tune.Questions({}, {})
+    stored = {"rare": "ratio:0.5", "window": 75, "dense_window": 20, "weight": 0.1}
+    meta = both.pruned.meta.with_extra(shard_documents=1_000_000, cascade=stored)
+    tune.tried_and_chosen(both.client, replace(both.pruned, meta=meta), "cascade", nothing, nothing, 0.99)
+    assert {20, 200, 800} <= {setting.window for setting in tried}
+
+
 def test_a_stored_window_that_cannot_be_read_is_named(both: Both) -> None:
     for stored in ({"window": "wide"}, {"window": 0}, [3]):
         meta = both.pruned.meta.with_extra(**{TUNED_PRUNED: stored})
