@@ -4,7 +4,8 @@ cascade that keeps that share of the best that the cascade can do: what `osn tun
 Two things decide what high-IDF-first costs and finds: which tokens count as rare, and how many of the hits that these find
 are scored again with all tokens. All settings are tried on one half of the queries, each query with all of them in random
 order, one request at a time, so that a slow moment of the machine falls on none in particular; of several passes the
-fastest counts. Quality is nDCG@10 where there are judgements, else the overlap with the exact result of all tokens. The
+fastest counts. Quality is nDCG@10 where there are judgements, else score@10: what the ten hits score with all tokens, as a
+share of what the exact ten do (`overlap.score_kept`). The
 fastest setting that keeps the share on these queries must keep it on the other half too, which had no part in choosing it:
 on both the lower end of the interval decides, not the mean. A cascade is chosen by judgements only, and stored if on the
 other half it is no worse than all tokens on average, and the lower end of the interval keeps the share.
@@ -19,7 +20,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ from opensearch_neural.engines.settings import (
 )
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import measures
-from opensearch_neural.evaluation.overlap import PAGE, TIES, overlap
+from opensearch_neural.evaluation.overlap import PAGE, TIES, score_kept, scored_among
 from opensearch_neural.index.record import existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, count_shard_documents
 from opensearch_neural.progress import Progress
@@ -78,7 +79,7 @@ class Tried:
     ms: float
     """Milliseconds a query: of each query the fastest pass, the mean over queries."""
     quality: float
-    """nDCG@10 or overlap@10, the mean over queries."""
+    """nDCG@10 or score@10, the mean over queries."""
     kept: float
     """Its quality as a share of that of all tokens."""
     values: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
@@ -150,11 +151,18 @@ class Questions:
     qrels: Qrels | None = None
 
     def quality(self, run: Run, exact: Run) -> dict[str, float]:
-        """{query: nDCG@10, or overlap@10 with `exact`}, of the queries that can be judged."""
+        """{query: nDCG@10, or score@10}, of the queries that can be judged.
+
+        exact: what the exact search's best hits score, and all hits of `run`; without qrels only
+        """
         if self.qrels is not None:
             judged = {query: self.qrels[query] for query in self.texts if query in self.qrels}
             return measures.measure(run, judged, ["nDCG@10"]).per_query["nDCG@10"]
-        return {query: overlap(run[query], hits) for query, hits in exact.items() if hits}
+        return {
+            query: score_kept({document: scores.get(document, 0.0) for document in run[query]}, scores)
+            for query, scores in exact.items()
+            if scores
+        }
 
 
 def halves(texts: Mapping[str, str], qrels: Qrels | None, most: int, seed: int) -> tuple[Questions, Questions]:
@@ -217,6 +225,9 @@ def try_all(
                 fastest[at][query] = min(ms, fastest[at].get(query, ms))
             if advance:
                 advance(len(candidates))
+    for query, scores in exact.items():
+        found = {document for run in runs for document in run[query]}
+        exact[query] = with_scores_of(ask, body_of(engines, None, questions.texts[query], TIES, full), scores, found)
     values = [questions.quality(run, exact) for run in runs]
     means = [sum(of_queries.values()) / max(1, len(of_queries)) for of_queries in values]
     if not means[0] > 0:
@@ -227,6 +238,15 @@ def try_all(
         Tried(setting, sum(times.values()) / len(times), mean, mean / means[0], of_queries)
         for setting, times, mean, of_queries in zip(candidates, fastest, means, values, strict=True)
     ]
+
+
+def with_scores_of(ask: Ask, body: Body, scores: dict[str, float], documents: Collection[str]) -> dict[str, float]:
+    """The scores of an exact search's best hits, and of other documents that it finds too.
+
+    body: the exact search. It is asked for those of the documents that are none of the hits.
+    """
+    others = sorted(set(documents) - scores.keys())
+    return {**scores, **ask(scored_among(body, others))[0]} if others else scores
 
 
 def reads_every_row(engines: Engines, full: str) -> bool:
@@ -263,6 +283,9 @@ def choose(
         if each.setting is None or each.ms >= tried[0].ms or not each.surely_keeps(keep, tried[0], seed=seed):
             continue
         run = {query: ask(body_of(engines, each.setting, text, PAGE))[0] for query, text in held_back.texts.items()}
+        if held_back.qrels is None:
+            for query, text in held_back.texts.items():
+                exact[query] = with_scores_of(ask, body_of(engines, None, text, TIES), exact[query], run[query])
         kept, low, high = share(held_back.quality(run, exact), full, seed=seed)
         if low is not None and low >= keep:
             return Chosen(each.setting, each, kept, low, high, passed_over)

@@ -24,7 +24,7 @@ from opensearch_neural.engines import Engines
 from opensearch_neural.engines.dense import dense_vector
 from opensearch_neural.evaluation import comparison, measures, result_rows
 from opensearch_neural.evaluation.measures import Qrels
-from opensearch_neural.evaluation.overlap import PAGE, TIES, overlap
+from opensearch_neural.evaluation.overlap import PAGE, TIES, overlap, score_kept, scored_among
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.queries import DOT_ALIAS, Body, Rare
 from opensearch_neural.retrievers import Run
@@ -97,23 +97,12 @@ def nearness_rows(
     return rows
 
 
-def score_kept(scores: Mapping[str, float], exact: Mapping[str, float], depth: int = PAGE) -> float:
-    """scores: what the hits returned score by the exact search; exact: its best hits. 1 where nothing is lost."""
-    best = sorted(exact.values(), reverse=True)[:depth]
-    return sum(scores.values()) / sum(best) if sum(best) > 0 else 1.0
-
-
 def scores_of(
     client: OpenSearch, index: str, build: Callable[[str], Body], queries: Mapping[str, str], pages: Run
 ) -> Run:
     """What the hits of each page score by the search that `build` makes; hits that it does not find score nothing."""
     of_text = {text: list(pages[query]) for query, text in queries.items()}
-
-    def among(text: str) -> Body:
-        body, page = build(text), {"ids": {"values": of_text[text]}}
-        return {"size": PAGE, "query": {"bool": {"must": [body["query"]], "filter": [page]}}}
-
-    return search_all(client, index, among, queries, {})
+    return search_all(client, index, lambda text: scored_among(build(text), of_text[text]), queries, {})
 
 
 def exact_builder(workload: Workload, exact: Variant) -> Callable[[str], Body]:

@@ -108,8 +108,9 @@ def tune(
     With --engine bm25-sparse: the weight whose gain over BM25 has the highest lower bound, cross-validated, and the smallest
     window that keeps a share of it; without --data, on known items made from the corpus.
     The setting is stored in the index, where `osn search`, `osn eval` and `opensearch_neural.engines` find it. Its window
-    grows with the index from then on, as the default one does. Quality is nDCG@10 with --data, else the overlap with the
-    exact result. One half of the queries chooses, the other confirms. The cluster should have no other load.
+    grows with the index from then on, as the default one does. Quality is nDCG@10 with --data, else score@10: what the ten
+    hits score by the exact search, as a share of what its best ten do. One half of the queries chooses, the other confirms.
+    The cluster should have no other load.
 
     \b
     osn tune --index docs --data data/docs
@@ -210,7 +211,7 @@ def _read_questions(data: Path | None, split: str, queries: Path | None) -> tupl
         beir = BeirData.load(data, split)
         return Questions(beir.queries, beir.qrels), "nDCG@10"
     assert queries is not None
-    return Questions(read_queries(queries)), "overlap@10"
+    return Questions(read_queries(queries)), "score@10"
 
 
 def choice_told(

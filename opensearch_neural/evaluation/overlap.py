@@ -1,10 +1,14 @@
-"""How much of the exact result an approximate search finds, if there are no judgements."""
+"""How much of the exact result an approximate search finds, if there are no judgements.
+
+Among near-duplicates the score kept means something where the overlap of ids does not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from opensearch_neural.evaluation.measures import rank
+from opensearch_neural.queries import Body
 
 PAGE = 10
 TIES = 3 * PAGE
@@ -21,3 +25,15 @@ def overlap(hits: Mapping[str, float], exact: Mapping[str, float], depth: int = 
     tied = {document for document, score in best if score >= last - 1e-6 * abs(last)}
     returned = {document for document, _ in rank(hits)[:depth]}
     return min(1.0, len(returned & tied) / min(depth, len(best)))
+
+
+def score_kept(scores: Mapping[str, float], exact: Mapping[str, float], depth: int = PAGE) -> float:
+    """scores: what the hits returned score by the exact search; exact: its best hits. 1 where nothing is lost."""
+    best = sorted(exact.values(), reverse=True)[:depth]
+    return sum(scores.values()) / sum(best) if sum(best) > 0 else 1.0
+
+
+def scored_among(body: Body, documents: Sequence[str]) -> Body:
+    """The body that finds those of the documents that a body of one phase finds, with the same scores."""
+    among = {"ids": {"values": list(documents)}}
+    return {"size": len(documents), "query": {"bool": {"must": [body["query"]], "filter": [among]}}}

@@ -31,7 +31,7 @@ from opensearch_neural.lint import lint
 from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.models.pruning import Pruning
 from opensearch_neural.oracle import StoredWeights, predict
-from opensearch_neural.queries import Body
+from opensearch_neural.queries import Body, Rare
 
 pytestmark = pytest.mark.cluster
 DOCUMENTS = 70
@@ -597,11 +597,32 @@ def test_settings_are_compared_with_the_exact_result_which_is_asked_no_oftener_t
     grid = [TwoPhases(window=1), TwoPhases(window=EVERY_ROW)]
     tried = tune.try_all(noting, engines, questions, grid, passes=3)
     assert tried[0].quality == pytest.approx(1.0) and tried[1].kept < tried[2].kept <= 1.0
-    every_row = [body for body in asked if "rescore" not in body]
+    every_row = [body for body in asked if "rescore" not in body and '"ids"' not in json.dumps(body)]
+    of_hits = [body for body in asked if '"ids"' in json.dumps(body)]
     assert len(every_row) == len(texts) * (1 if judged else 2)
-    assert len(asked) - len(every_row) == 3 * len(grid) * len(texts)
+    assert len(of_hits) <= (0 if judged else len(texts)), "what hits beyond the exact best ones score"
+    assert len(asked) - len(every_row) - len(of_hits) == 3 * len(grid) * len(texts)
     asked.clear()
     slow = replace(tried[0], ms=1e9)
     chosen = tune.choose(noting, engines, [slow, *tried[1:]], questions, 0.01)
     assert chosen is not None and chosen.kept == pytest.approx(chosen.tried.kept)
-    assert sum("rescore" not in body for body in asked) == len(texts)
+    assert sum("rescore" not in body and '"ids"' not in json.dumps(body) for body in asked) == len(texts)
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_without_judgements_what_the_hits_score_exactly_is_measured(both: Both, pruned: bool) -> None:
+    """Also of hits that are far from the exact best ones, and of those that a window has left with another score."""
+    engines = both.pruned if pruned else both.whole
+    texts = {f"q{at}": " ".join(WORDS[at : at + 9]) for at in range(8)}
+    exact = {query: dict(both.page(both.whole, "sparse", text, size=DOCUMENTS)) for query, text in texts.items()}
+    narrow = TwoPhases(Rare("count", 1), window=1)
+    tried = tune.try_all(tune.asker(both.client, engines.index), engines, tune.Questions(texts), [narrow], passes=1)
+    beyond = False
+    for query, text in texts.items():
+        hits = both.client.search(index=engines.index, body=tune.body_of(engines, narrow, text, 10))["hits"]["hits"]
+        best = list(exact[query].values())
+        beyond |= any(exact[query][hit["_id"]] < best[29] for hit in hits)
+        kept = sum(exact[query][hit["_id"]] for hit in hits) / sum(best[:10])
+        assert tried[1].values[query] == pytest.approx(kept, rel=1e-4)
+    assert tried[0].values == pytest.approx(dict.fromkeys(texts, 1.0)) and tried[1].quality < 0.99
+    assert beyond, "hits that the exact search's own answer does not hold"

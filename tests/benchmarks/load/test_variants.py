@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.load.quality import SCORE_KEPT, Judged, judged_rows, nearness_rows, overlap, retrieve, score_kept
+from benchmarks.load.quality import SCORE_KEPT, Judged, judged_rows, nearness_rows, overlap, retrieve
 from benchmarks.load.variants import (
     PRESETS,
     parse_variant,
@@ -140,13 +140,6 @@ def test_a_worker_asks_the_cluster_for_neither_scale_nor_size_of_an_index_that_k
         write_record(client, loaded, wrote)
     bodies = [build("parse a string into a tree") for build in body_builders(workload).values()]
     assert [body["rescore"]["window_size"] for body in bodies] == [120, 60]
-
-
-def test_the_score_kept_is_a_share_of_the_best_page() -> None:
-    exact = {str(at): float(20 - at) for at in range(15)}
-    assert score_kept({str(at): float(20 - at) for at in range(10)}, exact) == 1.0
-    assert score_kept({"0": 20.0, "11": 9.0}, exact) == pytest.approx(29 / 155)
-    assert score_kept({}, {"a": 0.0}) == 1.0
 
 
 @pytest.mark.cluster
