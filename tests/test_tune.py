@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from loaded_index import write
 from osn_command import osn_command
 from page_elements import Elements
 
-from opensearch_neural import tune, tune_weighted_sum
+from opensearch_neural import QueryEncoder, tune, tune_weighted_sum
 from opensearch_neural.cli import osn
 from opensearch_neural.commands.tune import plot
 from opensearch_neural.corpus.judgements import BeirData
@@ -354,6 +355,31 @@ def test_the_command_tunes_shows_and_stores(
     assert len(report.of("circle", "point")) >= len(few) - 1 and "all tokens: " in str(report.of("svg", "costs"))
     assert (content["chosen"] is not None) == faster == len(report.of("svg", "forest")) and "SHA-256" in report.text
     assert ("nothing was stored" in report.text) == (not faster)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("alike", [False, True])
+def test_osn_eval_and_osn_tune_say_that_all_tokens_weigh_the_same(
+    client, cluster_url: str, index: str, corpus: Path, monkeypatch: pytest.MonkeyPatch, alike: bool
+) -> None:
+    def opened(*of: Any, **how: Any) -> Engines:
+        engines = open_engines(*of, **how)
+        encoder = engines.models.query_encoder
+        flat = QueryEncoder(encoder.tokenizer, dict.fromkeys(encoder.vocabulary, 1.0))
+        return replace(engines, models=engines.models.holding(query_encoder=flat)) if alike else engines
+
+    monkeypatch.setattr("opensearch_neural.engines.open_engines", opened)
+    monkeypatch.setattr("opensearch_neural.commands.evaluate.open_engines", opened)
+    monkeypatch.setattr(tune, "settings", lambda default: [default])
+    asked = ["--url", cluster_url, "--index", index, "--data", str(corpus), "--split", "test"]
+    for command in (
+        ["eval", *asked, "--engines", "bm25,high-idf-first", "--timed", "0"],
+        ["tune", *asked, "--most", "5", "--passes", "1", "--dry-run"],
+    ):
+        done = CliRunner().invoke(osn, command, catch_exceptions=False)
+        assert (
+            done.exit_code == 0 and done.stderr.count("warning: all tokens of the sparse model weigh the same") == alike
+        )
 
 
 def test_a_report_shows_the_choice_beside_the_share_that_was_asked_for() -> None:

@@ -192,6 +192,12 @@ def warn_of_own_documents(own: Collection[str]) -> None:
         )
 
 
+def warn_of_engines(opened: Engines, engines: Collection[str]) -> None:
+    for engine in engines:
+        for warning in opened.engine(engine).warnings():
+            print(f"warning: {warning}", file=sys.stderr)
+
+
 def searched(
     client: OpenSearch,
     opened: Engines | None,
@@ -209,6 +215,8 @@ def searched(
 
     queries, qrels = judged.queries, judged.qrels
     bodies = {} if opened is None else {engine: opened.body_of(engine) for engine in chosen}
+    if opened is not None:
+        warn_of_engines(opened, bodies)
     engines = len(chosen) + len(production.templates)
     passes = engines * len(engine_comparison.sizes_of(measures))
     passes += sum(issubclass(ENGINES[engine], Windowed) for engine in chosen)

@@ -16,6 +16,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import models_options
+from opensearch_neural.commands.evaluate import warn_of_engines
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.engines.settings import First
 from opensearch_neural.errors import InputError
@@ -136,6 +137,8 @@ def tune(
     else:
         questions, measure = known_questions(client, index, 2 * most, seed), "nDCG@10 of known items"
     tuning, held_back = halves(questions.texts, questions.qrels, most, seed)
+    engines.body_of(engine)  # loads what the engine needs
+    warn_of_engines(engines, [engine])
     if of_sum:
         # Cross-validated, so that all queries choose.
         tuning = held_back = Questions({**tuning.texts, **held_back.texts}, questions.qrels)

@@ -136,6 +136,10 @@ class Engine:
         answer: Mapping[str, Any] = client.search(index=self.opened.index, body=body, params=params)
         return answer
 
+    def warnings(self) -> tuple[str, ...]:
+        """What to know of this engine in this index, whatever is searched. Loads what `load` does."""
+        return ()
+
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
         """What the answer lacks. filtered: whether a filter may have left out documents too."""
         return Missing()

@@ -257,13 +257,15 @@ class HighIdfFirst(Windowed):
             **page,
         )
 
+    def warnings(self) -> tuple[str, ...]:
+        if self.opened.once("spread", self._spread):
+            return ()
+        alike = "all tokens of the sparse model weigh the same in a query: high-idf-first searches them in one phase"
+        return (f"{alike} (`osn model idf` makes a model with the table of a corpus)",)
+
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
         told = super().missing(body, answer, filtered=filtered)
-        if self.opened.once("spread", self._spread):
-            return told
-        alike = "all tokens of the sparse model weigh the same in a query: high-idf-first searches them in one phase"
-        warning = f"{alike} (`osn model idf` makes a model with the table of a corpus)"
-        return replace(told, warnings=(*told.warnings, warning))
+        return replace(told, warnings=(*told.warnings, *self.warnings()))
 
     def _spread(self) -> bool:
         """Whether the tokens of queries differ in weight."""
