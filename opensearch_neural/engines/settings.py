@@ -28,14 +28,14 @@ WINDOW = 30
 """Hits of each shard that get their whole score, where a shard holds at most FITTED documents."""
 FITTED = 100_000
 SUM_POWER, TWO_PHASES_POWER = 1 / 2, 1 / 4
-"""Of the documents beyond, with which the window of bm25-sparse grows, and that of high-IDF-first."""
+"""Exponents by which the default windows of bm25-sparse and of high-IDF-first grow beyond FITTED documents."""
 MOST_RESCORED = 10_000
 """The widest window that an index takes, unless its `index.max_rescore_window` says otherwise."""
 MEASURED_SHARD = 1_000_000
 PRUNED_WINDOWS = {0.5: (400, 800), 0.6: (100, 300), 0.65: (100, 200), 0.7: (50, 200)}
-"""Of `sparse` and of high-IDF-first in an index with pruned postings. {share that alpha_mass keeps: (window in a shard
-of FITTED documents, window in one of MEASURED_SHARD)}. Each keeps 0.99 of the score of `sparse` (`osn bench large-sparse`).
-The first of 0.65 was not measured: it is that of 0.6. What finds hits with fewer tokens needs no fewer."""
+"""Default windows of `sparse` and high-IDF-first with pruned postings, {share that alpha_mass keeps: (in a shard of FITTED
+documents, in one of MEASURED_SHARD)}. Each keeps 0.99 of the score of `sparse` (`osn bench large-sparse`); the first of 0.65
+was not measured and is that of 0.6. High-IDF-first gets the same: with fewer tokens it needs as many hits at least."""
 
 
 First = Literal["bm25-sparse", "high-idf-first"]
