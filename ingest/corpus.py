@@ -177,11 +177,14 @@ def spooled(corpus: str, client: OpenSearch | None = None) -> Iterator[str]:
         yield file.name
 
 
-def as_passages(records: Records, tokenizer: Tokenizer, passages: PassageMeta) -> Records:
-    """The records, each document as its passages.
+def as_passages(records: Records, tokenizer: Tokenizer, passages: PassageMeta | None) -> Records:
+    """The records, each document as its passages; None: whole.
 
     Rejected are documents whose passages' ids would be too long, and repeated ids: two documents must not mix passages.
     """
+
+    if passages is None:
+        return records
 
     def read(on_reject: Callable[[Rejected], None]) -> Iterator[Document]:
         seen = FirstRecords()

@@ -163,8 +163,7 @@ def _made_of_corpus(
         return with_corpus_table(splade, wanted, wrote, index, records, passages, corpus_name, client)
     if wanted.sparse != "none" and _lexical_is_to_be_built(wanted, wrote):
         tokenizer = lexical_tokenizer(wanted.tokenizer, records)
-        split_records = as_passages(records, tokenizer, passages) if passages else records
-        sparse, total = _built_lexical(split_records, tokenizer, corpus_name)
+        sparse, total = _built_lexical(as_passages(records, tokenizer, passages), tokenizer, corpus_name)
         if wrote and wrote.sparse and sparse.info.hash != wrote.sparse.hash:
             registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")  # raises
         return OfCorpus(sparse, total)

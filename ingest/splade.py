@@ -159,7 +159,7 @@ def while_writing(
         raise _another_model(index, held, splade, hash)
     tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
     with _naming(corpus_name):
-        check_tokens((document.contents for document in _split(records, tokenizer, passages)(ignore)), tokenizer)
+        check_tokens((document.contents for document in as_passages(records, tokenizer, passages)(ignore)), tokenizer)
     log.info("the IDF table of the corpus is counted while it is written")
     # In the form that it has with its table, so that vectors do not depend on when the table is counted.
     with _written(splade, {}, wanted.trust_remote_code) as folder:
@@ -192,7 +192,7 @@ def with_corpus_table(
     tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
     log.info("reading the corpus once for its IDF table")
     with _naming(corpus_name):
-        counted = _split(records, tokenizer, passages)(ignore)
+        counted = as_passages(records, tokenizer, passages)(ignore)
         frequencies = count_documents((document.contents for document in counted), tokenizer)
     table = frequencies.idf_table(vocabulary_of(tokenizer), special=special_tokens(tokenizer))
     folder = _saved(splade, directory.hash_files(splade), table, wanted.trust_remote_code)
@@ -253,10 +253,6 @@ def _another_model(index: str, wrote: SparseMeta, splade: Path, hash: str) -> Mo
         f"and {directory.display_name(splade)} ({hash}) is another model",
         "use the same model as before, or another --index",
     )
-
-
-def _split(records: Records, tokenizer: Tokenizer, passages: PassageMeta | None) -> Records:
-    return as_passages(records, tokenizer, passages) if passages else records
 
 
 @contextmanager

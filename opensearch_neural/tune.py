@@ -61,7 +61,7 @@ RARE = (
     *(Rare("count", value) for value in (1, 2, 3, 4, 6)),
 )
 WINDOWS = (10, 20, 50, 100, 200, 400)
-PRUNED_WINDOWS = (*WINDOWS, 800, 1600)
+ROW_WINDOWS = (*WINDOWS, 800, 1600)
 TOKENS = (None, Rare("share", 0.98))
 WEIGHTS = (0.003, 0.006, 0.012, 0.018, 0.025, 0.035, 0.05, 0.1, 0.2)
 CASCADE_WINDOWS = (20, 50, 100, 200)
@@ -118,7 +118,7 @@ def settings(default: TwoPhases) -> list[TwoPhases]:
 
 def pruned_searches(default: PrunedSparse) -> list[PrunedSparse]:
     """default: that of the index, which is among them"""
-    return [PrunedSparse(window) for window in sorted({*PRUNED_WINDOWS, default.window})]
+    return [PrunedSparse(window) for window in sorted({*ROW_WINDOWS, default.window})]
 
 
 def cascades(start: Cascade, default: Cascade) -> list[Cascade]:

@@ -481,7 +481,7 @@ def test_osn_tune_chooses_the_smallest_window_that_keeps_the_share_and_sparse_se
     asker = tune.asker
     client, index = tunable.client, tunable.pruned.index
     monkeypatch.setattr(tune, "asker", timed)
-    monkeypatch.setattr(tune, "PRUNED_WINDOWS", (1, 2, 60))
+    monkeypatch.setattr(tune, "ROW_WINDOWS", (1, 2, 60))
     texts = {f"q{at}": " ".join(WORDS[at : at + 9]) for at in range(40)}
     best = {query: tunable.page(tunable.whole, "sparse", text, size=10) for query, text in texts.items()}
     qrels = {query: {id: 1 for id, _ in hits} for query, hits in best.items()} if judged else None
