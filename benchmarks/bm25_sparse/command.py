@@ -25,14 +25,15 @@ The plot has quality against P99, an engine a point. Everything that takes long 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import click
 
-from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows, documents
+from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows, dense_load_rows, documents
 from benchmarks.bm25_sparse.measures import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM, TERMS, quality_rows
-from benchmarks.bm25_sparse.models import DENSE_DOCUMENTS, PUBLISHED, Experiment, arm_option, start_option
+from benchmarks.bm25_sparse.models import ARMS, DENSE_DOCUMENTS, PUBLISHED, Experiment, arm_option, start_option
 from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
 from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList, owned_option
@@ -43,13 +44,17 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.results import Goal, Row
+from opensearch_neural.evaluation.results import Goal, Row, read
 
 LEAST_GAIN = {PUBLISHED: 2.5}
 LEAST_TRAINED, LEAST_UNSEEN = 4.5, 3.5
 """Points of nDCG@10 over BM25, in the mean of all sets as published and trained, and of the unseen ones."""
 LEAST_KEPT = 0.99
 LEVEL = "20 clients"
+ENGINES = dict(zip((*SPARSE_ENGINES, *DENSE_ENGINES), "o<>sD^v", strict=True))
+"""{engine: how the plot marks it}"""
+WIDE, TICKS = 6, (1, 1.5, 2, 3, 5, 10, 20, 50)
+"""From this cost on the plot's axis is a logarithmic one, with these marks."""
 MOST_COST = {100_000: 1.25, 1_000_000: 1.15}
 """P50 and P99 as ratios to BM25's, by documents, at LEVEL."""
 
@@ -92,37 +97,59 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
     return made
 
 
+def common_mean(rows: Sequence[Row], indexes: str) -> str:
+    """The mean of most sets that has the gain of each engine and model with a P99 in `indexes`; else that of most sets."""
+    loaded = {
+        (row.engine, row.variant) for row in rows if (row.kind, row.measure, row.set) == ("ratio", "P99", indexes)
+    }
+    gains = [
+        row for row in rows if (row.kind, row.measure, row.baseline) == ("difference", "nDCG@10", BM25) and row.sets
+    ]
+    means = sorted({(row.sets, row.set) for row in gains}, reverse=True)
+    for _, label in means:
+        if loaded <= {(row.engine, row.variant) for row in gains if row.set == label}:
+            return label
+    return means[0][1] if means else ""
+
+
 def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
-    """quality_and_cost.svg: each engine's gain over BM25 in the mean of sets, against its P99 in BM25's, if it has one."""
+    """quality_and_cost.svg: each engine's gain over BM25 in the mean of sets, against its P99 in BM25's, if it has one.
+    Engines differ in marks, models in colours."""
     from matplotlib.lines import Line2D
 
     plt = pyplot()
-    figure, axis = plt.subplots(figsize=(6.4, 4.8))
+    figure, axis = plt.subplots(figsize=(6.4, 4.4))
     size = max(experiment.sizes, default=0)
     table = Table(rows, experiment.seeds)
-    label = f"mean of {len(experiment.sets)} sets"
-    axis.plot([1], [0], "ks")
-    keys = [Line2D([], [], color="black", marker="s", linestyle="", label="bm25")]
-    for number, (engine, arm) in enumerate(
-        (engine, arm) for arm in experiment.arms for engine in (*SPARSE_ENGINES, *DENSE_ENGINES)
-    ):
-        gain = table.difference(label, engine, BM25, "nDCG@10", variant=arm)
-        cost = table.ratio(documents(size), LEVEL, engine, BM25, "P99", variant=arm)
-        if gain is None or cost is None:
-            continue
-        look: dict[str, Any] = {"color": f"C{number // 7}", "marker": "o<>sD^v"[number % 7], "linestyle": ""}
-        axis.errorbar(
-            [cost.value], [100 * gain.value], xerr=error_bars([cost]), yerr=error_bars([gain], 100), capsize=2,
-            markersize=7, **look,
-        )  # fmt: skip
-        keys.append(Line2D([], [], markersize=7, label=f"{engine}, {arm}", **look))
-    if len(keys) == 1:  # no P99 was measured, and an earlier run's plot is not this one's
+    label = common_mean(rows, documents(size))
+    models = [arm for arm in ARMS if any(row.variant == arm for row in rows)]
+    points = {
+        (arm, engine): (cost, gain)
+        for arm, engine in product(models, ENGINES)
+        if (gain := table.difference(label, engine, BM25, "nDCG@10", variant=arm))
+        and (cost := table.ratio(documents(size), LEVEL, engine, BM25, "P99", variant=arm))
+    }
+    if not points:  # no P99 was measured, and an earlier run's plot is not this one's
         plt.close(figure)
         (folder / "quality_and_cost.svg").unlink(missing_ok=True)
         return
     axis.axhline(0, color="grey", linewidth=0.6)
+    axis.plot([1], [0], "ks")
+    marks = {engine: mark for engine, mark in ENGINES.items() if any(engine == of for _, of in points)}
+    colors = {arm: f"C{number}" for number, arm in enumerate(models) if any(arm == of for of, _ in points)}
+    for (arm, engine), (cost, gain) in points.items():
+        axis.errorbar(
+            [cost.value], [100 * gain.value], xerr=error_bars([cost]), yerr=error_bars([gain], 100), fmt=marks[engine],
+            color=colors[arm], capsize=2, markersize=7,
+        )  # fmt: skip
+    if axis.get_xlim()[1] > WIDE:
+        axis.set_xscale("log")
+        axis.xaxis.set(major_locator=plt.FixedLocator(TICKS), major_formatter="{x:g}", minor_locator=plt.NullLocator())
     axis.set(xlabel=f"P99, in BM25's ({documents(size)}, {LEVEL})", ylabel=f"points of nDCG@10 over BM25,\n{label}")
-    axis.legend(handles=keys, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncol=2)
+    keys = [Line2D([], [], color="black", marker="s", linestyle="", label=BM25)]
+    keys += [Line2D([], [], color="grey", marker=mark, linestyle="", label=engine) for engine, mark in marks.items()]
+    keys += [Line2D([], [], color=color, linewidth=5, label=arm) for arm, color in colors.items()]
+    axis.legend(handles=keys, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncol=3)
     save(figure, folder / "quality_and_cost.svg")
 
 
@@ -148,6 +175,13 @@ def shown(row: Row) -> bool:
     show_default=True,
     help="Documents of the largest set on which hybrid and cascade are measured.",
 )
+@click.option(
+    "--beside",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=None,
+    help="A record of this command, of the same published model: only hybrid and cascade under load are measured, and the "
+    "plot shows them beside what stands there.",
+)
 @click.option("--seeds", type=NumberList(int), default="42,43,44", show_default=True, help="Training seeds.")
 @arm_option
 @click.option(
@@ -171,6 +205,7 @@ def bm25_sparse(
     record: Path | None,
     arms: tuple[str, ...],
     documents: tuple[int, ...],
+    beside: Path | None,
     **options: Any,
 ) -> None:
     """BM25 and what a sparse model adds: quality on judged sets and cost under load, of the same models.
@@ -179,6 +214,7 @@ def bm25_sparse(
     osn bench bm25-sparse --start my-splade --data data --work work --record benchmarks/results/bm25_sparse
     osn bench bm25-sparse --start my-splade --data data --work work --arm 'as published' --documents 100000
     osn bench bm25-sparse --start my-splade --data data --work work --dense all-MiniLM-L6-v2 --documents 100000
+    osn bench bm25-sparse … --arm 'as published' --dense all-MiniLM-L6-v2 --beside benchmarks/results/bm25_sparse
     """
     experiment = Experiment(
         data=data, start=start, work=work, connection=connection, arms=arms, sizes=documents, **options
@@ -187,6 +223,8 @@ def bm25_sparse(
         raise InputError(f"{data} holds no BEIR folder with a test split", "name the folder that holds them")
     if experiment.pq is not None and experiment.dense is None:
         raise InputError("--pq names the codes of a dense model, and none is named", "give --dense MODEL too")
+    if beside is not None and experiment.dense is None:
+        raise InputError("--beside measures what a dense model adds, and none is named", "give --dense MODEL too")
     if experiment.dense is not None and PUBLISHED not in arms:
         raise InputError("--dense is measured beside the published model", f"add --arm '{PUBLISHED}'")
 
@@ -195,12 +233,14 @@ def bm25_sparse(
             experiment.folder(model)
         with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
             client = connect(settings=settings)
+            if beside is not None:
+                return dense_load_rows(client, settings, experiment), []
             rows = quality_rows(client, experiment)
             rows += cost_rows(client, settings, experiment)
         return rows, goals(experiment, rows)
 
     part = PaperPart(
         "BM25 and what a sparse model adds", run, list(experiment.sets.values()), experiment.seeds, shown,
-        lambda rows, folder: draw(experiment, rows, folder),
+        lambda rows, folder: draw(experiment, [*(read(beside).rows if beside else []), *rows], folder),
     )  # fmt: skip
     run_parts({"": part}, record)

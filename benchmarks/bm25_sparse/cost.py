@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -54,8 +54,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COST_SET = "scifact"
-WARM_UP = (20.0, 90.0)
-"""Seconds, at least and at most."""
+LOAD = LoadSettings(warmup=WarmupSettings(20, 90))
 MOST_DENSE = 100_000
 """Documents of an index under load, at most, that have dense vectors too."""
 BYTES, RATE = "bytes a document", "documents encoded a second"
@@ -68,6 +67,7 @@ NAMED = {f"window{window}": engine for engine, window in WINDOWS.items()}
 LOADED = ",".join([BM25, SUM, *(f"{name}={SUM}+window={WINDOWS[engine]}" for name, engine in NAMED.items()), SPARSE,
                    HIGH_IDF_FIRST])  # fmt: skip
 DENSE_LOADED = ",".join([BM25, *DENSE_ENGINES])
+Measure = Callable[[], list[dict[str, Any]]]
 
 
 def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
@@ -78,8 +78,8 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
     models = [model for model in experiment.models if model.seed in (None, experiment.seeds[0])]
     rows: list[Row] = []
 
-    def keep(name: str, measure: Any) -> None:
-        rows.extend(Row.from_json(row) for row in kept(experiment.work / "cost" / f"{name}.json", measure))
+    def keep(name: str, measure: Measure) -> None:
+        rows.extend(kept_rows(experiment, name, measure))
 
     for size in experiment.sizes:
         for model in models:
@@ -87,16 +87,28 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
             keep(name, partial(loaded, *how))
             keep(f"{name}-score-kept-weight-{slug(f'{WeightedSum.weight:g}')}", partial(score_kept, *how))
             client.indices.delete(index=growth_of(experiment, model, size).index, params={"ignore": 404})
-        if experiment.dense_sets and size <= MOST_DENSE:
-            name = f"{size}-{slug(PUBLISHED)}-{dense.dense_name(experiment)}"
-            keep(name, partial(loaded_with_dense, client, chosen, experiment, size))
-            index = growth_of(experiment, MeasuredEngine(PUBLISHED), size, with_dense=True).index
-            client.indices.delete(index=index, params={"ignore": 404})
+    rows += dense_load_rows(client, chosen, experiment)
     if experiment.sizes:
         for model in models:
             keep(f"bytes-{_vectors_of(experiment, model)}", partial(stored_bytes, client, experiment, model))
             keep(f"encoding-{_vectors_of(experiment, model)}", partial(encoding_rates, experiment, model))
     return rows
+
+
+def dense_load_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
+    """Each size of at most MOST_DENSE documents under load by the engines that need dense vectors, if there are any."""
+    rows: list[Row] = []
+    for size in experiment.sizes if experiment.dense_sets else ():
+        if size <= MOST_DENSE:
+            name = f"{size}-{slug(PUBLISHED)}-{dense.dense_name(experiment)}"
+            rows += kept_rows(experiment, name, partial(loaded_with_dense, client, chosen, experiment, size))
+            index = growth_of(experiment, MeasuredEngine(PUBLISHED), size, with_dense=True).index
+            client.indices.delete(index=index, params={"ignore": 404})
+    return rows
+
+
+def kept_rows(experiment: Experiment, name: str, measure: Measure) -> list[Row]:
+    return [Row.from_json(row) for row in kept(experiment.work / "cost" / f"{name}.json", measure)]
 
 
 def documents(size: int) -> str:
@@ -183,10 +195,7 @@ def under_load(
     """The rows of the load benchmark; settings: more of `LoadSettings`. Raises ClusterError if it stopped."""
     grow(client, growth, say=logger.info)
     _, texts = queries_of(None, experiment.sets[COST_SET], "test", None)
-    warmup = WarmupSettings(*WARM_UP)
-    chosen_settings = LoadSettings(
-        clients=experiment.clients, minutes=experiment.minutes, warmup=warmup, **settings
-    ).validate()
+    chosen_settings = replace(LOAD, clients=experiment.clients, minutes=experiment.minutes, **settings).validate()
     target = allowed_target(chosen, owned=experiment.owned)
     folder = experiment.work / "load" / growth.index
     measured = run(

@@ -23,7 +23,10 @@ from benchmarks.large_sparse.documents import (
     remove_all,
     write_all,
 )
-from benchmarks.load import quality
+from benchmarks.load import quality, result
+from benchmarks.load.command import queries_of, run
+from benchmarks.load.measurement import LoadSettings
+from benchmarks.load.phases import WarmupSettings
 from benchmarks.load.variants import TWO_PHASE, Variant, parameters
 from benchmarks.load.workload import (
     LoadTarget,
@@ -60,12 +63,7 @@ NDCG = "nDCG@10"
 BYTES = "bytes read, a document"
 """Bytes on disk of the fields that a search reads; for blocks, with their index or the client's table."""
 LEAST_KEPT = 0.99
-WARM_UP = (30.0, 90.0)
-"""Seconds, at least and at most."""
-CEILING = 0.5
-"""Seconds in which the generator's own ceiling is measured, of each arm."""
-ROUNDS = 8
-"""Blocks of load of each arm."""
+LOAD = LoadSettings(rounds=8, settle=0.3, ceiling=0.5, warmup=WarmupSettings(30, 90), quality=False)
 TUNING_QUERIES = 100
 PASSES = 3
 """How often each tuned setting is timed."""
@@ -331,21 +329,9 @@ def cost_rows(
     arms: Iterable[SearchArm],
 ) -> list[Row]:
     """P50, P99 and throughput of all arms under load in random turns, also as ratios to BM25's in the plain index."""
-    from benchmarks.load import result
-    from benchmarks.load.command import queries_of, run
-    from benchmarks.load.measurement import LoadSettings
-    from benchmarks.load.phases import WarmupSettings
-
     _, texts = queries_of(None, experiment.data, "test", None)
-    settings = LoadSettings(
-        clients=experiment.clients,
-        minutes=experiment.minutes,
-        requests=experiment.requests,
-        rounds=ROUNDS,
-        settle=0.3,
-        ceiling=CEILING,
-        warmup=WarmupSettings(*WARM_UP),
-        quality=False,
+    settings = replace(
+        LOAD, clients=experiment.clients, minutes=experiment.minutes, requests=experiment.requests
     ).validate()
     index = layout.index(PLAIN)
     variants = [arm.variant for arm in arms]

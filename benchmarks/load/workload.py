@@ -142,6 +142,11 @@ class Workload:
     """{variant: name of the search pipeline that was stored for it}"""
     fixed_bodies: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     """{variant: bodies in the order of `texts`}: requests made beforehand, if encoding is not to be measured."""
+    _opened: dict[str, Engines] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """{index: its engines}, with the models that they have loaded."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": {}}
 
     def index_of(self, variant: Variant) -> str:
         return variant.index or self.index
@@ -150,6 +155,11 @@ class Workload:
         return self.engines(self.index_of(variant))
 
     def engines(self, index: str) -> Engines:
+        if index not in self._opened:
+            self._opened[index] = self._open(index)
+        return self._opened[index]
+
+    def _open(self, index: str) -> Engines:
         facts = self.indexes[index]
         return Engines(
             facts.index,
@@ -183,14 +193,8 @@ def body_builders(workload: Workload, variants: Iterable[Variant] | None = None)
 
     Raises what `body_builder` raises.
     """
-    opened: dict[str, Engines] = {}
-    builders = {}
-    for variant in workload.variants if variants is None else variants:
-        index = workload.index_of(variant)
-        if index not in opened:
-            opened[index] = workload.engines_of(variant)
-        builders[variant.name] = body_builder(variant, opened[index])
-    return builders
+    variants = workload.variants if variants is None else variants
+    return {variant.name: body_builder(variant, workload.engines_of(variant)) for variant in variants}
 
 
 def encoders(workload: Workload) -> dict[str, Encode]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from benchmarks.bm25_sparse.measures import (  # noqa: E402
 )
 from benchmarks.bm25_sparse.models import PUBLISHED  # noqa: E402
 from benchmarks.experiment import slug  # noqa: E402
+from benchmarks.load.phases import WarmupSettings  # noqa: E402
 from benchmarks.render import quality_and_cost  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.measures import Measured  # noqa: E402
@@ -63,7 +65,7 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
     monkeypatch.setattr(models, "STEPS", {"trained 10 minutes": 2})
     monkeypatch.setattr(models, "TRAINED_ON", ("one",))
     monkeypatch.setattr(cost, "COST_SET", "two")
-    monkeypatch.setattr(cost, "WARM_UP", (0.1, 1.0))
+    monkeypatch.setattr(cost, "LOAD", replace(cost.LOAD, ceiling=0.1, warmup=WarmupSettings(0.1, 1.0)))
     monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)  # it changes nothing but how long merging waits
     monkeypatch.setattr(cluster_bm25, "GRID", ((0.9, 1.2), (0.5,)))
     arguments = [
@@ -117,7 +119,7 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     shutil.copy(beir / "qrels" / "dev.tsv", beir / "qrels" / "test.tsv")
     monkeypatch.setattr(models, "TRAINED_ON", ("one",))
     monkeypatch.setattr(cost, "COST_SET", "two")
-    monkeypatch.setattr(cost, "WARM_UP", (0.1, 1.0))
+    monkeypatch.setattr(cost, "LOAD", replace(cost.LOAD, ceiling=0.1, warmup=WarmupSettings(0.1, 1.0)))
     monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
     monkeypatch.setattr(cluster_bm25, "GRID", ((0.9, 1.2), (0.5,)))
     work, sets = tmp_path / "work", f"mean of 2 sets of at most {300} documents"
@@ -155,6 +157,10 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     assert weight[SUM] + 32 < weight[CASCADE] < weight[SUM] + weight[HYBRID]
     assert facts[CASCADE, "documents encoded a second"] < facts[SUM, "documents encoded a second"]
     assert rows_of("again", "--dense", str(dense), "--dense-documents", "300") == rows
+    under_load = rows_of(
+        "beside", "--dense", str(dense), "--dense-documents", "300", "--beside", str(tmp_path / "without")
+    )
+    assert under_load == [row for row in rows if row.engine in (HYBRID, CASCADE) and row.set == "320 documents"]
     table = quality_and_cost(rows)
     assert f"bytes a document (bm25: {weight[BM25]:,.0f})" in table and "documents encoded a second" in table
     assert not [name for name in client.indices.get(index="osn-one*,osn-two*,osn-as-published*")
@@ -163,7 +169,11 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
 
 @pytest.mark.parametrize(
     ("more", "words"),
-    [(["--pq", "p"], "give --dense MODEL too"), (["--dense", "d", "--arm", "trained an hour"], "add --arm 'as")],
+    [
+        (["--pq", "p"], "give --dense MODEL too"),
+        (["--beside", "."], "give --dense MODEL too"),
+        (["--dense", "d", "--arm", "trained an hour"], "add --arm 'as"),
+    ],
 )
 def test_a_dense_model_is_asked_for_where_it_can_be_measured(data: Path, more: list[str], words: str) -> None:
     arguments = ["--start", "s", "--data", str(data), "--work", str(data / "work"), *more]
@@ -239,14 +249,23 @@ def test_a_goal_is_missed_where_one_set_is_below_or_too_few_are_above(tmp_path: 
 def test_the_plot_has_a_point_for_each_engine_with_a_p99_and_none_is_left_of_an_earlier_run(tmp_path: Path) -> None:
     experiment = experiment_of_nine_sets(tmp_path)
     gain = Row(
-        "mean of 9 sets", SUM, "nDCG@10", 0.026, 0.02, 0.03, 9, kind="difference", baseline=BM25, variant=PUBLISHED
+        "mean of 9 sets", SUM, "nDCG@10", 0.026, 0.02, 0.03, 9, BM25, kind="difference", variant=PUBLISHED, sets=9
     )
     loaded = Row(
         "100 documents", SUM, "P99", 1.3, 1.2, 1.4, 9, BM25, kind="ratio", variant=PUBLISHED, level="20 clients"
     )  # fmt: skip
     plot = tmp_path / "quality_and_cost.svg"
     command.draw(experiment, [gain, loaded], tmp_path)
-    assert "bm25-sparse, as published" in plot.read_text() and "high-idf-first" not in plot.read_text()
+    drawn = plot.read_text()
+    assert "bm25-sparse" in drawn and "as published" in drawn and "high-idf-first" not in drawn
+    # An engine that was measured in fewer sets: all are then shown by the mean of these.
+    assert command.common_mean([gain, loaded], "100 documents") == "mean of 9 sets"
+    small = [replace(gain, engine=engine, set="mean of 7 sets", sets=7) for engine in (SUM, HYBRID)]
+    rows = [gain, loaded, *small, replace(loaded, engine=HYBRID, value=12.0)]
+    assert command.common_mean(rows[:-1], "100 documents") == "mean of 9 sets", "hybrid has no P99"
+    assert command.common_mean(rows, "100 documents") == "mean of 7 sets"
+    command.draw(experiment, rows, tmp_path)
+    assert "hybrid" in plot.read_text() and "mean of 7 sets" in plot.read_text()
     command.draw(experiment, [gain], tmp_path)
     assert not plot.exists()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from benchmarks.large_sparse import measures
 from benchmarks.large_sparse.arms import BestBlocks, DocumentsOfBlocks, RareWordsFirst
 from benchmarks.large_sparse.command import large_sparse
 from benchmarks.load.generator import Generators, WorkerMeasurement
+from benchmarks.load.phases import WarmupSettings
 from benchmarks.load.quality import SCORE_KEPT
 from benchmarks.load.variants import Variant
 from benchmarks.load.workload import LoadTarget, prepare
@@ -67,7 +69,9 @@ def quick_arguments(
         "EXPANSIONS": (2.0,),
     }
     quick |= {"BLOCK_COUNTS": (1, 19), "TUNING_QUERIES": 10, "PASSES": 1}
-    quick |= {"WARM_UP": (0.1, 0.1), "CEILING": 0.1, "ROUNDS": 1}
+    quick["LOAD"] = replace(
+        measures.LOAD, rounds=1, settle=0.05, shortest=0.1, ceiling=0.1, warmup=WarmupSettings(0.1, 0.1)
+    )
     for name, value in quick.items():
         monkeypatch.setattr(measures, name, value)
     return [
