@@ -18,7 +18,15 @@ from ingest.job import Job, run_job
 
 context = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
 if os.name == "posix":
-    context.set_forkserver_preload(["killable", "opensearchpy", "tokenizers", "opensearch_neural.models.lexical"])
+    context.set_forkserver_preload(
+        [
+            "killable",
+            "opensearchpy",
+            "tokenizers",
+            "opensearch_neural.models.lexical",
+            "transformers.models.bert.modeling_bert",
+        ]
+    )
 
 
 def _run(url: str, job: Job, home: str, folder: str, ready: Any) -> None:
