@@ -7,7 +7,7 @@ from pathlib import Path
 
 from opensearch_neural.files import replaced
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense_onnx import INT8_FILE, export_onnx
+from opensearch_neural.models.dense.onnx_encoder import INT8_FILE, export_onnx
 
 
 def exported(model: str, out: Path) -> str:

@@ -44,7 +44,7 @@ from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.engine_comparison import CERTIFIED, certified_queries
 from opensearch_neural.evaluation.results import Goal, Row
-from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.queries import Body
 
 if TYPE_CHECKING:

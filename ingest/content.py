@@ -19,16 +19,16 @@ from ingest.vectors.stored_vectors import Manifest, StoredVectors
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import IndexMeta, QuantizedMeta
 from opensearch_neural.models import registry
+from opensearch_neural.models.dense.quantized import QUANTIZER_FILE, Quantizer
 from opensearch_neural.models.directory import locate, model_info
-from opensearch_neural.models.pruning import Pruning
-from opensearch_neural.models.quantized import QUANTIZER_FILE, Quantizer
-from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.sparse.pruning import Pruning
+from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.models.quantized import QuantizedModel
+    from opensearch_neural.models.dense.quantized import QuantizedModel
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ def coding_model(models: Models, manifest: Manifest, stored: StoredVectors, reco
 
     Raises InputError if it encodes some of the first documents (the very first, and the longest) otherwise.
     """
-    from opensearch_neural.models.quantized import load_quantized
+    from opensearch_neural.models.dense.quantized import load_quantized
 
     dense, codes = manifest.dense, manifest.quantized
     assert models.pq is not None and dense is not None

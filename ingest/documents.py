@@ -38,8 +38,8 @@ from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta, existing_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, keep_shard_documents
 from opensearch_neural.models import directory
-from opensearch_neural.models.corpus_statistics import has_query_table
-from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.models.sparse.corpus_statistics import has_query_table
+from opensearch_neural.models.sparse.pruning import Pruning
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -26,7 +26,7 @@ from opensearch_neural.index.sparse_scale import keep_sparse_scale
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.models.table_encoder import TableEncoder
+    from opensearch_neural.models.sparse.table_encoder import TableEncoder
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from opensearch_neural.index.mapping import byte_scale
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import DenseMeta, DenseType, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.models import directory, registry
-from opensearch_neural.models.corpus_statistics import has_query_table
-from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.models.sparse.corpus_statistics import has_query_table
+from opensearch_neural.models.sparse.pruning import Pruning
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
     from tokenizers import Tokenizer
 
-    from opensearch_neural.models.dense_encoder import DenseEncoder
-    from opensearch_neural.models.quantized import QuantizedModel
-    from opensearch_neural.models.sparse import SparseDocumentEncoder
+    from opensearch_neural.models.dense.dense_encoder import DenseEncoder
+    from opensearch_neural.models.dense.quantized import QuantizedModel
+    from opensearch_neural.models.sparse.encoder import SparseDocumentEncoder
 
 log = logging.getLogger(__name__)
 
@@ -211,9 +211,9 @@ def _lexical_is_to_be_built(wanted: Models, wrote: IndexMeta | None) -> bool:
 
 def lexical_tokenizer(named: str | None, records: Records) -> Tokenizer:
     """The tokenizer of a corpus's lexical model: the one named, else BERT's if it is installed, else one trained on it."""
-    from opensearch_neural.models.lexical import TRAINING_SAMPLE
+    from opensearch_neural.models.sparse.lexical import TRAINING_SAMPLE
+    from opensearch_neural.models.sparse.word_pieces import train_word_pieces
     from opensearch_neural.models.tokenizer import load_tokenizer
-    from opensearch_neural.models.word_pieces import train_word_pieces
 
     if named is not None:
         return load_tokenizer(named)
@@ -227,7 +227,7 @@ def _built_lexical(records: Records, tokenizer: Tokenizer, corpus_name: str) -> 
 
     Raises InputError for records without a single token.
     """
-    from opensearch_neural.models.lexical import LexicalEncoder, NoTokens, build_lexical
+    from opensearch_neural.models.sparse.lexical import LexicalEncoder, NoTokens, build_lexical
 
     log.info("reading the corpus once for the lexical model's term statistics")
     rejected: deque[Rejected] = deque(maxlen=1)

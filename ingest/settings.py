@@ -19,7 +19,7 @@ from opensearch_neural.commands.connection_options import Command
 from opensearch_neural.commands.headings import taking
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import DenseType, PassageMeta
-from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.models.sparse.pruning import Pruning
 
 Dtype = Literal["fp32", "bf16"]
 MB = 1_000_000

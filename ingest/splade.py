@@ -37,8 +37,8 @@ from opensearch_neural.index.models import called
 from opensearch_neural.index.query_side import read_encoder
 from opensearch_neural.index.record import IndexMeta, PassageMeta, SparseMeta
 from opensearch_neural.models import directory, registry
-from opensearch_neural.models.corpus_statistics import tokenizer_of, write_with_table
-from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of, write_with_table
+from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from opensearch_neural.corpus.documents import Document, Rejected
     from opensearch_neural.idf import DocumentFrequencies
-    from opensearch_neural.models.sparse import SparseDocumentEncoder
+    from opensearch_neural.models.sparse.encoder import SparseDocumentEncoder
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class CorpusTable:
 
     def counting(self, records: Records) -> Records:
         """The same records, which are counted while they are read."""
-        from opensearch_neural.models.lexical import DocumentCounter
+        from opensearch_neural.models.sparse.lexical import DocumentCounter
 
         def read(on_reject: Callable[[Rejected], None]) -> Iterator[Document]:
             counter = DocumentCounter(self.tokenizer)
@@ -149,8 +149,8 @@ def while_writing(
     wrote: the record of the index if an interrupted run created it
     Raises InputError for a corpus without any token, ModelError if `wrote` names another SPLADE.
     """
-    from opensearch_neural.models.lexical import check_tokens
-    from opensearch_neural.models.sparse import TorchSparseEncoder
+    from opensearch_neural.models.sparse.encoder import TorchSparseEncoder
+    from opensearch_neural.models.sparse.lexical import check_tokens
 
     hash = directory.hash_files(splade)
     held = None if wrote is None else wrote.sparse
@@ -184,7 +184,7 @@ def with_corpus_table(
     An index that was written with this SPLADE keeps its table even if the corpus has changed: tables of two corpora give
     the tokens of a query different weights. A machine that lacks it takes it from the cluster.
     """
-    from opensearch_neural.models.lexical import count_documents
+    from opensearch_neural.models.sparse.lexical import count_documents
 
     name, held = directory.display_name(str(wanted.sparse)), None if wrote is None else wrote.sparse
     if held and (kept := with_kept_table(client, held, splade, wanted.trust_remote_code, index=index)):
@@ -294,7 +294,7 @@ def _written(splade: Path, table: Mapping[str, float], trust_remote_code: bool) 
 
 
 def _loaded(folder: Path, wanted: Models, name: str) -> SparseDocumentEncoder:
-    from opensearch_neural.models.sparse import load_sparse
+    from opensearch_neural.models.sparse.encoder import load_sparse
 
     model = load_sparse(folder, device=wanted.device, dtype=wanted.dtype, trust_remote_code=wanted.trust_remote_code)
     return called(model, name)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from opensearch_neural.errors import ModelError
-from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.models.sparse.pruning import Pruning
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from opensearch_neural.corpus.documents import Document
     from opensearch_neural.index.record import IndexMeta
-    from opensearch_neural.models.dense_encoder import DenseEncoder
-    from opensearch_neural.models.quantized import QuantizedModel, Quantizer
-    from opensearch_neural.models.sparse import SparseDocumentEncoder
-    from opensearch_neural.models.table_encoder import TableEncoder
+    from opensearch_neural.models.dense.dense_encoder import DenseEncoder
+    from opensearch_neural.models.dense.quantized import QuantizedModel, Quantizer
+    from opensearch_neural.models.sparse.encoder import SparseDocumentEncoder
+    from opensearch_neural.models.sparse.table_encoder import TableEncoder
     from opensearch_neural.models.vectors import SparseVectors
 
 
@@ -96,7 +96,7 @@ class Encoders:
     @cached_property
     def alike(self) -> bool:
         """Whether `pq` encodes documents as `dense` does: then they are encoded once for both."""
-        from opensearch_neural.models.dense import documents_alike
+        from opensearch_neural.models.dense.torch_encoder import documents_alike
 
         return self.dense is not None and self.pq is not None and documents_alike(self.dense, self.pq.dense)
 

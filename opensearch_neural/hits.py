@@ -24,7 +24,7 @@ from opensearch_neural.sentences import Span, around, heaviest_sentence, marked_
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.models.table_encoder import TableEncoder
+    from opensearch_neural.models.sparse.table_encoder import TableEncoder
 
 
 @dataclass(frozen=True)

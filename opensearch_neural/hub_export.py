@@ -19,7 +19,7 @@ from opensearch_neural.evaluation.results import Row
 from opensearch_neural.files import new_folder, read_json_object, write_text
 from opensearch_neural.models import directory
 from opensearch_neural.models.safety import refuse_unsafe
-from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.sparse.table_encoder import TableEncoder
 
 LEFT_OUT = (*directory.OF_ITS_WEIGHTS, "osn.json", "*.py", "*.pyc")
 

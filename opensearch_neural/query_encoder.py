@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from opensearch_neural.errors import ModelError
-from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.sparse.table_encoder import TableEncoder
 
 if TYPE_CHECKING:
     from opensearchpy import AsyncOpenSearch, OpenSearch

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from opensearch_neural.evaluation.measures import Qrels
-    from opensearch_neural.models.dense_encoder import DenseEncoder
+    from opensearch_neural.models.dense.dense_encoder import DenseEncoder
 
 RARE = (
     *(Rare("ratio", value) for value in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from opensearch_neural.models.lexical import build_lexical
+from opensearch_neural.models.sparse.lexical import build_lexical
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -194,7 +194,7 @@ def test_the_plain_package_names_the_extra_that_documents_need(plain_python: Pat
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     shutil.copy(_any_tokenizer(tmp_path), tmp_path / "tokenizer.json")
     (tmp_path / "idf.json").write_text('{"rainbow": 2.0}')
-    script = "import sys; from opensearch_neural.models.sparse import load_sparse; load_sparse(sys.argv[1])"
+    script = "import sys; from opensearch_neural.models.sparse.encoder import load_sparse; load_sparse(sys.argv[1])"
     done = subprocess.run([plain_python, "-c", script, tmp_path], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1
     assert 'pip install "opensearch-neural[encode]"' in done.stderr

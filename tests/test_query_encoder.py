@@ -17,8 +17,8 @@ from tokenizers import Tokenizer
 
 from opensearch_neural import QueryEncoder, files
 from opensearch_neural.errors import ModelError
+from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 from opensearch_neural.models.tokenizer import load_tokenizer
-from opensearch_neural.models.word_pieces import train_word_pieces
 
 SENTENCE = "what causes a rainbow in the sky when it rains and sun shines café 東 京 . , 12 unrelated"
 WORDS = SENTENCE.split()
@@ -95,7 +95,7 @@ def test_remembered_words_are_the_tokens_of_the_whole_text(tokenizer: Tokenizer,
 
 
 def test_words_are_remembered_in_bounded_number(encoder: QueryEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opensearch_neural.models.table_encoder.WORDS_KEPT", 10)
+    monkeypatch.setattr("opensearch_neural.models.sparse.table_encoder.WORDS_KEPT", 10)
     for number in range(100):
         encoder.encode(f"the{number} {'x' * 100}")
     assert len(encoder._ids_of_word) <= 10

@@ -23,10 +23,10 @@ from opensearch_neural import QueryEncoder, queries
 from opensearch_neural.errors import ModelError
 from opensearch_neural.idf import load_idf
 from opensearch_neural.lint import lint
-from opensearch_neural.models import ml_commons
 from opensearch_neural.models.directory import minilm_directory
-from opensearch_neural.models.lexical import build_lexical
-from opensearch_neural.models.word_pieces import train_word_pieces
+from opensearch_neural.models.sparse import ml_commons
+from opensearch_neural.models.sparse.lexical import build_lexical
+from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 
 QUERIES = 10_000
 

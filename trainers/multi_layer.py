@@ -11,7 +11,7 @@ rivals, go through the same poolings.
 
 The model directory is a dense one like any other, without a trace of the other layers (self-contrastive) or with a mix of
 layers (average, scalar mix). With several vectors a document its kind is "multi-layer"
-(`opensearch_neural.models.multi_layer`).
+(`opensearch_neural.models.dense.multi_layer`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.models import multi_layer
-from opensearch_neural.models.multi_layer import MultiVectors, Selection, VectorSource, mixed, write_selection
-from opensearch_neural.models.pooling import Pooling
+from opensearch_neural.models.dense import multi_layer
+from opensearch_neural.models.dense.multi_layer import MultiVectors, Selection, VectorSource, mixed, write_selection
+from opensearch_neural.models.dense.pooling import Pooling
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
 from trainers.common import losses
@@ -320,7 +320,7 @@ class MultiLayerModel(BiEncoder):
             write_selection(folder, document.selection, document.weights)
             onnx = folder / multi_layer.QUERY
         if self.onnx:
-            from opensearch_neural.models.dense_onnx import export_onnx
+            from opensearch_neural.models.dense.onnx_encoder import export_onnx
 
             export_onnx(onnx)
 

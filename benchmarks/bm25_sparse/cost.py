@@ -44,9 +44,9 @@ from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.engines.settings import WeightedSum
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
-from opensearch_neural.models.dense import load_dense
-from opensearch_neural.models.quantized import load_quantized
-from opensearch_neural.models.sparse import load_sparse
+from opensearch_neural.models.dense.quantized import load_quantized
+from opensearch_neural.models.dense.torch_encoder import load_dense
+from opensearch_neural.models.sparse.encoder import load_sparse
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

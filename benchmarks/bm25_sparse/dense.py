@@ -28,8 +28,8 @@ from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.evaluation.results import MeasuredEngine
 from opensearch_neural.files import replaced
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense import TorchDenseEncoder, load_dense
-from opensearch_neural.models.quantized import KIND
+from opensearch_neural.models.dense.quantized import KIND
+from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, load_dense
 from opensearch_neural.models.vectors import SparseVectors
 
 if TYPE_CHECKING:

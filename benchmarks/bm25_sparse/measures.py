@@ -28,7 +28,7 @@ from opensearch_neural.evaluation.engine_comparison import run_engine
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.index.sparse_scale import SCALE
-from opensearch_neural.models.dense_encoder import Backend
+from opensearch_neural.models.dense.dense_encoder import Backend
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

@@ -20,9 +20,9 @@ from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import MeasuredEngine
 from opensearch_neural.models import directory
-from opensearch_neural.models.averaging import write_average
-from opensearch_neural.models.corpus_statistics import tokenizer_of, write_with_statistics
-from opensearch_neural.models.lexical import count_documents
+from opensearch_neural.models.sparse.averaging import write_average
+from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of, write_with_statistics
+from opensearch_neural.models.sparse.lexical import count_documents
 from trainers.common.config import load_config, recipe
 from trainers.doc2query.question_sets import QuestionSet
 

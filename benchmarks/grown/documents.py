@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from ingest.vectorizers import Vectors
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
-from opensearch_neural.models.pruning import Pruning
-from opensearch_neural.models.quantized import Quantizer
+from opensearch_neural.models.dense.quantized import Quantizer
+from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.models.vectors import SparseVectors
 
 if TYPE_CHECKING:

@@ -28,10 +28,10 @@ from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.record import IndexMeta, SparseMeta, read_record
 from opensearch_neural.index.segments import merge_segments
 from opensearch_neural.models import registry
+from opensearch_neural.models.dense.quantized import QUANTIZER_FILE, Quantizer
 from opensearch_neural.models.directory import locate
-from opensearch_neural.models.pruning import Pruning
-from opensearch_neural.models.quantized import QUANTIZER_FILE, Quantizer
-from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.sparse.pruning import Pruning
+from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.vectors import SparseVectors
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from opensearch_neural.commands.headings import taking
 from opensearch_neural.commands.renamed import Renamed, output_option
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row, Summary, data_facts
-from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.models.sparse.pruning import Pruning
 
 NODE = "osn-bench"
 FIELD_SAMPLE = 3000  # documents that are written field by field to see what each costs

@@ -44,7 +44,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, Row
-from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.models.sparse.pruning import Pruning
 
 CLUSTERED_PRUNES = ("alpha_mass:0.7", "alpha_mass:0.85")
 MOST_COST = 1.1

@@ -27,7 +27,7 @@ from opensearch_neural.files import write_json
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import IndexMeta, read_record, write_record
 from opensearch_neural.index.segments import merge_segments
-from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.models.vectors import SparseVectors
 from trainers.common.config import fingerprint
 

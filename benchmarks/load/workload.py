@@ -37,7 +37,7 @@ from opensearch_neural.queries import Body, Rare
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.models.dense_encoder import Backend
+    from opensearch_neural.models.dense.dense_encoder import Backend
 
 log = logging.getLogger(__name__)
 

@@ -52,9 +52,9 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, Row, Summary, data_facts
 from opensearch_neural.index.record import check_unchanged_models, read_record
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense import documents_alike, load_dense
-from opensearch_neural.models.dense_encoder import Backend
-from opensearch_neural.models.quantized import load_quantized
+from opensearch_neural.models.dense.dense_encoder import Backend
+from opensearch_neural.models.dense.quantized import load_quantized
+from opensearch_neural.models.dense.torch_encoder import documents_alike, load_dense
 from opensearch_neural.tune import halves, store, tried_and_chosen
 
 if TYPE_CHECKING:

@@ -67,9 +67,9 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
-from opensearch_neural.models.corpus_statistics import tokenizer_of
 from opensearch_neural.models.directory import MINILM
-from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of
+from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.queries import Rare, rare_tokens
 from opensearch_neural.retrievers import Run

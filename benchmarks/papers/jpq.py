@@ -43,8 +43,8 @@ from benchmarks.papers.jpq_indexes import bytes_of, graph_index, lsh_index, shar
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.result_rows import mean_row
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
-from opensearch_neural.models.dense import load_dense
-from opensearch_neural.models.quantized import Quantizer, load_quantized
+from opensearch_neural.models.dense.quantized import Quantizer, load_quantized
+from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.retrievers import Retriever
 from opensearch_neural.retrievers.faiss import FaissRetriever, QuantizedRetriever, quantized_index
 from trainers.common.config import fingerprint

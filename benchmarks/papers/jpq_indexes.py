@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from opensearch_neural.models.quantized import Quantizer
+from opensearch_neural.models.dense.quantized import Quantizer
 from opensearch_neural.retrievers.faiss import faiss_rotation
 
 if TYPE_CHECKING:

@@ -74,7 +74,7 @@ from benchmarks.papers.multi_layer_training import (
 from benchmarks.papers.multi_layer_winners import winner_rows
 from benchmarks.render import signed
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
-from opensearch_neural.models.pooling import Pooling
+from opensearch_neural.models.dense.pooling import Pooling
 from trainers.common.precision import PRECISIONS
 
 PARTS = ("variants", "two-stage", "layers", "lambda")

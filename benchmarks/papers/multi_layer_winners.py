@@ -14,7 +14,7 @@ from benchmarks.papers.multi_layer_training import DEPTH, MEASURES, TESTS, Multi
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import Row
-from opensearch_neural.models.multi_layer import load_multi_layer
+from opensearch_neural.models.dense.multi_layer import load_multi_layer
 from opensearch_neural.retrievers.faiss import FaissRetriever
 from trainers.common.precision import computing_in
 from trainers.data.embedding_cache import several_vectors

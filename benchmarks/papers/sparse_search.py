@@ -15,8 +15,8 @@ from benchmarks.bm25_sparse.measures import judged_queries
 from benchmarks.cluster_bm25 import best_settings, kept_scores, tuning_questions
 from benchmarks.experiment import JudgedSet
 from opensearch_neural.evaluation.measures import Measured
-from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
-from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.sparse.lexical import LexicalEncoder, build_lexical
+from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever

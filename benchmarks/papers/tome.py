@@ -96,7 +96,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
 from opensearch_neural.models.directory import hash_files, locate
-from opensearch_neural.models.generative_settings import PASSAGE
+from opensearch_neural.models.generative.settings import PASSAGE
 from opensearch_neural.queries import bm25
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.opensearch import time_queries

@@ -13,8 +13,8 @@ from benchmarks.experiment import JudgedSet, kept
 from opensearch_neural.evaluation.measures import Measured, rank
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.models.directory import hash_files
-from opensearch_neural.models.generative import GenerativeModel
-from opensearch_neural.models.url_trie import CorpusUrls
+from opensearch_neural.models.generative.model import GenerativeModel
+from opensearch_neural.models.generative.url_trie import CorpusUrls
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.generative import GenerativeRetriever
 from trainers.common.config import fingerprint

@@ -17,8 +17,8 @@ from benchmarks.beir_parts import evenly, write_part
 from benchmarks.experiment import copied, shared, slug
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.files import write_text
-from opensearch_neural.models.generative import GenerativeModel, load_generative
-from opensearch_neural.models.generative_settings import PASSAGE, GenerativeSettings
+from opensearch_neural.models.generative.model import GenerativeModel, load_generative
+from opensearch_neural.models.generative.settings import PASSAGE, GenerativeSettings
 from opensearch_neural.models.pretrained import load_sequence_to_sequence
 from trainers.common.precision import Precision
 from trainers.common.settings import TrainingSettings

@@ -123,7 +123,7 @@ def load_arm(arm: str, model: str) -> TimedEncoder:
 
 
 def _ours(model: str, dtype: Literal["fp32", "bf16"]) -> TimedEncoder:
-    from opensearch_neural.models.sparse import TorchSparseEncoder, load_sparse
+    from opensearch_neural.models.sparse.encoder import TorchSparseEncoder, load_sparse
 
     encoder = load_sparse(model, device="cpu", max_length=MAX_LENGTH, dtype=dtype)
     if not isinstance(encoder, TorchSparseEncoder):
@@ -208,7 +208,7 @@ def _widened(matrix: csr_matrix, width: int) -> csr_matrix:
 def measure_quality(model: str, arm: str, documents: Sequence[Document], judged: BeirData) -> Quality:
     """nDCG@10 of exact search over the whole corpus, with the model's own query encoder."""
     from opensearch_neural.evaluation.measures import measure as measured
-    from opensearch_neural.models.sparse import load_sparse
+    from opensearch_neural.models.sparse.encoder import load_sparse
     from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 
     encoder = load_sparse(model, device="cpu", max_length=MAX_LENGTH, dtype="bf16" if arm == BF16 else "fp32")

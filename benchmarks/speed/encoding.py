@@ -206,7 +206,7 @@ def goals(
 def _machine() -> Machine:
     import torch
 
-    from opensearch_neural.models.sparse_head import best_screen
+    from opensearch_neural.models.sparse.head import best_screen
 
     facts = {**machine_facts(), "threads": torch.get_num_threads()}
     return {**facts, "screen": type(best_screen(torch.zeros(1, 1))).__name__}

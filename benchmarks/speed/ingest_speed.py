@@ -127,7 +127,7 @@ def prepared(corpus: Path) -> tuple[Sources, Sources]:
     """The corpus with lexical vectors in memory: with the weights as the model gives them, and with short ones."""
     from ingest.vectorizers import Encoders
     from ingest.writing.bulk_actions import prepare
-    from opensearch_neural.models.lexical import build_lexical
+    from opensearch_neural.models.sparse.lexical import build_lexical
 
     documents = list(read_corpus(corpus))
     model = build_lexical(document.contents for document in documents)

@@ -30,7 +30,7 @@ from opensearch_neural.files import replaced, write_json, write_text
 from opensearch_neural.progress import Progress
 
 if TYPE_CHECKING:
-    from opensearch_neural.models.quantized import Codes, Quantizer
+    from opensearch_neural.models.dense.quantized import Codes, Quantizer
 
 BATCHES = 8
 """How many batches of a network are encoded between two looks at how far it is."""
@@ -198,7 +198,7 @@ def shards_here(
 
 def prepare_folder(folder: Path, chosen: ChosenModels) -> None:
     """What the shards need beside them: the vocabulary and the query encoder."""
-    from opensearch_neural.models.lexical import LexicalEncoder
+    from opensearch_neural.models.sparse.lexical import LexicalEncoder
 
     folder.mkdir(parents=True, exist_ok=True)
     sparse = chosen.encoders.sparse

@@ -38,7 +38,7 @@ from ingest.vectors.shards import (
 from opensearch_neural import __version__
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import InputError, MissingExtra, ModelError, OsnError
-from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.models.sparse.pruning import Pruning
 
 if TYPE_CHECKING:
     import pyarrow
@@ -80,9 +80,9 @@ class PackedModels:
 
     def load(self) -> Encoders:
         """Raises ModelError if this machine's version of the package is another one."""
-        from opensearch_neural.models.multi_layer import load_single_or_several
-        from opensearch_neural.models.quantized import load_quantized
-        from opensearch_neural.models.sparse import load_sparse
+        from opensearch_neural.models.dense.multi_layer import load_single_or_several
+        from opensearch_neural.models.dense.quantized import load_quantized
+        from opensearch_neural.models.sparse.encoder import load_sparse
 
         if self.version != __version__:
             raise ModelError(

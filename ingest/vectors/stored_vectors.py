@@ -36,7 +36,7 @@ from opensearch_neural.index.record import PassageMeta, QuantizedMeta, SparseMet
 from opensearch_neural.models.vectors import SparseVectors
 
 if TYPE_CHECKING:
-    from opensearch_neural.models.dense_encoder import DenseEncoder
+    from opensearch_neural.models.dense.dense_encoder import DenseEncoder
 
 FORMAT = 1
 

@@ -25,7 +25,7 @@ def average(models: tuple[str, ...], shares: str | None, out: Path | None) -> No
     what the start knew about other corpora than the trained model does.
     """
     from opensearch_neural.errors import InputError
-    from opensearch_neural.models.averaging import write_average
+    from opensearch_neural.models.sparse.averaging import write_average
 
     if out is None:
         raise InputError("nothing to write", "give --output, a folder that is not there yet")

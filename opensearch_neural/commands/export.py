@@ -34,7 +34,7 @@ def ml_commons(model: str, out: Path, name: str | None, version: str, queries_on
     Then serve the zip files where the cluster can read them, and for each
     POST /_plugins/_ml/models/_register?deploy=true with its .json and the "url" of its .zip.
     """
-    from opensearch_neural.models.ml_commons import export as write
+    from opensearch_neural.models.sparse.ml_commons import export as write
 
     written = write(model, out, name=name, version=version, queries_only=queries_only)
     if as_json:

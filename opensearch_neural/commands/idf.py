@@ -46,9 +46,9 @@ def idf(
     """
     from opensearch_neural.commands.reading import reading
     from opensearch_neural.idf import DocumentFrequencies, save_idf
-    from opensearch_neural.models.corpus_statistics import tokenizer_of, write_with_statistics
     from opensearch_neural.models.directory import minilm_directory
-    from opensearch_neural.models.lexical import count_documents, idf_table
+    from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of, write_with_statistics
+    from opensearch_neural.models.sparse.lexical import count_documents, idf_table
     from opensearch_neural.models.tokenizer import load_tokenizer, vocabulary_of
 
     _check(corpus, merge, tokenizer, model, out, counts)

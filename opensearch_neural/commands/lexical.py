@@ -25,7 +25,7 @@ def lexical(corpus: str, out: Path, tokenizer: str | None, k1: float, b: float, 
     osn ingest docs.jsonl.gz --index docs --sparse models/lexical
     """
     from opensearch_neural.commands.reading import reading
-    from opensearch_neural.models.lexical import build_lexical
+    from opensearch_neural.models.sparse.lexical import build_lexical
 
     with reading(corpus, "counting") as (documents, rejected):
         contents = (document.contents for document in documents)

@@ -22,8 +22,8 @@ def list_models(folders: tuple[Path, ...], as_json: bool) -> None:
     osn model list
     osn model list ~/models --json
     """
-    from opensearch_neural.models.on_this_machine import local_models
-    from opensearch_neural.models.published import PUBLISHED
+    from opensearch_neural.models.sparse.on_this_machine import local_models
+    from opensearch_neural.models.sparse.published import PUBLISHED
 
     here = local_models(folders or [Path("models")])
     if as_json:

@@ -25,7 +25,7 @@ from opensearch_neural.evaluation.tables import table
 from opensearch_neural.files import write_text
 
 if TYPE_CHECKING:
-    from opensearch_neural.models.dense_encoder import Backend
+    from opensearch_neural.models.dense.dense_encoder import Backend
     from opensearch_neural.tune import Chosen, Questions, Tried
 
 PLOT_WIDTH, PLOT_HEIGHT = 64, 16

@@ -31,7 +31,7 @@ from opensearch_neural.queries import Body, Filter
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.models.dense_encoder import Backend
+    from opensearch_neural.models.dense.dense_encoder import Backend
 
 ENGINES: dict[str, type[Engine]] = {
     engine.name: engine for family in (sparse, dense, fused, generative) for engine in family.ENGINES

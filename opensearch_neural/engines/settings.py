@@ -10,7 +10,7 @@ from typing import Any, Literal, cast, get_args
 from opensearch_neural.engines.engine import Opened
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
-from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.queries import Rare
 
 TUNED = "high_idf_first"

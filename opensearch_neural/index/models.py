@@ -19,14 +19,14 @@ from opensearch_neural.index.query_side import encoder_of, read_encoder
 from opensearch_neural.index.record import DenseMeta, IndexMeta, check_counted, check_same_model
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.registry import MODEL_OPTIONS
-from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.sparse.table_encoder import TableEncoder
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.models.dense_encoder import Backend, DenseEncoder
-    from opensearch_neural.models.quantized import QuantizedModel
-    from opensearch_neural.models.sparse import SparseDocumentEncoder
+    from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder
+    from opensearch_neural.models.dense.quantized import QuantizedModel
+    from opensearch_neural.models.sparse.encoder import SparseDocumentEncoder
 
 ModelKind = Literal["sparse", "dense", "quantized"]
 IndexPart = Literal["sparse", "dense", "reconstructed", "quantized"]
@@ -97,7 +97,7 @@ class IndexModels:
     @cached_property
     def sparse(self) -> SparseDocumentEncoder:
         """The sparse model, to encode documents."""
-        from opensearch_neural.models.sparse import load_sparse
+        from opensearch_neural.models.sparse.encoder import load_sparse
 
         encoder = load_sparse(
             self._place("sparse"), device=self.device, dtype=self.dtype, trust_remote_code=self.trust_remote_code
@@ -113,7 +113,7 @@ class IndexModels:
             if (named := self.named["dense"]) is not None:
                 self._check("dense", directory.hash_files(directory.locate(named)))
             return self.quantized.dense
-        from opensearch_neural.models.multi_layer import load_single_or_several
+        from opensearch_neural.models.dense.multi_layer import load_single_or_several
 
         encoder = load_single_or_several(
             self._place("dense"), device=self.device, backend=self.backend, threads=self.threads
@@ -133,7 +133,7 @@ class IndexModels:
     @cached_property
     def quantized(self) -> QuantizedModel:
         """The model that made the codes."""
-        from opensearch_neural.models.quantized import load_quantized
+        from opensearch_neural.models.dense.quantized import load_quantized
 
         model = load_quantized(self._place("quantized"), device=self.device, backend=self.backend, threads=self.threads)
         self._check("quantized", model.info.hash)
@@ -184,8 +184,8 @@ class IndexModels:
 
 def called(encoder: SparseDocumentEncoder, name: str) -> SparseDocumentEncoder:
     """A model that was built from a corpus, with a readable name. Its folder is named by its hash."""
-    from opensearch_neural.models.lexical import LexicalEncoder
-    from opensearch_neural.models.sparse import TorchSparseEncoder
+    from opensearch_neural.models.sparse.encoder import TorchSparseEncoder
+    from opensearch_neural.models.sparse.lexical import LexicalEncoder
 
     if isinstance(encoder, LexicalEncoder):
         return replace(encoder, name=name) if name == "lexical" else encoder

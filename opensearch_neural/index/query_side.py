@@ -27,7 +27,7 @@ from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.files import packed_json, unpacked_json
 from opensearch_neural.index.record import IndexMeta, check_same_model
 from opensearch_neural.models import registry
-from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.sparse.table_encoder import TableEncoder
 
 if TYPE_CHECKING:
     from opensearchpy import AsyncOpenSearch, OpenSearch

@@ -19,7 +19,7 @@ from opensearch_neural.index.record import existing_record, write_record
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.models.table_encoder import TableEncoder
+    from opensearch_neural.models.sparse.table_encoder import TableEncoder
 
 SCALE = "sparse_scale"
 """Where the index's record keeps it."""

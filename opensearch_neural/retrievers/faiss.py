@@ -19,7 +19,7 @@ from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.ranking import id_order, require_positive
 
 if TYPE_CHECKING:
-    from opensearch_neural.models.quantized import Codes, Quantizer
+    from opensearch_neural.models.dense.quantized import Codes, Quantizer
 
 _SCAN_BLOCK = 1 << 14
 """Documents whose vectors are held at a time."""

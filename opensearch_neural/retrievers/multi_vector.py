@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.models.multi_layer import MultiVectors
+from opensearch_neural.models.dense.multi_layer import MultiVectors
 from opensearch_neural.models.vectors import DenseVectors
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.faiss import FaissRetriever

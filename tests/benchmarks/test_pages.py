@@ -102,7 +102,7 @@ def test_the_applications_of_readme_and_how_to_find_what_was_ingested(
     from ingest.corpus import CorpusSource
     from ingest.job import Job, run_job
     from ingest.settings import Models, NewIndex
-    from opensearch_neural.models.lexical import build_lexical
+    from opensearch_neural.models.sparse.lexical import build_lexical
 
     corpus, model = tmp_path / "docs.jsonl", tmp_path / "model"
     corpus.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))

@@ -33,7 +33,7 @@ from opensearch_neural import QueryEncoder
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.models import registry
-from opensearch_neural.models.word_pieces import train_word_pieces
+from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 
 ROOT = Path(__file__).parents[2]
 USER, SECRET, TOKEN = "reader", "s3cret/pa:ss@wörd", "t0ken-8f14e45fceea167a"
@@ -361,9 +361,9 @@ def model(harmless: Path, tmp_path: Path) -> Path:
 
 
 def _loaders() -> dict[str, Callable[[Path], Any]]:
-    from opensearch_neural.models.dense import load_dense
-    from opensearch_neural.models.dense_onnx import export_onnx
-    from opensearch_neural.models.sparse import load_sparse
+    from opensearch_neural.models.dense.onnx_encoder import export_onnx
+    from opensearch_neural.models.dense.torch_encoder import load_dense
+    from opensearch_neural.models.sparse.encoder import load_sparse
 
     return {"sparse": load_sparse, "dense": load_dense, "onnx": export_onnx}
 

@@ -151,7 +151,7 @@ def test_what_cannot_be_done_is_said_without_a_traceback(
 
 @pytest.mark.cluster
 def test_searching_with_another_model_is_refused_with_both_names(index: str, cluster_url: str, tmp_path: Path) -> None:
-    from opensearch_neural.models.lexical import build_lexical
+    from opensearch_neural.models.sparse.lexical import build_lexical
 
     build_lexical(["another corpus altogether", "with other statistics"]).save(tmp_path / "other-model")
     done = osn(cluster_url, "--index", index, "--sparse", str(tmp_path / "other-model"), "rainbow")

@@ -29,8 +29,8 @@ from opensearch_neural.explanation import predicted, shares
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.index.sparse_scale import SCALE, measure_sparse_scale
-from opensearch_neural.models.lexical import LexicalEncoder
 from opensearch_neural.models.registry import link_of
+from opensearch_neural.models.sparse.lexical import LexicalEncoder
 from opensearch_neural.query_encoder import QueryEncoder
 
 DOCUMENTS = 150

@@ -29,7 +29,7 @@ from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import existing_record, write_record
 from opensearch_neural.lint import lint
 from opensearch_neural.lint.index_description import IndexDescription
-from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.oracle import StoredWeights, predict
 from opensearch_neural.queries import Body, Rare
 

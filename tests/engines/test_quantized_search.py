@@ -44,10 +44,10 @@ from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, write_record
 from opensearch_neural.look_up_table import spread
-from opensearch_neural.models.dense_onnx import INT8_FILE
-from opensearch_neural.models.lexical import LexicalEncoder
-from opensearch_neural.models.quantized import Quantizer, load_quantized
+from opensearch_neural.models.dense.onnx_encoder import INT8_FILE
+from opensearch_neural.models.dense.quantized import Quantizer, load_quantized
 from opensearch_neural.models.registry import link_of
+from opensearch_neural.models.sparse.lexical import LexicalEncoder
 from opensearch_neural.oracle import StoredWeights, predict
 from opensearch_neural.queries import Rare
 from opensearch_neural.retrievers.faiss import QuantizedRetriever
@@ -454,7 +454,7 @@ def test_codes_of_other_lengths_are_not_read_as_if_they_followed_each_other(clie
 def test_a_vector_that_is_not_finite_costs_its_document_alone(
     client, index_name: str, corpus: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from opensearch_neural.models import dense
+    from opensearch_neural.models.dense import torch_encoder as dense
 
     encode = dense.TorchDenseEncoder.encode_documents
 

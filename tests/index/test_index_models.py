@@ -10,7 +10,7 @@ from opensearch_neural.errors import ModelError
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta, SparseMeta
 from opensearch_neural.models import registry
-from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
+from opensearch_neural.models.sparse.lexical import LexicalEncoder, build_lexical
 
 
 @pytest.fixture

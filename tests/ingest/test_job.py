@@ -525,7 +525,7 @@ def test_the_dtype_is_that_of_the_sparse_models_network(
     from click.testing import CliRunner
 
     from ingest.commands.ingest import ingest
-    from opensearch_neural.models import sparse
+    from opensearch_neural.models.sparse import encoder as sparse
 
     asked = []
 

@@ -21,7 +21,7 @@ from ingest.vectors.stored_vectors import Manifest
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.query_side import LARGEST, read_largest
 from opensearch_neural.index.record import SparseMeta, existing_record
-from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.models.sparse.pruning import Pruning
 
 pytestmark = pytest.mark.cluster
 HEAVY = Pruning("top_k", 3)

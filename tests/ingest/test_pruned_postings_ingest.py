@@ -30,7 +30,7 @@ from opensearch_neural.forward_index import FIELD, token_hash
 from opensearch_neural.index.query_side import LARGEST, read_largest
 from opensearch_neural.index.record import PassageMeta, existing_record, write_record
 from opensearch_neural.index.sparse_scale import SCALE
-from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.query_encoder import QueryEncoder
 
 pytestmark = pytest.mark.cluster

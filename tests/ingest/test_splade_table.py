@@ -39,10 +39,11 @@ from opensearch_neural.index import query_side
 from opensearch_neural.index.query_side import LARGEST, read_encoder, read_largest
 from opensearch_neural.index.record import PassageMeta, existing_record
 from opensearch_neural.index.sparse_scale import SCALE
-from opensearch_neural.models import directory, lexical, registry
-from opensearch_neural.models.lexical import DocumentCounter
-from opensearch_neural.models.pruning import Pruning
-from opensearch_neural.models.sparse import TorchSparseEncoder
+from opensearch_neural.models import directory, registry
+from opensearch_neural.models.sparse import lexical
+from opensearch_neural.models.sparse.encoder import TorchSparseEncoder
+from opensearch_neural.models.sparse.lexical import DocumentCounter
+from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.query_encoder import QueryEncoder
 
 if TYPE_CHECKING:
@@ -196,7 +197,9 @@ def test_one_pass_leaves_what_two_passes_leave(
 ) -> None:
     asked = splade_job(corpus_of(tmp_path), index_name, splade, **settings)
     expected = by_two_passes(client, asked, monkeypatch, tmp_path / "two passes")
-    monkeypatch.setattr("opensearch_neural.models.lexical.count_documents", None)  # which reads a corpus for its counts
+    monkeypatch.setattr(
+        "opensearch_neural.models.sparse.lexical.count_documents", None
+    )  # which reads a corpus for its counts
     run(client, asked)
     assert outcome(client, index_name) == expected
 

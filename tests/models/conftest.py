@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opensearch_neural.models.word_pieces import train_word_pieces
+from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 
 
 @pytest.fixture(scope="session")

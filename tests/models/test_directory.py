@@ -106,7 +106,7 @@ def fetched(patterns: tuple[str, ...]) -> set[str]:
 
 
 def test_a_query_side_download_leaves_the_encoder_on_the_hub() -> None:
-    from opensearch_neural.models.table_encoder import QUERY_FILES
+    from opensearch_neural.models.sparse.table_encoder import QUERY_FILES
 
     files = fetched(QUERY_FILES)
     assert "model.safetensors" not in files

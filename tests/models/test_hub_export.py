@@ -15,8 +15,8 @@ from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.hub_export import export_for_hub  # noqa: E402
 from opensearch_neural.models.directory import hash_files, write_osn_json  # noqa: E402
-from opensearch_neural.models.lexical import build_lexical  # noqa: E402
-from opensearch_neural.models.sparse import load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.lexical import build_lexical  # noqa: E402
 
 from .test_sparse import TEXTS, masked_lm, router_model  # noqa: E402
 

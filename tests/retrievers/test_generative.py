@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.models.generative_settings import GenerativeSettings
-from opensearch_neural.models.url_trie import CorpusUrls
+from opensearch_neural.models.generative.settings import GenerativeSettings
+from opensearch_neural.models.generative.url_trie import CorpusUrls
 from opensearch_neural.retrievers.generative import GenerativeRetriever
 
 

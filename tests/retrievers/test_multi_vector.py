@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.models.multi_layer import MultiVectors
+from opensearch_neural.models.dense.multi_layer import MultiVectors
 from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
 
 

@@ -23,7 +23,7 @@ if os.name == "posix":
             "killable",
             "opensearchpy",
             "tokenizers",
-            "opensearch_neural.models.lexical",
+            "opensearch_neural.models.sparse.lexical",
             "transformers.models.bert.modeling_bert",
         ]
     )
@@ -31,7 +31,7 @@ if os.name == "posix":
 
 def _run(url: str, job: Job, home: str, folder: str, ready: Any) -> None:
     from opensearch_neural.cluster.connect import connect
-    from opensearch_neural.models import lexical
+    from opensearch_neural.models.sparse import lexical
 
     os.environ["OSN_HOME"] = home
     os.chdir(folder)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from opensearch_neural.models.dense import load_dense
+from opensearch_neural.models.dense.quantized import KIND, QUANTIZER_FILE, Quantizer
+from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import write_osn_json
-from opensearch_neural.models.quantized import KIND, QUANTIZER_FILE, Quantizer
-from opensearch_neural.models.word_pieces import train_word_pieces
+from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 
 DIMENSION = 32
 

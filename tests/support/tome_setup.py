@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 
-from opensearch_neural.models.generative_settings import GenerativeSettings  # noqa: E402
+from opensearch_neural.models.generative.settings import GenerativeSettings  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.data.sets import SetSettings  # noqa: E402
 from trainers.tome.settings import TomeConfig  # noqa: E402

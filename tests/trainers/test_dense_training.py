@@ -18,7 +18,7 @@ from tiny_dense import TEXTS, configuration  # noqa: E402
 from transformers import BertModel  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
-from opensearch_neural.models.dense import load_dense  # noqa: E402
+from opensearch_neural.models.dense.torch_encoder import load_dense  # noqa: E402
 from trainers import dense  # noqa: E402
 from trainers.common import attention, precision  # noqa: E402
 from trainers.common.objective import ObjectiveSettings  # noqa: E402

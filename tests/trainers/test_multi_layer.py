@@ -20,15 +20,15 @@ from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.evaluation.measures import rank  # noqa: E402
-from opensearch_neural.models.dense import load_dense  # noqa: E402
-from opensearch_neural.models.dense_onnx import OnnxDenseEncoder, export_onnx  # noqa: E402
-from opensearch_neural.models.directory import write_osn_json  # noqa: E402
-from opensearch_neural.models.multi_layer import (  # noqa: E402
+from opensearch_neural.models.dense.multi_layer import (  # noqa: E402
     Selection,
     StackedEncoder,
     load_multi_layer,
     load_single_or_several,
 )
+from opensearch_neural.models.dense.onnx_encoder import OnnxDenseEncoder, export_onnx  # noqa: E402
+from opensearch_neural.models.dense.torch_encoder import load_dense  # noqa: E402
+from opensearch_neural.models.directory import write_osn_json  # noqa: E402
 from opensearch_neural.retrievers import Run  # noqa: E402
 from trainers import dense, multi_layer  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
@@ -479,7 +479,7 @@ def test_an_application_encodes_queries_without_torch(
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.onnx")] == [file]
     script = (
         "import json, sys\n"
-        "from opensearch_neural.models.multi_layer import load_single_or_several\n"
+        "from opensearch_neural.models.dense.multi_layer import load_single_or_several\n"
         "encoder = load_single_or_several(sys.argv[1], backend='onnx', threads=1)\n"
         "vectors = encoder.encode_queries(json.loads(sys.argv[2]))\n"
         "assert not {'torch', 'transformers', 'sentence_transformers'} & sys.modules.keys()\n"

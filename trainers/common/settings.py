@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from opensearch_neural.models.pooling import Pooling
+from opensearch_neural.models.dense.pooling import Pooling
 from trainers.common.precision import Precision
 
 LAST = "last"

@@ -27,13 +27,13 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.evaluation.run_files import read_run
 from opensearch_neural.models import registry
-from opensearch_neural.models.dense import load_dense
-from opensearch_neural.models.dense_encoder import DenseEncoder
+from opensearch_neural.models.dense.dense_encoder import DenseEncoder
+from opensearch_neural.models.dense.multi_layer import load_multi_layer
+from opensearch_neural.models.dense.quantized import load_quantized
+from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import locate, model_info
-from opensearch_neural.models.generative import load_generative
-from opensearch_neural.models.multi_layer import load_multi_layer
-from opensearch_neural.models.quantized import load_quantized
-from opensearch_neural.models.url_trie import CorpusUrls
+from opensearch_neural.models.generative.model import load_generative
+from opensearch_neural.models.generative.url_trie import CorpusUrls
 from opensearch_neural.retrievers import Retriever, Run
 from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 from opensearch_neural.retrievers.faiss import FaissRetriever, QuantizedRetriever

@@ -26,9 +26,9 @@ import numpy.typing as npt
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, replaced, write_json
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense import load_dense
+from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import ModelInfo
-from opensearch_neural.models.lexical import build_lexical
+from opensearch_neural.models.sparse.lexical import build_lexical
 from trainers.common.config import fingerprint
 from trainers.data.embedding_cache import FORMAT, StoredPrecision, check, dense_vectors, sparse_vectors
 from trainers.data.examples import TrainingData

@@ -14,7 +14,7 @@ from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
 from opensearch_neural.models.pretrained import quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
-from opensearch_neural.models.sparse import load_sparse
+from opensearch_neural.models.sparse.encoder import load_sparse
 from opensearch_neural.models.vectors import SparseVectors
 from trainers.data.teachers import LEXICAL, Scores, TeacherKind
 

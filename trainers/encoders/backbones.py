@@ -35,7 +35,7 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
 from opensearch_neural.models.pretrained import load_model, load_sequence_to_sequence, load_tokenizer, quiet
 from opensearch_neural.models.safety import refuse_unsafe
-from opensearch_neural.models.word_pieces import train_word_pieces
+from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 
 logger = logging.getLogger(__name__)
 

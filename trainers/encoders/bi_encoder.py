@@ -75,7 +75,7 @@ class BiEncoder(CachedModel):
         towers: dict[Role, Encoder] = {"query": self.query, "document": self.document}
         write_sentence_transformer(towers, self.tokenizers, self.encoder_settings, folder)
         if self.onnx:
-            from opensearch_neural.models.dense_onnx import export_onnx
+            from opensearch_neural.models.dense.onnx_encoder import export_onnx
 
             export_onnx(folder)
 

@@ -24,8 +24,8 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object
+from opensearch_neural.models.dense.pooling import Pooling, pooled
 from opensearch_neural.models.directory import Module, locate, refuse_several_vectors, routes
-from opensearch_neural.models.pooling import Pooling, pooled
 from opensearch_neural.models.pretrained import T5, first_line, load_model, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
 from trainers.common.settings import ROLES, EncoderSettings, Role

@@ -15,10 +15,10 @@ from sentence_transformers.base.modules import Router
 from torch import Tensor, nn
 
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense import TorchDenseEncoder, stages_of
-from opensearch_neural.models.dense_encoder import ends_normalized
+from opensearch_neural.models.dense.dense_encoder import ends_normalized
+from opensearch_neural.models.dense.quantized import CENTROIDS, QUANTIZER_FILE, Codes, Quantizer
+from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, stages_of
 from opensearch_neural.models.pretrained import quiet_loading
-from opensearch_neural.models.quantized import CENTROIDS, QUANTIZER_FILE, Codes, Quantizer
 from trainers.common import losses
 from trainers.common.settings import TrainingSettings
 from trainers.common.training_model import Losses, TrainingModel, decay_groups
@@ -182,7 +182,7 @@ class JpqModel(TrainingModel):
         scoring = self.scoring.detach().float().cpu().numpy()
         Quantizer(self.quantizer.rotation, self.quantizer.assigning, scoring).save(folder / QUANTIZER_FILE)
         if self.settings.onnx:
-            from opensearch_neural.models.dense_onnx import export_onnx
+            from opensearch_neural.models.dense.onnx_encoder import export_onnx
 
             export_onnx(folder)
 

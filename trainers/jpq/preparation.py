@@ -16,8 +16,8 @@ from transformers import set_seed
 
 from opensearch_neural.evaluation.measures import measure
 from opensearch_neural.files import replaced
-from opensearch_neural.models.dense import TorchDenseEncoder, load_dense
-from opensearch_neural.models.dense_encoder import DenseEncoder
+from opensearch_neural.models.dense.dense_encoder import DenseEncoder
+from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, load_dense
 from trainers.common.config import fingerprint
 from trainers.common.processes import main_process_first
 from trainers.data.dev_measures import DEPTH, MEASURES

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import replaced
-from opensearch_neural.models.quantized import CENTROIDS, Codes, Quantizer
+from opensearch_neural.models.dense.quantized import CENTROIDS, Codes, Quantizer
 from trainers.common.config import fingerprint
 from trainers.jpq.settings import QuantizerSettings
 

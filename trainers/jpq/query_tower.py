@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense import TorchDenseEncoder, stages_of
+from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, stages_of
 from opensearch_neural.models.tokenizer import encodable
 from trainers.common.batches import Part
 from trainers.encoders import backbones

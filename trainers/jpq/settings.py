@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from opensearch_neural.models.quantized import CENTROIDS
+from opensearch_neural.models.dense.quantized import CENTROIDS
 from trainers.common.settings import TrainingSettings
 from trainers.data.examples import TrainingData, training_pairs
 from trainers.data.loading import read_documents

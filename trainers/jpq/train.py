@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from opensearch_neural.models.quantized import KIND
+from opensearch_neural.models.dense.quantized import KIND
 from trainers.common.config import config_options, fingerprint
 from trainers.common.loop import train
 from trainers.common.processes import main_process_first

@@ -10,9 +10,9 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from opensearch_neural.models import sparse as sparse_models
-from opensearch_neural.models.inference_free import Activation, write_inference_free
 from opensearch_neural.models.pretrained import quiet_loading
+from opensearch_neural.models.sparse import encoder as sparse_models
+from opensearch_neural.models.sparse.inference_free import Activation, write_inference_free
 from trainers.encoders import backbones
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import StudentSettings

@@ -12,8 +12,8 @@ from scipy.sparse import csr_matrix
 from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.idf import load_idf
-from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
-from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.sparse.lexical import LexicalEncoder, build_lexical
+from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of
 from trainers.sparse.settings import StudentSettings
 

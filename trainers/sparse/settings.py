@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.models.sparse.pruning import Pruning
 from trainers.common.objective import ObjectiveSettings
 from trainers.common.settings import Role, TrainingSettings
 from trainers.data.schedules import FOLDER, quadratic_ramp

@@ -16,9 +16,9 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.models import sparse as sparse_models
 from opensearch_neural.models.directory import locate, routes
-from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.sparse import encoder as sparse_models
+from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from trainers.encoders import backbones
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import LogActivation, SparseConfig, StudentSettings

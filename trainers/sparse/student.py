@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.models import sparse as sparse_models
-from opensearch_neural.models import sparse_head
+from opensearch_neural.models.sparse import encoder as sparse_models
+from opensearch_neural.models.sparse import head as sparse_head
 from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of
 from opensearch_neural.models.vectors import SparseVectors
 from trainers.common import losses

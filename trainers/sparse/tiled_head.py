@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from opensearch_neural.models import sparse_head
+from opensearch_neural.models.sparse import head as sparse_head
 
 PAIRS = 8192
 """(document, entry) pairs whose gradient is propagated at once: their rows of `weight` take 12 MB at size 384."""

@@ -17,8 +17,8 @@ import numpy as np
 from transformers import set_seed
 
 from opensearch_neural.files import replaced
-from opensearch_neural.models import sparse as sparse_models
 from opensearch_neural.models.directory import hash_files, locate
+from opensearch_neural.models.sparse import encoder as sparse_models
 from trainers.common.config import fingerprint
 from trainers.common.loop import train
 from trainers.common.processes import main_process_first

@@ -14,9 +14,9 @@ from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
-from opensearch_neural.models.generative import UrlTokenizer
-from opensearch_neural.models.generative_settings import GenerativeSettings
-from opensearch_neural.models.url_trie import CorpusUrls
+from opensearch_neural.models.generative.model import UrlTokenizer
+from opensearch_neural.models.generative.settings import GenerativeSettings
+from opensearch_neural.models.generative.url_trie import CorpusUrls
 from trainers.common.config import fingerprint
 from trainers.common.processes import main_process_first
 from trainers.data.examples import TrainingData

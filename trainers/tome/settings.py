@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from opensearch_neural.models.generative_settings import GenerativeSettings
+from opensearch_neural.models.generative.settings import GenerativeSettings
 from trainers.common.settings import LAST, TrainingSettings
 from trainers.data.sets import SetSettings
 from trainers.doc2query.settings import GenerationSettings

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from opensearch_neural.models.generative import UrlTokenizer
-from opensearch_neural.models.generative_settings import GenerativeSettings
+from opensearch_neural.models.generative.model import UrlTokenizer
+from opensearch_neural.models.generative.settings import GenerativeSettings
 from trainers.common.sampling import Visit
 from trainers.data.texts import TextStore
 from trainers.data.tokenized import TokenCache

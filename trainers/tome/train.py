@@ -27,8 +27,8 @@ from transformers import PreTrainedTokenizerBase, set_seed
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models.directory import hash_files, locate, read_osn_json, write_osn_json
-from opensearch_neural.models.generative import load_generative, write_passages
-from opensearch_neural.models.generative_settings import FILE, KIND, PASSAGE, URL, write_learned, write_settings
+from opensearch_neural.models.generative.model import load_generative, write_passages
+from opensearch_neural.models.generative.settings import FILE, KIND, PASSAGE, URL, write_learned, write_settings
 from trainers.common.config import backbone_option, config_options, fingerprint, save_config, to_dict
 from trainers.common.loop import train
 from trainers.common.processes import is_main_process, main_process_first

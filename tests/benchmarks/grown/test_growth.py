@@ -21,8 +21,8 @@ from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import read
 from opensearch_neural.index import segments
 from opensearch_neural.index.record import SparseMeta
-from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
-from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.models.sparse.lexical import LexicalEncoder, build_lexical
+from opensearch_neural.models.sparse.pruning import Pruning
 
 DRAWN = 1500
 

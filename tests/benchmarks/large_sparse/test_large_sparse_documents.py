@@ -95,7 +95,7 @@ def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_scor
 def test_the_bytes_of_an_index_are_kept_apart_for_each_choice_of_pruned_fields(tmp_path: Path) -> None:
     from benchmarks.grown.index import Growth
     from benchmarks.large_sparse.documents import Layout
-    from opensearch_neural.models.pruning import Pruning
+    from opensearch_neural.models.sparse.pruning import Pruning
 
     half, most = (Pruning.parse(f"alpha_mass:{share}") for share in (0.5, 0.7))
     choices = [((half,), ()), ((most,), ()), ((half, most), ()), ((half,), (most,)), ((), (half,))]

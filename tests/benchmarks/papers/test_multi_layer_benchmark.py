@@ -171,7 +171,7 @@ def test_the_variants_are_judged_by_seeds_that_chose_nothing(tmp_path: Path, dat
 def test_the_start_is_measured_at_the_arms_length_too(tmp_path: Path, data: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
-    from opensearch_neural.models.dense import load_dense
+    from opensearch_neural.models.dense.torch_encoder import load_dense
 
     published = tmp_path / "published"
     transformer = SentenceTransformer(str(tiny_backbone(tmp_path / "backbone", positions=128)), device="cpu")

@@ -25,9 +25,9 @@ from ingest.vectors.stored_vectors import Manifest, StoredVectors, find_manifest
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import PassageMeta
-from opensearch_neural.models.dense import TorchDenseEncoder, load_dense
-from opensearch_neural.models.dense_encoder import DenseEncoder
-from opensearch_neural.models.quantized import QUANTIZER_FILE, QuantizedModel, Quantizer, load_quantized
+from opensearch_neural.models.dense.dense_encoder import DenseEncoder
+from opensearch_neural.models.dense.quantized import QUANTIZER_FILE, QuantizedModel, Quantizer, load_quantized
+from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, load_dense
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.query_side import LARGEST, read_largest
 from opensearch_neural.index.record import PassageMeta
 from opensearch_neural.index.sparse_scale import MEASURED_ON, SCALE
-from opensearch_neural.models.lexical import LexicalEncoder
+from opensearch_neural.models.sparse.lexical import LexicalEncoder
 
 MINILM = "all-MiniLM-L6-v2"
 
@@ -161,7 +161,7 @@ def test_a_changed_corpus_is_noticed_when_encoding_and_when_ingesting(
 
 def lexical_model(corpus: Path, folder: Path) -> Path:
     from opensearch_neural.corpus.reader import read_corpus
-    from opensearch_neural.models.lexical import build_lexical
+    from opensearch_neural.models.sparse.lexical import build_lexical
 
     model = folder / "model"
     build_lexical((document.contents for document in read_corpus(corpus)), tokenizer=small_tokenizer()).save(model)

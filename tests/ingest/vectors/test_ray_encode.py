@@ -27,8 +27,8 @@ from ingest.vectors.shards import shard_path  # noqa: E402
 from opensearch_neural.corpus.documents import Document, Rejected  # noqa: E402
 from opensearch_neural.corpus.passages import Passage  # noqa: E402
 from opensearch_neural.errors import InputError, ModelError, OsnError  # noqa: E402
-from opensearch_neural.models.lexical import build_lexical, train_word_pieces  # noqa: E402
-from opensearch_neural.models.sparse import load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.lexical import build_lexical, train_word_pieces  # noqa: E402
 
 DOCUMENTS = 300
 SHARD = 5

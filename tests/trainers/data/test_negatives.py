@@ -16,7 +16,7 @@ from opensearchpy import OpenSearch
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import IndexMeta
-from opensearch_neural.models.dense_encoder import finite
+from opensearch_neural.models.dense.dense_encoder import finite
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.vectors import SparseVectors
 from trainers.data.embedding_cache import dense_vectors, sparse_vectors
@@ -239,8 +239,8 @@ def test_bm25_and_a_run_file_mine_by_name(data: TrainingData, tmp_path: Path) ->
 
 
 def test_a_lexical_model_mines_by_name(data: TrainingData, tmp_path: Path) -> None:
-    from opensearch_neural.models.lexical import build_lexical
-    from opensearch_neural.models.word_pieces import train_word_pieces
+    from opensearch_neural.models.sparse.lexical import build_lexical
+    from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 
     texts = list(data.documents.values())
     build_lexical(texts, tokenizer=train_word_pieces(texts, 200)).save(tmp_path / "lexical")

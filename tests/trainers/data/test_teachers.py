@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import ModelInfo
-from opensearch_neural.models.lexical import build_lexical
-from opensearch_neural.models.word_pieces import train_word_pieces
+from opensearch_neural.models.sparse.lexical import build_lexical
+from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 from trainers.data import teach as teaching
 from trainers.data.embedding_cache import dense_vectors
 from trainers.data.examples import TrainingData

@@ -16,7 +16,7 @@ from tiny import tiny_backbone, tiny_beir  # noqa: E402
 from tiny_dense import TEXTS, configuration  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
-from opensearch_neural.models.dense import load_dense  # noqa: E402
+from opensearch_neural.models.dense.torch_encoder import load_dense  # noqa: E402
 from trainers.common.objective import ObjectiveSettings  # noqa: E402
 from trainers.common.settings import EncoderSettings  # noqa: E402
 from trainers.dense import build  # noqa: E402

@@ -20,8 +20,8 @@ from sentence_transformers import SentenceTransformer  # noqa: E402
 from tiny import WORDS, tiny_beir  # noqa: E402
 
 from opensearch_neural.errors import ModelError  # noqa: E402
-from opensearch_neural.models.dense import documents_alike, load_dense  # noqa: E402
-from opensearch_neural.models.quantized import load_quantized  # noqa: E402
+from opensearch_neural.models.dense.quantized import load_quantized  # noqa: E402
+from opensearch_neural.models.dense.torch_encoder import documents_alike, load_dense  # noqa: E402
 from trainers.common.batches import Batch  # noqa: E402
 from trainers.jpq.model import JpqModel  # noqa: E402
 from trainers.jpq.preparation import Preparation, dev_measures  # noqa: E402

@@ -19,9 +19,9 @@ from sentence_transformers.base.modules import Transformer  # noqa: E402
 from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
-from opensearch_neural.models.dense import TorchDenseEncoder, documents_alike, load_dense, stages_of  # noqa: E402
-from opensearch_neural.models.dense_onnx import export_onnx  # noqa: E402
-from opensearch_neural.models.quantized import load_quantized  # noqa: E402
+from opensearch_neural.models.dense.onnx_encoder import export_onnx  # noqa: E402
+from opensearch_neural.models.dense.quantized import load_quantized  # noqa: E402
+from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, documents_alike, load_dense, stages_of  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.jpq.preparation import Preparation  # noqa: E402
 from trainers.jpq.settings import JpqConfig, JpqObjective  # noqa: E402

@@ -87,7 +87,7 @@ def test_pre_training_beats_its_start(variant: Any, tmp_path: Path, backbone: Pa
 
 def test_the_checkpoint_is_a_backbone_that_every_trainer_takes(tmp_path: Path, backbone: Path, corpus: Path) -> None:
     from opensearch_neural.cli import osn
-    from opensearch_neural.models.dense import load_dense
+    from opensearch_neural.models.dense.torch_encoder import load_dense
 
     beir = tiny_beir(tmp_path / "beir", documents=24)
     training = TrainingSettings(steps=1, batch_size=8, device="cpu")

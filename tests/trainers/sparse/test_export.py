@@ -17,10 +17,10 @@ from tiny_sparse import SMALL, TEXTS, batch_of, configuration, student  # noqa: 
 
 from opensearch_neural.commands.idf import idf  # noqa: E402
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
-from opensearch_neural.models import sparse as sparse_models  # noqa: E402
-from opensearch_neural.models.corpus_statistics import tokenizer_of  # noqa: E402
-from opensearch_neural.models.lexical import build_lexical  # noqa: E402
-from opensearch_neural.models.sparse import load_sparse  # noqa: E402
+from opensearch_neural.models.sparse import encoder as sparse_models  # noqa: E402
+from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of  # noqa: E402
+from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.lexical import build_lexical  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.sparse.settings import StudentSettings  # noqa: E402
 from trainers.sparse.start import load_start  # noqa: E402

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from tiny_sparse import TEXTS, batch_of, configuration, student  # noqa: E402
 
 from opensearch_neural.errors import ModelError  # noqa: E402
-from opensearch_neural.models.sparse import load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
 from opensearch_neural.query_encoder import QueryEncoder  # noqa: E402
 from opensearch_neural.retrievers.bm25 import BM25Retriever  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402

@@ -16,7 +16,7 @@ from tiny import tiny_beir
 from tiny_sparse import configuration
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.models.dense import TorchDenseEncoder
+from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder
 from trainers.data.loading import load_training
 from trainers.data.negatives import open_retriever
 from trainers.data.teach import teach

@@ -15,7 +15,7 @@ from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.idf import load_idf, save_idf  # noqa: E402
-from opensearch_neural.models.sparse import load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402

@@ -16,7 +16,7 @@ from tiny import WORDS, tiny_beir  # noqa: E402
 from tiny_sparse import SMALL, batch_of, configuration, student  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
-from opensearch_neural.models.lexical import build_lexical  # noqa: E402
+from opensearch_neural.models.sparse.lexical import build_lexical  # noqa: E402
 from opensearch_neural.retrievers.bm25 import BM25Retriever  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402

@@ -9,8 +9,8 @@ from pathlib import Path
 from opensearch_neural.errors import ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory, registry
-from opensearch_neural.models.corpus_statistics import has_query_table
-from opensearch_neural.models.sparse import RESIDUAL
+from opensearch_neural.models.sparse.corpus_statistics import has_query_table
+from opensearch_neural.models.sparse.encoder import RESIDUAL
 
 
 @dataclass(frozen=True)

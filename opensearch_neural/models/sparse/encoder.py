@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.files import read_json_object
-from opensearch_neural.models import directory, sparse_head
+from opensearch_neural.models import directory
 from opensearch_neural.models.directory import ModelInfo, Module
-from opensearch_neural.models.pruning import Pruning
-from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.sparse import head as sparse_head
+from opensearch_neural.models.sparse.pruning import Pruning
+from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.tokenizer import encodable, load_tokenizer, special_tokens, vocabulary_of
 from opensearch_neural.models.vectors import SparseVectors
 
@@ -74,7 +75,7 @@ def load_sparse(
     kind = read_json_object(config).get("kind") if config.exists() else None
     osn = directory.read_osn_json(folder)
     if kind == "lexical":
-        from opensearch_neural.models.lexical import LexicalEncoder
+        from opensearch_neural.models.sparse.lexical import LexicalEncoder
 
         return LexicalEncoder.load(name_or_path)
     if osn is not None and osn["kind"] != KIND:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from opensearch_neural.models.url_trie import OUTSIDE, Ids, Trie
+from opensearch_neural.models.generative.url_trie import OUTSIDE, Ids, Trie
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -29,10 +29,10 @@ from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.idf import DocumentFrequencies
 from opensearch_neural.models import directory
 from opensearch_neural.models.directory import ModelInfo
-from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.sparse.table_encoder import TableEncoder
+from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 from opensearch_neural.models.tokenizer import encodable, load_tokenizer, special_tokens, vocabulary_of
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.models.word_pieces import train_word_pieces
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from opensearch_neural.errors import InputError, MissingExtra, ModelError
 from opensearch_neural.models import directory
 from opensearch_neural.models.directory import ModelInfo
-from opensearch_neural.models.generative_settings import (
+from opensearch_neural.models.generative.settings import (
     KIND,
     PASSAGE,
     URL,
@@ -33,9 +33,9 @@ from opensearch_neural.models.generative_settings import (
     read_learned,
     read_settings,
 )
+from opensearch_neural.models.generative.trie_decoding import search_trie
+from opensearch_neural.models.generative.url_trie import CorpusUrls
 from opensearch_neural.models.tokenizer import encodable
-from opensearch_neural.models.trie_decoding import search_trie
-from opensearch_neural.models.url_trie import CorpusUrls
 
 if TYPE_CHECKING:
     from torch import Tensor

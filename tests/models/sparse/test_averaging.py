@@ -17,9 +17,9 @@ from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.errors import OsnError  # noqa: E402
 from opensearch_neural.hub_export import export_for_hub  # noqa: E402
 from opensearch_neural.models import directory  # noqa: E402
-from opensearch_neural.models.averaging import write_average  # noqa: E402
-from opensearch_neural.models.inference_free import write_inference_free  # noqa: E402
-from opensearch_neural.models.sparse import load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.averaging import write_average  # noqa: E402
+from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.inference_free import write_inference_free  # noqa: E402
 from opensearch_neural.query_encoder import QueryEncoder  # noqa: E402
 
 from .test_sparse import TEXTS, masked_lm  # noqa: E402

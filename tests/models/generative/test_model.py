@@ -19,9 +19,9 @@ from hypothesis import strategies as st  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.directory import write_osn_json  # noqa: E402
-from opensearch_neural.models.generative import GenerativeModel, UrlTokenizer, load_generative  # noqa: E402
-from opensearch_neural.models.generative_settings import KIND, GenerativeSettings, write_settings  # noqa: E402
-from opensearch_neural.models.url_trie import OUTSIDE, CorpusUrls  # noqa: E402
+from opensearch_neural.models.generative.model import GenerativeModel, UrlTokenizer, load_generative  # noqa: E402
+from opensearch_neural.models.generative.settings import KIND, GenerativeSettings, write_settings  # noqa: E402
+from opensearch_neural.models.generative.url_trie import OUTSIDE, CorpusUrls  # noqa: E402
 from opensearch_neural.retrievers.generative import GenerativeRetriever  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra [encode]")
 
-from opensearch_neural.models import sparse_head  # noqa: E402
+from opensearch_neural.models.sparse import head as sparse_head  # noqa: E402
 
 
 def example(*, batch: int, length: int, vocabulary: int, size: int, bias: float, seed: int = 0) -> tuple:

@@ -12,10 +12,10 @@ from own_code import give_own_code
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.models.directory import write_osn_json
-from opensearch_neural.models.lexical import build_lexical
-from opensearch_neural.models.sparse import load_sparse
+from opensearch_neural.models.sparse.encoder import load_sparse
+from opensearch_neural.models.sparse.lexical import build_lexical
+from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.models.word_pieces import train_word_pieces
 from opensearch_neural.query_encoder import QueryEncoder
 
 torch = pytest.importorskip("torch", reason="needs the extra [encode]")

@@ -11,10 +11,11 @@ from click.testing import CliRunner
 
 from opensearch_neural.cli import osn
 from opensearch_neural.errors import ModelError
-from opensearch_neural.models import directory, on_this_machine, registry
-from opensearch_neural.models.lexical import build_lexical
-from opensearch_neural.models.on_this_machine import local_models, sparse_kind
-from opensearch_neural.models.published import PUBLISHED
+from opensearch_neural.models import directory, registry
+from opensearch_neural.models.sparse import on_this_machine
+from opensearch_neural.models.sparse.lexical import build_lexical
+from opensearch_neural.models.sparse.on_this_machine import local_models, sparse_kind
+from opensearch_neural.models.sparse.published import PUBLISHED
 
 TEXTS = ["a rainbow in the sky, a rainbow", "trout live in rivers"]
 POOLING = "sentence_transformers.sparse_encoder.models.SpladePooling"

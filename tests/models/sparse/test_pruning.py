@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
-from opensearch_neural.models.pruning import Pruning  # noqa: E402
+from opensearch_neural.models.sparse.pruning import Pruning  # noqa: E402
 from opensearch_neural.models.vectors import SparseVectors  # noqa: E402
 
 VOCABULARY = list("abcdefgh")

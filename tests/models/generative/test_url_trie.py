@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.models import url_trie
-from opensearch_neural.models.url_trie import OUTSIDE, CorpusUrls, Repeated, Trie, shortened
+from opensearch_neural.models.generative import url_trie
+from opensearch_neural.models.generative.url_trie import OUTSIDE, CorpusUrls, Repeated, Trie, shortened
 
 MODEL = {"name": "m", "hash": "0123456789abcdef"}
 

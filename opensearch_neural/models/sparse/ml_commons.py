@@ -20,14 +20,14 @@ import numpy as np
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.files import replaced, write_json
-from opensearch_neural.models import sparse_head
-from opensearch_neural.models.table_encoder import TableEncoder
+from opensearch_neural.models.sparse import head as sparse_head
+from opensearch_neural.models.sparse.table_encoder import TableEncoder
 
 if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
 
-    from opensearch_neural.models.sparse import TorchSparseEncoder
+    from opensearch_neural.models.sparse.encoder import TorchSparseEncoder
 
 SMALLEST_WEIGHT = 1e-6
 """In place of 0 in idf.json: OpenSearch rejects a query in which a token weighs 0, and a token left out would weigh 1."""
@@ -62,7 +62,7 @@ def export(
         _check_prompt(model, "queries", query.prompt)
         out.mkdir(parents=True, exist_ok=True)
         return [_export_queries(query, out, f"{called}-tokenizer", version)]
-    from opensearch_neural.models.sparse import TorchSparseEncoder, load_sparse
+    from opensearch_neural.models.sparse.encoder import TorchSparseEncoder, load_sparse
 
     encoder = load_sparse(model, device="cpu")
     if not isinstance(encoder, TorchSparseEncoder):

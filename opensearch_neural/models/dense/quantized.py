@@ -18,8 +18,8 @@ from safetensors.numpy import load_file, save_file
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense import load_dense
-from opensearch_neural.models.dense_encoder import Backend, DenseEncoder
+from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder
+from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.vectors import DenseVectors
 

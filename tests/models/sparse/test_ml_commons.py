@@ -15,10 +15,10 @@ from click.testing import CliRunner
 
 from opensearch_neural.cli import osn
 from opensearch_neural.errors import ModelError
-from opensearch_neural.models.lexical import build_lexical
-from opensearch_neural.models.ml_commons import SMALLEST_WEIGHT, export
-from opensearch_neural.models.pruning import Pruning
-from opensearch_neural.models.sparse import load_sparse
+from opensearch_neural.models.sparse.encoder import load_sparse
+from opensearch_neural.models.sparse.lexical import build_lexical
+from opensearch_neural.models.sparse.ml_commons import SMALLEST_WEIGHT, export
+from opensearch_neural.models.sparse.pruning import Pruning
 
 from .test_sparse import TEXTS, masked_lm, router_model
 

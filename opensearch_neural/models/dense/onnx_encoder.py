@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense_encoder import ends_normalized, finite
+from opensearch_neural.models.dense.dense_encoder import ends_normalized, finite
 from opensearch_neural.models.directory import ModelInfo, Module
 from opensearch_neural.models.pretrained import T5, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
@@ -130,7 +130,7 @@ def _load_tower(
     if file is None:
         raise ModelError(
             f"{transformer}: no onnx/{name}",
-            'write it with torch: python -c "from opensearch_neural.models.dense_onnx import export_onnx; '
+            'write it with torch: python -c "from opensearch_neural.models.dense.onnx_encoder import export_onnx; '
             f"export_onnx('{folder}'{', int8=True' * int8})\"",
         )
     options = SessionOptions()

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from opensearch_neural.errors import ModelError
-from opensearch_neural.models.dense import load_dense
-from opensearch_neural.models.dense_onnx import OnnxDenseEncoder, export_onnx
+from opensearch_neural.models.dense.onnx_encoder import OnnxDenseEncoder, export_onnx
+from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import minilm_directory
 
 torch = pytest.importorskip("torch", reason="needs the extra [encode]")
@@ -158,7 +158,7 @@ def test_onnx_encoding_imports_no_torch(minilm: Path, tmp_path: Path) -> None:
     export_onnx(folder)
     script = (
         "import sys\n"
-        "from opensearch_neural.models.dense import load_dense\n"
+        "from opensearch_neural.models.dense.torch_encoder import load_dense\n"
         "vectors = load_dense(sys.argv[1], backend='onnx').encode_queries(['a file'])\n"
         "print(vectors.shape, *{'torch', 'transformers', 'sentence_transformers'} & sys.modules.keys())\n"
     )

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense_encoder import Backend, DenseEncoder, ends_normalized, finite
-from opensearch_neural.models.dense_onnx import OnnxDenseEncoder
+from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder, ends_normalized, finite
+from opensearch_neural.models.dense.onnx_encoder import OnnxDenseEncoder
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.pretrained import quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe

@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.models.dense.quantized import KIND, QUANTIZER_FILE, Quantizer, load_quantized
 from opensearch_neural.models.directory import write_osn_json
-from opensearch_neural.models.quantized import KIND, QUANTIZER_FILE, Quantizer, load_quantized
 from opensearch_neural.retrievers.faiss import QuantizedRetriever, quantized_index
 
 D, M = 24, 4
@@ -76,9 +76,9 @@ def test_codes_are_of_the_nearest_assigning_centroids_whatever_the_scoring_ones_
 def test_blocks_give_what_one_pass_gives(quantizer: Quantizer, monkeypatch: pytest.MonkeyPatch) -> None:
     documents = vectors(50)
     codes, rebuilt = quantizer.encode(documents), quantizer.reconstruct(quantizer.encode(documents))
-    monkeypatch.setattr("opensearch_neural.models.quantized._NUMBERS_AT_ONCE", 7 * M * 256)
+    monkeypatch.setattr("opensearch_neural.models.dense.quantized._NUMBERS_AT_ONCE", 7 * M * 256)
     assert (quantizer.encode(documents) == codes).all()
-    monkeypatch.setattr("opensearch_neural.models.quantized._NUMBERS_AT_ONCE", 7 * D)
+    monkeypatch.setattr("opensearch_neural.models.dense.quantized._NUMBERS_AT_ONCE", 7 * D)
     np.testing.assert_allclose(quantizer.reconstruct(codes), rebuilt, atol=1e-6)
     assert quantizer.encode(documents[:0]).shape == (0, M)
     assert quantizer.reconstruct(codes[:0]).shape == (0, D)

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense import TorchDenseEncoder, load_dense
-from opensearch_neural.models.dense_encoder import Backend, DenseEncoder, finite
+from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder, finite
+from opensearch_neural.models.dense.pooling import Pooling, pooled
+from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, load_dense
 from opensearch_neural.models.directory import ModelInfo
-from opensearch_neural.models.pooling import Pooling, pooled
 from opensearch_neural.models.tokenizer import encodable
 from opensearch_neural.models.vectors import DenseVectors
 

@@ -14,8 +14,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.models import directory, lexical
-from opensearch_neural.models.lexical import (
+from opensearch_neural.models import directory
+from opensearch_neural.models.sparse import lexical
+from opensearch_neural.models.sparse.encoder import load_sparse
+from opensearch_neural.models.sparse.lexical import (
     DocumentCounter,
     LexicalEncoder,
     NoTokens,
@@ -23,8 +25,7 @@ from opensearch_neural.models.lexical import (
     check_tokens,
     count_documents,
 )
-from opensearch_neural.models.sparse import load_sparse
-from opensearch_neural.models.word_pieces import train_word_pieces
+from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 
 SCIFACT = Path(__file__).parents[3] / "shared" / "data" / "scifact"
 
