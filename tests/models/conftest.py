@@ -14,7 +14,7 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from transformers import BertTokenizerFast
 
     folder = tmp_path_factory.mktemp("tokenizer")
-    from .test_sparse import QUERIES, TEXTS, VOCABULARY
+    from .sparse.test_encoder import QUERIES, TEXTS, VOCABULARY
 
     words = train_word_pieces(TEXTS * 3 + QUERIES, vocabulary=VOCABULARY)
     BertTokenizerFast(tokenizer_object=words, model_max_length=512).save_pretrained(folder)

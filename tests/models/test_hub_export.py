@@ -18,7 +18,7 @@ from opensearch_neural.models.directory import hash_files, write_osn_json  # noq
 from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
 from opensearch_neural.models.sparse.lexical import build_lexical  # noqa: E402
 
-from .test_sparse import TEXTS, masked_lm, router_model  # noqa: E402
+from .sparse.test_encoder import TEXTS, masked_lm, router_model  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -212,7 +212,7 @@ def two_towers(folder: Path, tokenizer_folder: Path, d: int = 32) -> Path:
     sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the extra [encode]")
     from sentence_transformers.base.modules import Router
 
-    from .test_dense import modules_of, small_bert
+    from .test_torch_encoder import modules_of, small_bert
 
     router = Router.for_query_document(
         modules_of(small_bert(folder / "q", tokenizer_folder, seed=1)),

@@ -22,7 +22,7 @@ from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
 from opensearch_neural.models.sparse.inference_free import write_inference_free  # noqa: E402
 from opensearch_neural.query_encoder import QueryEncoder  # noqa: E402
 
-from .test_sparse import TEXTS, masked_lm  # noqa: E402
+from .test_encoder import TEXTS, masked_lm  # noqa: E402
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from opensearch_neural.idf import load_idf  # noqa: E402
 from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
 from opensearch_neural.models.sparse.pruning import Pruning  # noqa: E402
 
-from .test_sparse import QUERIES, TEXTS, as_dicts, masked_lm  # noqa: E402
+from .test_encoder import QUERIES, TEXTS, as_dicts, masked_lm  # noqa: E402
 
 
 def siamese(folder: Path, backbone: Path, activation: str = "relu", **options: object) -> Path:

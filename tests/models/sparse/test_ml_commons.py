@@ -20,7 +20,7 @@ from opensearch_neural.models.sparse.lexical import build_lexical
 from opensearch_neural.models.sparse.ml_commons import SMALLEST_WEIGHT, export
 from opensearch_neural.models.sparse.pruning import Pruning
 
-from .test_sparse import TEXTS, masked_lm, router_model
+from .test_encoder import TEXTS, masked_lm, router_model
 
 torch = pytest.importorskip("torch", reason="needs the extra [encode]")
 
