@@ -31,8 +31,16 @@ from typing import Any
 
 import click
 
-from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows, dense_load_rows, documents
-from benchmarks.bm25_sparse.measures import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM, TERMS, quality_rows
+from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows, dense_cost_rows, documents
+from benchmarks.bm25_sparse.measures import (
+    BM25,
+    DENSE_ENGINES,
+    SPARSE_ENGINES,
+    SUM,
+    TERMS,
+    dense_quality_rows,
+    quality_rows,
+)
 from benchmarks.bm25_sparse.models import ARMS, DENSE_DOCUMENTS, PUBLISHED, Experiment, arm_option, start_option
 from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
 from benchmarks.grown.scale import NODE
@@ -51,7 +59,7 @@ LEAST_TRAINED, LEAST_UNSEEN = 4.5, 3.5
 """Points of nDCG@10 over BM25, in the mean of all sets as published and trained, and of the unseen ones."""
 LEAST_KEPT = 0.99
 LEVEL = "20 clients"
-ENGINES = dict(zip((*SPARSE_ENGINES, *DENSE_ENGINES), "o<>sD^v", strict=True))
+ENGINES = dict(zip((*SPARSE_ENGINES, *DENSE_ENGINES), "o<>sD^vP", strict=True))
 """{engine: how the plot marks it}"""
 WIDE, TICKS = 6, (1, 1.5, 2, 3, 5, 10, 20, 50)
 """From this cost on the plot's axis is a logarithmic one, with these marks."""
@@ -179,7 +187,7 @@ def shown(row: Row) -> bool:
     "--beside",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     default=None,
-    help="A record of this command, of the same published model: only hybrid and cascade under load are measured, and the "
+    help="A record of this command, of the same published model: only the engines that need --dense are measured, and the "
     "plot shows them beside what stands there.",
 )
 @click.option("--seeds", type=NumberList(int), default="42,43,44", show_default=True, help="Training seeds.")
@@ -234,7 +242,7 @@ def bm25_sparse(
         with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
             client = connect(settings=settings)
             if beside is not None:
-                return dense_load_rows(client, settings, experiment), []
+                return dense_quality_rows(client, experiment) + dense_cost_rows(client, settings, experiment), []
             rows = quality_rows(client, experiment)
             rows += cost_rows(client, settings, experiment)
         return rows, goals(experiment, rows)

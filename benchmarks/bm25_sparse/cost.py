@@ -21,6 +21,7 @@ from benchmarks.bm25_sparse.measures import (
     SPARSE,
     SPARSE_ENGINES,
     SUM,
+    SUM_CASCADE,
     WINDOWS,
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
@@ -62,11 +63,11 @@ FIELD_SAMPLE = 3000
 """Documents by which the bytes of an index are measured."""
 TURNS, TURN = 8, 32
 """How often each encoder has its turn, and how many documents it gets."""
-NAMED = {f"window{window}": engine for engine, window in WINDOWS.items()}
+NAMED = {f"window{window}": engine for engine, window in WINDOWS.items()} | {"after-sum": SUM_CASCADE}
 """{variant under load: its name in the table}"""
-LOADED = ",".join([BM25, SUM, *(f"{name}={SUM}+window={WINDOWS[engine]}" for name, engine in NAMED.items()), SPARSE,
+LOADED = ",".join([BM25, SUM, *(f"window{window}={SUM}+window={window}" for window in WINDOWS.values()), SPARSE,
                    HIGH_IDF_FIRST])  # fmt: skip
-DENSE_LOADED = ",".join([BM25, *DENSE_ENGINES])
+DENSE_LOADED = ",".join([BM25, HYBRID, CASCADE, f"after-sum={CASCADE}+first={SUM}"])
 Measure = Callable[[], list[dict[str, Any]]]
 
 
@@ -105,6 +106,17 @@ def dense_load_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: 
             index = growth_of(experiment, MeasuredEngine(PUBLISHED), size, with_dense=True).index
             client.indices.delete(index=index, params={"ignore": 404})
     return rows
+
+
+def dense_cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
+    """Of the engines that need dense vectors alone: under load, bytes a document, and what encoding documents takes."""
+    model = MeasuredEngine(PUBLISHED)
+    rows = dense_load_rows(client, chosen, experiment)
+    if experiment.sizes:
+        vectors = _vectors_of(experiment, model)
+        rows += kept_rows(experiment, f"bytes-{vectors}", partial(stored_bytes, client, experiment, model))
+        rows += kept_rows(experiment, f"encoding-{vectors}", partial(encoding_rates, experiment, model))
+    return [row for row in rows if row.engine in DENSE_ENGINES]
 
 
 def kept_rows(experiment: Experiment, name: str, measure: Measure) -> list[Row]:
@@ -175,7 +187,7 @@ def loaded_with_dense(
     named = dense.query_models(experiment)
     models = ModelChoice(dense=named["dense"], pq=named["pq"], backend=BACKEND)
     rows = under_load(client, chosen, experiment, growth, DENSE_LOADED, models)
-    return [_plain(row, growth, model) for row in rows if row.engine in DENSE_ENGINES]
+    return [_plain(row, growth, model) for row in rows if NAMED.get(row.engine, row.engine) in DENSE_ENGINES]
 
 
 def _plain(row: Row, growth: Growth, model: MeasuredEngine) -> dict[str, Any]:
@@ -220,7 +232,7 @@ def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngi
     text, sparse = ("contents", STORED), ("sparse", forward_index.FIELD)
     fields: dict[str, tuple[str, ...]] = dict.fromkeys(SPARSE_ENGINES, (*text, *sparse))
     if _has_dense(experiment, model):
-        fields |= {HYBRID: (*text, "dense"), CASCADE: (*text, *sparse, "pq")}
+        fields |= {HYBRID: (*text, "dense"), **dict.fromkeys((CASCADE, SUM_CASCADE), (*text, *sparse, "pq"))}
     rows = [
         Row(f"{COST_SET}, by field", engine, BYTES, sum(sizes[field] for field in own), None, None, len(sample),
             variant=model.name)
@@ -238,7 +250,7 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[dict[s
     encoders: dict[Sequence[str], Vectorizer] = {SPARSE_ENGINES: Encoders(sparse)}
     if _has_dense(experiment, model):
         encoders[(HYBRID,)] = Encoders(dense=load_dense(str(experiment.dense)))
-        encoders[(CASCADE,)] = Encoders(sparse, pq=load_quantized(dense.quantized(experiment)))
+        encoders[(CASCADE, SUM_CASCADE)] = Encoders(sparse, pq=load_quantized(dense.quantized(experiment)))
     documents = list(islice(read_corpus(str(corpus_of(experiment.sets[COST_SET]))), TURNS * TURN))
     times = {engines: Timed() for engines in encoders}
     for encoder in encoders.values():

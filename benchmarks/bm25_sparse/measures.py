@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
 
 
 BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST = "bm25", "bm25 tuned", "bm25-sparse", "sparse", "high-idf-first"
-HYBRID, CASCADE = DENSE_ENGINES = ("hybrid", "cascade")
-"""Those that need a dense model: hybrid its vectors, cascade codes of them after two stages of sparse search."""
+HYBRID, CASCADE, SUM_CASCADE = DENSE_ENGINES = ("hybrid", "cascade", "cascade after bm25-sparse")
+"""Those that need a dense model: hybrid its vectors, a cascade codes of them after two stages of search."""
+AFTER_SUM: dict[str, Any] = {"first": SUM}
+"""How the engine `cascade` is set to be SUM_CASCADE."""
 BACKEND: Backend = "onnx-int8"
 """What encodes the queries of these."""
 WINDOWS = {f"bm25-sparse, window {window}": window for window in (20, 50)}
@@ -91,20 +94,34 @@ def measured_set(
             ):
                 measure_index(client, index, experiment, name, names, folder)
                 kept(kept_of(folder, FACTS), lambda: facts(client, index, vectors))  # noqa: B023
-        if model.name == PUBLISHED and name in experiment.dense_sets:
-            if not all(kept_of(folder, made).exists() for made in DENSE_ENGINES):
-                vectors, pq = dense.all_vectors(experiment, model, name), dense.quantized(experiment)
-                job = job_of(experiment, name, vectors, pq)
-                with ingested(client, job, show_progress=False) as index, translate_errors():
-                    how: Any = {**dense.query_models(experiment), "backend": BACKEND}
-                    measure_index(client, index, experiment, name, DENSE_ENGINES, folder, **how)
-            names += DENSE_ENGINES
         for engine in names:
             own = MeasuredEngine(BM25) if engine == BM25 else MeasuredEngine(engine, model.seed, model.name)
             measured[own] = kept_measured(kept_of(folder, engine), not_measured)
+        if model.name == PUBLISHED and name in experiment.dense_sets:
+            measured |= dense_measured(client, experiment, name)
         for measure, value in kept(kept_of(folder, FACTS), not_measured).items():
             rows.append(Row(name, SUM, measure, value, None, None, 1, seed=model.seed, variant=model.name))
     return measured, rows
+
+
+def dense_measured(client: OpenSearch, experiment: Experiment, name: str) -> dict[MeasuredEngine, Measured]:
+    """What the engines that need a dense model find in the set beside the published sparse one, and what BM25 does."""
+    model = MeasuredEngine(PUBLISHED)
+    folder, names = experiment.work / "measured" / f"{name}-{slug(str(model))}", (BM25, *DENSE_ENGINES)
+    if not all(kept_of(folder, engine).exists() for engine in names):
+        with dense_index(client, experiment, name) as (index, how), translate_errors():
+            measure_index(client, index, experiment, name, names, folder, **how)
+    found = {engine: kept_measured(kept_of(folder, engine), not_measured) for engine in names}
+    return {MeasuredEngine(engine, None, "" if engine == BM25 else PUBLISHED): own for engine, own in found.items()}
+
+
+@contextmanager
+def dense_index(client: OpenSearch, experiment: Experiment, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(an index of the set with dense vectors, codes and the published sparse vectors; how `open_engines` opens it)"""
+    vectors = dense.all_vectors(experiment, MeasuredEngine(PUBLISHED), name)
+    job = job_of(experiment, name, vectors, dense.quantized(experiment))
+    with ingested(client, job, show_progress=False) as index:
+        yield index, {**dense.query_models(experiment), "backend": BACKEND}
 
 
 def measure_index(
@@ -121,8 +138,12 @@ def measure_index(
     engines = open_engines(client, index, **how)
 
     def of_engine(engine: str) -> Measured:
-        window = WINDOWS.get(engine)
-        body_of = engines.with_settings(window=window).body_of(SUM) if window else engines.body_of(engine)
+        if window := WINDOWS.get(engine):
+            body_of = engines.with_settings(window=window).body_of(SUM)
+        elif engine == SUM_CASCADE:
+            body_of = engines.with_settings(**AFTER_SUM).body_of(CASCADE)
+        else:
+            body_of = engines.body_of(engine)
         return run_engine(client, index, engine, body_of, judged.queries, judged.qrels, MEASURES).measured
 
     for engine in names:
@@ -181,10 +202,23 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
         f"mean of {len(experiment.unseen)} unseen sets": experiment.unseen,
     }
     if len(of_sets) > len(some := experiment.dense_sets) > 0:
-        labels[f"mean of {len(some)} sets of at most {experiment.dense_documents:,} documents"] = some
+        labels[mean_of_small(experiment)] = some
     for label, names in labels.items():
         rows += mean_rows(label, {name: of_sets[name] for name in names})
     return rows + mean_terms(f"mean of {len(of_sets)} sets", rows, cascade=bool(experiment.dense_sets))
+
+
+def dense_quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
+    """What the engines that need a dense model gain over BM25 in each set that has one, and in their mean."""
+    of_sets = {name: dense_measured(client, experiment, name) for name in experiment.dense_sets}
+    gains = [(engine, BM25) for engine in DENSE_ENGINES]
+    rows = [row for name, own in of_sets.items() for row in compared(name, own, gains, seeds=experiment.seeds)]
+    return rows + (mean_rows(mean_of_small(experiment), of_sets, gains) if of_sets else [])
+
+
+def mean_of_small(experiment: Experiment) -> str:
+    """What the mean of the sets with dense vectors is called."""
+    return f"mean of {len(experiment.dense_sets)} sets of at most {experiment.dense_documents:,} documents"
 
 
 def mean_terms(label: str, rows: Sequence[Row], *, cascade: bool) -> list[Row]:
@@ -199,7 +233,7 @@ def mean_terms(label: str, rows: Sequence[Row], *, cascade: bool) -> list[Row]:
     return [
         replace(own[0], set=label, sets=len(own), engine=engine, value=fmean(row.value for row in own))
         for own in of_model.values()
-        for engine in SPARSE_ENGINES + ((CASCADE,) if cascade and own[0].variant == PUBLISHED else ())
+        for engine in SPARSE_ENGINES + ((CASCADE, SUM_CASCADE) if cascade and own[0].variant == PUBLISHED else ())
     ]
 
 

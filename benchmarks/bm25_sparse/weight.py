@@ -2,24 +2,37 @@
 
     osn bench sum-weight --start MODEL --data DIR --work DIR --record benchmarks/results/bm25_sparse_weight
 
-The default weight is read from it. Arms and --work are those of `osn bench bm25-sparse`, models of its first seed. A set's
+With --dense, what the cascade gains after bm25-sparse by its own weight, in the indexes of `osn bench bm25-sparse
+--dense`. The default weights are read from both. Arms and --work are those of `osn bench bm25-sparse`, models of its first seed. A set's
 questions are those of its dev split, or of its train split where it has none; a trained arm is asked none that it was
 trained on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from benchmarks.bm25_sparse import dense
-from benchmarks.bm25_sparse.measures import BM25, SUM, job_of, judged_queries, kept_of, not_measured
+from benchmarks.bm25_sparse.measures import (
+    AFTER_SUM,
+    BM25,
+    CASCADE,
+    SUM,
+    SUM_CASCADE,
+    dense_index,
+    job_of,
+    judged_queries,
+    kept_of,
+    not_measured,
+)
 from benchmarks.bm25_sparse.models import PUBLISHED, TRAINED_ON, Experiment, arm_option, start_option
 from benchmarks.experiment import PaperPart, kept_measured, paper_options, run_parts, slug
 from benchmarks.grown.scale import NODE
@@ -39,6 +52,8 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 MEASURE = "nDCG@10"
+OF_SUM, OF_CASCADE = (0.3, 0.45, 0.6, 0.8, 1.0, 1.3, 1.7), (0.025, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3)
+"""Weights to try."""
 
 
 def split_of(folder: Path, model: MeasuredEngine) -> str | None:
@@ -58,22 +73,19 @@ def measured_set(
     weights: Sequence[float],
     most: int,
 ) -> dict[MeasuredEngine, Measured]:
-    """{BM25, and the sum with each weight: what it finds}"""
+    """{BM25, and each weight of the sum, or of the cascade after it: what it finds}"""
     folder = experiment.work / "weights" / f"{name}-{split}-{most}-{slug(str(model))}"
-    named = {f"{SUM}, weight {weight:g}": weight for weight in weights}
+    label, searched_by, first = (SUM, SUM, {}) if experiment.dense is None else (SUM_CASCADE, CASCADE, AFTER_SUM)
+    named = {f"{label}, weight {weight:g}": weight for weight in weights}
 
     files = {engine: kept_of(folder, engine) for engine in (BM25, *named)}
     if not all(file.exists() for file in files.values()):
-        vectors = dense.sparse_vectors(experiment, model, name)
-        with (
-            ingested(client, job_of(experiment, name, vectors, None), show_progress=False) as index,
-            translate_errors(),
-        ):
-            asked, engines = judged_queries(experiment.sets[name], split, most), open_engines(client, index)
+        with weighted_index(client, experiment, model, name) as (index, how), translate_errors():
+            asked, engines = judged_queries(experiment.sets[name], split, most), open_engines(client, index, **how)
 
             def measure(engine: str) -> Measured:
-                opened = engines.with_settings(weight=named[engine]) if engine in named else engines
-                body_of = opened.body_of(SUM if engine in named else BM25)
+                opened = engines.with_settings(**first, weight=named[engine]) if engine in named else engines
+                body_of = opened.body_of(searched_by if engine in named else BM25)
                 return run_engine(client, index, engine, body_of, asked.queries, asked.qrels, (MEASURE,)).measured
 
             for engine, file in files.items():
@@ -81,13 +93,27 @@ def measured_set(
     return {MeasuredEngine(engine): kept_measured(file, not_measured) for engine, file in files.items()}
 
 
+@contextmanager
+def weighted_index(
+    client: OpenSearch, experiment: Experiment, model: MeasuredEngine, name: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(an index of the set with the vectors that are weighed, how `open_engines` opens it)"""
+    if experiment.dense is not None:
+        with dense_index(client, experiment, name) as opened:
+            yield opened
+        return
+    job = job_of(experiment, name, dense.sparse_vectors(experiment, model, name), None)
+    with ingested(client, job, show_progress=False) as index:
+        yield index, {}
+
+
 def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[float], most: int) -> list[Row]:
     """The gain of each weight in every set, and in the mean of a model's sets; the variant of a row is the model."""
     rows: list[Row] = []
     for model in experiment.models:
         own: list[Row] = []
-        for name, folder in experiment.sets.items():
-            if split := split_of(folder, model):
+        for name in experiment.sets if experiment.dense is None else experiment.dense_sets:
+            if split := split_of(experiment.sets[name], model):
                 measured = measured_set(client, experiment, model, name, split, weights, most)
                 made = result_rows.rows(f"{name} {split}", measured, baseline=MeasuredEngine(BM25))
                 own += [replace(row, variant=model.name) for row in made]
@@ -112,9 +138,12 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
 @click.option(
     "--weights",
     type=NumberList(float),
-    default="0.3,0.45,0.6,0.8,1,1.3,1.7",
-    show_default=True,
-    help="Weights to try, as for `osn search --weight`.",
+    default=None,
+    help="Weights to try, as for `osn search --weight`.  [default: "
+    f"{', '.join(map(str, OF_SUM))}; with --dense {', '.join(map(str, OF_CASCADE))}]",
+)
+@click.option(
+    "--dense", default=None, help="Dense model: try weights of cascade after bm25-sparse, with the published model."
 )
 @click.option(
     "--limit-queries", type=click.IntRange(min=1), default=300, show_default=True, help="Most queries of a set."
@@ -130,17 +159,21 @@ def sum_weight(
     record: Path | None,
     seeds: tuple[int, ...],
     arms: tuple[str, ...],
-    weights: tuple[float, ...],
+    weights: tuple[float, ...] | None,
+    dense: str | None,
     limit_queries: int,
     heap: str,
 ) -> None:
-    """What bm25-sparse gains over BM25 by its weight, on dev and train questions.
+    """What bm25-sparse gains over BM25 by its weight, on dev and train questions; with --dense, the cascade after it.
 
     \b
     osn bench sum-weight --start my-splade --data data --work work --record benchmarks/results/bm25_sparse_weight
+    osn bench sum-weight --start my-splade --data data --work work --dense all-MiniLM-L6-v2
     """
+    weights = weights or (OF_SUM if dense is None else OF_CASCADE)
+    arms = arms if dense is None else (PUBLISHED,)
     experiment = Experiment(
-        data=data, start=start, work=work, seeds=seeds[:1], arms=arms, heap=heap, connection=connection
+        data=data, start=start, work=work, seeds=seeds[:1], arms=arms, heap=heap, connection=connection, dense=dense
     )
 
     def run() -> tuple[list[Row], list[Goal]]:
@@ -149,6 +182,6 @@ def sum_weight(
         with reachable(connection, NODE, goes_on=True, heap=heap) as settings:
             return weight_rows(connect(settings=settings), experiment, weights, limit_queries), []
 
-    title = "The weight of what a sparse model adds, on dev and train questions"
+    title = f"The weight of what a {'sparse' if dense is None else 'dense'} model adds, on dev and train questions"
     shown = lambda row: (row.kind, row.measure) == ("difference", MEASURE)  # noqa: E731
     run_parts({"": PaperPart(title, run, list(experiment.sets.values()), experiment.seeds, shown)}, record)

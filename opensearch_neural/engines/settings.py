@@ -31,6 +31,8 @@ SUM_POWER, TWO_PHASES_POWER = 1 / 2, 1 / 4
 """Exponents by which the default windows of bm25-sparse and of high-IDF-first grow beyond FITTED documents."""
 MOST_RESCORED = 10_000
 """The widest window that an index takes, unless its `index.max_rescore_window` says otherwise."""
+SUM_FIRST_WEIGHT = 0.1
+"""The cascade's weight after bm25-sparse: the best of some on dev and train questions (`osn bench sum-weight --dense`)."""
 MEASURED_SHARD = 1_000_000
 PRUNED_WINDOWS = {0.5: (400, 800), 0.6: (100, 300), 0.65: (100, 200), 0.7: (50, 200)}
 """Default windows of `sparse` and high-IDF-first with pruned postings, {share that alpha_mass keeps: (in a shard of FITTED
@@ -271,7 +273,8 @@ class PrunedSparse:
 class Cascade:
     """How the cascade searches.
 
-    The defaults were best, or near it, with BM25's impacts and unit vectors on training queries of squad-mix.
+    The defaults were best, or near it, with BM25's impacts and unit vectors on training queries of squad-mix. After
+    bm25-sparse the weight is SUM_FIRST_WEIGHT.
     """
 
     rare: Rare = field(default_factory=Rare)
@@ -336,4 +339,5 @@ class Cascade:
         two_phases = TwoPhases.of(opened)
         sum_first = (first or opened.settings.get("first")) == "bm25-sparse"
         window = WeightedSum.stored(opened).window if sum_first else two_phases.window
-        return cls(two_phases.rare, window=max(cls.window, window))
+        weight = SUM_FIRST_WEIGHT if sum_first else cls.weight
+        return cls(two_phases.rare, window=max(cls.window, window), weight=weight)
