@@ -2,9 +2,9 @@
 
     osn bench sum-weight --start MODEL --data DIR --work DIR --record benchmarks/results/bm25_sparse_weight
 
-With --dense, what the cascade gains after bm25-sparse by its own weight, in the indexes of `osn bench bm25-sparse
---dense`. The default weights are read from both. Arms and --work are those of `osn bench bm25-sparse`, models of its first seed. A set's
-questions are those of its dev split, or of its train split where it has none; a trained arm is asked none that it was
+With --dense, what the cascade gains after bm25-sparse by its own weight, in the indexes of `osn bench bm25-sparse --dense`.
+The default weights are read from both. Arms and --work are those of `osn bench bm25-sparse`, models of its first seed. A
+set's questions are those of its dev split, or of its train split where it has none; a trained arm is asked none that it was
 trained on.
 """
 
