@@ -26,6 +26,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.engines import Engines, open_engines
+from opensearch_neural.engines.dense import CascadeEngine
 from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.models import IndexModels
@@ -290,7 +291,7 @@ def prepare(
         # Workers measure and count nothing, least of all at the endpoint by which the generator itself is measured.
         if meta.sparse:
             meta = meta.with_extra(**{SHARD_DOCUMENTS: opened.shard_documents})
-        if meta.sparse and any(variant.engine == Bm25Sparse.name for variant in variants):
+        if meta.sparse and any(variant.engine in (Bm25Sparse.name, CascadeEngine.name) for variant in variants):
             meta = meta.with_extra(**{SCALE: Bm25Sparse(opened).scale})
         indexes[name] = SearchedIndex(name, meta, opened.plugin)
     return Workload(

@@ -34,7 +34,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.tune import tune
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.dense import look_up_table
-from opensearch_neural.engines.settings import TUNED_CASCADE, Cascade, TwoPhases
+from opensearch_neural.engines.settings import SUM_FIRST_WEIGHT, TUNED_CASCADE, Cascade, TwoPhases
 from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.evaluation.results import read
@@ -497,7 +497,10 @@ def test_the_cascade_searches_as_it_was_tuned_unless_told_otherwise() -> None:
     meta.extra[TUNED_CASCADE] = {name: value for name, value in tuned.record.items() if name != "first"}
     assert Cascade.of(engines).first == "high-idf-first"
     meta.extra[TUNED_CASCADE] = {**tuned.record, "first": "bm25-sparse"}
-    assert Cascade.of(engines).first == "bm25-sparse"
+    assert (Cascade.of(engines).first, Cascade.of(engines).weight) == ("bm25-sparse", 0.25)
+    del meta.extra[TUNED_CASCADE]
+    by_default = engines.with_settings(window=9), engines.with_settings(window=9, first="bm25-sparse")
+    assert [Cascade.of(each).weight for each in by_default] == [0.025, SUM_FIRST_WEIGHT]
     for first in ("dense", None):
         meta.extra[TUNED_CASCADE] = {**tuned.record, "first": first}
         with pytest.raises(ModelError, match="stores a setting of the cascade that cannot be read"):

@@ -17,15 +17,18 @@ pytest.importorskip("sentence_transformers")
 from tiny import tiny_backbone, tiny_beir, tiny_splade  # noqa: E402
 
 from benchmarks import cluster_bm25  # noqa: E402
-from benchmarks.bm25_sparse import command, cost, models, weight  # noqa: E402
+from benchmarks.bm25_sparse import command, cost, models  # noqa: E402
+from benchmarks.bm25_sparse import weight as weights  # noqa: E402
 from benchmarks.bm25_sparse.measures import (  # noqa: E402
     BM25,
     CASCADE,
+    DENSE_ENGINES,
     HIGH_IDF_FIRST,
     HYBRID,
     SPARSE,
     SPARSE_ENGINES,
     SUM,
+    SUM_CASCADE,
     TUNED,
     mean_interval,
     mean_rows,
@@ -141,11 +144,11 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     before = {path: path.read_bytes() for path in work.rglob("*.json") if path.parent.name != "models"}
     rows = rows_of("with", "--dense", str(dense), "--dense-documents", "300")
     assert all(path.read_bytes() == content for path, content in before.items()), "what was kept is measured again"
-    assert not {HYBRID, CASCADE} & {row.engine for row in without} and {row.key for row in without} <= {
+    assert not {*DENSE_ENGINES} & {row.engine for row in without} and {row.key for row in without} <= {
         row.key for row in rows
     }
     compared = {(row.set, row.engine) for row in rows if row.kind == "difference" and row.measure == "nDCG@10"}
-    for engine in (HYBRID, CASCADE):
+    for engine in DENSE_ENGINES:
         assert {("one", engine), ("two", engine), (sets, engine)} <= compared
         assert ("large", engine) not in compared and ("mean of 3 sets", engine) not in compared
         under_load = {row.measure for row in rows if row.engine == engine and row.set == "320 documents"}
@@ -155,14 +158,22 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     weight = {engine: facts[engine, "bytes a document"] for engine in (BM25, SUM, HYBRID, CASCADE)}
     assert weight[HYBRID] > weight[BM25] + 4 * 32, "the vectors alone are of 32 floats"
     assert weight[SUM] + 32 < weight[CASCADE] < weight[SUM] + weight[HYBRID]
+    assert weight[CASCADE] == facts[SUM_CASCADE, "bytes a document"]
     assert facts[CASCADE, "documents encoded a second"] < facts[SUM, "documents encoded a second"]
     assert rows_of("again", "--dense", str(dense), "--dense-documents", "300") == rows
-    under_load = rows_of(
-        "beside", "--dense", str(dense), "--dense-documents", "300", "--beside", str(tmp_path / "without")
-    )
-    assert under_load == [row for row in rows if row.engine in (HYBRID, CASCADE) and row.set == "320 documents"]
+    recorded = str(tmp_path / "without")
+    beside = rows_of("beside", "--dense", str(dense), "--dense-documents", "300", "--beside", recorded)
+    every = {row.key: row for row in rows}
+    assert [row for row in beside if row.kind in ("value", "difference", "ratio") and every[row.key] != row] == []
+    assert {row.engine for row in beside} == {BM25, *DENSE_ENGINES} and sets in {row.set for row in beside}
     table = quality_and_cost(rows)
     assert f"bytes a document (bm25: {weight[BM25]:,.0f})" in table and "documents encoded a second" in table
+    weighed = [
+        *arguments[:8], "--dense", str(dense), "--weights", "0.05,0.2", "--limit-queries", "7", "--record", str(work / "w"),
+    ]  # fmt: skip
+    assert CliRunner().invoke(weights.sum_weight, weighed, catch_exceptions=False).exit_code == 0
+    gains = {(row.set, row.engine) for row in read(work / "w").rows if row.kind == "difference"}
+    assert {("one dev", f"{SUM_CASCADE}, weight {weight}") for weight in ("0.05", "0.2")} <= gains
     assert not [name for name in client.indices.get(index="osn-one*,osn-two*,osn-as-published*")
                 if "osn-test" not in name]  # fmt: skip
 
@@ -274,17 +285,17 @@ def test_the_weight_is_chosen_by_questions_that_are_neither_tested_nor_trained_o
     data: Path, start: Path, tmp_path: Path, cluster_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (data / "one" / "qrels" / "dev.tsv").unlink()
-    monkeypatch.setattr(weight, "TRAINED_ON", ("one",))
-    splits = {name: weight.split_of(data / name, MeasuredEngine(PUBLISHED)) for name in ("one", "two")}
+    monkeypatch.setattr(weights, "TRAINED_ON", ("one",))
+    splits = {name: weights.split_of(data / name, MeasuredEngine(PUBLISHED)) for name in ("one", "two")}
     assert splits == {"one": "train", "two": "dev"}
     trained = MeasuredEngine("trained 10 minutes", 1)
-    assert [weight.split_of(data / name, trained) for name in ("one", "two")] == [None, "dev"]
+    assert [weights.split_of(data / name, trained) for name in ("one", "two")] == [None, "dev"]
     arguments = [
         "--url", cluster_url, "--start", str(start), "--data", str(data), "--work", str(tmp_path / "work"),
         "--arm", PUBLISHED, "--weights", "0.001,1", "--limit-queries", "7", "--record", str(tmp_path / "results"),
     ]  # fmt: skip
     for _ in range(2):  # the second time nothing is measured again
-        result = CliRunner().invoke(weight.sum_weight, arguments, catch_exceptions=False)
+        result = CliRunner().invoke(weights.sum_weight, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
     rows = [row for row in read(tmp_path / "results").rows if row.kind == "difference"]
     gains = {(row.set, row.engine): row.value for row in rows}
