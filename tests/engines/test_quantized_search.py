@@ -682,7 +682,7 @@ def test_the_cascade_is_measured_against_sparse_alone(
         row.column: row.value for row in summary.rows if (row.set, row.line) == ("osn-cascade-judged", "cascade")
     }
     assert setting["weight"] in tuning.WEIGHTS
-    assert {setting["window"], setting["dense window"]} <= set(tuning.CASCADE_WINDOWS)
+    assert {setting["window"], setting["dense window"]} <= {*tuning.CASCADE_WINDOWS, Cascade.window}
     assert summary.goals[0].met
     assert "interval above zero, on osn-cascade-judged" in summary.goals[0].goal
     assert not client.indices.exists(index="osn-cascade-judged")
