@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -16,13 +16,10 @@ from benchmarks.bm25_sparse.measures import (
     BM25,
     CASCADE,
     DENSE_ENGINES,
-    HIGH_IDF_FIRST,
     HYBRID,
-    SPARSE,
     SPARSE_ENGINES,
-    SUM,
     SUM_CASCADE,
-    WINDOWS,
+    WAYS,
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.cluster_bm25 import corpus_of
@@ -63,12 +60,20 @@ FIELD_SAMPLE = 3000
 """Documents by which the bytes of an index are measured."""
 TURNS, TURN = 8, 32
 """How often each encoder has its turn, and how many documents it gets."""
-NAMED = {f"window{window}": engine for engine, window in WINDOWS.items()} | {"after-sum": SUM_CASCADE}
+NAMED = {slug(engine): engine for engine in WAYS}
 """{variant under load: its name in the table}"""
-LOADED = ",".join([BM25, SUM, *(f"window{window}={SUM}+window={window}" for window in WINDOWS.values()), SPARSE,
-                   HIGH_IDF_FIRST])  # fmt: skip
-DENSE_LOADED = ",".join([BM25, HYBRID, CASCADE, f"after-sum={CASCADE}+first={SUM}"])
 Measure = Callable[[], list[dict[str, Any]]]
+
+
+def variants_of(engines: Iterable[str]) -> str:
+    """BM25 and these engines of the table, as the load test names what it measures."""
+    variants = [BM25]
+    for engine in engines:
+        searched_by, settings = WAYS.get(engine, (engine, {}))
+        variants.append(
+            "+".join([f"{slug(engine)}={searched_by}", *(f"{name}={value}" for name, value in settings.items())])
+        )
+    return ",".join(variants)
 
 
 def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
@@ -79,21 +84,27 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
     models = [model for model in experiment.models if model.seed in (None, experiment.seeds[0])]
     rows: list[Row] = []
 
-    def keep(name: str, measure: Measure) -> None:
-        rows.extend(kept_rows(experiment, name, measure))
-
     for size in experiment.sizes:
         for model in models:
             name, how = f"{size}-{slug(model.name)}", (client, chosen, experiment, size, model)
-            keep(name, partial(loaded, *how))
-            keep(f"{name}-score-kept-weight-{slug(f'{WeightedSum.weight:g}')}", partial(score_kept, *how))
+            rows += kept_rows(experiment, name, partial(loaded, *how))
+            name = f"{name}-score-kept-weight-{slug(f'{WeightedSum.weight:g}')}"
+            rows += kept_rows(experiment, name, partial(score_kept, *how))
             client.indices.delete(index=growth_of(experiment, model, size).index, params={"ignore": 404})
     rows += dense_load_rows(client, chosen, experiment)
     if experiment.sizes:
         for model in models:
-            keep(f"bytes-{_vectors_of(experiment, model)}", partial(stored_bytes, client, experiment, model))
-            keep(f"encoding-{_vectors_of(experiment, model)}", partial(encoding_rates, experiment, model))
+            rows += document_rows(client, experiment, model)
     return rows
+
+
+def document_rows(client: OpenSearch, experiment: Experiment, model: MeasuredEngine) -> list[Row]:
+    """Bytes a document, and what encoding documents takes."""
+    vectors = _vectors_of(experiment, model)
+    return [
+        *kept_rows(experiment, f"bytes-{vectors}", partial(stored_bytes, client, experiment, model)),
+        *kept_rows(experiment, f"encoding-{vectors}", partial(encoding_rates, experiment, model)),
+    ]
 
 
 def dense_load_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
@@ -110,12 +121,9 @@ def dense_load_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: 
 
 def dense_cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
     """Of the engines that need dense vectors alone: under load, bytes a document, and what encoding documents takes."""
-    model = MeasuredEngine(PUBLISHED)
     rows = dense_load_rows(client, chosen, experiment)
     if experiment.sizes:
-        vectors = _vectors_of(experiment, model)
-        rows += kept_rows(experiment, f"bytes-{vectors}", partial(stored_bytes, client, experiment, model))
-        rows += kept_rows(experiment, f"encoding-{vectors}", partial(encoding_rates, experiment, model))
+        rows += document_rows(client, experiment, MeasuredEngine(PUBLISHED))
     return [row for row in rows if row.engine in DENSE_ENGINES]
 
 
@@ -160,7 +168,7 @@ def loaded(
     Raises ClusterError if it stopped.
     """
     growth = growth_of(experiment, model, size)
-    rows = under_load(client, chosen, experiment, growth, LOADED, ModelChoice(), quality_queries=0)
+    rows = under_load(client, chosen, experiment, growth, variants_of(SPARSE_ENGINES), ModelChoice(), quality_queries=0)
     return [_plain(row, growth, model) for row in rows]
 
 
@@ -172,7 +180,7 @@ def score_kept(
     grow(client, growth, say=logger.info)
     _, texts = queries_of(None, experiment.sets[COST_SET], "test", None)
     target = allowed_target(chosen, owned=experiment.owned)
-    workload = prepare(client, target, growth.index, parse_variants(LOADED), texts)
+    workload = prepare(client, target, growth.index, parse_variants(variants_of(SPARSE_ENGINES)), texts)
     settings = LoadSettings()
     queries = some({str(at): text for at, text in enumerate(texts)}, settings.quality_queries, settings.seed)
     return [_plain(row, growth, model) for row in nearness_rows(client, workload, queries, growth.index)]
@@ -186,7 +194,7 @@ def loaded_with_dense(
     growth = growth_of(experiment, model, size, with_dense=True)
     named = dense.query_models(experiment)
     models = ModelChoice(dense=named["dense"], pq=named["pq"], backend=BACKEND)
-    rows = under_load(client, chosen, experiment, growth, DENSE_LOADED, models)
+    rows = under_load(client, chosen, experiment, growth, variants_of(DENSE_ENGINES), models)
     return [_plain(row, growth, model) for row in rows if NAMED.get(row.engine, row.engine) in DENSE_ENGINES]
 
 

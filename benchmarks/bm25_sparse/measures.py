@@ -38,12 +38,13 @@ if TYPE_CHECKING:
 BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST = "bm25", "bm25 tuned", "bm25-sparse", "sparse", "high-idf-first"
 HYBRID, CASCADE, SUM_CASCADE = DENSE_ENGINES = ("hybrid", "cascade", "cascade after bm25-sparse")
 """Those that need a dense model: hybrid its vectors, a cascade codes of them after two stages of search."""
-AFTER_SUM: dict[str, Any] = {"first": SUM}
-"""How the engine `cascade` is set to be SUM_CASCADE."""
 BACKEND: Backend = "onnx-int8"
 """What encodes the queries of these."""
 WINDOWS = {f"bm25-sparse, window {window}": window for window in (20, 50)}
 """{engine: window}, beside bm25-sparse with its default."""
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {engine: (SUM, {"window": window}) for engine, window in WINDOWS.items()}
+WAYS[SUM_CASCADE] = (CASCADE, {"first": SUM})
+"""{engine of the table: (the engine that searches, its settings)}, where these are not its own name and none."""
 MEASURES = ("nDCG@10", "R@100")
 SPARSE_ENGINES = (SUM, *WINDOWS, SPARSE, HIGH_IDF_FIRST)
 FACTS = "facts"
@@ -138,12 +139,8 @@ def measure_index(
     engines = open_engines(client, index, **how)
 
     def of_engine(engine: str) -> Measured:
-        if window := WINDOWS.get(engine):
-            body_of = engines.with_settings(window=window).body_of(SUM)
-        elif engine == SUM_CASCADE:
-            body_of = engines.with_settings(**AFTER_SUM).body_of(CASCADE)
-        else:
-            body_of = engines.body_of(engine)
+        searched_by, settings = WAYS.get(engine, (engine, {}))
+        body_of = engines.with_settings(**settings).body_of(searched_by)
         return run_engine(client, index, engine, body_of, judged.queries, judged.qrels, MEASURES).measured
 
     for engine in names:

@@ -22,11 +22,10 @@ import click
 
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.measures import (
-    AFTER_SUM,
     BM25,
-    CASCADE,
     SUM,
     SUM_CASCADE,
+    WAYS,
     dense_index,
     job_of,
     judged_queries,
@@ -75,7 +74,8 @@ def measured_set(
 ) -> dict[MeasuredEngine, Measured]:
     """{BM25, and each weight of the sum, or of the cascade after it: what it finds}"""
     folder = experiment.work / "weights" / f"{name}-{split}-{most}-{slug(str(model))}"
-    label, searched_by, first = (SUM, SUM, {}) if experiment.dense is None else (SUM_CASCADE, CASCADE, AFTER_SUM)
+    label = SUM if experiment.dense is None else SUM_CASCADE
+    searched_by, settings = WAYS.get(label, (label, {}))
     named = {f"{label}, weight {weight:g}": weight for weight in weights}
 
     files = {engine: kept_of(folder, engine) for engine in (BM25, *named)}
@@ -84,7 +84,7 @@ def measured_set(
             asked, engines = judged_queries(experiment.sets[name], split, most), open_engines(client, index, **how)
 
             def measure(engine: str) -> Measured:
-                opened = engines.with_settings(**first, weight=named[engine]) if engine in named else engines
+                opened = engines.with_settings(**settings, weight=named[engine]) if engine in named else engines
                 body_of = opened.body_of(searched_by if engine in named else BM25)
                 return run_engine(client, index, engine, body_of, asked.queries, asked.qrels, (MEASURE,)).measured
 
