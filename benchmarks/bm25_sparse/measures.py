@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 
 BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST = "bm25", "bm25 tuned", "bm25-sparse", "sparse", "high-idf-first"
-HYBRID, CASCADE, SUM_CASCADE = DENSE_ENGINES = ("hybrid", "cascade", "cascade after bm25-sparse")
-"""Those that need a dense model: hybrid its vectors, a cascade codes of them after two stages of search."""
+HYBRID, RARE_CASCADE, SUM_CASCADE = DENSE_ENGINES = ("hybrid", "cascade after rare tokens", "cascade after bm25-sparse")
+"""Those that need a dense model: hybrid its vectors, the cascades codes of them after two stages of search."""
 BACKEND: Backend = "onnx-int8"
 """What encodes the queries of these."""
 WINDOWS = {f"bm25-sparse, window {window}": window for window in (20, 50)}
 """{engine: window}, beside bm25-sparse with its default."""
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {engine: (SUM, {"window": window}) for engine, window in WINDOWS.items()}
-WAYS[SUM_CASCADE] = (CASCADE, {"first": SUM})
+WAYS |= {RARE_CASCADE: ("cascade", {"first": HIGH_IDF_FIRST}), SUM_CASCADE: ("cascade", {"first": SUM})}
 """{engine of the table: (the engine that searches, its settings)}, where these are not its own name and none."""
 MEASURES = ("nDCG@10", "R@100")
 SPARSE_ENGINES = (SUM, *WINDOWS, SPARSE, HIGH_IDF_FIRST)
@@ -230,7 +230,7 @@ def mean_terms(label: str, rows: Sequence[Row], *, cascade: bool) -> list[Row]:
     return [
         replace(own[0], set=label, sets=len(own), engine=engine, value=fmean(row.value for row in own))
         for own in of_model.values()
-        for engine in SPARSE_ENGINES + ((CASCADE, SUM_CASCADE) if cascade and own[0].variant == PUBLISHED else ())
+        for engine in SPARSE_ENGINES + ((RARE_CASCADE, SUM_CASCADE) if cascade and own[0].variant == PUBLISHED else ())
     ]
 
 

@@ -4,10 +4,10 @@
         --tune data/scifact --record benchmarks/results/jpq/cascade
 
 Each set is ingested into an index of its own: words, sparse vectors, the vectors of a dense model, and the codes of the
-quantized model named beside it. The cascade is tuned on judgements of one set, if any, that are not its test's, and searches
-all sets so; `hybrid` weighs its parts as it does by default. Judgements that the quantized model was trained on are refused:
-it ranks those too well, and too much weight would be given to it. Train it without any (`questions: first-sentence`), or on
-others. Then the load benchmark measures all engines in random turns, the
+quantized model named beside it. The cascade scores rare tokens first, then all, then codes. It is tuned on judgements of one
+set, if any, that are not its test's, and searches all sets so; `hybrid` weighs its parts as it does by default. Judgements
+that the quantized model was trained on are refused: it ranks those too well, and too much weight would be given to it. Train
+it without any (`questions: first-sentence`), or on others. Then the load benchmark measures all engines in random turns, the
 encoding of queries included (ONNX Runtime in 8 bits unless told otherwise); `sparse` is the baseline of ratios and
 differences. At last, what each field costs on disk.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -47,7 +48,7 @@ from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import open_engines
-from opensearch_neural.engines.settings import TUNED_CASCADE, Cascade
+from opensearch_neural.engines.settings import TUNED_CASCADE, Cascade, First
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, Row, Summary, data_facts
 from opensearch_neural.index.record import check_unchanged_models, read_record
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
 
 
 SPARSE, CASCADE = "sparse", "cascade"
+FIRST: First = "high-idf-first"
+"""What the cascade scores further here: rare tokens first, then all, then codes."""
 POINTS = 2.0  # of nDCG@10
 MOST_P99 = 1.5
 FIELD_SAMPLE = 1000
@@ -122,7 +125,7 @@ def cascade(
     \b
     osn paper cascade --data data/scifact --pq models/jpq --tune data/scifact --clients 5,20 --requests 10000
     """
-    settings, variants = load_settings({**options, "baseline": SPARSE}), parse_variants(engines)
+    settings, variants = load_settings({**options, "baseline": SPARSE}), rare_tokens_first(parse_variants(engines))
     check(data, pq, tune, tune_split, variants)
     out.mkdir(parents=True, exist_ok=True)
     if backend != "torch":
@@ -173,6 +176,11 @@ def cascade(
         print(f"wrote {summary.write(record)}")
     if any(each.partial for each in measured):
         sys.exit(1)
+
+
+def rare_tokens_first(variants: Sequence[Variant]) -> list[Variant]:
+    """The same variants, cascades with FIRST where they do not say what comes first."""
+    return [replace(each, first=FIRST) if each.engine == CASCADE and not each.first else each for each in variants]
 
 
 def check(
@@ -259,7 +267,7 @@ def check_unseen(model: str, folder: Path, split: str) -> None:
 
 def setting_rows(client: OpenSearch, index: str, backend: Backend) -> list[Row]:
     """What the cascade was measured with."""
-    setting = Cascade.of(open_engines(client, index, backend=backend))
+    setting = Cascade.of(open_engines(client, index, backend=backend, first=FIRST))
     values = {"weight": setting.weight, "window": setting.window, "dense window": setting.dense_window}
     return [Row(index, CASCADE, name, float(value), None, None, 0)
             for name, value in values.items()]  # fmt: skip
@@ -280,7 +288,7 @@ def tune_all(
     stored = [open_engines(client, each, backend=backend).meta.extra.get(TUNED_CASCADE, {}) for each in indexes]
     if all((each.get("measure"), each.get("keep")) == (measure, keep) for each in stored):
         return
-    engines = open_engines(client, index, backend=backend)
+    engines = open_engines(client, index, backend=backend, first=FIRST)
     judged = BeirData.load(folder, split)
     tuning, held_back = halves(judged.queries, judged.qrels, 400, seed)
     _, chosen = tried_and_chosen(client, engines, CASCADE, tuning, held_back, keep, passes=1, seed=seed)

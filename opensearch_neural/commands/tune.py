@@ -55,7 +55,7 @@ NOTHING_CHOSEN = {
     "--first",
     type=click.Choice(get_args(First)),
     default=None,
-    help="With --engine cascade: the engine whose hits it scores further.  [default: as stored]",
+    help="With --engine cascade: the engine whose hits it scores further.  [default: as stored, else bm25-sparse]",
 )
 @click.option("--data", type=click.Path(path_type=Path), default=None, help="Judged queries: a folder in BEIR layout.")
 @click.option(

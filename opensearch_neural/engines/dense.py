@@ -112,7 +112,7 @@ class CascadeEngine(Sparse):
     name = "cascade"
     finds = "bm25-sparse or high-idf-first, the best of these rescored with their codes, else their vectors"
     options = (
-        Option("first", parse_first, "bm25-sparse or high-idf-first.", "as tuned, else high-idf-first"),
+        Option("first", parse_first, "bm25-sparse or high-idf-first.", "as tuned, else bm25-sparse"),
         RARE,
         Option("window", whole_number, "hits of each shard rescored with all tokens.", "as tuned, else 100 or more"),
         Option("dense_window", whole_number, "hits of each shard rescored with codes or vectors.", "as tuned, else 50"),
@@ -120,7 +120,7 @@ class CascadeEngine(Sparse):
             "weight",
             positive,
             "of the codes or vectors, a share of the tokens' weights.",
-            "as tuned, else 0.025, after bm25-sparse 0.1",
+            "as tuned, else 0.1, after high-idf-first 0.025",
         ),
         CLAUSES,
     )

@@ -31,8 +31,8 @@ SUM_POWER, TWO_PHASES_POWER = 1 / 2, 1 / 4
 """Exponents by which the default windows of bm25-sparse and of high-IDF-first grow beyond FITTED documents."""
 MOST_RESCORED = 10_000
 """The widest window that an index takes, unless its `index.max_rescore_window` says otherwise."""
-SUM_FIRST_WEIGHT = 0.1
-"""The cascade's weight after bm25-sparse: the best of some on dev and train questions (`osn bench sum-weight --dense`)."""
+RARE_FIRST_WEIGHT = 0.025
+"""The cascade's default weight after high-idf-first: best, or near it, with BM25's impacts on train queries of squad-mix."""
 MEASURED_SHARD = 1_000_000
 PRUNED_WINDOWS = {0.5: (400, 800), 0.6: (100, 300), 0.65: (100, 200), 0.7: (50, 200)}
 """Default windows of `sparse` and high-IDF-first with pruned postings, {share that alpha_mass keeps: (in a shard of FITTED
@@ -273,8 +273,8 @@ class PrunedSparse:
 class Cascade:
     """How the cascade searches.
 
-    The defaults were best, or near it, with BM25's impacts and unit vectors on training queries of squad-mix. After
-    bm25-sparse the weight is SUM_FIRST_WEIGHT.
+    The default weight is the best of some on dev and train questions (`osn bench sum-weight --dense`); after high-idf-first
+    it is RARE_FIRST_WEIGHT. The windows were best, or near it, on training queries of squad-mix.
     """
 
     rare: Rare = field(default_factory=Rare)
@@ -283,11 +283,11 @@ class Cascade:
     """Hits of each shard that are scored with all tokens; by default no fewer than `first` scores by itself."""
     dense_window: int = 50
     """Hits of each shard that are scored with their codes or vectors."""
-    weight: float = 0.025
+    weight: float = 0.1
     """The share of the query's token weights that one standard deviation of the documents' inner products (`spread` of the
     query's look-up table) adds to a score. So one weight fits long and short queries, and models with inner products of any
     size."""
-    first: First = "high-idf-first"
+    first: First = "bm25-sparse"
     """The engine whose hits are scored so."""
 
     def __str__(self) -> str:
@@ -311,19 +311,21 @@ class Cascade:
             int(record["window"]),
             int(record["dense_window"]),
             float(record["weight"]),
-            # Older records were all tuned so.
+            # Older records, which do not say it, were all tuned so.
             parse_first(record.get("first", "high-idf-first")),
         )
 
     @classmethod
     def of(cls, opened: Opened) -> Cascade:
-        """As the caller chose, else as the index stores it. Raises ModelError where it stores something else."""
+        """As the caller chose, else as the index stores it for the engine that goes first, else the default. Raises
+        ModelError where it stores something else."""
         stored = opened.meta.extra.get(TUNED_CASCADE)
         try:
-            if stored is None:
-                how = cls.fitting(opened)
+            tuned_after = None if stored is None else cls.parse(stored).first
+            first = opened.settings.get("first") or tuned_after or cls.first
+            if stored is None or tuned_after != first:
+                how = cls.fitting(opened, first)
             else:
-                first = parse_first(opened.settings.get("first") or stored.get("first", cls.first))
                 how = cls.parse(with_window(stored, opened, lambda opened: cls.fitting(opened, first).window))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ModelError(
@@ -333,11 +335,11 @@ class Cascade:
         return replace(how, **opened.given("rare", "window", "dense_window", "weight", "first"))
 
     @classmethod
-    def fitting(cls, opened: Opened, first: First | None = None) -> Cascade:
-        """The default of an index. first: None, as the caller chose, else the default. Raises as `TwoPhases.of`."""
+    def fitting(cls, opened: Opened, first: First) -> Cascade:
+        """The default of an index with this engine first. Raises as `TwoPhases.of`."""
         # Which tokens are rare, and how many hits an index of this size needs, are the same questions for its first engine.
         two_phases = TwoPhases.of(opened)
-        sum_first = (first or opened.settings.get("first")) == "bm25-sparse"
+        sum_first = first == "bm25-sparse"
         window = WeightedSum.stored(opened).window if sum_first else two_phases.window
-        weight = SUM_FIRST_WEIGHT if sum_first else cls.weight
-        return cls(two_phases.rare, window=max(cls.window, window), weight=weight)
+        weight = cls.weight if sum_first else RARE_FIRST_WEIGHT
+        return cls(two_phases.rare, window=max(cls.window, window), weight=weight, first=first)

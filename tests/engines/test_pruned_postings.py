@@ -36,7 +36,7 @@ from opensearch_neural.queries import Body, Rare
 pytestmark = pytest.mark.cluster
 DOCUMENTS = 70
 ENGINES = ("sparse", "high-idf-first", "bm25-sparse")
-FILLED = ("sparse", "high-idf-first", "cascade")
+FILLED = ("sparse", "high-idf-first", "cascade after high-idf-first")
 """Those whose pages pruned postings may leave short."""
 EVERY_ROW = 100
 """A window that no index here fills."""
@@ -110,7 +110,7 @@ def test_the_exact_search_finds_what_that_of_whole_postings_finds(both: Both, en
         assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
 
 
-@pytest.mark.parametrize("engine", [*FILLED, "cascade of bm25-sparse", "bm25-sparse"])
+@pytest.mark.parametrize("engine", [*FILLED, "cascade", "bm25-sparse"])
 @searches
 @given(text=words, size=st.integers(1, 12), window=st.integers(1, 12), filtered=st.booleans(), plugin=st.booleans())
 def test_a_page_is_full_whenever_the_full_querys_is_and_pages_are_one_ranking(
@@ -120,9 +120,8 @@ def test_a_page_is_full_whenever_the_full_querys_is_and_pages_are_one_ranking(
     full = "sparse" if engine in FILLED else "bm25"
     whole = dict(both.page(both.whole, full, text, size=DOCUMENTS, filter=filter))
     pruned = replace(both.pruned, plugin=plugin).with_settings(window=window, dense_window=(window + 1) // 2)
-    if engine not in FILLED:
-        pruned = pruned.with_settings(first="bm25-sparse")
-    engine = engine.partition(" ")[0]
+    engine, _, first = engine.partition(" after ")
+    pruned = pruned.with_settings(first=first or None)
     ranking: list[tuple[str, float]] = []
     while len(ranking) < len(whole):
         page = both.page(pruned, engine, text, size=size, from_=len(ranking), filter=filter)
@@ -180,7 +179,8 @@ def test_a_page_that_was_not_filled_because_a_shard_is_missing_says_so(
 ) -> None:
     """The page lies behind what the postings find, so that they are counted."""
     word = next(word for word in WORDS if 0 < _matches(both, word) < 15 <= _matches(both, word, whole=True))
-    searched = both.pruned.engine(engine)
+    engine, _, first = engine.partition(" after ")
+    searched = both.pruned.with_settings(first=first or None).engine(engine)
     body = searched.body(word, {"size": 5, "from_": 15})
     nodes = int(both.client.cluster.health()["number_of_data_nodes"])
     lacking = index_body(both.pruned.meta, shards=nodes + 1, replicas=0)
@@ -455,7 +455,8 @@ def test_the_window_grows_with_the_index(both: Both) -> None:
         assert opened.body("high-idf-first", "rain bow light")["rescore"]["window_size"] == window
         assert TwoPhases(window=window) in tune.settings(TwoPhases.fitting(opened))
         assert PrunedSparse(window) in tune.pruned_searches(PrunedSparse.fitting(opened))
-        assert opened.body("cascade", "rain bow light")["rescore"][0]["window_size"] == window
+        after = opened.with_settings(first="high-idf-first")
+        assert after.body("cascade", "rain bow light")["rescore"][0]["window_size"] == window
     assert both.pruned.with_settings(window=7).body("sparse", "rain")["rescore"]["window_size"] == 7
     assert "rescore" not in both.whole.with_settings(window=7).body("sparse", "rain")
 

@@ -34,7 +34,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.tune import tune
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.dense import look_up_table
-from opensearch_neural.engines.settings import SUM_FIRST_WEIGHT, TUNED_CASCADE, Cascade, TwoPhases
+from opensearch_neural.engines.settings import RARE_FIRST_WEIGHT, TUNED_CASCADE, Cascade, TwoPhases
 from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.evaluation.results import read
@@ -204,7 +204,7 @@ def check_last_stage(
 
 @pytest.mark.cluster
 def test_the_cascade_in_one_request_gives_what_three_requests_give(written: Written) -> None:
-    engines = written.engines(rare=Rare("count", 2), window=12, dense_window=5, weight=0.02)
+    engines = written.engines(first="high-idf-first", rare=Rare("count", 2), window=12, dense_window=5, weight=0.02)
     tokens = engines.models.query_encoder.encode(QUERY)
     weight = 0.02 * sum(tokens.values()) / look_up_table(engines.models, QUERY).var(axis=1).sum() ** 0.5
     rare = written.hits({"query": queries.high_idf_first(tokens, rare=Rare("count", 2))["query"], "size": 12})
@@ -214,7 +214,7 @@ def test_the_cascade_in_one_request_gives_what_three_requests_give(written: Writ
 
 @pytest.mark.cluster
 def test_the_cascade_after_bm25_sparse_adds_codes_to_its_sum(written: Written) -> None:
-    engines = written.engines(first="bm25-sparse", window=12, dense_window=5, weight=0.4)
+    engines = written.engines(window=12, dense_window=5, weight=0.4)
     bm25_sparse = engines.engine("bm25-sparse")
     assert isinstance(bm25_sparse, Bm25Sparse)
     # The weight and window of the cascade are not those of bm25-sparse, which has its own.
@@ -231,7 +231,7 @@ def test_the_cascade_after_bm25_sparse_adds_codes_to_its_sum(written: Written) -
 def test_the_oracle_predicts_the_cascade(written: Written) -> None:
     encoder = LexicalEncoder.load(link_of(written.engines().meta.sparse.hash))  # type: ignore[union-attr]
     documents = StoredWeights.of(encoder.encode_documents(written.texts).rows(), written.codes)
-    body = written.engines(window=60, dense_window=60).body("cascade", QUERY, size=60)
+    body = written.engines(first="high-idf-first", window=60, dense_window=60).body("cascade", QUERY, size=60)
     predicted = {written.ids[number]: score for number, score in predict(body, documents).items()}
     assert written.hits(body) == pytest.approx(predicted, rel=1e-6)
 
@@ -320,9 +320,9 @@ def test_passages_are_found_once_by_their_best_codes(client, index_name: str, co
     settings = {"passages": PassageMeta(6, 3), "reconstruct": True}
     run_job(client, job_of(corpus, index_name, model, **settings), show_progress=False)
     engines = open_engines(client, index_name)
-    for engine in ("jpq-rescore", "jpq-hnsw", "faiss", "cascade", "cascade after bm25-sparse"):
-        first = "bm25-sparse" if "after" in engine else None
-        body = engines.with_settings(first=first).body(engine.partition(" ")[0], QUERY, size=5)
+    for engine in ("jpq-rescore", "jpq-hnsw", "faiss", "cascade", "cascade after high-idf-first"):
+        engine, _, first = engine.partition(" after ")
+        body = engines.with_settings(first=first or None).body(engine, QUERY, size=5)
         hits = client.search(index=index_name, body=body)["hits"]["hits"]
         found = queries.best_passages(body, hits, size=5)
         assert len({id for id, _ in found}) == len(found) == 5, engine
@@ -488,19 +488,24 @@ def test_a_query_of_zeros_is_named(model: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_cascade_searches_as_it_was_tuned_unless_told_otherwise() -> None:
-    tuned = Cascade(Rare("count", 2), 80, 40, 0.25)
+    tuned = Cascade(Rare("count", 2), 80, 40, 0.25, "high-idf-first")
     meta = IndexMeta(extra={TUNED_CASCADE: {**tuned.record, "keep": 1}})
     engines = Engines("docs", meta, True, IndexModels("docs", meta))
     assert Cascade.of(engines) == tuned
-    assert Cascade.of(engines.with_settings(weight=2.0, dense_window=10)) == Cascade(Rare("count", 2), 80, 10, 2.0)
+    assert Cascade.of(engines.with_settings(weight=2.0, dense_window=10)) == replace(tuned, weight=2.0, dense_window=10)
     # As it was stored before there was a choice of what comes first.
     meta.extra[TUNED_CASCADE] = {name: value for name, value in tuned.record.items() if name != "first"}
-    assert Cascade.of(engines).first == "high-idf-first"
+    assert (Cascade.of(engines).first, Cascade.of(engines).weight) == ("high-idf-first", 0.25)
+    # What was tuned after one engine says nothing of the cascade after another.
+    other = Cascade.of(engines.with_settings(first="bm25-sparse"))
+    assert (other.first, other.weight, other.window) == ("bm25-sparse", Cascade.weight, Cascade.window)
     meta.extra[TUNED_CASCADE] = {**tuned.record, "first": "bm25-sparse"}
     assert (Cascade.of(engines).first, Cascade.of(engines).weight) == ("bm25-sparse", 0.25)
+    other = Cascade.of(engines.with_settings(first="high-idf-first"))
+    assert (other.first, other.weight, other.window) == ("high-idf-first", RARE_FIRST_WEIGHT, Cascade.window)
     del meta.extra[TUNED_CASCADE]
-    by_default = engines.with_settings(window=9), engines.with_settings(window=9, first="bm25-sparse")
-    assert [Cascade.of(each).weight for each in by_default] == [0.025, SUM_FIRST_WEIGHT]
+    by_default = Cascade.of(engines.with_settings(window=9))
+    assert (by_default.first, by_default.weight, by_default.window) == ("bm25-sparse", Cascade.weight, 9)
     for first in ("dense", None):
         meta.extra[TUNED_CASCADE] = {**tuned.record, "first": first}
         with pytest.raises(ModelError, match="stores a setting of the cascade that cannot be read"):
@@ -541,7 +546,7 @@ def test_the_cascade_is_tuned_by_judgements_and_searches_so_from_then_on(
     written: Written, judged: Path, cluster_url: str, first: str
 ) -> None:
     asked = ["--url", cluster_url, "--index", written.index, "--engine", "cascade", "--passes", "1", "--most", "12"]
-    after = [] if first == "high-idf-first" else ["--first", first]
+    after = ["--first", first] if first == "high-idf-first" else []
     tuned = CliRunner().invoke(tune, [*asked, "--data", str(judged), *after], catch_exceptions=False)
     assert tuned.exit_code == 0, tuned.output
     assert "cascade uses it from now on" in tuned.output
@@ -550,7 +555,7 @@ def test_the_cascade_is_tuned_by_judgements_and_searches_so_from_then_on(
         record = stored.meta.extra[TUNED_CASCADE]
         # What is relevant lies in the codes here, so the largest weights find it.
         assert record["weight"] >= 0.05 and record["first"] == first
-        assert ("share of that of bm25-sparse" if after else "share of that of all tokens") in tuned.output
+        assert ("share of that of all tokens" if after else "share of that of bm25-sparse") in tuned.output
         assert record["kept"] > 1
         assert Cascade.of(stored).weight == record["weight"]
         assert stored.body("cascade", QUERY)["rescore"][-1]["window_size"] == record["dense_window"]
@@ -577,7 +582,7 @@ def test_a_cascade_that_is_worse_on_held_back_queries_is_not_chosen(written: Wri
         inner = written.inner_products(text)
         best[query] = max(found, key=found.__getitem__ if relevant == "the first of all tokens" else inner.__getitem__)
     held_back = Questions(texts, {query: {document: 1} for query, document in best.items()})
-    heavy = Tried(Cascade(Rare("ratio", 0.0), 60, 60, 5.0), 1.0, 1.0, 1.0)
+    heavy = Tried(Cascade(Rare("ratio", 0.0), 60, 60, 5.0, "high-idf-first"), 1.0, 1.0, 1.0)
     tried = [Tried(None, 2.0, 1.0, 1.0), heavy]
     chosen = choose_cascade(asker(written.client, written.index), engines, tried, held_back, 0.99)
     if relevant == "the nearest":
@@ -588,8 +593,10 @@ def test_a_cascade_that_is_worse_on_held_back_queries_is_not_chosen(written: Wri
 
 @pytest.mark.cluster
 def test_engines_of_the_load_benchmark_search_as_osn_search_does(written: Written, cluster_url: str) -> None:
-    specs = "jpq-rescore+dense-window=20,jpq-hnsw,faiss,cascade+rare=count:2+dense-window=7+weight=0.1"
-    specs += ",cascade+dense-window=7+first=bm25-sparse"
+    specs = (
+        "jpq-rescore+dense-window=20,jpq-hnsw,faiss,cascade+rare=count:2+dense-window=7+first=high-idf-first+weight=0.1"
+    )
+    specs += ",cascade+dense-window=7"
     target = LoadTarget(ConnectionSettings(urls=(cluster_url,)))
     workload = prepare(written.client, target, written.index, parse_variants(specs), [QUERY])
     built = {name: build(QUERY) for name, build in body_builders(workload).items()}
@@ -597,8 +604,10 @@ def test_engines_of_the_load_benchmark_search_as_osn_search_does(written: Writte
         written.engines(dense_window=20).body("jpq-rescore", QUERY),
         written.engines().body("jpq-hnsw", QUERY),
         written.engines().body("faiss", QUERY, track_total_hits=False),
-        written.engines(weight=0.1, dense_window=7, rare=Rare("count", 2)).body("cascade", QUERY),
-        written.engines(dense_window=7, first="bm25-sparse").body("cascade", QUERY),
+        written.engines(weight=0.1, dense_window=7, rare=Rare("count", 2), first="high-idf-first").body(
+            "cascade", QUERY
+        ),
+        written.engines(dense_window=7).body("cascade", QUERY),
     ]
     assert list(built.values()) == expected
     assert [spec_of(variant) for variant in workload.variants] == specs.split(",")
