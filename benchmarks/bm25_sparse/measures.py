@@ -206,9 +206,10 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
 
 
 def dense_quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
-    """What the engines that need a dense model gain over BM25 in each set that has one, and in their mean."""
+    """What the engines that need a dense model gain over BM25 in each set that has one, and in their mean; and the better
+    cascade over hybrid."""
     of_sets = {name: dense_measured(client, experiment, name) for name in experiment.dense_sets}
-    gains = [(engine, BM25) for engine in DENSE_ENGINES]
+    gains = [*((engine, BM25) for engine in DENSE_ENGINES), (SUM_CASCADE, HYBRID)]
     rows = [row for name, own in of_sets.items() for row in compared(name, own, gains, seeds=experiment.seeds)]
     return rows + (mean_rows(mean_of_small(experiment), of_sets, gains) if of_sets else [])
 
