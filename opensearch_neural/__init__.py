@@ -10,26 +10,24 @@ What an application imports. Nothing here imports torch, and the names below are
 
 Packages: `queries` (request bodies), `engines` (request bodies by name), `index` (its mapping and record), `cluster`
 (connections and capabilities), `corpus` (readers), `models`, `retrievers`, `evaluation`, `lint`, `node` (a local
-OpenSearch), `ui`, `commands`. Modules:
+OpenSearch), `tune`, `ui`, `commands`. Modules:
 
-    query_encoder.py      a query's text as tokens with weights, by a model's files or an index
-    idf.py                the IDF formula and its file
-    multi_vector.py       queries over several vectors a document
-    look_up_table.py      a query's table of inner products with the codebooks, and the script that reads it
-    forward_index.py      each document's sparse weights as bytes, and the script that scores hits by them
-    body_template.py      a request body of the user's own, as a JSON file with {{query}}
-    hits.py               one search by an engine, as `osn search` and `osn ui` show it
-    explanation.py        why a hit has its score
-    sentences.py          which sentence of a hit explains most of its score
-    oracle.py             the `_score` of a sparse query, computed as Lucene computes it
-    tune.py               `osn tune` for high-IDF-first and the cascade
-    tune_weighted_sum.py  `osn tune` for bm25-sparse
-    hub_export.py         a sparse model as a folder for the Hugging Face hub
-    errors.py             the errors that users see, each with a remedy
-    files.py              files and folders, written whole or not at all
-    progress.py           progress of long work: a bar on a terminal, plain lines elsewhere
-    home.py               where `osn` stores its own files
-    cli.py                the `osn` command
+    query_encoder.py  a query's text as tokens with weights, by a model's files or an index
+    idf.py            the IDF formula and its file
+    multi_vector.py   queries over several vectors a document
+    look_up_table.py  a query's table of inner products with the codebooks, and the script that reads it
+    forward_index.py  each document's sparse weights as bytes, and the script that scores hits by them
+    body_template.py  a request body of the user's own, as a JSON file with {{query}}
+    hits.py           one search by an engine, as `osn search` and `osn ui` show it
+    explanation.py    why a hit has its score
+    sentences.py      which sentence of a hit explains most of its score
+    oracle.py         the `_score` of a sparse query, computed as Lucene computes it
+    hub_export.py     a sparse model as a folder for the Hugging Face hub
+    errors.py         the errors that users see, each with a remedy
+    files.py          files and folders, written whole or not at all
+    progress.py       progress of long work: a bar on a terminal, plain lines elsewhere
+    home.py           where `osn` stores its own files
+    cli.py            the `osn` command
 """
 
 from __future__ import annotations

@@ -56,7 +56,8 @@ from opensearch_neural.models import directory
 from opensearch_neural.models.dense.dense_encoder import Backend
 from opensearch_neural.models.dense.quantized import load_quantized
 from opensearch_neural.models.dense.torch_encoder import documents_alike, load_dense
-from opensearch_neural.tune import halves, store, tried_and_chosen
+from opensearch_neural.tune import Questions, store
+from opensearch_neural.tune.cascade import CascadeTuning
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -290,8 +291,9 @@ def tune_all(
         return
     engines = open_engines(client, index, backend=backend, first=FIRST)
     judged = BeirData.load(folder, split)
-    tuning, held_back = halves(judged.queries, judged.qrels, 400, seed)
-    _, chosen = tried_and_chosen(client, engines, CASCADE, tuning, held_back, keep, passes=1, seed=seed)
+    questions = Questions(judged.queries, judged.qrels)
+    tuned = CascadeTuning(client, engines).run(questions, keep, most=400, passes=1, seed=seed)
+    chosen = tuned.chosen
     if chosen is None:
         print(
             "no cascade is better than all tokens on held-back queries: it stays as it is by default", file=sys.stderr
@@ -299,7 +301,7 @@ def tune_all(
         return
     print(f"cascade, tuned on {folder.name} ({split}): {chosen.setting}", file=sys.stderr)
     for each in indexes:
-        store(client, each, chosen, keep=keep, measure=measure, queries=len(held_back.texts))
+        store(client, each, chosen, keep=keep, measure=measure, queries=tuned.confirming)
 
 
 def goals(indexes: Iterable[str], rows: Sequence[Row]) -> list[Goal]:

@@ -33,15 +33,6 @@ SHOWN_BELOW = 0.1
 """The plot shows settings down to this much below the required share."""
 
 
-NOTHING_CHOSEN = {
-    "high-idf-first": "no setting surely keeps {keep:.1%} of {measure} and is faster than all tokens; nothing was stored",
-    "sparse": "no window surely keeps {keep:.1%} of {measure} and is faster than the exact search; nothing was stored",
-    "cascade": "the best cascade may be worse than {full} on the held-back queries, by {measure}; nothing was stored",
-    "bm25-sparse": "no weight is surely better than BM25, nor than the default weight, by {measure}; nothing was stored",
-}
-"""{engine: the message if no setting is chosen}"""
-
-
 @click.command(cls=Headed, first="index engine first data queries keep dry-run json")
 @click.option("--index", required=True, help="The index to tune; it must hold sparse vectors.")
 @click.option(
@@ -121,37 +112,27 @@ def tune(
     osn tune --index docs --engine cascade --data data/docs
     """
     from opensearch_neural.engines import open_engines
-    from opensearch_neural.tune import Questions, compared_with, halves, store, tried_and_chosen
-    from opensearch_neural.tune_weighted_sum import known_questions, sums_tried_and_chosen
+    from opensearch_neural.tune import TUNINGS, store
 
-    of_sum = engine == "bm25-sparse"
     if first is not None and engine != "cascade":
         raise InputError("--first is a setting of the cascade", "give --engine cascade too")
-    _check_queries(engine, data, queries)
+    TUNINGS[engine].check_queries(judged=data is not None, unjudged=queries is not None)
     if report is not None:
         import_module("opensearch_neural.ui.tune_report")  # a missing extra fails now, not after hours of work
     client = connect(settings=connection)
     engines = open_engines(client, index, sparse=sparse, dense=dense, pq=pq, backend=backend, first=first)
-    if data is not None or queries is not None:
-        questions, measure = _read_questions(data, split, queries)
-    else:
-        questions, measure = known_questions(client, index, 2 * most, seed), "nDCG@10 of known items"
-    tuning, held_back = halves(questions.texts, questions.qrels, most, seed)
-    engines.body_of(engine)  # loads what the engine needs
+    tuning = TUNINGS[engine](client, engines)
+    questions, measure = _read_questions(data, split, queries) or tuning.own_questions(most, seed)
     warn_of_engines(engines, [engine])
-    if of_sum:
-        # Cross-validated, so that all queries choose.
-        tuning = held_back = Questions({**tuning.texts, **held_back.texts}, questions.qrels)
-        tried, chosen = sums_tried_and_chosen(client, engines, tuning, keep, passes=passes, seed=seed)
-    else:
-        tried, chosen = tried_and_chosen(client, engines, engine, tuning, held_back, keep, passes=passes, seed=seed)
+    tuned = tuning.run(questions, keep, most=most, passes=passes, seed=seed)
+    tried, chosen, full = tuned.tried, tuned.chosen, tuning.full_name
     if chosen is not None and not dry_run:
-        store(client, index, chosen, keep=keep, measure=measure, queries=len(held_back.texts))
-    of_cascade = engine == "cascade" and compared_with(engines) == "bm25-sparse"
-    full = "BM25" if of_sum else "bm25-sparse" if of_cascade else "all tokens"
-    confirming = f"{len(held_back.texts)} {'cross-validated' if of_sum else 'held-back'}"
-    told = choice_told(tried, chosen, engine, full=full, measure=measure, keep=keep, of=confirming)
-    if chosen is not None:
+        store(client, index, chosen, keep=keep, measure=measure, queries=tuned.confirming)
+    confirming = f"{tuned.confirming} {tuning.confirmed}"
+    if chosen is None:
+        told = tuning.nothing_chosen.format(keep=keep, measure=measure, full=full)
+    else:
+        told = choice_told(tried, chosen, full=full, measure=measure, of=confirming)
         told += "; not stored (--dry-run)" if dry_run else f"; stored in {index}: {engine} uses it from now on"
     if report is not None:
         from opensearch_neural.ui.tune_report import tune_report
@@ -165,8 +146,8 @@ def tune(
             verdict=told,
             full=full,
             measure=measure,
-            line=1.0 if of_sum else keep,
-            queries=len(tuning.texts),
+            line=keep if tuning.keeps_share else 1.0,
+            queries=tuned.queries,
             confirmed_by=confirming,
             seed=seed,
         )
@@ -175,7 +156,7 @@ def tune(
     if as_json:
         print(json.dumps(_json(tried, chosen, measure, keep), indent=1))
     else:
-        print(f"{len(tried) - 1} settings on {len(tuning.texts)} queries, by {measure}\n")
+        print(f"{len(tried) - 1} settings on {tuned.queries} queries, by {measure}\n")
         print(plot_and_table(tried, chosen, keep, measure=measure, full=full))
         print(told)
 
@@ -192,37 +173,19 @@ def plot_and_table(tried: Sequence[Tried], chosen: Chosen | None, keep: float, *
     )
 
 
-def _check_queries(engine: str, data: Path | None, queries: Path | None) -> None:
-    """Raise InputError if the engine cannot be tuned on what is named."""
-    if data is None and engine == "cascade":
-        raise InputError("tuning a cascade needs judgements", "give --data, a folder in BEIR layout")
-    if queries is not None and (data is not None or engine == "bm25-sparse"):
-        raise InputError(
-            "give --data or --queries, not both",
-            "--data: judged queries; --queries: any queries, for high-idf-first and sparse",
-        )
-    if queries is None and data is None and engine != "bm25-sparse":
-        raise InputError(f"tuning {engine} needs queries", "give --data (judged queries) or --queries (any queries)")
-
-
-def _read_questions(data: Path | None, split: str, queries: Path | None) -> tuple[Questions, str]:
-    """(the queries with their judgements if there are any, the measure of quality)."""
+def _read_questions(data: Path | None, split: str, queries: Path | None) -> tuple[Questions, str] | None:
+    """(the queries with their judgements if there are any, the measure of quality), where any are named."""
     from opensearch_neural.corpus.judgements import BeirData, read_queries
     from opensearch_neural.tune import Questions
 
     if data is not None:
         beir = BeirData.load(data, split)
         return Questions(beir.queries, beir.qrels), "nDCG@10"
-    assert queries is not None
-    return Questions(read_queries(queries)), "score@10"
+    return None if queries is None else (Questions(read_queries(queries)), "score@10")
 
 
-def choice_told(
-    tried: Sequence[Tried], chosen: Chosen | None, engine: str, *, full: str, measure: str, keep: float, of: str
-) -> str:
+def choice_told(tried: Sequence[Tried], chosen: Chosen, *, full: str, measure: str, of: str) -> str:
     """The chosen setting in words. of: the queries that confirmed it, such as "40 held-back"."""
-    if chosen is None:
-        return NOTHING_CHOSEN[engine].format(keep=keep, measure=measure, full=full)
     interval = f" [{chosen.low:.1%}, {chosen.high:.1%}]" if chosen.low is not None and chosen.high is not None else ""
     over = f" ({chosen.passed_over} faster settings did not keep it there)" if chosen.passed_over else ""
     return (

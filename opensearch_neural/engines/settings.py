@@ -1,11 +1,14 @@
-"""How the engines of two and three phases search: what `osn tune` chooses, and keeps in the index's record."""
+"""How the engines of two and three phases search: what `osn tune` chooses, and keeps in the index's record.
+
+Each dataclass names its engine, and the `key` of the record where the choice is kept.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 from opensearch_neural.engines.engine import Opened
 from opensearch_neural.errors import ModelError
@@ -109,6 +112,8 @@ class WeightedSum:
     that trained further (`osn bench sum-weight`). The default window grows with the square root of the index.
     """
 
+    engine: ClassVar[str] = "bm25-sparse"
+    key: ClassVar[str] = TUNED_SUM
     weight: float = 0.8
     """What the model adds to a known item, as a share of what BM25 gives it (`index.sparse_scale`)."""
     window: int = WINDOW
@@ -168,6 +173,8 @@ class WeightedSum:
 class TwoPhases:
     """How high-IDF-first searches."""
 
+    engine: ClassVar[str] = "high-idf-first"
+    key: ClassVar[str] = TUNED
     rare: Rare = field(default_factory=Rare)
     """Which tokens are searched first."""
     window: int = WINDOW
@@ -226,6 +233,8 @@ class TwoPhases:
 class PrunedSparse:
     """How `sparse` searches an index with pruned postings."""
 
+    engine: ClassVar[str] = "sparse"
+    key: ClassVar[str] = TUNED_PRUNED
     window: int
     """Hits of each shard that are rescored by their rows."""
 
@@ -277,6 +286,8 @@ class Cascade:
     it is RARE_FIRST_WEIGHT. The windows were best, or near it, on training queries of squad-mix.
     """
 
+    engine: ClassVar[str] = "cascade"
+    key: ClassVar[str] = TUNED_CASCADE
     rare: Rare = field(default_factory=Rare)
     """Which tokens high-idf-first searches first."""
     window: int = 100

@@ -18,7 +18,7 @@ from osn_command import osn_command
 from quantized_models import quantized_model
 
 from ingest.job import run_job
-from opensearch_neural import queries, tune
+from opensearch_neural import queries
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.settings import TUNED_PRUNED, PrunedSparse, TwoPhases, pruned_window
@@ -32,6 +32,9 @@ from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.oracle import StoredWeights, predict
 from opensearch_neural.queries import Body, Rare
+from opensearch_neural.tune import store, trials
+from opensearch_neural.tune.cascade import CascadeTuning
+from opensearch_neural.tune.two_phases import HighIdfFirstTuning, PrunedSparseTuning, pruned_searches, two_phases
 
 pytestmark = pytest.mark.cluster
 DOCUMENTS = 70
@@ -453,8 +456,8 @@ def test_the_window_grows_with_the_index(both: Both) -> None:
         assert opened.body("sparse", "rain")["rescore"]["window_size"] == window
         # Phase one knows no more of a document than all tokens do, and in a tuned grid there is this default.
         assert opened.body("high-idf-first", "rain bow light")["rescore"]["window_size"] == window
-        assert TwoPhases(window=window) in tune.settings(TwoPhases.fitting(opened))
-        assert PrunedSparse(window) in tune.pruned_searches(PrunedSparse.fitting(opened))
+        assert TwoPhases(window=window) in two_phases(TwoPhases.fitting(opened))
+        assert PrunedSparse(window) in pruned_searches(PrunedSparse.fitting(opened))
         after = opened.with_settings(first="high-idf-first")
         assert after.body("cascade", "rain bow light")["rescore"][0]["window_size"] == window
     assert both.pruned.with_settings(window=7).body("sparse", "rain")["rescore"]["window_size"] == 7
@@ -475,27 +478,29 @@ def test_osn_tune_chooses_the_smallest_window_that_keeps_the_share_and_sparse_se
 ) -> None:
     """With times that are made up: a request takes as long as its window is wide, and the exact one longest."""
 
-    def timed(*of: Any) -> tune.Ask:
+    def timed(*of: Any) -> trials.Ask:
         ask = asker(*of)
         return lambda body: (ask(body)[0], body["rescore"]["window_size"] if "rescore" in body else 1e6)
 
-    asker = tune.asker
+    asker = trials.asker
     client, index = tunable.client, tunable.pruned.index
-    monkeypatch.setattr(tune, "asker", timed)
-    monkeypatch.setattr(tune, "ROW_WINDOWS", (1, 2, 60))
+    monkeypatch.setattr("opensearch_neural.tune.tuning.asker", timed)
+    monkeypatch.setattr("opensearch_neural.tune.two_phases.ROW_WINDOWS", (1, 2, 60))
     texts = {f"q{at}": " ".join(WORDS[at : at + 9]) for at in range(40)}
     best = {query: tunable.page(tunable.whole, "sparse", text, size=10) for query, text in texts.items()}
     qrels = {query: {id: 1 for id, _ in hits} for query, hits in best.items()} if judged else None
-    halves = tune.halves(texts, qrels, 20, seed=0)
-    _, narrow, wide = tune.try_all(
-        asker(client, index), tunable.pruned, halves[0], [PrunedSparse(1), PrunedSparse(60)], passes=1
+    half, _ = trials.halves(texts, qrels, 20, seed=0)
+    _, narrow, wide = trials.try_all(
+        asker(client, index), tunable.pruned, half, [PrunedSparse(1), PrunedSparse(60)], passes=1
     )
     assert narrow.kept < wide.kept
     keep = narrow.kept + (wide.kept - narrow.kept) / 3
-    tried, chosen = tune.tried_and_chosen(client, tunable.pruned, "sparse", *halves, keep, passes=1)
-    assert [each.setting for each in tried] == [None, *map(PrunedSparse, (1, 2, 60, 400))]
+    tuning = PrunedSparseTuning(client, tunable.pruned)
+    tuned = tuning.run(trials.Questions(texts, qrels), keep, most=20, passes=1)
+    chosen = tuned.chosen
+    assert [each.setting for each in tuned.tried] == [None, *map(PrunedSparse, (1, 2, 60, 400))]
     assert chosen is not None and chosen.setting in (PrunedSparse(2), PrunedSparse(60))
-    tune.store(client, index, chosen, keep=keep, measure="nDCG@10", queries=20)
+    store(client, index, chosen, keep=keep, measure="nDCG@10", queries=20)
     opened, window = open_engines(client, index), chosen.setting.window
     assert opened.meta.extra[TUNED_PRUNED]["kept"] >= keep
     assert opened.body("sparse", "rain bow")["rescore"]["window_size"] == window
@@ -526,17 +531,11 @@ def test_tuned_windows_grow_as_the_default_of_pruned_postings_does(both: Both) -
     assert windows({"shard_documents": 100_000}) == [80, 800, 300, 20]
 
 
-def test_a_cascade_is_tuned_with_the_default_window_of_its_index_among_the_windows(
-    both: Both, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[Any] = []
-    monkeypatch.setattr(tune, "try_with_a_bar", lambda ask, engines, questions, grid, **how: tried.extend(grid))
-    monkeypatch.setattr(tune, "choose_cascade", lambda *of, **how: None)
-    nothing = tune.Questions({}, {})
+def test_a_cascade_is_tuned_with_the_default_window_of_its_index_among_the_windows(both: Both) -> None:
     stored = {"rare": "ratio:0.5", "window": 75, "dense_window": 20, "weight": 0.1}
     meta = both.pruned.meta.with_extra(shard_documents=1_000_000, cascade=stored)
-    tune.tried_and_chosen(both.client, replace(both.pruned, meta=meta), "cascade", nothing, nothing, 0.99)
-    assert {20, 200, 800} <= {setting.window for setting in tried}
+    grid = CascadeTuning(both.client, replace(both.pruned, meta=meta)).grid()
+    assert {20, 200, 800} <= {setting.window for setting in grid}
 
 
 def test_a_stored_window_that_cannot_be_read_is_named(both: Both) -> None:
@@ -588,15 +587,15 @@ def test_settings_are_compared_with_the_exact_result_which_is_asked_no_oftener_t
     best = {query: {id: 1 for id, score in hits if score > 0.9999 * hits[9][1]} for query, hits in exact.items()}
     qrels = best if judged else None
     asked: list[Body] = []
-    ask = tune.asker(both.client, both.pruned.index)
+    ask = trials.asker(both.client, both.pruned.index)
 
     def noting(body: Body) -> tuple[dict[str, float], float]:
         asked.append(body)
         return ask(body)
 
-    engines, questions = both.pruned, tune.Questions(texts, qrels)
+    engines, questions = both.pruned, trials.Questions(texts, qrels)
     grid = [TwoPhases(window=1), TwoPhases(window=EVERY_ROW)]
-    tried = tune.try_all(noting, engines, questions, grid, passes=3)
+    tried = trials.try_all(noting, engines, questions, grid, passes=3)
     assert tried[0].quality == pytest.approx(1.0) and tried[1].kept < tried[2].kept <= 1.0
     every_row = [body for body in asked if "rescore" not in body and '"ids"' not in json.dumps(body)]
     of_hits = [body for body in asked if '"ids"' in json.dumps(body)]
@@ -605,7 +604,9 @@ def test_settings_are_compared_with_the_exact_result_which_is_asked_no_oftener_t
     assert len(asked) - len(every_row) - len(of_hits) == 3 * len(grid) * len(texts)
     asked.clear()
     slow = replace(tried[0], ms=1e9)
-    chosen = tune.choose(noting, engines, [slow, *tried[1:]], questions, 0.01)
+    tuning = HighIdfFirstTuning(both.client, engines)
+    tuning.ask = noting
+    chosen = tuning.choose([slow, *tried[1:]], questions, 0.01)
     assert chosen is not None and chosen.kept == pytest.approx(chosen.tried.kept)
     assert sum("rescore" not in body and '"ids"' not in json.dumps(body) for body in asked) == len(texts)
 
@@ -617,10 +618,12 @@ def test_without_judgements_what_the_hits_score_exactly_is_measured(both: Both, 
     texts = {f"q{at}": " ".join(WORDS[at : at + 9]) for at in range(8)}
     exact = {query: dict(both.page(both.whole, "sparse", text, size=DOCUMENTS)) for query, text in texts.items()}
     narrow = TwoPhases(Rare("count", 1), window=1)
-    tried = tune.try_all(tune.asker(both.client, engines.index), engines, tune.Questions(texts), [narrow], passes=1)
+    tried = trials.try_all(
+        trials.asker(both.client, engines.index), engines, trials.Questions(texts), [narrow], passes=1
+    )
     beyond = False
     for query, text in texts.items():
-        hits = both.client.search(index=engines.index, body=tune.body_of(engines, narrow, text, 10))["hits"]["hits"]
+        hits = both.client.search(index=engines.index, body=trials.body_of(engines, narrow, text, 10))["hits"]["hits"]
         best = list(exact[query].values())
         beyond |= any(exact[query][hit["_id"]] < best[29] for hit in hits)
         kept = sum(exact[query][hit["_id"]] for hit in hits) / sum(best[:10])

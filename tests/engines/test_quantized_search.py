@@ -29,7 +29,6 @@ from ingest.job import Job, run_job
 from ingest.settings import Models
 from ingest.vectors.encode_corpus import EncodeJob, run_encode, write_index
 from opensearch_neural import queries
-from opensearch_neural import tune as tuning
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.tune import tune
 from opensearch_neural.engines import Engines, open_engines
@@ -52,7 +51,8 @@ from opensearch_neural.oracle import StoredWeights, predict
 from opensearch_neural.queries import Rare
 from opensearch_neural.retrievers.faiss import QuantizedRetriever
 from opensearch_neural.retrievers.opensearch import read_codes
-from opensearch_neural.tune import Chosen, Questions, Tried, asker, choose_cascade
+from opensearch_neural.tune import Chosen, Questions, Tried, Tuned
+from opensearch_neural.tune.cascade import WEIGHTS, WINDOWS, CascadeTuning
 
 TEXT = """
 rain bow light drop sun water glass angle prism sky cloud storm engine piston spark fuel valve crank bread flour
@@ -565,7 +565,7 @@ def test_the_cascade_is_tuned_by_judgements_and_searches_so_from_then_on(
         write_record(written.client, written.index, replace(stored.meta, extra={}))
     with pytest.raises(InputError, match="--first is a setting of the cascade"):
         CliRunner().invoke(tune, [*asked[:4], "--first", "bm25-sparse"], catch_exceptions=False)
-    with pytest.raises(InputError, match="tuning a cascade needs judgements"):
+    with pytest.raises(InputError, match="tuning cascade by --queries needs judgements"):
         CliRunner().invoke(tune, [*asked, "--queries", str(judged / "queries.jsonl")], catch_exceptions=False)
 
 
@@ -584,7 +584,7 @@ def test_a_cascade_that_is_worse_on_held_back_queries_is_not_chosen(written: Wri
     held_back = Questions(texts, {query: {document: 1} for query, document in best.items()})
     heavy = Tried(Cascade(Rare("ratio", 0.0), 60, 60, 5.0, "high-idf-first"), 1.0, 1.0, 1.0)
     tried = [Tried(None, 2.0, 1.0, 1.0), heavy]
-    chosen = choose_cascade(asker(written.client, written.index), engines, tried, held_back, 0.99)
+    chosen = CascadeTuning(written.client, engines).choose(tried, held_back, 0.99)
     if relevant == "the nearest":
         assert chosen is not None and chosen.setting == heavy.setting and chosen.kept > 1
     else:
@@ -666,8 +666,8 @@ def test_an_index_of_another_model_is_not_measured_as_this_ones(
 def test_the_cascade_is_measured_against_sparse_alone(
     client, judged: Path, exported: Path, cluster_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "WEIGHTS", (0.025, 0.2))
-    monkeypatch.setattr(tuning, "CASCADE_WINDOWS", (20, 50))
+    monkeypatch.setattr("opensearch_neural.tune.cascade.WEIGHTS", (0.025, 0.2))
+    monkeypatch.setattr("opensearch_neural.tune.cascade.WINDOWS", (20, 50))
     # Waiting makes fields smaller on disk and changes nothing else, and takes half a minute.
     monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
     quick = "--clients 2 --requests 20 --rounds 2 --block-seconds 0.1,1 --settle 0 --warmup 0.1,1 --processes 1"
@@ -690,8 +690,8 @@ def test_the_cascade_is_measured_against_sparse_alone(
     setting = {
         row.column: row.value for row in summary.rows if (row.set, row.line) == ("osn-cascade-judged", "cascade")
     }
-    assert setting["weight"] in tuning.WEIGHTS
-    assert {setting["window"], setting["dense window"]} <= {*tuning.CASCADE_WINDOWS, Cascade.window}
+    assert setting["weight"] in WEIGHTS
+    assert {setting["window"], setting["dense window"]} <= {*WINDOWS, Cascade.window}
     assert summary.goals[0].met
     assert "interval above zero, on osn-cascade-judged" in summary.goals[0].goal
     assert not client.indices.exists(index="osn-cascade-judged")
@@ -708,12 +708,12 @@ def test_the_cascades_benchmark_tunes_anew_where_another_set_or_share_is_asked_f
     setting = Cascade(Rare("count", 2), 80, 40, 0.25)
     tuned: list[float] = []
 
-    def choose(*asked: Any, **named: Any) -> tuple[list[Tried], Chosen]:
-        tuned.append(asked[5])
+    def run(self: CascadeTuning, questions: Questions, keep: float, **how: Any) -> Tuned:
+        tuned.append(keep)
         one = Tried(setting, 1.0, 1.0, 1.0)
-        return [one], Chosen(setting, one, 1.0, None, None, 0)
+        return Tuned([one], Chosen(setting, one, 1.0, None, None, 0), 8, 8)
 
-    monkeypatch.setattr(cascade, "tried_and_chosen", choose)
+    monkeypatch.setattr(CascadeTuning, "run", run)
     before = written.engines().meta
     try:
         for split, keep in (("train", 0.99), ("train", 0.99), ("train", 0.9), ("test", 0.9), ("test", 0.9)):

@@ -1,4 +1,4 @@
-"""How bm25-sparse is tuned: the weight of what the sparse model adds, and the window of BM25's hits that get it.
+"""Tuning of bm25-sparse: the weight of what the sparse model adds, and the window of BM25's hits that get it.
 
 Every setting searches every query. Quality is nDCG@10, with judgements or, without any, on known items made of the corpus: a
 document, and half of the words of a sentence of its own as the query. A setting is judged by the lower end of the 95%
@@ -21,13 +21,13 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines.settings import WeightedSum
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.sparse_scale import known_items
-from opensearch_neural.tune import Chosen, Questions, Tried, asker, share, try_with_a_bar
+from opensearch_neural.tune.choice import Chosen
+from opensearch_neural.tune.trials import Questions, Setting, Tried, share
+from opensearch_neural.tune.tuning import Tuning
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from opensearchpy import OpenSearch
-
-    from opensearch_neural.engines import Engines
 
 WEIGHTS = (0.1, 0.2, 0.3, 0.45, 0.6, WeightedSum.weight, 1.1, 1.5)
 """In units of the index's sparse scale."""
@@ -36,6 +36,34 @@ FOLDS = 5
 RESAMPLES = 2000
 SHARE_OF_WORDS = 0.5
 """How many of a sentence's words a known item asks for: with all of them BM25 finds nearly every document first."""
+
+
+class WeightedSumTuning(Tuning):
+    engine = "bm25-sparse"
+    nothing_chosen = (
+        "no weight is surely better than BM25, nor than the default weight, by {measure}; nothing was stored"
+    )
+    confirmed, keeps_share = "cross-validated", False
+    full, full_name = "bm25", "BM25"
+
+    @classmethod
+    def check_own_queries(cls) -> None:
+        """Known items are made of any index."""
+
+    def own_questions(self, most: int, seed: int) -> tuple[Questions, str]:
+        return known_questions(self.client, self.engines.index, 2 * most, seed), "nDCG@10 of known items"
+
+    def parts(self, questions: Questions, most: int, seed: int) -> tuple[Questions, Questions]:
+        """All queries choose, since what they choose is cross-validated."""
+        tuning, held_back = super().parts(questions, most, seed)
+        every = Questions({**tuning.texts, **held_back.texts}, questions.qrels)
+        return every, every
+
+    def grid(self) -> Sequence[Setting]:
+        return weighted_sums(self.engines.shard_documents)
+
+    def choose(self, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0) -> Chosen | None:
+        return choose_weighted_sum(tried, keep, self.engines.shard_documents, seed=seed)
 
 
 def weighted_sums(documents: int = 0) -> list[WeightedSum]:
@@ -59,19 +87,6 @@ def known_questions(client: OpenSearch, index: str, most: int, seed: int) -> Que
     if len(texts) < 2 * FOLDS:
         raise InputError(f"{index!r} holds {len(texts)} documents with text, too few to make queries of", "give --data")
     return Questions(texts, qrels)
-
-
-def sums_tried_and_chosen(
-    client: OpenSearch, engines: Engines, questions: Questions, keep: float, *, passes: int = 3, seed: int = 0
-) -> tuple[list[Tried], Chosen | None]:
-    """All settings on the queries, after BM25, and what is chosen, with a bar on stderr.
-
-    Raises ModelError if the index holds no sparse vectors.
-    """
-    engines.body_of("bm25-sparse")  # the encoder is loaded here, and shared by the copies that are made
-    ask, documents = asker(client, engines.index), engines.shard_documents
-    tried = try_with_a_bar(ask, engines, questions, weighted_sums(documents), full="bm25", passes=passes, seed=seed)
-    return tried, choose_weighted_sum(tried, keep, documents, seed=seed)
 
 
 def choose_weighted_sum(tried: Sequence[Tried], keep: float, documents: int = 0, *, seed: int = 0) -> Chosen | None:

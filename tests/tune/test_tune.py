@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from docstring_corpus import write_docstring_corpus
@@ -16,9 +18,9 @@ from loaded_index import write
 from osn_command import osn_command
 from page_elements import Elements
 
-from opensearch_neural import QueryEncoder, tune, tune_weighted_sum
+from opensearch_neural import QueryEncoder
 from opensearch_neural.cli import osn
-from opensearch_neural.commands.tune import plot
+from opensearch_neural.commands.tune import plot, tune
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.settings import (
@@ -36,23 +38,11 @@ from opensearch_neural.index.record import existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.queries import Rare
-from opensearch_neural.tune import (
-    WEIGHTS,
-    Ask,
-    Chosen,
-    Questions,
-    Tried,
-    asker,
-    cascades,
-    choose,
-    halves,
-    pareto,
-    settings,
-    share,
-    store,
-    try_all,
-)
-from opensearch_neural.tune_weighted_sum import choose_weighted_sum, weighted_sums
+from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tried, pareto, share, store
+from opensearch_neural.tune.cascade import WEIGHTS, cascades
+from opensearch_neural.tune.trials import Ask, asker, halves, try_all
+from opensearch_neural.tune.two_phases import HighIdfFirstTuning, two_phases
+from opensearch_neural.tune.weighted_sum import choose_weighted_sum, weighted_sums
 from opensearch_neural.ui.tune_report import tune_report
 
 QUERIES = [f"q{at}" for at in range(40)]
@@ -129,10 +119,11 @@ def test_what_fails_on_the_held_back_queries_is_passed_over(client, index: str, 
     engines.body_of("sparse")
     lucky = Tried(TwoPhases(Rare("count", 1), 10), 1.0, 1.0, 1.0, ALL.values)
     sound = Tried(TwoPhases(Rare("ratio", 0.0), 10), 2.0, 1.0, 1.0, ALL.values)
-    found = choose(asker(client, index), engines, [ALL, sound, lucky], held_back, 0.99)
+    tuning = HighIdfFirstTuning(client, engines)
+    found = tuning.choose([ALL, sound, lucky], held_back, 0.99)
     assert found is not None and found.setting == sound.setting and found.passed_over == 1
     assert found.kept == pytest.approx(1.0)
-    assert choose(asker(client, index), engines, [ALL, lucky], held_back, 0.99) is None
+    assert tuning.choose([ALL, lucky], held_back, 0.99) is None
 
 
 @pytest.mark.cluster
@@ -142,8 +133,8 @@ def test_the_lower_end_of_the_interval_decides(client, index: str, monkeypatch: 
     engines = open_engines(client, index)
     sound = Tried(TwoPhases(Rare("ratio", 0.0), 10), 2.0, 1.0, 1.0, ALL.values)
     for low, chosen in ((0.98, False), (0.99, True)):
-        monkeypatch.setattr(tune, "share", lambda *_, low=low, **__: (1.0, low, 1.0))
-        found = choose(asker(client, index), engines, [ALL, sound], held_back, 0.99)
+        monkeypatch.setattr("opensearch_neural.tune.two_phases.share", lambda *_, low=low, **__: (1.0, low, 1.0))
+        found = HighIdfFirstTuning(client, engines).choose([ALL, sound], held_back, 0.99)
         assert (found is not None) == chosen
 
 
@@ -202,7 +193,7 @@ def test_bm25_sparse_is_tuned_on_known_items_and_searched_as_stored(
 ) -> None:
     few = weighted_sums()[::5]
     few += [] if WeightedSum() in few else [WeightedSum()]
-    monkeypatch.setattr(tune_weighted_sum, "weighted_sums", lambda documents: few)
+    monkeypatch.setattr("opensearch_neural.tune.weighted_sum.weighted_sums", lambda documents: few)
     command = ["tune", "--url", cluster_url, "--index", index, "--engine", "bm25-sparse", "--passes", "1", "--json"]
     done = CliRunner().invoke(osn, [*command, "--most", "6", "--dry-run"], catch_exceptions=False)
     content = json.loads(done.stdout)
@@ -242,7 +233,7 @@ def test_the_default_window_grows_with_the_index() -> None:
     assert [WeightedSum.fitting(each).window for each in (0, 100_000, 1_000_000, 10_000_000)] == [30, 30, 95, 300]
     assert [fitting_window(each, TWO_PHASES_POWER) for each in (0, 100_000, 1_000_000)] == [30, 30, 53]
     assert WeightedSum.fitting(3_000_000) in weighted_sums(3_000_000), "what is chosen is compared with the default"
-    assert TwoPhases() in settings(TwoPhases()) and TwoPhases(window=53) in settings(TwoPhases(window=53))
+    assert TwoPhases() in two_phases(TwoPhases()) and TwoPhases(window=53) in two_phases(TwoPhases(window=53))
 
 
 @pytest.mark.cluster
@@ -292,7 +283,7 @@ def test_a_tuned_window_grows_with_the_index_as_the_default_does(
         return found
 
     try:
-        key = tune.KEYS[type(setting)]
+        key = setting.key
         store(client, index, chosen, keep=0.99, measure="nDCG@10", queries=30)
         assert existing_record(client, index).extra[key][SHARD_DOCUMENTS] == documents
         assert window(documents, documents) == setting.window
@@ -329,10 +320,10 @@ def test_the_command_tunes_shows_and_stores(
         ask = asker(*of)
         return lambda body: (ask(body)[0], 1.0 if ("rescore" in body) == faster else 2.0)
 
-    few = settings(TwoPhases())
+    few = two_phases(TwoPhases())
     few = few[:: len(few) // 6]
-    monkeypatch.setattr(tune, "settings", lambda default: few)
-    monkeypatch.setattr(tune, "asker", timed)
+    monkeypatch.setattr("opensearch_neural.tune.two_phases.two_phases", lambda default: few)
+    monkeypatch.setattr("opensearch_neural.tune.tuning.asker", timed)
     write_record(client, index, existing_record(client, index).with_extra(**{TUNED: None}))
     command = [
         *("tune", "--url", cluster_url, "--index", index),
@@ -370,7 +361,7 @@ def test_osn_eval_and_osn_tune_say_that_all_tokens_weigh_the_same(
 
     monkeypatch.setattr("opensearch_neural.engines.open_engines", opened)
     monkeypatch.setattr("opensearch_neural.commands.evaluate.open_engines", opened)
-    monkeypatch.setattr(tune, "settings", lambda default: [default])
+    monkeypatch.setattr("opensearch_neural.tune.two_phases.two_phases", lambda default: [default])
     asked = ["--url", cluster_url, "--index", index, "--data", str(corpus), "--split", "test"]
     for command in (
         ["eval", *asked, "--engines", "bm25,high-idf-first", "--timed", "0"],
@@ -380,6 +371,18 @@ def test_osn_eval_and_osn_tune_say_that_all_tokens_weigh_the_same(
         assert (
             done.exit_code == 0 and done.stderr.count("warning: all tokens of the sparse model weigh the same") == alike
         )
+
+
+def test_what_can_be_tuned_says_which_queries_it_takes() -> None:
+    (choice,) = (option for option in tune.params if option.name == "engine")
+    assert isinstance(choice.type, click.Choice) and {*choice.type.choices} == TUNINGS.keys()
+    for engine, tuning in TUNINGS.items():
+        tuning.check_queries(judged=True, unjudged=False)
+        with pytest.raises(InputError, match="give --data or --queries, not both"):
+            tuning.check_queries(judged=True, unjudged=True)
+        for unjudged, allowed in ((True, ("high-idf-first", "sparse")), (False, ("bm25-sparse",))):
+            with nullcontext() if engine in allowed else pytest.raises(InputError, match=f"tuning {engine} "):
+                tuning.check_queries(judged=False, unjudged=unjudged)
 
 
 def test_a_report_shows_the_choice_beside_the_share_that_was_asked_for() -> None:

@@ -1,0 +1,25 @@
+"""What `osn tune` does: the setting of an engine that is fast and keeps the quality, found on the index and stored in it.
+
+trials.py        each setting on each query: its time, its quality
+choice.py        what is chosen, and its place in the index's record
+tuning.py        what the tuning of every engine is
+two_phases.py    high-IDF-first, and `sparse` with pruned postings
+cascade.py       the cascade
+weighted_sum.py  bm25-sparse
+
+An engine that can be tuned has a dataclass of its settings in `engines.settings`, and a class of `TUNINGS`.
+"""
+
+from opensearch_neural.tune.cascade import CascadeTuning
+from opensearch_neural.tune.choice import Chosen, store
+from opensearch_neural.tune.trials import Questions, Tried, pareto, share
+from opensearch_neural.tune.tuning import Tuned, Tuning
+from opensearch_neural.tune.two_phases import HighIdfFirstTuning, PrunedSparseTuning
+from opensearch_neural.tune.weighted_sum import WeightedSumTuning
+
+__all__ = ["TUNINGS", "Chosen", "Questions", "Tried", "Tuned", "Tuning", "pareto", "share", "store"]
+
+TUNINGS: dict[str, type[Tuning]] = {
+    tuning.engine: tuning for tuning in (HighIdfFirstTuning, PrunedSparseTuning, WeightedSumTuning, CascadeTuning)
+}
+"""{engine: how it is tuned}"""

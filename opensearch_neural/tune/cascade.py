@@ -1,0 +1,110 @@
+"""Tuning of the cascade: the fastest setting that keeps a share of the best that the cascade can do.
+
+By judgements alone, since no exact search says what is best. What is chosen on one half of the queries must on average be no
+worse on the other than the engine of its first stages, and the lower end of the interval must keep the share.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opensearch_neural.engines.settings import Cascade
+from opensearch_neural.evaluation.overlap import PAGE
+from opensearch_neural.retrievers import Run
+from opensearch_neural.tune.choice import Chosen
+from opensearch_neural.tune.trials import Questions, Setting, Tried, body_of, share
+from opensearch_neural.tune.tuning import Tuning
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from opensearchpy import OpenSearch
+
+    from opensearch_neural.engines import Engines
+    from opensearch_neural.models.dense.dense_encoder import DenseEncoder
+
+WEIGHTS = (0.003, 0.006, 0.012, 0.018, 0.025, 0.035, 0.05, 0.1, 0.2)
+WINDOWS = (20, 50, 100, 200)
+
+
+class CascadeTuning(Tuning):
+    engine = "cascade"
+    nothing_chosen = (
+        "the best cascade may be worse than {full} on the held-back queries, by {measure}; nothing was stored"
+    )
+
+    def __init__(self, client: OpenSearch, engines: Engines) -> None:
+        super().__init__(client, engines)
+        # What it must not be worse than: its first stages, which of high-idf-first is all tokens.
+        if Cascade.of(engines).first == "bm25-sparse":
+            self.full = self.full_name = "bm25-sparse"
+
+    def load(self) -> None:
+        super().load()
+        models = self.engines.models
+        if self.engines.meta.quantized:
+            quantized = replace(models.quantized, dense=_Remembering(models.quantized.dense))
+            remembering = models.holding(quantized=quantized)
+        else:
+            remembering = models.holding(dense=_Remembering(models.dense))
+        self.engines = replace(self.engines, models=remembering)
+
+    def grid(self) -> Sequence[Setting]:
+        start = Cascade.of(self.engines)
+        return cascades(start, Cascade.fitting(self.engines, start.first))
+
+    def choose(self, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0) -> Chosen | None:
+        """The fastest of the cascades that surely keep the share of the best one's quality. None if on the held-back queries
+        it is worse than the engine `full`, or the lower end of the interval does not keep the share.
+
+        `kept` is of the quality of `full` there.
+        """
+        settings = [each for each in tried if each.setting is not None]
+        best = max(settings, key=lambda each: each.quality)
+        kept_by = [each for each in settings if each is best or each.surely_keeps(keep, best, seed=seed)]
+        chosen = min(kept_by, key=lambda each: each.ms)
+        runs: list[Run] = [
+            {
+                query: self.ask(body_of(self.engines, setting, text, PAGE, self.full))[0]
+                for query, text in held_back.texts.items()
+            }
+            for setting in (None, chosen.setting)
+        ]
+        theirs, ours = (held_back.quality(run, {}) for run in runs)
+        kept, low, high = share(ours, theirs, seed=seed)
+        assert chosen.setting is not None
+        keeps = kept >= 1 and low is not None and low >= keep
+        return Chosen(chosen.setting, chosen, kept, low, high, 0) if keeps else None
+
+
+def cascades(start: Cascade, default: Cascade) -> list[Cascade]:
+    """Weights and both windows, the rest as `start` has it; the second stage's is no narrower than the third's.
+
+    default: that of the index, whose window is among them
+    """
+    windows = sorted({*WINDOWS, default.window})
+    return [
+        replace(start, weight=weight, window=window, dense_window=dense_window)
+        for weight, window, dense_window in itertools.product(WEIGHTS, windows, WINDOWS)
+        if window >= dense_window
+    ]
+
+
+class _Remembering:
+    """A dense encoder that encodes each query once, however many settings are tried on it."""
+
+    def __init__(self, encoder: DenseEncoder) -> None:
+        self._encoder = encoder
+        self._vectors: dict[str, NDArray[Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+    def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> NDArray[Any]:
+        if new := [text for text in dict.fromkeys(texts) if text not in self._vectors]:
+            self._vectors |= dict(zip(new, self._encoder.encode_queries(new, batch_size=batch_size), strict=True))
+        return np.stack([self._vectors[text] for text in texts])

@@ -1,0 +1,46 @@
+"""What is chosen of the settings that were tried, and where it is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.index.record import existing_record, write_record
+from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, count_shard_documents
+from opensearch_neural.tune.trials import Setting, Tried
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The choice, and what it keeps on the queries that had no part in it."""
+
+    setting: Setting
+    tried: Tried
+    kept: float
+    """The share of the quality of all tokens on the held-back queries."""
+    low: float | None
+    """Lower end of the 95% interval of `kept`."""
+    high: float | None
+    """Upper end of that interval."""
+    passed_over: int
+    """How many faster settings surely kept the share on the tuning queries and not on the others."""
+
+
+def store(client: OpenSearch, index: str, chosen: Chosen, *, keep: float, measure: str, queries: int) -> None:
+    """Put the choice into the index's `_meta.osn`, where `Engines` finds it, with the documents of a shard, beyond which its
+    window grows with the index. Raises ClusterError."""
+    with translate_errors():
+        meta = existing_record(client, index)
+        record = {
+            **chosen.setting.record,
+            "keep": keep,
+            "kept": round(chosen.kept, 4),
+            "measure": measure,
+            "queries": queries,
+            SHARD_DOCUMENTS: count_shard_documents(client, index),
+        }
+        write_record(client, index, meta.with_extra(**{chosen.setting.key: record}))

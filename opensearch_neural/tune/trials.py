@@ -1,0 +1,219 @@
+"""Settings of an engine, each tried on queries of an index: how long a search takes, and how good its hits are.
+
+Each query is searched with all settings in random order, one request at a time, so that a slow moment of the machine falls
+on none in particular; of several passes the fastest counts. Quality is nDCG@10 where there are judgements, else score@10:
+what the ten hits score with all tokens, as a share of what the exact ten do (`overlap.score_kept`).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from opensearch_neural.engines import Engines
+from opensearch_neural.engines.settings import Cascade, PrunedSparse, TwoPhases, WeightedSum
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation import measures
+from opensearch_neural.evaluation.overlap import PAGE, TIES, score_kept, scored_among
+from opensearch_neural.progress import Progress
+from opensearch_neural.queries import Body
+from opensearch_neural.retrievers import Run
+from opensearch_neural.retrievers.opensearch import search
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+    from opensearch_neural.evaluation.measures import Qrels
+
+Setting = TwoPhases | Cascade | WeightedSum | PrunedSparse
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A setting on the tuning queries."""
+
+    setting: Setting | None
+    """None: what the others are compared with, without any setting: all tokens, of bm25-sparse BM25."""
+    ms: float
+    """Milliseconds a query: of each query the fastest pass, the mean over queries."""
+    quality: float
+    """nDCG@10 or score@10, the mean over queries."""
+    kept: float
+    """Its quality as a share of that of all tokens."""
+    values: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
+    """{query: its quality}"""
+
+    def surely_keeps(self, keep: float, full: Tried, *, seed: int = 0) -> bool:
+        """Whether the lower end of the interval of its quality, as a share of that of `full`, is at least `keep`."""
+        _, low, _ = share(self.values, full.values, seed=seed)
+        return low is not None and low >= keep
+
+
+def pareto(tried: Sequence[Tried]) -> list[Tried]:
+    """Those that no other beats in both time and quality, the fastest first."""
+    best: list[Tried] = []
+    for each in sorted(tried, key=lambda each: (each.ms, -each.quality)):
+        if not best or each.quality > best[-1].quality:
+            best.append(each)
+    return best
+
+
+def share(
+    values: Mapping[str, float], full: Mapping[str, float], *, seed: int = 0
+) -> tuple[float, float | None, float | None]:
+    """(Σ values / Σ full, its 95% bootstrap interval over queries); both by query."""
+    ours, theirs = (np.array([side[query] for query in full]) for side in (values, full))
+    if not theirs.sum() > 0:
+        raise InputError("nothing relevant is found for the held-back queries", "are they queries about this index?")
+    drawn = np.random.default_rng(seed).integers(0, len(ours), size=(2000, len(ours)))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratios = ours[drawn].sum(axis=1) / theirs[drawn].sum(axis=1)
+    ratios = ratios[np.isfinite(ratios)]
+    low, high = np.quantile(ratios, [0.025, 0.975]) if len(ratios) else (None, None)
+    return float(ours.sum() / theirs.sum()), None if low is None else float(low), None if high is None else float(high)
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Queries of one half, and how their runs are judged. qrels: None compares with the exact result."""
+
+    texts: dict[str, str]
+    qrels: Qrels | None = None
+
+    def quality(self, run: Run, exact: Run) -> dict[str, float]:
+        """{query: nDCG@10, or score@10}, of the queries that can be judged.
+
+        exact: what the exact search's best hits score, and all hits of `run`; without qrels only
+        """
+        if self.qrels is not None:
+            judged = {query: self.qrels[query] for query in self.texts if query in self.qrels}
+            return measures.measure(run, judged, ["nDCG@10"]).per_query["nDCG@10"]
+        return {
+            query: score_kept({document: scores.get(document, 0.0) for document in run[query]}, scores)
+            for query, scores in exact.items()
+            if scores
+        }
+
+
+def halves(texts: Mapping[str, str], qrels: Qrels | None, most: int, seed: int) -> tuple[Questions, Questions]:
+    """(tuning queries, held-back queries), at most `most` each. Raises InputError for fewer than ten in all."""
+    if qrels is not None:
+        texts = {query: texts[query] for query in texts if any(grade > 0 for grade in qrels.get(query, {}).values())}
+    if len(texts) < 10:
+        raise InputError(f"{len(texts)} usable queries are too few to tune with", "give at least ten, better hundreds")
+    order = random.Random(seed).sample(sorted(texts), len(texts))
+    half = len(order) // 2
+    parts = (order[:half][:most], order[half:][:most])
+    tuning, held_back = ({query: texts[query] for query in part} for part in parts)
+    return Questions(tuning, qrels), Questions(held_back, qrels)
+
+
+Ask = Callable[[Body], tuple[dict[str, float], float]]
+"""Body → ({document: score}, milliseconds)."""
+
+
+def asker(client: OpenSearch, index: str) -> Ask:
+    """Sends one request at a time. Raises ClusterError for an incomplete answer."""
+
+    def ask(body: Body) -> tuple[dict[str, float], float]:
+        began = time.perf_counter()
+        answer = search(client, index, body, request_cache="false")
+        ms = (time.perf_counter() - began) * 1000
+        return {hit["_id"]: hit["_score"] for hit in answer["hits"]["hits"]}, ms
+
+    return ask
+
+
+def body_of(engines: Engines, setting: Setting | None, text: str, size: int, full: str = "sparse") -> Body:
+    """The body of this setting's engine, or without a setting that of the engine `full`; "sparse" then searches exactly,
+    since with pruned postings it would have a window."""
+    if setting is None:
+        return engines.with_settings(exact=full == "sparse").body(full, text, size=size)
+    # Put in place of the stored choice, so that no part of that counts.
+    meta = replace(engines.meta, extra={**engines.meta.extra, setting.key: setting.record})
+    return replace(engines, meta=meta).body(setting.engine, text, size=size)
+
+
+def try_with_a_bar(
+    ask: Ask,
+    engines: Engines,
+    questions: Questions,
+    grid: Sequence[Setting],
+    *,
+    full: str = "sparse",
+    passes: int = 3,
+    seed: int = 0,
+) -> list[Tried]:
+    """`try_all` after some requests that are not timed, with a bar on stderr."""
+    reference = [] if reads_every_row(engines, full) else [None]
+    for text in list(questions.texts.values())[:50]:  # not timed
+        for setting in (*reference, grid[0], grid[-1]):
+            ask(body_of(engines, setting, text, PAGE, full))
+    total = (len(grid) + 1) * len(questions.texts) * passes
+    with Progress(f"tune → {engines.index}", total=total, unit="requests") as progress:
+        return try_all(ask, engines, questions, grid, full=full, passes=passes, seed=seed, advance=progress.update)
+
+
+def try_all(
+    ask: Ask,
+    engines: Engines,
+    questions: Questions,
+    tried: Sequence[Setting],
+    *,
+    full: str = "sparse",
+    passes: int = 3,
+    seed: int = 0,
+    advance: Callable[[int], object] | None = None,
+) -> list[Tried]:
+    """Every setting, and the engine `full`, on every query. The result's first element is that of `full`; it is asked in the
+    first pass only if it reads the row of every document."""
+    random_ = random.Random(seed)
+    candidates: list[Setting | None] = [None, *tried]
+    runs: list[Run] = [{} for _ in candidates]
+    exact: Run = {}
+    fastest: list[dict[str, float]] = [{} for _ in candidates]
+    for number in range(passes):
+        for query in random_.sample(sorted(questions.texts), len(questions.texts)):
+            text = questions.texts[query]
+            if number == 0 and questions.qrels is None:
+                exact[query], _ = ask(body_of(engines, None, text, TIES, full))
+            for at in random_.sample(range(len(candidates)), len(candidates)):
+                if at == 0 and number and reads_every_row(engines, full):
+                    continue
+                hits, ms = ask(body_of(engines, candidates[at], text, PAGE, full))
+                runs[at][query] = hits
+                fastest[at][query] = min(ms, fastest[at].get(query, ms))
+            if advance:
+                advance(len(candidates))
+    for query, scores in exact.items():
+        found = {document for run in runs for document in run[query]}
+        exact[query] = with_scores_of(ask, body_of(engines, None, questions.texts[query], TIES, full), scores, found)
+    values = [questions.quality(run, exact) for run in runs]
+    means = [sum(of_queries.values()) / max(1, len(of_queries)) for of_queries in values]
+    if not means[0] > 0:
+        raise InputError(
+            f"the engine {full} finds nothing relevant for these queries", "are they queries about this index?"
+        )
+    return [
+        Tried(setting, sum(times.values()) / len(times), mean, mean / means[0], of_queries)
+        for setting, times, mean, of_queries in zip(candidates, fastest, means, values, strict=True)
+    ]
+
+
+def with_scores_of(ask: Ask, body: Body, scores: dict[str, float], documents: Collection[str]) -> dict[str, float]:
+    """The scores of an exact search's best hits, and of other documents that it finds too.
+
+    body: the exact search. It is asked for those of the documents that are none of the hits.
+    """
+    others = sorted(set(documents) - scores.keys())
+    return {**scores, **ask(scored_among(body, others))[0]} if others else scores
+
+
+def reads_every_row(engines: Engines, full: str) -> bool:
+    """Whether the exact result of the engine `full` takes so long that one pass is enough to time it."""
+    return full == "sparse" and engines.pruned

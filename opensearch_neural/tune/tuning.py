@@ -1,0 +1,105 @@
+"""How an engine is tuned: on which queries, which settings are tried, what they are compared with, what is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from opensearch_neural.engines import Engines
+from opensearch_neural.errors import InputError
+from opensearch_neural.tune.choice import Chosen
+from opensearch_neural.tune.trials import Questions, Setting, Tried, asker, halves, try_with_a_bar
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What one run of `osn tune` did."""
+
+    tried: list[Tried]
+    """All settings on the tuning queries, after what they are compared with."""
+    chosen: Chosen | None
+    queries: int
+    """How many all settings were tried on."""
+    confirming: int
+    """How many confirmed the choice."""
+
+
+class Tuning:
+    """An engine's tuning in one index.
+
+    One half of the queries chooses, the other confirms: what is chosen must hold there too.
+    """
+
+    engine: ClassVar[str]
+    nothing_chosen: ClassVar[str]
+    """The message if no setting is chosen; {full}, {keep} and {measure} are filled in."""
+    unjudged: ClassVar[bool] = False
+    """Whether queries without judgements serve: the exact search then says what is best."""
+    confirmed: ClassVar[str] = "held-back"
+    """Which queries confirm the choice."""
+    keeps_share: ClassVar[bool] = True
+    """Whether a setting must keep the share `keep` of the quality of `full`; else it must be better."""
+    full: str = "sparse"
+    """The engine that all settings are compared with."""
+    full_name: str = "all tokens"
+    """What tables call it."""
+
+    def __init__(self, client: OpenSearch, engines: Engines) -> None:
+        self.client, self.engines, self.ask = client, engines, asker(client, engines.index)
+
+    @classmethod
+    def check_queries(cls, *, judged: bool, unjudged: bool) -> None:
+        """Raises InputError if the engine cannot be tuned on what is named."""
+        if judged and unjudged:
+            raise InputError("give --data or --queries, not both", "--data: judged queries; --queries: any queries")
+        if unjudged and not cls.unjudged:
+            raise InputError(
+                f"tuning {cls.engine} by --queries needs judgements", "give --data, a folder in BEIR layout"
+            )
+        if not judged and not unjudged:
+            cls.check_own_queries()
+
+    @classmethod
+    def check_own_queries(cls) -> None:
+        """Raises InputError if it cannot make queries of its own."""
+        ways = "--data (judged queries)" + (" or --queries (any queries)" if cls.unjudged else "")
+        raise InputError(f"tuning {cls.engine} needs queries", f"give {ways}")
+
+    def own_questions(self, most: int, seed: int) -> tuple[Questions, str]:
+        """(queries made of the index, what their measure is called). Raises InputError as `check_own_queries` does."""
+        self.check_own_queries()
+        raise NotImplementedError
+
+    def load(self) -> None:
+        """Load what encodes queries, which all copies of the engines then share.
+
+        Raises ModelError if the index lacks what the engine needs, InputError if there is nothing to choose.
+        """
+        self.engines.body_of(self.engine)
+
+    def grid(self) -> Sequence[Setting]:
+        """What is tried; the default of the index is among it."""
+        raise NotImplementedError
+
+    def choose(self, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0) -> Chosen | None:
+        """What is chosen of the settings; None if none is good enough."""
+        raise NotImplementedError
+
+    def run(self, questions: Questions, keep: float, *, most: int, passes: int = 3, seed: int = 0) -> Tuned:
+        """Try all settings and choose, with a bar on stderr. most: queries in each half.
+
+        Raises InputError for fewer than ten usable queries, and as `load` does.
+        """
+        tuning, held_back = self.parts(questions, most, seed)
+        self.load()
+        tried = try_with_a_bar(self.ask, self.engines, tuning, self.grid(), full=self.full, passes=passes, seed=seed)
+        chosen = self.choose(tried, held_back, keep, seed=seed)
+        return Tuned(tried, chosen, len(tuning.texts), len(held_back.texts))
+
+    def parts(self, questions: Questions, most: int, seed: int) -> tuple[Questions, Questions]:
+        """(queries on which all settings are tried, those that confirm the choice). Raises InputError for too few."""
+        return halves(questions.texts, questions.qrels, most, seed)

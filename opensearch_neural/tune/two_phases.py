@@ -1,0 +1,99 @@
+"""Tuning of high-IDF-first, and of `sparse` in an index with pruned postings: the fastest setting that keeps a share of the
+quality of all tokens.
+
+Two things decide what high-IDF-first costs and finds: which tokens count as rare, and how many of the hits that these find
+are scored again with all tokens. With pruned postings `sparse` has such a window, too. The fastest setting that keeps the
+share on the tuning queries must keep it on the others too, which had no part in choosing it: on both the lower end of the
+interval decides, not the mean.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from opensearch_neural.engines.settings import PrunedSparse, TwoPhases
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.measures import rank
+from opensearch_neural.evaluation.overlap import PAGE, TIES
+from opensearch_neural.queries import Rare
+from opensearch_neural.tune.choice import Chosen
+from opensearch_neural.tune.trials import Questions, Setting, Tried, body_of, share, with_scores_of
+from opensearch_neural.tune.tuning import Tuning
+
+RARE = (
+    *(Rare("ratio", value) for value in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)),
+    *(Rare("share", value) for value in (0.5, 0.6, 0.7, 0.8, 0.9)),
+    *(Rare("count", value) for value in (1, 2, 3, 4, 6)),
+)
+WINDOWS = (10, 20, 50, 100, 200, 400)
+ROW_WINDOWS = (*WINDOWS, 800, 1600)
+TOKENS = (None, Rare("share", 0.98))
+
+
+class HighIdfFirstTuning(Tuning):
+    engine = "high-idf-first"
+    nothing_chosen = "no setting surely keeps {keep:.1%} of {measure} and is faster than {full}; nothing was stored"
+    unjudged = True
+
+    def grid(self) -> Sequence[Setting]:
+        return two_phases(TwoPhases.fitting(self.engines))
+
+    def choose(self, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0) -> Chosen | None:
+        """The fastest setting that keeps the share on both halves with the lower end of its interval. None if no setting
+        that is faster than all tokens does.
+
+        Each setting that is looked at on the held-back queries makes chance a little likelier to let one through; how many
+        were passed over is told.
+        """
+        exact = {query: self.ask(body_of(self.engines, None, text, TIES))[0] for query, text in held_back.texts.items()}
+        full = held_back.quality({query: dict(rank(hits)[:PAGE]) for query, hits in exact.items()}, exact)
+        passed_over = 0
+        for each in sorted(tried, key=lambda each: each.ms):
+            if each.setting is None or each.ms >= tried[0].ms or not each.surely_keeps(keep, tried[0], seed=seed):
+                continue
+            run = {
+                query: self.ask(body_of(self.engines, each.setting, text, PAGE))[0]
+                for query, text in held_back.texts.items()
+            }
+            if held_back.qrels is None:
+                for query, text in held_back.texts.items():
+                    exact[query] = with_scores_of(
+                        self.ask, body_of(self.engines, None, text, TIES), exact[query], run[query]
+                    )
+            kept, low, high = share(held_back.quality(run, exact), full, seed=seed)
+            if low is not None and low >= keep:
+                return Chosen(each.setting, each, kept, low, high, passed_over)
+            passed_over += 1
+        return None
+
+
+class PrunedSparseTuning(HighIdfFirstTuning):
+    engine = "sparse"
+    nothing_chosen = (
+        "no window surely keeps {keep:.1%} of {measure} and is faster than the exact search; nothing was stored"
+    )
+
+    def load(self) -> None:
+        if not self.engines.pruned:
+            raise InputError(
+                f"{self.engines.index!r} has no pruned postings: sparse searches all tokens, nothing is to be chosen"
+            )
+        super().load()
+
+    def grid(self) -> Sequence[Setting]:
+        return pruned_searches(PrunedSparse.fitting(self.engines))
+
+
+def two_phases(default: TwoPhases) -> list[TwoPhases]:
+    """All of them score with all tokens anew: what common tokens add in phase one finds more than is saved otherwise.
+
+    default: that of the index, which is among them
+    """
+    windows = sorted({*WINDOWS, default.window})
+    return [TwoPhases(*each) for each in itertools.product(RARE, windows, [True], TOKENS)]
+
+
+def pruned_searches(default: PrunedSparse) -> list[PrunedSparse]:
+    """default: that of the index, which is among them"""
+    return [PrunedSparse(window) for window in sorted({*ROW_WINDOWS, default.window})]
