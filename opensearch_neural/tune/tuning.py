@@ -39,6 +39,8 @@ class Tuning:
     """The message if no setting is chosen; {full}, {keep} and {measure} are filled in."""
     unjudged: ClassVar[bool] = False
     """Whether queries without judgements serve: the exact search then says what is best."""
+    own_queries: ClassVar[bool] = False
+    """Whether queries are made of the index where none are named."""
     confirmed: ClassVar[str] = "held-back"
     """Which queries confirm the choice."""
     keeps_share: ClassVar[bool] = True
@@ -60,18 +62,12 @@ class Tuning:
             raise InputError(
                 f"tuning {cls.engine} by --queries needs judgements", "give --data, a folder in BEIR layout"
             )
-        if not judged and not unjudged:
-            cls.check_own_queries()
-
-    @classmethod
-    def check_own_queries(cls) -> None:
-        """Raises InputError if it cannot make queries of its own."""
-        ways = "--data (judged queries)" + (" or --queries (any queries)" if cls.unjudged else "")
-        raise InputError(f"tuning {cls.engine} needs queries", f"give {ways}")
+        if not (judged or unjudged or cls.own_queries):
+            ways = "--data (judged queries)" + (" or --queries (any queries)" if cls.unjudged else "")
+            raise InputError(f"tuning {cls.engine} needs queries", f"give {ways}")
 
     def own_questions(self, most: int, seed: int) -> tuple[Questions, str]:
-        """(queries made of the index, what their measure is called). Raises InputError as `check_own_queries` does."""
-        self.check_own_queries()
+        """(queries made of the index, at most so many in each half; what their measure is called)"""
         raise NotImplementedError
 
     def load(self) -> None:

@@ -43,12 +43,8 @@ class WeightedSumTuning(Tuning):
     nothing_chosen = (
         "no weight is surely better than BM25, nor than the default weight, by {measure}; nothing was stored"
     )
-    confirmed, keeps_share = "cross-validated", False
+    own_queries, confirmed, keeps_share = True, "cross-validated", False
     full, full_name = "bm25", "BM25"
-
-    @classmethod
-    def check_own_queries(cls) -> None:
-        """Known items are made of any index."""
 
     def own_questions(self, most: int, seed: int) -> tuple[Questions, str]:
         return known_questions(self.client, self.engines.index, 2 * most, seed), "nDCG@10 of known items"
