@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 # As the `osn` command sets it, and before anything imports torch: see opensearch_neural/cli.py.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Beside other processes of tests, threads of one computation wait for each other: a training took twice as long with two.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The nodes of tests live for minutes, so that Java's second compiler costs more than it gains: half of what a start takes.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
