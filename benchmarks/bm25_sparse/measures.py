@@ -50,7 +50,7 @@ SPARSE_ENGINES = (SUM, *WINDOWS, SPARSE, HIGH_IDF_FIRST)
 FACTS = "facts"
 TERMS = "active terms"
 DIFFERENCES = [(engine, BM25) for engine in (TUNED, *SPARSE_ENGINES, *DENSE_ENGINES)]
-DIFFERENCES += [(SUM, TUNED), (HIGH_IDF_FIRST, SPARSE)]
+DIFFERENCES += [(SUM, TUNED), (HIGH_IDF_FIRST, SPARSE), (SUM_CASCADE, HYBRID)]
 RESAMPLES = 2000
 MOST_QUERIES = 2000
 """The most questions of a set, evenly taken from the judged ones."""
@@ -206,10 +206,9 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
 
 
 def dense_quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
-    """What the engines that need a dense model gain over BM25 in each set that has one, and in their mean; and the better
-    cascade over hybrid."""
+    """The differences of the engines that need a dense model, in each set that has one and in their mean."""
     of_sets = {name: dense_measured(client, experiment, name) for name in experiment.dense_sets}
-    gains = [*((engine, BM25) for engine in DENSE_ENGINES), (SUM_CASCADE, HYBRID)]
+    gains = [(engine, rival) for engine, rival in DIFFERENCES if engine in DENSE_ENGINES]
     rows = [row for name, own in of_sets.items() for row in compared(name, own, gains, seeds=experiment.seeds)]
     return rows + (mean_rows(mean_of_small(experiment), of_sets, gains) if of_sets else [])
 

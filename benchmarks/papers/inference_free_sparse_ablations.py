@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from trainers.sparse.settings import SparseConfig
 
 LAMBDAS = (0.0, 0.01, 0.1, 0.5)
-RECORDED_LAMBDAS = (0.0, 0.001, 0.01, 0.1)
-"""Of the result in docs/evidence.md."""
 WITH, WITHOUT = "with IDF", "without IDF"
 TRAINED_WITH = {WITH: ("train", "training corpus"), WITHOUT: ("none", "no IDF")}
 """{how a student was trained: (its `student.idf`, what its own weights of query tokens are called)}"""
@@ -235,20 +233,14 @@ def idf_shares(rows: Sequence[Row]) -> str:
     at retrieval, and by how many IDF in training then raises that."""
     seeds = sorted({row.seed for row in rows if row.seed is not None})
     table, lines = Table(rows, seeds), []
-    for name, weight in itertools.product(table.sets, sorted({*LAMBDAS, *RECORDED_LAMBDAS})):
+    for name, weight in itertools.product(table.sets, LAMBDAS):
         both, search, neither = (of_curve(how, weight, idf) for how, idf in CURVES.values())
-        whole, raised, start = (table.value(name, engine, "nDCG@10") for engine in (both, search, neither))
-        # A result of a single seed has another name for the baseline, and of training's share the values alone.
-        at_retrieval = table.difference(name, search, neither, "nDCG@10") or table.difference(
-            name, search, "own IDF", "nDCG@10"
-        )
-        if not (whole and raised and start and at_retrieval):
-            continue
-        in_training = table.difference(name, both, search, "nDCG@10") or replace(
-            whole, value=whole.value - raised.value, low=None, high=None
-        )
-        shares = [with_interval(in_points(share)) for share in (at_retrieval, in_training)]
-        lines.append([name, f"{weight:g}", f"{start.value:.3f}", *shares])
+        start = table.value(name, neither, "nDCG@10")
+        at_retrieval = table.difference(name, search, neither, "nDCG@10")
+        in_training = table.difference(name, both, search, "nDCG@10")
+        if start and at_retrieval and in_training:
+            shares = [with_interval(in_points(share)) for share in (at_retrieval, in_training)]
+            lines.append([name, f"{weight:g}", f"{start.value:.3f}", *shares])
     return as_table(["", "λ", "no IDF: nDCG@10", "at retrieval: points", "in training, too: points more"], lines)
 
 
