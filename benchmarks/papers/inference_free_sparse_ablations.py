@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import plots
 from benchmarks.experiment import RowsAndGoals, Table, all_goal, goal_of, is_above
-from benchmarks.papers.inference_free_sparse_training import OWN, TARGET, TESTED, Ablation, trained_dense
+from benchmarks.papers.inference_free_sparse_training import (
+    OWN,
+    SCALE_WITH_IDF,
+    SCALE_WITHOUT_IDF,
+    TARGET,
+    TESTED,
+    Ablation,
+    trained_dense,
+)
 from benchmarks.papers.sparse_search import PIECES, PRESENCE
 from benchmarks.render import in_points, with_interval
 from opensearch_neural.evaluation.results import Goal, Row
@@ -25,12 +33,12 @@ if TYPE_CHECKING:
 
 LAMBDAS = (0.0, 0.01, 0.1, 0.5)
 WITH, WITHOUT = "with IDF", "without IDF"
-TRAINED_WITH = {WITH: ("train", "training corpus"), WITHOUT: ("none", "no IDF")}
-"""{how a student was trained: (its `student.idf`, what its own weights of query tokens are called)}"""
+TRAINED_WITH = {WITH: ("train", SCALE_WITH_IDF, "training corpus"), WITHOUT: ("none", SCALE_WITHOUT_IDF, "no IDF")}
+"""{how a student was trained: (its `student.idf`, its teachers' S, what its own weights of query tokens are called)}"""
 CURVES = {
     "IDF in training and search": (WITH, TARGET),
     "IDF in search alone": (WITHOUT, TARGET),
-    "no IDF": (WITHOUT, TRAINED_WITH[WITHOUT][1]),
+    "no IDF": (WITHOUT, TRAINED_WITH[WITHOUT][-1]),
 }
 """{what is drawn and compared: (how the student was trained, how it is searched)}"""
 BOTH, SEARCH_ALONE, NEITHER = CURVES
@@ -55,19 +63,20 @@ def flops(ablation: Ablation) -> RowsAndGoals:
     base = ablation.student()
     arms: dict[str, SparseConfig] = {}
     names: dict[tuple[str, str], str] = {}
-    for how, (idf, own) in TRAINED_WITH.items():
+    for how, (idf, scale, own) in TRAINED_WITH.items():
         for weight in LAMBDAS:
             arm = f"{how}, λ {weight:g}"
             arms[arm] = replace(
                 base,
                 student=replace(base.student, idf=idf),
+                objective=replace(base.objective, teacher_scale=scale),
                 regularization=replace(base.regularization, weight=weight),
             )
             names |= {(arm, OWN): of_curve(how, weight, own), (arm, TARGET): of_curve(how, weight, TARGET)}
     differences = [(engine, PIECES) for engine in (PRESENCE, *names.values())]
     for weight in LAMBDAS:
         both, search, neither = (of_curve(how, weight, idf) for how, idf in CURVES.values())
-        own = of_curve(WITH, weight, TRAINED_WITH[WITH][1])
+        own = of_curve(WITH, weight, TRAINED_WITH[WITH][-1])
         differences += [(both, search), (search, neither), (both, neither), (both, own)]
     rows = ablation.rows(ablation.searched(arms), names, differences)
     table = Table(rows, ablation.seeds)
@@ -199,7 +208,7 @@ def idf_goal(table: Table) -> Goal:
         for name in TESTED
         for weight in LAMBDAS
         if (row := table.difference(
-            name, of_curve(WITH, weight, TARGET), of_curve(WITH, weight, TRAINED_WITH[WITH][1]), "nDCG@10"
+            name, of_curve(WITH, weight, TARGET), of_curve(WITH, weight, TRAINED_WITH[WITH][-1]), "nDCG@10"
         )) is not None
     ]  # fmt: skip
     return all_goal(
