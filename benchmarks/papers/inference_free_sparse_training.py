@@ -32,7 +32,7 @@ TESTED = ("wikiqa-doc", "cranfield")
 """What is tested on, one that training sees and one that it does not: to encode tldr takes longer than a training."""
 SCALE_WITH_IDF, SCALE_WITHOUT_IDF = 30.0, 10.0
 """S of the teachers' scores, for students with IDF in their scores and for others: of 10, 30 and 90, and of 3, 10 and 30,
-the best on dev questions of wikiqa-doc (λ 0.01, one seed). With 10 the former lose four points there."""
+the best on dev questions of wikiqa-doc (λ 0.01, one seed)."""
 LENGTH = 128
 """Tokens of a document, in training and in use."""
 DENSE_TEACHER_STEPS = 70
