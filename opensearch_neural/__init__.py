@@ -10,7 +10,7 @@ What an application imports. Nothing here imports torch, and the names below are
 
 Packages: `queries` (request bodies), `engines` (request bodies by name), `index` (its mapping and record), `cluster`
 (connections and capabilities), `corpus` (readers), `models`, `retrievers`, `evaluation`, `lint`, `node` (a local
-OpenSearch), `tune`, `ui`, `commands`. Modules:
+OpenSearch), `tune` (what `osn tune` does), `ui`, `commands`. Modules:
 
     query_encoder.py  a query's text as tokens with weights, by a model's files or an index
     idf.py            the IDF formula and its file

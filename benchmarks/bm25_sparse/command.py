@@ -15,7 +15,7 @@ Cost: an index of so many documents resampled from COST_SET with the model's vec
 load in random turns, and what they keep of the exact result's score. Beside it the bytes a document of an index that has
 what the engine needs, documents encoded a second on this machine, and the terms that the model gives a document.
 
-With --dense, `hybrid` and `cascade` are measured too, in indexes of their own that have dense vectors and codes beside the
+With --dense, `hybrid` and two cascades are measured too, in indexes of their own with dense vectors and codes beside the
 published model's: quality in sets of at most --dense-documents, cost at up to 100,000 documents. ONNX Runtime encodes their
 queries in 8 bits. The codes are those of --pq, or of OPQ learned from the dense vectors of these sets.
 
@@ -174,14 +174,14 @@ def shown(row: Row) -> bool:
 
 @click.command("bm25-sparse")
 @start_option
-@click.option("--dense", default=None, help="Dense model, to measure hybrid and cascade too.")
-@click.option("--pq", default=None, help="Quantized model of --dense, for cascade.  [default: OPQ of its vectors]")
+@click.option("--dense", default=None, help="Dense model, to measure hybrid and cascades too.")
+@click.option("--pq", default=None, help="Quantized model of --dense, for cascades.  [default: OPQ of its vectors]")
 @click.option(
     "--dense-documents",
     type=click.IntRange(min=1),
     default=DENSE_DOCUMENTS,
     show_default=True,
-    help="Documents of the largest set on which hybrid and cascade are measured.",
+    help="Documents of the largest set on which hybrid and cascades are measured.",
 )
 @click.option(
     "--beside",

@@ -121,7 +121,7 @@ def cascade(
     owned: bool,
     **options: Any,
 ) -> None:
-    """Compare the cascade with sparse alone, dense alone and hybrid: nDCG@10, P99 and throughput on each set.
+    """Compare the cascade after rare tokens with sparse alone, dense alone and hybrid: nDCG@10, P99, throughput on each set.
 
     \b
     osn paper cascade --data data/scifact --pq models/jpq --tune data/scifact --clients 5,20 --requests 10000
@@ -162,7 +162,7 @@ def cascade(
                     client.indices.delete(index=index, params={"ignore_unavailable": "true"})
     rows = [row for each in measured for row in result.rows(each)] + more
     summary = Summary.of_this_run(
-        title="The cascade against sparse alone",
+        title="The cascade after rare tokens against sparse alone",
         machine=result.environment(measured[0]),
         data=[data_facts(folder) for folder in data[: len(measured)]],
         seeds=[settings.seed],
@@ -198,6 +198,8 @@ def check(
         raise InputError("ratios are taken to sparse here", "leave --baseline out; `osn bench load` has it")
     if not {SPARSE, CASCADE} <= {variant.name for variant in variants}:
         raise InputError("the goals compare the cascade with sparse", "add both to --engines")
+    if any(variant.name == CASCADE and variant.first != FIRST for variant in variants):
+        raise InputError(f"what is called cascade here goes after {FIRST}", "give another one a name of its own")
     for folder, model in zip(data, pq, strict=True):
         if tune is not None and folder.resolve() == tune.resolve():
             check_unseen(model, folder, tune_split)

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks import plots
 from benchmarks.experiment import RowsAndGoals, Table, all_goal, goal_of, is_above
@@ -33,12 +33,27 @@ if TYPE_CHECKING:
 
 LAMBDAS = (0.0, 0.01, 0.1, 0.5)
 WITH, WITHOUT = "with IDF", "without IDF"
-TRAINED_WITH = {WITH: ("train", SCALE_WITH_IDF, "training corpus"), WITHOUT: ("none", SCALE_WITHOUT_IDF, "no IDF")}
-"""{how a student was trained: (its `student.idf`, its teachers' S, what its own weights of query tokens are called)}"""
+
+
+class TrainedWith(NamedTuple):
+    """How a student was trained."""
+
+    idf: str
+    """its `student.idf`"""
+    scale: float
+    """S of its teachers' scores"""
+    own: str
+    """what its own weights of query tokens are called"""
+
+
+TRAINED_WITH = {
+    WITH: TrainedWith("train", SCALE_WITH_IDF, "training corpus"),
+    WITHOUT: TrainedWith("none", SCALE_WITHOUT_IDF, "no IDF"),
+}
 CURVES = {
     "IDF in training and search": (WITH, TARGET),
     "IDF in search alone": (WITHOUT, TARGET),
-    "no IDF": (WITHOUT, TRAINED_WITH[WITHOUT][-1]),
+    "no IDF": (WITHOUT, TRAINED_WITH[WITHOUT].own),
 }
 """{what is drawn and compared: (how the student was trained, how it is searched)}"""
 BOTH, SEARCH_ALONE, NEITHER = CURVES
@@ -76,7 +91,7 @@ def flops(ablation: Ablation) -> RowsAndGoals:
     differences = [(engine, PIECES) for engine in (PRESENCE, *names.values())]
     for weight in LAMBDAS:
         both, search, neither = (of_curve(how, weight, idf) for how, idf in CURVES.values())
-        own = of_curve(WITH, weight, TRAINED_WITH[WITH][-1])
+        own = of_curve(WITH, weight, TRAINED_WITH[WITH].own)
         differences += [(both, search), (search, neither), (both, neither), (both, own)]
     rows = ablation.rows(ablation.searched(arms), names, differences)
     table = Table(rows, ablation.seeds)
@@ -208,7 +223,7 @@ def idf_goal(table: Table) -> Goal:
         for name in TESTED
         for weight in LAMBDAS
         if (row := table.difference(
-            name, of_curve(WITH, weight, TARGET), of_curve(WITH, weight, TRAINED_WITH[WITH][-1]), "nDCG@10"
+            name, of_curve(WITH, weight, TARGET), of_curve(WITH, weight, TRAINED_WITH[WITH].own), "nDCG@10"
         )) is not None
     ]  # fmt: skip
     return all_goal(

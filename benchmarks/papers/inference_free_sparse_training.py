@@ -1,4 +1,5 @@
-"""The small trainings of `osn paper inference-free-sparse`: one start, arms that differ in one thing, several seeds."""
+"""The small trainings of `osn paper inference-free-sparse`: one start, several seeds, arms that differ in one thing and,
+with IDF or without, in the scale of teachers' scores that this thing asks for."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def tune(
     """Find the fastest setting of high-IDF-first that keeps a share of the quality of all tokens, and store it.
 
     With --engine sparse, in an index with pruned postings: the window, that is how many hits are rescored by their rows.
-    With --engine cascade: the weight and window of its last stage, the fastest that keep a share of the best quality.
+    With --engine cascade: its weight and both windows, the fastest that keep a share of the best quality.
     With --engine bm25-sparse: the weight whose gain over BM25 has the highest lower bound, cross-validated, and the smallest
     window that keeps a share of it; without --data, on known items made from the corpus.
     The setting is stored in the index, where `osn search`, `osn eval` and `opensearch_neural.engines` find it. Its window
@@ -189,7 +189,7 @@ def choice_told(tried: Sequence[Tried], chosen: Chosen, *, full: str, measure: s
     interval = f" [{chosen.low:.1%}, {chosen.high:.1%}]" if chosen.low is not None and chosen.high is not None else ""
     over = f" ({chosen.passed_over} faster settings did not keep it there)" if chosen.passed_over else ""
     return (
-        f"chosen: {chosen.setting}: {chosen.kept:.1%}{interval} of {full}'s {measure} on {of} queries, "
+        f"chosen: {chosen.setting}: {chosen.kept:.1%}{interval} of the {measure} of {full} on {of} queries, "
         f"at {chosen.tried.ms / tried[0].ms:.0%} of the time of {full}{over}"
     )
 

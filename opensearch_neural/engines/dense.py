@@ -114,7 +114,7 @@ class CascadeEngine(Sparse):
     options = (
         Option("first", parse_first, "bm25-sparse or high-idf-first.", "as tuned, else bm25-sparse"),
         RARE,
-        Option("window", whole_number, "hits of each shard rescored with all tokens.", "as tuned, else 100 or more"),
+        Option("window", whole_number, "hits of each shard in the second stage.", "as tuned, else 100 or more"),
         Option("dense_window", whole_number, "hits of each shard rescored with codes or vectors.", "as tuned, else 50"),
         Option(
             "weight",

@@ -19,7 +19,7 @@ from opensearch_neural.queries import Rare
 TUNED = "high_idf_first"
 """Where the record has the choice for high-IDF-first: {"rare": "ratio:0.5", "window": 30, "exact": true, …}."""
 TUNED_CASCADE = "cascade"
-"""Likewise for the cascade: {"rare": …, "window": …, "dense_window": 50, "weight": 0.5}."""
+"""Likewise for the cascade: {"first": "bm25-sparse", "rare": …, "window": …, "dense_window": 50, "weight": 0.5}."""
 
 TUNED_SUM = "bm25_sparse"
 """Likewise for bm25-sparse: {"weight": 0.8, "window": 30, "tokens": null}."""
@@ -347,10 +347,9 @@ class Cascade:
 
     @classmethod
     def fitting(cls, opened: Opened, first: First) -> Cascade:
-        """The default of an index with this engine first. Raises as `TwoPhases.of`."""
-        # Which tokens are rare, and how many hits an index of this size needs, are the same questions for its first engine.
+        """The default of an index with this engine first. Raises as that engine's settings do."""
+        # How many hits an index of this size needs, and which tokens are rare, are questions for the first engine, too.
+        if first == "bm25-sparse":
+            return cls(window=max(cls.window, WeightedSum.stored(opened).window))
         two_phases = TwoPhases.of(opened)
-        sum_first = first == "bm25-sparse"
-        window = WeightedSum.stored(opened).window if sum_first else two_phases.window
-        weight = cls.weight if sum_first else RARE_FIRST_WEIGHT
-        return cls(two_phases.rare, window=max(cls.window, window), weight=weight, first=first)
+        return cls(two_phases.rare, max(cls.window, two_phases.window), weight=RARE_FIRST_WEIGHT, first=first)

@@ -20,6 +20,7 @@ from opensearch_neural.tune.weighted_sum import WeightedSumTuning
 __all__ = ["TUNINGS", "Chosen", "Questions", "Tried", "Tuned", "Tuning", "pareto", "share", "store"]
 
 TUNINGS: dict[str, type[Tuning]] = {
-    tuning.engine: tuning for tuning in (HighIdfFirstTuning, PrunedSparseTuning, WeightedSumTuning, CascadeTuning)
+    tuning.setting.engine: tuning
+    for tuning in (HighIdfFirstTuning, PrunedSparseTuning, WeightedSumTuning, CascadeTuning)
 }
 """{engine: how it is tuned}"""

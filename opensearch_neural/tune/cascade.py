@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from opensearch_neural.engines.settings import Cascade
+from opensearch_neural.engines.settings import Cascade, First
 from opensearch_neural.evaluation.overlap import PAGE
 from opensearch_neural.retrievers import Run
 from opensearch_neural.tune.choice import Chosen
@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from opensearch_neural.engines import Engines
     from opensearch_neural.models.dense.dense_encoder import DenseEncoder
 
-WEIGHTS = (0.003, 0.006, 0.012, 0.018, 0.025, 0.035, 0.05, 0.1, 0.2)
+WEIGHTS: dict[First, tuple[float, ...]] = {
+    "bm25-sparse": (0.025, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3),
+    "high-idf-first": (0.003, 0.006, 0.012, 0.018, 0.025, 0.035, 0.05, 0.1, 0.2),
+}
 WINDOWS = (20, 50, 100, 200)
 
 
 class CascadeTuning(Tuning):
-    engine = "cascade"
+    setting = Cascade
     nothing_chosen = (
         "the best cascade may be worse than {full} on the held-back queries, by {measure}; nothing was stored"
     )
@@ -40,7 +43,7 @@ class CascadeTuning(Tuning):
     def __init__(self, client: OpenSearch, engines: Engines) -> None:
         super().__init__(client, engines)
         # What it must not be worse than: its first stages, which of high-idf-first is all tokens.
-        if Cascade.of(engines).first == "bm25-sparse":
+        if Cascade.of(self.engines).first == "bm25-sparse":
             self.full = self.full_name = "bm25-sparse"
 
     def load(self) -> None:
@@ -89,7 +92,7 @@ def cascades(start: Cascade, default: Cascade) -> list[Cascade]:
     windows = sorted({*WINDOWS, default.window})
     return [
         replace(start, weight=weight, window=window, dense_window=dense_window)
-        for weight, window, dense_window in itertools.product(WEIGHTS, windows, WINDOWS)
+        for weight, window, dense_window in itertools.product(WEIGHTS[start.first], windows, WINDOWS)
         if window >= dense_window
     ]
 

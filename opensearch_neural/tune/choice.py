@@ -21,7 +21,7 @@ class Chosen:
     setting: Setting
     tried: Tried
     kept: float
-    """The share of the quality of all tokens on the held-back queries."""
+    """Its quality on the confirming queries, as a share of that of what it is compared with."""
     low: float | None
     """Lower end of the 95% interval of `kept`."""
     high: float | None

@@ -44,7 +44,7 @@ class Tried:
     quality: float
     """nDCG@10 or score@10, the mean over queries."""
     kept: float
-    """Its quality as a share of that of all tokens."""
+    """Its quality as a share of that of what it is compared with."""
     values: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
     """{query: its quality}"""
 
@@ -80,7 +80,7 @@ def share(
 
 @dataclass(frozen=True)
 class Questions:
-    """Queries of one half, and how their runs are judged. qrels: None compares with the exact result."""
+    """Queries, and how their runs are judged. qrels: None compares with the exact result."""
 
     texts: dict[str, str]
     qrels: Qrels | None = None

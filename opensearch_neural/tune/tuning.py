@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from opensearch_neural.engines import Engines
-from opensearch_neural.errors import InputError
+from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.tune.choice import Chosen
 from opensearch_neural.tune.trials import Questions, Setting, Tried, asker, halves, try_with_a_bar
 
@@ -34,7 +34,8 @@ class Tuning:
     One half of the queries chooses, the other confirms: what is chosen must hold there too.
     """
 
-    engine: ClassVar[str]
+    setting: ClassVar[type[Setting]]
+    """What is chosen; it names the engine."""
     nothing_chosen: ClassVar[str]
     """The message if no setting is chosen; {full}, {keep} and {measure} are filled in."""
     unjudged: ClassVar[bool] = False
@@ -51,6 +52,11 @@ class Tuning:
     """What tables call it."""
 
     def __init__(self, client: OpenSearch, engines: Engines) -> None:
+        try:
+            self.setting.of(engines)
+        except ModelError:
+            # What is stored and cannot be read is what a new choice takes the place of.
+            engines = replace(engines, meta=engines.meta.with_extra(**{self.setting.key: None}))
         self.client, self.engines, self.ask = client, engines, asker(client, engines.index)
 
     @classmethod
@@ -58,13 +64,13 @@ class Tuning:
         """Raises InputError if the engine cannot be tuned on what is named."""
         if judged and unjudged:
             raise InputError("give --data or --queries, not both", "--data: judged queries; --queries: any queries")
+        engine, data = cls.setting.engine, "--data (judged queries, a folder in BEIR layout)"
         if unjudged and not cls.unjudged:
-            raise InputError(
-                f"tuning {cls.engine} by --queries needs judgements", "give --data, a folder in BEIR layout"
-            )
+            more = ", or nothing: queries are then made of the index" if cls.own_queries else ""
+            raise InputError(f"{engine} is tuned by judged queries, not by --queries", f"give {data}{more}")
         if not (judged or unjudged or cls.own_queries):
-            ways = "--data (judged queries)" + (" or --queries (any queries)" if cls.unjudged else "")
-            raise InputError(f"tuning {cls.engine} needs queries", f"give {ways}")
+            more = " or --queries (any queries)" if cls.unjudged else ""
+            raise InputError(f"tuning {engine} needs queries", f"give {data}{more}")
 
     def own_questions(self, most: int, seed: int) -> tuple[Questions, str]:
         """(queries made of the index, at most so many in each half; what their measure is called)"""
@@ -73,12 +79,12 @@ class Tuning:
     def load(self) -> None:
         """Load what encodes queries, which all copies of the engines then share.
 
-        Raises ModelError if the index lacks what the engine needs, InputError if there is nothing to choose.
+        Raises ModelError if the index lacks what the engine needs.
         """
-        self.engines.body_of(self.engine)
+        self.engines.body_of(self.setting.engine)
 
     def grid(self) -> Sequence[Setting]:
-        """What is tried; the default of the index is among it."""
+        """What is tried; the default window of the index is among them."""
         raise NotImplementedError
 
     def choose(self, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0) -> Chosen | None:

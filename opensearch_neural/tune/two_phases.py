@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from opensearch_neural.engines.settings import PrunedSparse, TwoPhases
 from opensearch_neural.errors import InputError
@@ -20,6 +21,11 @@ from opensearch_neural.queries import Rare
 from opensearch_neural.tune.choice import Chosen
 from opensearch_neural.tune.trials import Questions, Setting, Tried, body_of, share, with_scores_of
 from opensearch_neural.tune.tuning import Tuning
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+    from opensearch_neural.engines import Engines
 
 RARE = (
     *(Rare("ratio", value) for value in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)),
@@ -32,7 +38,7 @@ TOKENS = (None, Rare("share", 0.98))
 
 
 class HighIdfFirstTuning(Tuning):
-    engine = "high-idf-first"
+    setting: ClassVar[type[Setting]] = TwoPhases
     nothing_chosen = "no setting surely keeps {keep:.1%} of {measure} and is faster than {full}; nothing was stored"
     unjudged = True
 
@@ -69,17 +75,18 @@ class HighIdfFirstTuning(Tuning):
 
 
 class PrunedSparseTuning(HighIdfFirstTuning):
-    engine = "sparse"
+    setting = PrunedSparse
     nothing_chosen = (
         "no window surely keeps {keep:.1%} of {measure} and is faster than the exact search; nothing was stored"
     )
 
-    def load(self) -> None:
-        if not self.engines.pruned:
+    def __init__(self, client: OpenSearch, engines: Engines) -> None:
+        """Raises InputError for an index without pruned postings."""
+        if not engines.pruned:
             raise InputError(
-                f"{self.engines.index!r} has no pruned postings: sparse searches all tokens, nothing is to be chosen"
+                f"{engines.index!r} has no pruned postings: sparse searches all tokens, nothing is to be chosen"
             )
-        super().load()
+        super().__init__(client, engines)
 
     def grid(self) -> Sequence[Setting]:
         return pruned_searches(PrunedSparse.fitting(self.engines))

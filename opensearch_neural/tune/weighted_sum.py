@@ -39,7 +39,7 @@ SHARE_OF_WORDS = 0.5
 
 
 class WeightedSumTuning(Tuning):
-    engine = "bm25-sparse"
+    setting = WeightedSum
     nothing_chosen = (
         "no weight is surely better than BM25, nor than the default weight, by {measure}; nothing was stored"
     )

@@ -33,7 +33,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.tune import tune
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.dense import look_up_table
-from opensearch_neural.engines.settings import RARE_FIRST_WEIGHT, TUNED_CASCADE, Cascade, TwoPhases
+from opensearch_neural.engines.settings import RARE_FIRST_WEIGHT, TUNED, TUNED_CASCADE, Cascade, TwoPhases
 from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.evaluation.results import read
@@ -510,6 +510,10 @@ def test_the_cascade_searches_as_it_was_tuned_unless_told_otherwise() -> None:
         meta.extra[TUNED_CASCADE] = {**tuned.record, "first": first}
         with pytest.raises(ModelError, match="stores a setting of the cascade that cannot be read"):
             Cascade.of(engines)
+    # Of what goes first, the settings of high-idf-first count for nothing here.
+    meta.extra |= {TUNED: {"rare": "most"}, TUNED_CASCADE: None}
+    assert Cascade.of(engines) == Cascade(window=100)
+    del meta.extra[TUNED]
     meta.extra[TUNED_CASCADE] = {"rare": "some", "window": 3}
     with pytest.raises(ModelError, match="stores a setting of the cascade that cannot be read"):
         Cascade.of(engines)
@@ -565,7 +569,7 @@ def test_the_cascade_is_tuned_by_judgements_and_searches_so_from_then_on(
         write_record(written.client, written.index, replace(stored.meta, extra={}))
     with pytest.raises(InputError, match="--first is a setting of the cascade"):
         CliRunner().invoke(tune, [*asked[:4], "--first", "bm25-sparse"], catch_exceptions=False)
-    with pytest.raises(InputError, match="tuning cascade by --queries needs judgements"):
+    with pytest.raises(InputError, match="cascade is tuned by judged queries, not by --queries"):
         CliRunner().invoke(tune, [*asked, "--queries", str(judged / "queries.jsonl")], catch_exceptions=False)
 
 
@@ -666,7 +670,7 @@ def test_an_index_of_another_model_is_not_measured_as_this_ones(
 def test_the_cascade_is_measured_against_sparse_alone(
     client, judged: Path, exported: Path, cluster_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("opensearch_neural.tune.cascade.WEIGHTS", (0.025, 0.2))
+    monkeypatch.setattr("opensearch_neural.tune.cascade.WEIGHTS", dict.fromkeys(WEIGHTS, (0.025, 0.2)))
     monkeypatch.setattr("opensearch_neural.tune.cascade.WINDOWS", (20, 50))
     # Waiting makes fields smaller on disk and changes nothing else, and takes half a minute.
     monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
@@ -690,7 +694,7 @@ def test_the_cascade_is_measured_against_sparse_alone(
     setting = {
         row.column: row.value for row in summary.rows if (row.set, row.line) == ("osn-cascade-judged", "cascade")
     }
-    assert setting["weight"] in WEIGHTS
+    assert setting["weight"] in (0.025, 0.2)
     assert {setting["window"], setting["dense window"]} <= {*WINDOWS, Cascade.window}
     assert summary.goals[0].met
     assert "interval above zero, on osn-cascade-judged" in summary.goals[0].goal
@@ -705,7 +709,7 @@ def test_the_cascade_is_measured_against_sparse_alone(
 def test_the_cascades_benchmark_tunes_anew_where_another_set_or_share_is_asked_for(
     written: Written, judged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setting = Cascade(Rare("count", 2), 80, 40, 0.25)
+    setting = Cascade(Rare("count", 2), 80, 40, 0.25, "high-idf-first")
     tuned: list[float] = []
 
     def run(self: CascadeTuning, questions: Questions, keep: float, **how: Any) -> Tuned:

@@ -42,7 +42,7 @@ from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tried, pareto, sh
 from opensearch_neural.tune.cascade import WEIGHTS, cascades
 from opensearch_neural.tune.trials import Ask, asker, halves, try_all
 from opensearch_neural.tune.two_phases import HighIdfFirstTuning, two_phases
-from opensearch_neural.tune.weighted_sum import choose_weighted_sum, weighted_sums
+from opensearch_neural.tune.weighted_sum import WeightedSumTuning, choose_weighted_sum, weighted_sums
 from opensearch_neural.ui.tune_report import tune_report
 
 QUERIES = [f"q{at}" for at in range(40)]
@@ -296,11 +296,19 @@ def test_a_tuned_window_grows_with_the_index_as_the_default_does(
 
 
 @pytest.mark.cluster
-def test_a_stored_setting_that_cannot_be_read_is_named(client, index: str) -> None:
-    engines = open_engines(client, index)
-    engines.meta.extra[TUNED] = {"rare": "most", "window": 10}
-    with pytest.raises(ModelError, match="cannot be read: 'most' is not a threshold"):
-        engines.body("high-idf-first", "parse a string")
+def test_a_stored_setting_that_cannot_be_read_is_named_and_tuned_anew(client, index: str) -> None:
+    for tuning, stored, why in (
+        (HighIdfFirstTuning, {"rare": "most", "window": 10}, "'most' is not a threshold"),
+        (WeightedSumTuning, {"weight": "heavy"}, "could not convert"),
+    ):
+        key, engine = tuning.setting.key, tuning.setting.engine
+        engines = open_engines(client, index)
+        engines.meta.extra[key] = stored
+        with pytest.raises(ModelError, match=f"cannot be read: {why}"):
+            engines.body(engine, "parse a string")
+        anew = tuning(client, engines)
+        anew.load()
+        assert key not in anew.engines.meta.extra and anew.grid()
 
 
 @pytest.mark.cluster
@@ -381,7 +389,8 @@ def test_what_can_be_tuned_says_which_queries_it_takes() -> None:
         with pytest.raises(InputError, match="give --data or --queries, not both"):
             tuning.check_queries(judged=True, unjudged=True)
         for unjudged, allowed in ((True, ("high-idf-first", "sparse")), (False, ("bm25-sparse",))):
-            with nullcontext() if engine in allowed else pytest.raises(InputError, match=f"tuning {engine} "):
+            refusal = f"{engine} is tuned by judged queries" if unjudged else f"tuning {engine} needs queries"
+            with nullcontext() if engine in allowed else pytest.raises(InputError, match=refusal):
                 tuning.check_queries(judged=False, unjudged=unjudged)
 
 
@@ -410,12 +419,13 @@ def test_a_report_shows_the_choice_beside_the_share_that_was_asked_for() -> None
 
 
 def test_cascades_of_every_weight_and_both_windows_are_tried() -> None:
-    start = Cascade(rare=Rare("count", 2))
+    start = Cascade(rare=Rare("count", 2), weight=0.025, first="high-idf-first")
     grid = cascades(start, start)
+    assert Cascade() in cascades(Cascade(), Cascade())
     assert start in grid, "the default is among them"
     assert Cascade(window=300) in cascades(Cascade(window=75), Cascade(window=300)), "as it is for the index at hand"
     assert {one.rare for one in grid} == {start.rare}
-    assert {one.weight for one in grid} == set(WEIGHTS)
+    assert {one.weight for one in grid} == set(WEIGHTS["high-idf-first"])
     windows = {(one.window, one.dense_window) for one in grid}
     assert {(200, 20), (50, 50)} <= windows and all(window >= dense for window, dense in windows)
-    assert len(set(map(str, grid))) == len(grid) == len(windows) * len(WEIGHTS)
+    assert len(set(map(str, grid))) == len(grid) == len(windows) * len(WEIGHTS["high-idf-first"])

@@ -148,6 +148,8 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
         row.key for row in rows
     }
     compared = {(row.set, row.engine) for row in rows if row.kind == "difference" and row.measure == "nDCG@10"}
+    beside_hybrid = [row.set for row in rows if row.baseline == HYBRID and row.kind == "difference"]
+    assert {"one", "two", sets} <= set(beside_hybrid)
     for engine in DENSE_ENGINES:
         assert {("one", engine), ("two", engine), (sets, engine)} <= compared
         assert ("large", engine) not in compared and ("mean of 3 sets", engine) not in compared

@@ -6,8 +6,10 @@ import json
 from contextlib import nullcontext
 from pathlib import Path
 
+import click
 import pytest
 
+from benchmarks.load.variants import parse_variant, parse_variants
 from benchmarks.papers import cascade
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row
@@ -31,6 +33,15 @@ def test_judgements_that_a_model_was_trained_on_do_not_tune_it(
     (tmp_path / "judged").mkdir()
     with pytest.raises(InputError, match="was trained on the train judgements") if refused else nullcontext():
         cascade.check_unseen(str(tmp_path / "model"), tmp_path / "judged", split)
+
+
+def test_what_is_called_cascade_goes_after_rare_tokens(tmp_path: Path) -> None:
+    sparse, plain, other = cascade.rare_tokens_first(parse_variants("sparse,cascade,sum=cascade+first=bm25-sparse"))
+    assert sparse == parse_variant("sparse")
+    assert (plain.name, plain.first, other.name, other.first) == ("cascade", "high-idf-first", "sum", "bm25-sparse")
+    misnamed = cascade.rare_tokens_first(parse_variants("sparse,cascade=cascade+first=bm25-sparse"))
+    with click.Context(cascade.cascade), pytest.raises(InputError, match="goes after high-idf-first"):
+        cascade.check([tmp_path], ["model"], None, "train", misnamed)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
@@ -310,6 +310,19 @@ def test_training_and_search_each_have_their_share_of_idf() -> None:
     assert (of_training.met, of_training.value) == (False, "0 of 1, 2.0 to 2.0 points of nDCG@10")
     assert (of_search.met, of_search.value) == (True, "1 of 1, 13.0 to 13.0 points of nDCG@10")
     assert not any(goal.met for goal in share_goals(Table([])))
+
+
+def test_teachers_scores_are_as_large_as_a_way_to_train_asks_for(
+    data: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arms: dict[str, Any] = {}
+    monkeypatch.setattr(Ablation, "searched", lambda self, given: arms.update(given))
+    monkeypatch.setattr(Ablation, "rows", lambda *of: [])
+    ablations.flops(Ablation(data, tmp_path, str(start), (), (42,), 2))
+    scales = {
+        (arm.partition(",")[0], config.student.idf, config.objective.teacher_scale) for arm, config in arms.items()
+    }
+    assert scales == {(WITH, "train", 30.0), (WITHOUT, "none", 10.0)}
 
 
 def test_the_idfs_gain_is_split_between_retrieval_and_training() -> None:
