@@ -511,7 +511,8 @@ def test_the_cascade_searches_as_it_was_tuned_unless_told_otherwise() -> None:
         with pytest.raises(ModelError, match="stores a setting of the cascade that cannot be read"):
             Cascade.of(engines)
     # Of what goes first, the settings of high-idf-first count for nothing here.
-    meta.extra |= {TUNED: {"rare": "most"}, TUNED_CASCADE: None}
+    meta.extra[TUNED] = {"rare": "most"}
+    del meta.extra[TUNED_CASCADE]
     assert Cascade.of(engines) == Cascade(window=100)
     del meta.extra[TUNED]
     meta.extra[TUNED_CASCADE] = {"rare": "some", "window": 3}

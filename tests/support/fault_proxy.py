@@ -60,6 +60,8 @@ class FaultProxy:
         self.most_bytes = 0
         self._upstream = upstream.rstrip("/")
         self._lock = threading.Lock()
+        self._answered = threading.Condition()
+        self._under_way = 0
         self._count = 0
         self._pool = urllib3.PoolManager(
             maxsize=32,
@@ -73,7 +75,14 @@ class FaultProxy:
             protocol_version = "HTTP/1.1"
 
             def handle_any(self) -> None:
-                proxy._handle(self)
+                with proxy._answered:
+                    proxy._under_way += 1
+                try:
+                    proxy._handle(self)
+                finally:
+                    with proxy._answered:
+                        proxy._under_way -= 1
+                        proxy._answered.notify_all()
 
             do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = handle_any
 
@@ -93,8 +102,11 @@ class FaultProxy:
         return self
 
     def __exit__(self, *error: object) -> None:
+        """What has come in is forwarded yet, so that the cluster is then as the faults leave it."""
         self._server.shutdown()
         self._server.server_close()
+        with self._answered:
+            self._answered.wait_for(lambda: not self._under_way, timeout=120)
         self._thread.join()
         self._pool.clear()
 
