@@ -14,12 +14,12 @@ from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.measures import (
     BACKEND,
     BM25,
+    CASCADES,
     DENSE_ENGINES,
     HYBRID,
-    RARE_CASCADE,
     SPARSE_ENGINES,
-    SUM_CASCADE,
     WAYS,
+    way_of,
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.cluster_bm25 import corpus_of
@@ -69,7 +69,7 @@ def variants_of(engines: Iterable[str]) -> str:
     """BM25 and these engines of the table, as the load test names what it measures."""
     variants = [BM25]
     for engine in engines:
-        searched_by, settings = WAYS.get(engine, (engine, {}))
+        searched_by, settings = way_of(engine)
         variants.append(
             "+".join([f"{slug(engine)}={searched_by}", *(f"{name}={value}" for name, value in settings.items())])
         )
@@ -240,7 +240,7 @@ def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngi
     text, sparse = ("contents", STORED), ("sparse", forward_index.FIELD)
     fields: dict[str, tuple[str, ...]] = dict.fromkeys(SPARSE_ENGINES, (*text, *sparse))
     if _has_dense(experiment, model):
-        fields |= {HYBRID: (*text, "dense"), **dict.fromkeys((RARE_CASCADE, SUM_CASCADE), (*text, *sparse, "pq"))}
+        fields |= {HYBRID: (*text, "dense"), **dict.fromkeys(CASCADES, (*text, *sparse, "pq"))}
     rows = [
         Row(f"{COST_SET}, by field", engine, BYTES, sum(sizes[field] for field in own), None, None, len(sample),
             variant=model.name)
@@ -258,7 +258,7 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[dict[s
     encoders: dict[Sequence[str], Vectorizer] = {SPARSE_ENGINES: Encoders(sparse)}
     if _has_dense(experiment, model):
         encoders[(HYBRID,)] = Encoders(dense=load_dense(str(experiment.dense)))
-        encoders[(RARE_CASCADE, SUM_CASCADE)] = Encoders(sparse, pq=load_quantized(dense.quantized(experiment)))
+        encoders[CASCADES] = Encoders(sparse, pq=load_quantized(dense.quantized(experiment)))
     documents = list(islice(read_corpus(str(corpus_of(experiment.sets[COST_SET]))), TURNS * TURN))
     times = {engines: Timed() for engines in encoders}
     for encoder in encoders.values():

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 
 BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST = "bm25", "bm25 tuned", "bm25-sparse", "sparse", "high-idf-first"
-HYBRID, RARE_CASCADE, SUM_CASCADE = DENSE_ENGINES = ("hybrid", "cascade after rare tokens", "cascade after bm25-sparse")
+HYBRID = "hybrid"
+RARE_CASCADE, SUM_CASCADE = CASCADES = ("cascade after rare tokens", "cascade after bm25-sparse")
+DENSE_ENGINES = (HYBRID, *CASCADES)
 """Those that need a dense model: hybrid its vectors, the cascades codes of them after two stages of search."""
 BACKEND: Backend = "onnx-int8"
 """What encodes the queries of these."""
@@ -54,6 +56,11 @@ DIFFERENCES += [(SUM, TUNED), (HIGH_IDF_FIRST, SPARSE), (SUM_CASCADE, HYBRID)]
 RESAMPLES = 2000
 MOST_QUERIES = 2000
 """The most questions of a set, evenly taken from the judged ones."""
+
+
+def way_of(engine: str) -> tuple[str, dict[str, Any]]:
+    """(the engine that searches for an engine of the table, its settings)"""
+    return WAYS.get(engine, (engine, {}))
 
 
 # ------------------------------------------------ quality
@@ -139,7 +146,7 @@ def measure_index(
     engines = open_engines(client, index, **how)
 
     def of_engine(engine: str) -> Measured:
-        searched_by, settings = WAYS.get(engine, (engine, {}))
+        searched_by, settings = way_of(engine)
         body_of = engines.with_settings(**settings).body_of(searched_by)
         return run_engine(client, index, engine, body_of, judged.queries, judged.qrels, MEASURES).measured
 
@@ -230,7 +237,7 @@ def mean_terms(label: str, rows: Sequence[Row], *, cascade: bool) -> list[Row]:
     return [
         replace(own[0], set=label, sets=len(own), engine=engine, value=fmean(row.value for row in own))
         for own in of_model.values()
-        for engine in SPARSE_ENGINES + ((RARE_CASCADE, SUM_CASCADE) if cascade and own[0].variant == PUBLISHED else ())
+        for engine in SPARSE_ENGINES + (CASCADES if cascade and own[0].variant == PUBLISHED else ())
     ]
 
 

@@ -25,12 +25,12 @@ from benchmarks.bm25_sparse.measures import (
     BM25,
     SUM,
     SUM_CASCADE,
-    WAYS,
     dense_index,
     job_of,
     judged_queries,
     kept_of,
     not_measured,
+    way_of,
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, TRAINED_ON, Experiment, arm_option, start_option
 from benchmarks.experiment import PaperPart, kept_measured, paper_options, run_parts, slug
@@ -75,7 +75,7 @@ def measured_set(
     """{BM25, and each weight of the sum, or of the cascade after it: what it finds}"""
     folder = experiment.work / "weights" / f"{name}-{split}-{most}-{slug(str(model))}"
     label = SUM if experiment.dense is None else SUM_CASCADE
-    searched_by, settings = WAYS.get(label, (label, {}))
+    searched_by, settings = way_of(label)
     named = {f"{label}, weight {weight:g}": weight for weight in weights}
 
     files = {engine: kept_of(folder, engine) for engine in (BM25, *named)}

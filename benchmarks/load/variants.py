@@ -10,7 +10,7 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
     rare=ratio:0.4      which tokens phase one searches (`queries.Rare`)
     window=50           hits of phase one that are rescored, in each shard
     dense-window=50     cascade, jpq-rescore: hits that are rescored with their codes, cascade: or vectors
-    first=high-idf-first  cascade: the engine whose hits it scores further
+    first=bm25-sparse   cascade: the engine whose hits it scores further, or high-idf-first
     weight=0.03         cascade: how much the codes count; bm25-sparse: the model
     whole=yes           bm25-sparse: the sum of all documents, without a window
     keep=share:0.98     which tokens of the query are searched at all

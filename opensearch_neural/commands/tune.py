@@ -123,7 +123,7 @@ def tune(
     engines = open_engines(client, index, sparse=sparse, dense=dense, pq=pq, backend=backend, first=first)
     tuning = TUNINGS[engine](client, engines)
     questions, measure = _read_questions(data, split, queries) or tuning.own_questions(most, seed)
-    warn_of_engines(engines, [engine])
+    warn_of_engines(tuning.engines, [engine])
     tuned = tuning.run(questions, keep, most=most, passes=passes, seed=seed)
     tried, chosen, full = tuned.tried, tuned.chosen, tuning.full_name
     if chosen is not None and not dry_run:

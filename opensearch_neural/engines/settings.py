@@ -6,7 +6,8 @@ Each dataclass names its engine, and the `key` of the record where the choice is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Literal, cast, get_args
 
@@ -99,6 +100,21 @@ def with_window(stored: Mapping[str, Any], opened: Opened, fitting: Callable[[Op
     return {**stored, "window": max(window, min(grown, MOST_RESCORED))}
 
 
+@contextmanager
+def reading(opened: Opened, engine: str, called: str = "") -> Iterator[None]:
+    """Inside, what the index stores for an engine is read. Raises ModelError where that is something else.
+
+    called: the engine in the message, if not by its name
+    """
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"the index {opened.index!r} stores a setting of {called or engine} that cannot be read: {error}",
+            f"`osn tune --engine {engine}` stores a new one",
+        ) from None
+
+
 def parse_tokens(stored: str | None) -> Rare | None:
     """Which tokens a record has searched; None: all."""
     return None if stored is None else Rare.parse(stored)
@@ -152,14 +168,9 @@ class WeightedSum:
     def of(cls, opened: Opened) -> WeightedSum:
         """As the caller chose, else as the index stores it, else the default. Raises ModelError where it stores something
         else."""
-        try:
-            stored = opened.meta.extra.get(TUNED_SUM, {})
+        with reading(opened, cls.engine):
+            stored = opened.meta.extra.get(cls.key, {})
             how = cls.parse(with_window(stored, opened, lambda opened: cls.fitting(opened.shard_documents).window))
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ModelError(
-                f"the index {opened.index!r} stores a setting of bm25-sparse that cannot be read: {error}",
-                "`osn tune` stores a new one",
-            ) from None
         return replace(how, **opened.given("weight", "window", "tokens"))
 
     @classmethod
@@ -216,14 +227,9 @@ class TwoPhases:
     def of(cls, opened: Opened) -> TwoPhases:
         """As the caller chose, else as the index stores it, else the default. Raises ModelError where it stores something
         else."""
-        try:
-            record = opened.meta.extra.get(TUNED, {})
+        with reading(opened, cls.engine):
+            record = opened.meta.extra.get(cls.key, {})
             stored = cls.parse(with_window(record, opened, lambda opened: cls.fitting(opened).window))
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ModelError(
-                f"the index {opened.index!r} stores a setting of high-idf-first that cannot be read: {error}",
-                "`osn tune` stores a new one",
-            ) from None
         how = replace(stored, **opened.given("rare", "window", "tokens"))
         # What phase one has found in pruned postings is no score that common tokens could be added to.
         return replace(how, exact=opened.pruned or opened.settings.get("rescore_all", how.exact))
@@ -268,14 +274,9 @@ class PrunedSparse:
         else."""
         if given := opened.given("window"):
             return cls(**given)
-        try:
-            record = opened.meta.extra.get(TUNED_PRUNED, {})
+        with reading(opened, cls.engine):
+            record = opened.meta.extra.get(cls.key, {})
             return cls.parse(with_window(record, opened, lambda opened: cls.fitting(opened).window))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ModelError(
-                f"the index {opened.index!r} stores a setting of sparse that cannot be read: {error}",
-                "`osn tune --engine sparse` stores a new one",
-            ) from None
 
 
 @dataclass(frozen=True)
@@ -330,19 +331,14 @@ class Cascade:
     def of(cls, opened: Opened) -> Cascade:
         """As the caller chose, else as the index stores it for the engine that goes first, else the default. Raises
         ModelError where it stores something else."""
-        stored = opened.meta.extra.get(TUNED_CASCADE)
-        try:
+        stored = opened.meta.extra.get(cls.key)
+        with reading(opened, cls.engine, "the cascade"):
             tuned_after = None if stored is None else cls.parse(stored).first
             first = opened.settings.get("first") or tuned_after or cls.first
             if stored is None or tuned_after != first:
                 how = cls.fitting(opened, first)
             else:
                 how = cls.parse(with_window(stored, opened, lambda opened: cls.fitting(opened, first).window))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ModelError(
-                f"the index {opened.index!r} stores a setting of the cascade that cannot be read: {error}",
-                "`osn tune --engine cascade` stores a new one",
-            ) from None
         return replace(how, **opened.given("rare", "window", "dense_window", "weight", "first"))
 
     @classmethod

@@ -20,7 +20,6 @@ from opensearch_neural.engines.settings import Cascade, PrunedSparse, TwoPhases,
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import measures
 from opensearch_neural.evaluation.overlap import PAGE, TIES, score_kept, scored_among
-from opensearch_neural.progress import Progress
 from opensearch_neural.queries import Body
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.opensearch import search
@@ -137,26 +136,6 @@ def body_of(engines: Engines, setting: Setting | None, text: str, size: int, ful
     # Put in place of the stored choice, so that no part of that counts.
     meta = replace(engines.meta, extra={**engines.meta.extra, setting.key: setting.record})
     return replace(engines, meta=meta).body(setting.engine, text, size=size)
-
-
-def try_with_a_bar(
-    ask: Ask,
-    engines: Engines,
-    questions: Questions,
-    grid: Sequence[Setting],
-    *,
-    full: str = "sparse",
-    passes: int = 3,
-    seed: int = 0,
-) -> list[Tried]:
-    """`try_all` after some requests that are not timed, with a bar on stderr."""
-    reference = [] if reads_every_row(engines, full) else [None]
-    for text in list(questions.texts.values())[:50]:  # not timed
-        for setting in (*reference, grid[0], grid[-1]):
-            ask(body_of(engines, setting, text, PAGE, full))
-    total = (len(grid) + 1) * len(questions.texts) * passes
-    with Progress(f"tune → {engines.index}", total=total, unit="requests") as progress:
-        return try_all(ask, engines, questions, grid, full=full, passes=passes, seed=seed, advance=progress.update)
 
 
 def try_all(

@@ -8,8 +8,19 @@ from typing import TYPE_CHECKING, ClassVar
 
 from opensearch_neural.engines import Engines
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.evaluation.overlap import PAGE
+from opensearch_neural.progress import Progress
 from opensearch_neural.tune.choice import Chosen
-from opensearch_neural.tune.trials import Questions, Setting, Tried, asker, halves, try_with_a_bar
+from opensearch_neural.tune.trials import (
+    Questions,
+    Setting,
+    Tried,
+    asker,
+    body_of,
+    halves,
+    reads_every_row,
+    try_all,
+)
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -98,9 +109,20 @@ class Tuning:
         """
         tuning, held_back = self.parts(questions, most, seed)
         self.load()
-        tried = try_with_a_bar(self.ask, self.engines, tuning, self.grid(), full=self.full, passes=passes, seed=seed)
+        tried = self.tried(tuning, passes, seed)
         chosen = self.choose(tried, held_back, keep, seed=seed)
         return Tuned(tried, chosen, len(tuning.texts), len(held_back.texts))
+
+    def tried(self, questions: Questions, passes: int, seed: int) -> list[Tried]:
+        """All settings on the queries, after some requests that are not timed."""
+        ask, engines, full, grid = self.ask, self.engines, self.full, self.grid()
+        reference = [] if reads_every_row(engines, full) else [None]
+        for text in list(questions.texts.values())[:50]:
+            for setting in (*reference, grid[0], grid[-1]):
+                ask(body_of(engines, setting, text, PAGE, full))
+        total = (len(grid) + 1) * len(questions.texts) * passes
+        with Progress(f"tune → {engines.index}", total=total, unit="requests") as progress:
+            return try_all(ask, engines, questions, grid, full=full, passes=passes, seed=seed, advance=progress.update)
 
     def parts(self, questions: Questions, most: int, seed: int) -> tuple[Questions, Questions]:
         """(queries on which all settings are tried, those that confirm the choice). Raises InputError for too few."""

@@ -194,6 +194,8 @@ def test_bm25_sparse_is_tuned_on_known_items_and_searched_as_stored(
     few = weighted_sums()[::5]
     few += [] if WeightedSum() in few else [WeightedSum()]
     monkeypatch.setattr("opensearch_neural.tune.weighted_sum.weighted_sums", lambda documents: few)
+    # What is stored and cannot be read is in nobody's way.
+    write_record(client, index, existing_record(client, index).with_extra(**{TUNED_SUM: {"weight": "heavy"}}))
     command = ["tune", "--url", cluster_url, "--index", index, "--engine", "bm25-sparse", "--passes", "1", "--json"]
     done = CliRunner().invoke(osn, [*command, "--most", "6", "--dry-run"], catch_exceptions=False)
     content = json.loads(done.stdout)
