@@ -17,15 +17,13 @@ earlier one stopped; other settings make other files beside the first.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import math
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +38,7 @@ from opensearch_neural.evaluation.measures import Measured, Qrels, averaged
 from opensearch_neural.evaluation.results import Goal, Key, MeasuredEngine, Row
 from opensearch_neural.files import replaced, write_json
 from opensearch_neural.retrievers import Run
+from trainers.common.locks import locked
 from trainers.data.examples import TrainingData
 
 logger = logging.getLogger(__name__)
@@ -71,33 +70,17 @@ def shared(jobs: Mapping[Path, Callable[[], T]]) -> list[T]:
     """The results of `jobs` {what it makes: job}, in their order; processes that are given the same do different ones.
 
     A job that another process is at is called when that has ended, well or not: it must find what is there of its work. Jobs
-    may share others, but not in a ring. What is locked is a hidden file beside what is made, `.NAME.lock`.
+    may share others, but not in a ring.
     """
     results: dict[Path, T] = {}
     for wait in (False, True):
         for made, job in jobs.items():
             if made in results:
                 continue
-            made.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(made.with_name(f".{made.name}.lock"), wait=wait) as held:
+            with locked(made, wait=wait) as held:
                 if held:
                     results[made] = job()
     return [results[made] for made in jobs]
-
-
-@contextmanager
-def _locked(file: Path, *, wait: bool) -> Iterator[bool]:
-    """Whether this process holds the lock; always if it waits."""
-    with file.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not wait:
-                yield False
-                return
-            logger.info("another process is at %s", file.stem.removeprefix("."))
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield True
 
 
 def each(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.bm25_sparse.models import configuration
-from benchmarks.experiment import compared, each, kept, mean_values, means, slug, trials
+from benchmarks.experiment import compared, each, kept, mean_values, means, shared, slug, trials
 from benchmarks.papers.sparse_search import MEASURES, SparseTest, on_target, sparse_test, student_run, untrained
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import Measured
@@ -185,5 +185,5 @@ def trained_dense(ablation: Ablation, start: str) -> str:
         training=TrainingSettings(steps=DENSE_TEACHER_STEPS, batch_size=64, learning_rate=5e-5, precision="auto"),
     )
     output = ablation.work / "models" / f"dense-{fingerprint(config, hash_files(locate(start)))}"
-    train_dense(replace(config, output=output))
+    shared({output: lambda: train_dense(replace(config, output=output))})
     return str(output)

@@ -17,4 +17,5 @@ precision.py         float32 or bfloat16
 attention.py         attention in bfloat16 on a CPU
 processes.py         training in several processes
 step_log.py          what a training prints
+locks.py             what several processes share is made by one
 """

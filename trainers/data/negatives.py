@@ -40,6 +40,7 @@ from opensearch_neural.retrievers.faiss import FaissRetriever, QuantizedRetrieve
 from opensearch_neural.retrievers.generative import GenerativeRetriever
 from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
+from trainers.common.locks import locked
 from trainers.data.embedding_cache import dense_vectors, several_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
@@ -84,7 +85,8 @@ def mine(
     normalised text, ids that name no document (faiss's -1), and a query's own document, of the same id and text.
 
     A line is {"query_id", "positives", "negatives", "scores", "rank"}: the retriever's scores of the negatives, and
-    where it ranks the best positive (null if nowhere). Interrupted, the same call goes on (`chunk` queries at a time).
+    where it ranks the best positive (null if nowhere). Interrupted, the same call goes on (`chunk` queries at a time);
+    while another process is at it, it waits.
 
     Raises InputError if `output` was made with other settings, or the retriever searches another corpus.
     """
@@ -122,7 +124,8 @@ def mine(
             lines.append(line)
         return lines, counts
 
-    write_in_chunks(output, NEGATIVES, made_by, -(-len(data) // chunk), work, unit=f"× {chunk} queries")
+    with locked(output):
+        write_in_chunks(output, NEGATIVES, made_by, -(-len(data) // chunk), work, unit=f"× {chunk} queries")
     return output
 
 

@@ -30,6 +30,7 @@ from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.sparse.lexical import build_lexical
 from trainers.common.config import fingerprint
+from trainers.common.locks import locked
 from trainers.data.embedding_cache import FORMAT, StoredPrecision, check, dense_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
@@ -69,11 +70,12 @@ def teach(
     its files unless `kind` says it; or "lexical", BM25 over word pieces with the statistics of the data's documents.
     depth: how many hard negatives of a query a cross-encoder is shown, beside all positives. precision: of dense vectors.
 
-    Interrupted, the same call goes on; complete, it returns at once. Raises ModelError if `output` holds a cache of
-    another model, of other data, or of other settings.
+    Interrupted, the same call goes on; complete, it returns at once; while another process is at it, it waits. Raises
+    ModelError if `output` holds a cache of another model, of other data, or of other settings.
     """
     if str(model) == LEXICAL:
-        return _teach_lexical(data, output)
+        with locked(output):
+            return _teach_lexical(data, output)
     folder = directory.locate(model)
     kind = kind or detect(folder)
     info = directory.model_info(folder, name=model, kind=kind)
@@ -83,15 +85,16 @@ def teach(
     elif kind == "cross-encoder":
         pairs = _pairs(data, depth)
         settings["pairs"] = pairs.hash
-    if _is_complete(output, info, data, settings):
-        return output
-    if kind == "dense":
-        more = _teach_dense(model, info, data, output, precision, device, batch_size, max_length)
-    elif kind == "sparse":
-        more = _teach_sparse(sparse_sides(model, folder, device, batch_size, max_length), info, data, output)
-    else:
-        more = _teach_pairs(folder, info, data, pairs, output, device, batch_size, max_length)
-    return _complete(output, info, data, {**settings, **more})
+    with locked(output):
+        if _is_complete(output, info, data, settings):
+            return output
+        if kind == "dense":
+            more = _teach_dense(model, info, data, output, precision, device, batch_size, max_length)
+        elif kind == "sparse":
+            more = _teach_sparse(sparse_sides(model, folder, device, batch_size, max_length), info, data, output)
+        else:
+            more = _teach_pairs(folder, info, data, pairs, output, device, batch_size, max_length)
+        return _complete(output, info, data, {**settings, **more})
 
 
 def _record(info: ModelInfo, data: TrainingData, settings: Mapping[str, Any]) -> dict[str, Any]:

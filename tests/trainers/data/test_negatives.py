@@ -5,7 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +176,26 @@ def test_an_interrupted_run_goes_on_and_ends_in_the_same_file(data: TrainingData
     third = Fixed(run)
     mine(data, third, output=output, chunk=1)
     assert third.asked == 0
+
+
+def test_who_finds_another_at_it_waits_and_takes_what_is_there(data: TrainingData, tmp_path: Path) -> None:
+    begun, asked = threading.Event(), []
+
+    class Slow(Fixed):
+        def retrieve(self, queries: Mapping[str, str], k: int) -> dict[str, dict[str, float]]:
+            asked.extend(queries)
+            begun.set()
+            time.sleep(0.1)
+            return super().retrieve(queries, k)
+
+    output = tmp_path / "n.jsonl"
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(mine, data, Slow({"q1": ["d2"]}), output=output, chunk=1)
+        begun.wait()
+        second = pool.submit(mine, data, Slow({"q1": ["d2"]}), output=output, chunk=1)
+        assert first.result() == second.result() == output
+    assert sorted(asked) == ["q1", "q2", "q3"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["animals", "n.jsonl"]
 
 
 def test_work_begun_or_finished_with_other_settings_is_refused(data: TrainingData, tmp_path: Path) -> None:

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +23,7 @@ from trainers.data.loading import load_training
 from trainers.data.teach import teach, teach_command
 from trainers.data.teacher_models import detect
 from trainers.data.teachers import open_teacher
+from trainers.data.texts import TextStore
 from trainers.encoders.backbones import NewBackbone, new_backbone, save, train_tokenizer
 
 TEXTS = ["cats purr softly", "dogs bark at night", "birds sing songs", "fish swim in water", "snakes hiss"]
@@ -293,6 +298,29 @@ def test_an_interrupted_cross_encoder_goes_on_and_ends_in_the_same_scores(
     # Complete: nothing is computed again.
     teach(cross_encoder, data, output=tmp_path / "t")
     assert len(calls) == 4
+
+
+@pytest.mark.parametrize("kind", ["dense", "lexical"])
+def test_who_finds_another_at_a_cache_waits_and_takes_it(
+    kind: str, dense: Path, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, encoded = threading.Event(), []
+    encode = teaching.sparse_vectors if kind == "lexical" else teaching.dense_vectors
+
+    def slowly(encoder: Any, texts: TextStore, *arguments: Any, **named: Any) -> Any:
+        encoded.append(texts.what)
+        begun.set()
+        time.sleep(0.1)
+        return encode(encoder, texts, *arguments, **named)
+
+    monkeypatch.setattr(teaching, encode.__name__, slowly)
+    model = kind if kind == "lexical" else dense
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(teach, model, data, output=tmp_path / "t")
+        begun.wait()
+        second = pool.submit(teach, model, data, output=tmp_path / "t")
+        assert first.result() == second.result() == tmp_path / "t"
+    assert encoded == [data.queries.what, data.documents.what]
 
 
 def test_the_command_caches_a_teacher(dense: Path, data: TrainingData, tmp_path: Path) -> None:
