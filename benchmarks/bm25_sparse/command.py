@@ -17,7 +17,8 @@ what the engine needs, documents encoded a second on this machine, and the terms
 
 With --dense, `hybrid` and two cascades are measured too, in indexes of their own with dense vectors and codes beside the
 published model's: quality in sets of at most --dense-documents, cost at up to 100,000 documents. ONNX Runtime encodes their
-queries in 8 bits. The codes are those of --pq, or of OPQ learned from the dense vectors of these sets.
+queries in 8 bits. The codes are of OPQ learned from the dense vectors of these sets; with --pq they are that model's, it
+encodes the cascades' queries, and their rows name it.
 
 The plot has quality against P99, an engine a point. Everything that takes long is kept in --work; the same command goes on.
 """
@@ -41,7 +42,15 @@ from benchmarks.bm25_sparse.measures import (
     dense_quality_rows,
     quality_rows,
 )
-from benchmarks.bm25_sparse.models import ARMS, DENSE_DOCUMENTS, PUBLISHED, Experiment, arm_option, start_option
+from benchmarks.bm25_sparse.models import (
+    ARMS,
+    DENSE_DOCUMENTS,
+    PUBLISHED,
+    Experiment,
+    arm_option,
+    check_codes,
+    start_option,
+)
 from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
 from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList, owned_option
@@ -130,7 +139,8 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     size = max(experiment.sizes, default=0)
     table = Table(rows, experiment.seeds)
     label = common_mean(rows, documents(size))
-    models = [arm for arm in ARMS if any(row.variant == arm for row in rows)]
+    variants = list(dict.fromkeys(row.variant for row in rows if row.variant))
+    models = sorted(variants, key=lambda name: ARMS.index(name) if name in ARMS else len(ARMS))
     points = {
         (arm, engine): (cost, gain)
         for arm, engine in product(models, ENGINES)
@@ -175,7 +185,12 @@ def shown(row: Row) -> bool:
 @click.command("bm25-sparse")
 @start_option
 @click.option("--dense", default=None, help="Dense model, to measure hybrid and cascades too.")
-@click.option("--pq", default=None, help="Quantized model of --dense, for cascades.  [default: OPQ of its vectors]")
+@click.option(
+    "--pq",
+    default=None,
+    help="Quantized model of --dense: of what needs a dense model, cascades alone are measured, by its codes.  [default: "
+    "OPQ of --dense's vectors]",
+)
 @click.option(
     "--dense-documents",
     type=click.IntRange(min=1),
@@ -223,14 +238,14 @@ def bm25_sparse(
     osn bench bm25-sparse --start my-splade --data data --work work --arm 'as published' --documents 100000
     osn bench bm25-sparse --start my-splade --data data --work work --dense all-MiniLM-L6-v2 --documents 100000
     osn bench bm25-sparse … --arm 'as published' --dense all-MiniLM-L6-v2 --beside benchmarks/results/bm25_sparse
+    osn bench bm25-sparse … --dense all-MiniLM-L6-v2 --pq models/jpq --beside benchmarks/results/bm25_sparse_dense
     """
     experiment = Experiment(
         data=data, start=start, work=work, connection=connection, arms=arms, sizes=documents, **options
     )
     if not experiment.sets:
         raise InputError(f"{data} holds no BEIR folder with a test split", "name the folder that holds them")
-    if experiment.pq is not None and experiment.dense is None:
-        raise InputError("--pq names the codes of a dense model, and none is named", "give --dense MODEL too")
+    check_codes(experiment)
     if beside is not None and experiment.dense is None:
         raise InputError("--beside measures what a dense model adds, and none is named", "give --dense MODEL too")
     if experiment.dense is not None and PUBLISHED not in arms:

@@ -19,6 +19,7 @@ from benchmarks.bm25_sparse.measures import (
     HYBRID,
     SPARSE_ENGINES,
     WAYS,
+    dense_engines,
     way_of,
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
@@ -112,7 +113,7 @@ def dense_load_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: 
     rows: list[Row] = []
     for size in experiment.sizes if experiment.dense_sets else ():
         if size <= MOST_DENSE:
-            name = f"{size}-{slug(PUBLISHED)}-{dense.dense_name(experiment)}"
+            name = f"{size}-{_vectors_of(experiment, MeasuredEngine(PUBLISHED))}"
             rows += kept_rows(experiment, name, partial(loaded_with_dense, client, chosen, experiment, size))
             index = growth_of(experiment, MeasuredEngine(PUBLISHED), size, with_dense=True).index
             client.indices.delete(index=index, params={"ignore": 404})
@@ -137,17 +138,24 @@ def documents(size: int) -> str:
 
 
 def _vectors_of(experiment: Experiment, model: MeasuredEngine) -> str:
-    """The name of the model, with the dense one's if its vectors are there too."""
-    return slug(model.name) + (f"-{dense.dense_name(experiment)}" if _has_dense(experiment, model) else "")
+    """The name of the model, with the dense one's and that of named codes if its vectors are there too."""
+    if not _has_dense(experiment, model):
+        return slug(model.name)
+    return f"{slug(dense.variant(experiment))}-{dense.dense_name(experiment)}"
 
 
 def _has_dense(experiment: Experiment, model: MeasuredEngine) -> bool:
     return model.name == PUBLISHED and bool(experiment.dense_sets)
 
 
+def _variant(experiment: Experiment, model: MeasuredEngine, engine: str) -> str:
+    """What the engine's rows call the models."""
+    return dense.variant(experiment) if engine in DENSE_ENGINES else model.name
+
+
 def growth_of(experiment: Experiment, model: MeasuredEngine, size: int, *, with_dense: bool = False) -> Growth:
     """The index of `size` documents resampled from COST_SET with the model's vectors."""
-    index = f"osn-{slug(model.name)}{f'-{dense.dense_name(experiment)}' if with_dense else ''}-{size}"
+    index = f"osn-{_vectors_of(experiment, model) if with_dense else slug(model.name)}-{size}"
     corpus = str(corpus_of(experiment.sets[COST_SET]))
     plain = Growth(corpus, index, size, sparse=experiment.on_corpus(model, COST_SET))
     if with_dense:
@@ -169,7 +177,7 @@ def loaded(
     """
     growth = growth_of(experiment, model, size)
     rows = under_load(client, chosen, experiment, growth, variants_of(SPARSE_ENGINES), ModelChoice(), quality_queries=0)
-    return [_plain(row, growth, model) for row in rows]
+    return [_plain(row, growth, model.name) for row in rows]
 
 
 def score_kept(
@@ -183,7 +191,7 @@ def score_kept(
     workload = prepare(client, target, growth.index, parse_variants(variants_of(SPARSE_ENGINES)), texts)
     settings = LoadSettings()
     queries = some({str(at): text for at, text in enumerate(texts)}, settings.quality_queries, settings.seed)
-    return [_plain(row, growth, model) for row in nearness_rows(client, workload, queries, growth.index)]
+    return [_plain(row, growth, model.name) for row in nearness_rows(client, workload, queries, growth.index)]
 
 
 def loaded_with_dense(
@@ -194,13 +202,14 @@ def loaded_with_dense(
     growth = growth_of(experiment, model, size, with_dense=True)
     named = dense.query_models(experiment)
     models = ModelChoice(dense=named["dense"], pq=named["pq"], backend=BACKEND)
-    rows = under_load(client, chosen, experiment, growth, variants_of(DENSE_ENGINES), models)
-    return [_plain(row, growth, model) for row in rows if NAMED.get(row.engine, row.engine) in DENSE_ENGINES]
+    engines, variant = dense_engines(experiment), dense.variant(experiment)
+    rows = under_load(client, chosen, experiment, growth, variants_of(engines), models)
+    return [_plain(row, growth, variant) for row in rows if NAMED.get(row.engine, row.engine) in engines]
 
 
-def _plain(row: Row, growth: Growth, model: MeasuredEngine) -> dict[str, Any]:
+def _plain(row: Row, growth: Growth, variant: str) -> dict[str, Any]:
     engine = NAMED.get(row.engine, row.engine)
-    return replace(row, set=documents(growth.documents), variant=model.name, engine=engine).to_json()
+    return replace(row, set=documents(growth.documents), variant=variant, engine=engine).to_json()
 
 
 def under_load(
@@ -240,10 +249,11 @@ def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngi
     text, sparse = ("contents", STORED), ("sparse", forward_index.FIELD)
     fields: dict[str, tuple[str, ...]] = dict.fromkeys(SPARSE_ENGINES, (*text, *sparse))
     if _has_dense(experiment, model):
-        fields |= {HYBRID: (*text, "dense"), **dict.fromkeys(CASCADES, (*text, *sparse, "pq"))}
+        with_dense = {HYBRID: (*text, "dense"), **dict.fromkeys(CASCADES, (*text, *sparse, "pq"))}
+        fields |= {engine: with_dense[engine] for engine in dense_engines(experiment)}
     rows = [
         Row(f"{COST_SET}, by field", engine, BYTES, sum(sizes[field] for field in own), None, None, len(sample),
-            variant=model.name)
+            variant=_variant(experiment, model, engine))
         for engine, own in fields.items()
     ]  # fmt: skip
     if model.name == PUBLISHED:
@@ -257,7 +267,8 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[dict[s
     sparse = load_sparse(experiment.on_corpus(model, COST_SET))
     encoders: dict[Sequence[str], Vectorizer] = {SPARSE_ENGINES: Encoders(sparse)}
     if _has_dense(experiment, model):
-        encoders[(HYBRID,)] = Encoders(dense=load_dense(str(experiment.dense)))
+        if HYBRID in dense_engines(experiment):
+            encoders[(HYBRID,)] = Encoders(dense=load_dense(str(experiment.dense)))
         encoders[CASCADES] = Encoders(sparse, pq=load_quantized(dense.quantized(experiment)))
     documents = list(islice(read_corpus(str(corpus_of(experiment.sets[COST_SET]))), TURNS * TURN))
     times = {engines: Timed() for engines in encoders}
@@ -269,7 +280,14 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[dict[s
             encoder.vectors(part)
             times[engines].wall.append(time.perf_counter() - started)
     return [
-        Row(f"{COST_SET}, encoding", engine, RATE, *rate(timed, TURN), len(documents), variant=model.name).to_json()
+        Row(
+            f"{COST_SET}, encoding",
+            engine,
+            RATE,
+            *rate(timed, TURN),
+            len(documents),
+            variant=_variant(experiment, model, engine),
+        ).to_json()
         for engines, timed in times.items()
         for engine in engines
     ]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.bm25_sparse.models import Experiment
+from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import slug
 from benchmarks.exported_models import exported
@@ -70,6 +70,15 @@ def stored_sparse(experiment: Experiment, model: MeasuredEngine, name: str) -> t
 def dense_name(experiment: Experiment) -> str:
     assert experiment.dense is not None
     return slug(directory.display_name(experiment.dense).rpartition("/")[2])
+
+
+def variant(experiment: Experiment) -> str:
+    """What the rows of engines that need a dense model call the models: the published one, and codes that were named."""
+    return (
+        PUBLISHED
+        if experiment.pq is None
+        else f"{PUBLISHED}, {directory.display_name(experiment.pq).rpartition('/')[2]}"
+    )
 
 
 def dense_vectors(experiment: Experiment, name: str) -> Path:

@@ -58,6 +58,11 @@ MOST_QUERIES = 2000
 """The most questions of a set, evenly taken from the judged ones."""
 
 
+def dense_engines(experiment: Experiment) -> tuple[str, ...]:
+    """Those of DENSE_ENGINES that are measured: where codes are named the cascades alone, which search these."""
+    return DENSE_ENGINES if experiment.pq is None else CASCADES
+
+
 def way_of(engine: str) -> tuple[str, dict[str, Any]]:
     """(the engine that searches for an engine of the table, its settings)"""
     return WAYS.get(engine, (engine, {}))
@@ -114,13 +119,13 @@ def measured_set(
 
 def dense_measured(client: OpenSearch, experiment: Experiment, name: str) -> dict[MeasuredEngine, Measured]:
     """What the engines that need a dense model find in the set beside the published sparse one, and what BM25 does."""
-    model = MeasuredEngine(PUBLISHED)
-    folder, names = experiment.work / "measured" / f"{name}-{slug(str(model))}", (BM25, *DENSE_ENGINES)
+    variant = dense.variant(experiment)
+    folder, names = experiment.work / "measured" / f"{name}-{slug(variant)}", (BM25, *dense_engines(experiment))
     if not all(kept_of(folder, engine).exists() for engine in names):
         with dense_index(client, experiment, name) as (index, how), translate_errors():
             measure_index(client, index, experiment, name, names, folder, **how)
     found = {engine: kept_measured(kept_of(folder, engine), not_measured) for engine in names}
-    return {MeasuredEngine(engine, None, "" if engine == BM25 else PUBLISHED): own for engine, own in found.items()}
+    return {MeasuredEngine(engine, None, "" if engine == BM25 else variant): own for engine, own in found.items()}
 
 
 @contextmanager
@@ -209,7 +214,9 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
         labels[mean_of_small(experiment)] = some
     for label, names in labels.items():
         rows += mean_rows(label, {name: of_sets[name] for name in names})
-    return rows + mean_terms(f"mean of {len(of_sets)} sets", rows, cascade=bool(experiment.dense_sets))
+    return rows + mean_terms(
+        f"mean of {len(of_sets)} sets", rows, dense.variant(experiment) if experiment.dense_sets else None
+    )
 
 
 def dense_quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
@@ -225,20 +232,22 @@ def mean_of_small(experiment: Experiment) -> str:
     return f"mean of {len(experiment.dense_sets)} sets of at most {experiment.dense_documents:,} documents"
 
 
-def mean_terms(label: str, rows: Sequence[Row], *, cascade: bool) -> list[Row]:
+def mean_terms(label: str, rows: Sequence[Row], cascade: str | None) -> list[Row]:
     """The mean over sets of each model's active terms, for every engine that searches them.
 
-    cascade: whether it searches those of the published model.
+    cascade: what its rows call the models, if it searches the terms of the published one.
     """
     of_model: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         if row.measure == TERMS:
             of_model.setdefault((row.seed, row.variant, row.seeds), []).append(row)
-    return [
-        replace(own[0], set=label, sets=len(own), engine=engine, value=fmean(row.value for row in own))
-        for own in of_model.values()
-        for engine in SPARSE_ENGINES + (CASCADES if cascade and own[0].variant == PUBLISHED else ())
-    ]
+    made: list[Row] = []
+    for own in of_model.values():
+        mean = replace(own[0], set=label, sets=len(own), value=fmean(row.value for row in own))
+        made += [replace(mean, engine=engine) for engine in SPARSE_ENGINES]
+        if cascade is not None and mean.variant == PUBLISHED:
+            made += [replace(mean, engine=engine, variant=cascade) for engine in CASCADES]
+    return made
 
 
 def tuned_measured(client: OpenSearch, experiment: Experiment) -> dict[str, Measured]:

@@ -166,3 +166,9 @@ class Experiment:
                 counts = count_documents((each.contents for each in documents), tokenizer_of(folder))
             write_with_statistics(folder, out, counts)
         return str(out)
+
+
+def check_codes(experiment: Experiment) -> None:
+    """Raises InputError where codes are named without the dense model that they are of."""
+    if experiment.pq is not None and experiment.dense is None:
+        raise InputError("--pq names the codes of a dense model, and none is named", "give --dense MODEL too")

@@ -2,7 +2,8 @@
 
     osn bench sum-weight --start MODEL --data DIR --work DIR --record benchmarks/results/bm25_sparse_weight
 
-With --dense, what the cascade gains after bm25-sparse by its own weight, in the indexes of `osn bench bm25-sparse --dense`.
+With --dense, what the cascade gains after bm25-sparse by its own weight, in the indexes of `osn bench bm25-sparse --dense`,
+and with --pq by the codes and queries of that model.
 The default weights are read from both. Arms and --work are those of `osn bench bm25-sparse`, models of its first seed. A
 set's questions are those of its dev split, or of its train split where it has none; a trained arm is asked none that it was
 trained on.
@@ -32,7 +33,7 @@ from benchmarks.bm25_sparse.measures import (
     not_measured,
     way_of,
 )
-from benchmarks.bm25_sparse.models import PUBLISHED, TRAINED_ON, Experiment, arm_option, start_option
+from benchmarks.bm25_sparse.models import PUBLISHED, TRAINED_ON, Experiment, arm_option, check_codes, start_option
 from benchmarks.experiment import PaperPart, kept_measured, paper_options, run_parts, slug
 from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList
@@ -55,10 +56,10 @@ OF_SUM, OF_CASCADE = (0.3, 0.45, 0.6, 0.8, 1.0, 1.3, 1.7), (0.025, 0.05, 0.07, 0
 """Weights to try."""
 
 
-def split_of(folder: Path, model: MeasuredEngine) -> str | None:
+def split_of(folder: Path, variant: str) -> str | None:
     """The split whose questions may choose the weight of a model in this set; None if there is none."""
     splits = [split for split in ("dev", "train") if (folder / "qrels" / f"{split}.tsv").exists()]
-    if model.name != PUBLISHED and folder.name in TRAINED_ON and "train" in splits:
+    if variant != PUBLISHED and folder.name in TRAINED_ON and "train" in splits:
         splits.remove("train")
     return splits[0] if splits else None
 
@@ -73,7 +74,8 @@ def measured_set(
     most: int,
 ) -> dict[MeasuredEngine, Measured]:
     """{BM25, and each weight of the sum, or of the cascade after it: what it finds}"""
-    folder = experiment.work / "weights" / f"{name}-{split}-{most}-{slug(str(model))}"
+    variant = str(model) if experiment.dense is None else dense.variant(experiment)
+    folder = experiment.work / "weights" / f"{name}-{split}-{most}-{slug(variant)}"
     label = SUM if experiment.dense is None else SUM_CASCADE
     searched_by, settings = way_of(label)
     named = {f"{label}, weight {weight:g}": weight for weight in weights}
@@ -111,12 +113,13 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
     """The gain of each weight in every set, and in the mean of a model's sets; the variant of a row is the model."""
     rows: list[Row] = []
     for model in experiment.models:
+        variant = model.name if experiment.dense is None else dense.variant(experiment)
         own: list[Row] = []
         for name in experiment.sets if experiment.dense is None else experiment.dense_sets:
-            if split := split_of(experiment.sets[name], model):
+            if split := split_of(experiment.sets[name], variant):
                 measured = measured_set(client, experiment, model, name, split, weights, most)
                 made = result_rows.rows(f"{name} {split}", measured, baseline=MeasuredEngine(BM25))
-                own += [replace(row, variant=model.name) for row in made]
+                own += [replace(row, variant=variant) for row in made]
         gains: dict[str, list[Row]] = {}
         for row in own:
             if row.kind == "difference":
@@ -146,6 +149,9 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
     "--dense", default=None, help="Dense model: try weights of cascade after bm25-sparse, with the published model."
 )
 @click.option(
+    "--pq", default=None, help="Quantized model of --dense, trained on the sets that trained arms are trained on."
+)
+@click.option(
     "--limit-queries", type=click.IntRange(min=1), default=300, show_default=True, help="Most queries of a set."
 )
 @heap_option("4g")
@@ -161,6 +167,7 @@ def sum_weight(
     arms: tuple[str, ...],
     weights: tuple[float, ...] | None,
     dense: str | None,
+    pq: str | None,
     limit_queries: int,
     heap: str,
 ) -> None:
@@ -173,8 +180,17 @@ def sum_weight(
     weights = weights or (OF_SUM if dense is None else OF_CASCADE)
     arms = arms if dense is None else (PUBLISHED,)
     experiment = Experiment(
-        data=data, start=start, work=work, seeds=seeds[:1], arms=arms, heap=heap, connection=connection, dense=dense
+        data=data,
+        start=start,
+        work=work,
+        seeds=seeds[:1],
+        arms=arms,
+        heap=heap,
+        connection=connection,
+        dense=dense,
+        pq=pq,
     )
+    check_codes(experiment)
 
     def run() -> tuple[list[Row], list[Goal]]:
         for model in experiment.models:

@@ -21,6 +21,7 @@ from benchmarks.bm25_sparse import command, cost, models  # noqa: E402
 from benchmarks.bm25_sparse import weight as weights  # noqa: E402
 from benchmarks.bm25_sparse.measures import (  # noqa: E402
     BM25,
+    CASCADES,
     DENSE_ENGINES,
     HIGH_IDF_FIRST,
     HYBRID,
@@ -168,6 +169,14 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     every = {row.key: row for row in rows}
     assert [row for row in beside if row.kind in ("value", "difference", "ratio") and every[row.key] != row] == []
     assert {row.engine for row in beside} == {BM25, *DENSE_ENGINES} and sets in {row.set for row in beside}
+    shutil.copytree(next((work / "models").glob("*-opq")), tmp_path / "codes")
+    named = ["--dense", str(dense), "--dense-documents", "300", "--pq", str(tmp_path / "codes"), "--beside", recorded]
+    of_codes = [row for row in rows_of("named", *named) if row.engine != BM25]
+    assert {(row.engine, row.variant) for row in of_codes} == {(engine, f"{PUBLISHED}, codes") for engine in CASCADES}
+    same = [row for row in of_codes if row.measure in ("nDCG@10", "bytes a document")]
+    assert {row.set for row in same} >= {"one", "two", sets, "two, by field"}
+    assert {row.value - every[row.key._replace(variant=PUBLISHED)].value for row in same} == {0.0}, "codes are the same"
+    assert {row.measure for row in of_codes if row.set == "320 documents"} >= {"P99", "generator's ceiling, requests/s"}
     table = quality_and_cost(rows)
     assert f"bytes a document (bm25: {weight[BM25]:,.0f})" in table and "documents encoded a second" in table
     weighed = [
