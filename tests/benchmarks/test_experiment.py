@@ -48,7 +48,9 @@ def work(name):
     file = folder / name
     if not file.exists():
         (folder / f"{name}.begun-{os.getpid()}").touch()
+        end = time.monotonic() + 60
         while not (folder / "go").exists():
+            assert time.monotonic() < end, "nobody said go"
             time.sleep(0.01)
         time.sleep(0.05)
         file.write_text(str(os.getpid()))
