@@ -63,7 +63,8 @@ class JpqModel(TrainingModel):
         # Not named `config`: the Trainer would take that for a transformer's.
         self.start, self.quantizer, self.documents, self.settings = start, quantizer, documents, config
         self.query, self.document_stages = query_tower(start, config), stages_of(start.model, "document")
-        learns = config.quantizer.train_centroids and config.objective.documents == "quantized"
+        ranks = config.objective.lambda_rank > 0
+        learns = ranks and config.quantizer.train_centroids and config.objective.documents == "quantized"
         self.scoring = nn.Parameter(torch.from_numpy(quantizer.scoring.copy()), learns)
         self.register_buffer("rotation", torch.from_numpy(quantizer.rotation), persistent=False)
         normalized = ends_normalized(start.info.path)
@@ -123,33 +124,38 @@ class JpqModel(TrainingModel):
         vectors = self.query.in_order(batch.parts)  # (q, D)
         # Scores in bfloat16 would differ by less than their rounding.
         with torch.autocast(vectors.device.type, enabled=False):
-            positives, relevant, negatives = batch.positives, batch.relevant, self.settings.negatives
-            searched = self.query.without_dropout(vectors, batch.parts)
-            # End-to-end negatives (section 3.4): (q, depth)
-            ranked, rows = self.search(searched, negatives.depth, self.documents, negatives.search, relevant)
-            own = self.scores(searched, positives[:, None], negatives.search).detach()  # (q, 1)
-            # If scores are equal, the positive counts as the lower one: what was not told apart was not ranked right.
-            positive_ranks = 1 + (ranked >= own).sum(dim=1)
-            negative_ranks = torch.arange(1, 1 + rows.shape[1], device=rows.device) + (own > ranked).long()
-
-            candidates = torch.cat([positives[:, None], rows.clamp(min=0)], dim=1)  # (q, 1 + depth)
-            scores = self.scale * self.scores(vectors, candidates, self.settings.objective.documents)
-            terms = {
-                "lambda_rank": losses.lambda_rank(
-                    scores[:, 0],
-                    scores[:, 1:],
-                    positive_ranks,
-                    negative_ranks,
-                    cutoff=negatives.depth,
-                    known=rows >= 0,
-                    preferences=None if batch.teacher is None else self._preferences(batch.teacher, candidates),
-                )
-            }
+            terms, shown = self._ranked(vectors, batch) if self.settings.objective.lambda_rank else ({}, {})
             if batch.aligned is not None:
                 away = 1 - nn.functional.cosine_similarity(vectors, batch.aligned, dim=1)
                 terms["alignment"] = self.settings.alignment * away.mean()
-            reciprocal = torch.where(positive_ranks <= negatives.depth, 1 / positive_ranks, 0.0)
-            return Losses(terms, {"reciprocal_rank": reciprocal.mean()})
+            return Losses(terms, shown)
+
+    def _ranked(self, vectors: Tensor, batch: JpqBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The loss of LambdaRank over end-to-end negatives (section 3.4), and how high the positives are ranked.
+
+        vectors: of the questions, (q, D).
+        """
+        positives, relevant, negatives = batch.positives, batch.relevant, self.settings.negatives
+        searched = self.query.without_dropout(vectors, batch.parts)
+        ranked, rows = self.search(searched, negatives.depth, self.documents, negatives.search, relevant)  # (q, depth)
+        own = self.scores(searched, positives[:, None], negatives.search).detach()  # (q, 1)
+        # If scores are equal, the positive counts as the lower one: what was not told apart was not ranked right.
+        positive_ranks = 1 + (ranked >= own).sum(dim=1)
+        negative_ranks = torch.arange(1, 1 + rows.shape[1], device=rows.device) + (own > ranked).long()
+
+        candidates = torch.cat([positives[:, None], rows.clamp(min=0)], dim=1)  # (q, 1 + depth)
+        scores = self.scale * self.scores(vectors, candidates, self.settings.objective.documents)
+        loss = losses.lambda_rank(
+            scores[:, 0],
+            scores[:, 1:],
+            positive_ranks,
+            negative_ranks,
+            cutoff=negatives.depth,
+            known=rows >= 0,
+            preferences=None if batch.teacher is None else self._preferences(batch.teacher, candidates),
+        )
+        reciprocal = torch.where(positive_ranks <= negatives.depth, 1 / positive_ranks, 0.0)
+        return {"lambda_rank": self.settings.objective.lambda_rank * loss}, {"reciprocal_rank": reciprocal.mean()}
 
     @torch.no_grad()
     def _preferences(self, teacher: Tensor, candidates: Tensor) -> Tensor:

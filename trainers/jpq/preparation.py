@@ -26,7 +26,7 @@ from trainers.data.examples import TrainingData
 from trainers.data.texts import TextStore
 from trainers.jpq.model import CodedDocuments, JpqModel
 from trainers.jpq.quantizer import check_fits, codes_of, kept_quantizer
-from trainers.jpq.query_tower import QueryTower, query_tower
+from trainers.jpq.query_tower import QueryTower, TokenTable, query_tower
 from trainers.jpq.questions import Rows, load_data
 from trainers.jpq.settings import JpqConfig
 
@@ -61,7 +61,8 @@ class Preparation:
         """documents: how many to read of each corpus, besides those that the questions need; all by default."""
         self.config = config
         self.start = _load_start(config)
-        query_tower(self.start, config)  # What cannot be had is refused before long work.
+        # What cannot be had is refused before long work. A table of tokens is made of the whole encoder.
+        query_tower(self.start, replace(config, query_layers=config.query_layers or None))
         self.data, self.dev_data = load_data(config, documents)
         check_fits(len(self.data.documents), self.start.dimension, config.quantizer)
         with main_process_first():
@@ -76,6 +77,8 @@ class Preparation:
         self.documents = self._coded(self.data.documents, self.vectors)
         set_seed(config.training.seed)
         self.model = JpqModel(self.start, self.quantizer, self.documents, config)
+        if isinstance(self.model.query, TokenTable):
+            self.model.query.weigh(self.data.queries.values())
         if config.training.device_type == "cuda":  # Rankings are made before the loop has moved it.
             self.model.to(torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))))
 

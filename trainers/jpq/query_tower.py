@@ -1,15 +1,15 @@
-"""The query encoder that learns: the start's own, or its first layers."""
+"""The query encoder that learns: the start's own, some of its layers, or a table of its tokens' vectors."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
-from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from torch import Tensor, nn
 
 from opensearch_neural.errors import InputError, ModelError
@@ -19,6 +19,10 @@ from opensearch_neural.models.tokenizer import encodable
 from trainers.common.batches import Part
 from trainers.encoders import backbones
 from trainers.jpq.settings import JpqConfig
+
+TOKENS_AT_ONCE = 512
+COMMON = 0.01
+"""a of `TokenTable.weigh`: a token of one text in a hundred counts half as much as one of none."""
 
 
 class QueryTower(nn.Module):
@@ -38,11 +42,6 @@ class QueryTower(nn.Module):
         transformer: Any = self.stages[0]
         if layers is not None:
             backbones.keep_layers(transformer.auto_model, layers)
-        if layers == 0:
-            # Without layers the first token and the last are the same for every query.
-            for at, stage in enumerate(self.stages):
-                if isinstance(stage, Pooling):
-                    self.stages[at] = Pooling(stage.embedding_dimension, "mean", include_prompt=stage.include_prompt)
         self.tokenizer, self.prompt = transformer.tokenizer, prompt
         own = transformer.max_seq_length
         if max_length is not None and own is not None and max_length > own:
@@ -57,8 +56,12 @@ class QueryTower(nn.Module):
             backbones.set_dropout(self, dropout)
         self.noisy = backbones.largest_dropout(self) > 0
 
+    def features(self, part: Part) -> dict[str, Tensor]:
+        """What the first module takes."""
+        return {"input_ids": part.input_ids, "attention_mask": part.attention_mask}
+
     def forward(self, part: Part) -> Tensor:
-        features: dict[str, Any] = {"input_ids": part.input_ids, "attention_mask": part.attention_mask}
+        features: dict[str, Any] = self.features(part)
         for stage in self.stages:
             features = stage(features)
         vectors: Tensor = features["sentence_embedding"]
@@ -89,15 +92,79 @@ class QueryTower(nn.Module):
         return vectors[torch.argsort(torch.cat([part.position for part in parts]))]
 
 
+class TokenTable(QueryTower):
+    """A query as the mean of its tokens' vectors, which begin as what the whole encoder makes of each token by itself.
+
+    Saved it is sentence-transformers' StaticEmbedding. Tokens that no question has keep the vector they begin with.
+    """
+
+    special: Tensor
+    """(special tokens,) int64, which are not read"""
+
+    def __init__(self, whole: QueryTower) -> None:
+        nn.Module.__init__(self)
+        self.tokenizer, self.prompt, self.max_length, self.noisy = (
+            whole.tokenizer,
+            whole.prompt,
+            whole.max_length,
+            False,
+        )
+        special = {*self.tokenizer.all_special_ids} - {self.tokenizer.unk_token_id}
+        self.register_buffer("special", torch.tensor(sorted(special)), persistent=False)
+        own = copy.deepcopy(self.tokenizer.backend_tokenizer)
+        own.enable_truncation(max(1, self.max_length - self.tokenizer.num_special_tokens_to_add()))
+        normalize = [stage for stage in whole.stages if isinstance(stage, Normalize)]
+        self.stages = nn.ModuleList([StaticEmbedding(own, token_vectors(whole)), *normalize])
+
+    def features(self, part: Part) -> dict[str, Tensor]:
+        """The tokens of all rows, one row behind the other, without special ones, and where each row begins."""
+        read = part.attention_mask.bool() & ~torch.isin(part.input_ids, self.special)
+        lengths = read.sum(dim=1)
+        return {"input_ids": part.input_ids[read], "offsets": lengths.cumsum(0) - lengths}
+
+    @torch.no_grad()
+    def weigh(self, texts: Iterable[str]) -> None:
+        """Multiply each token's vector by a / (a + p), where p is the share of the texts that it stands in: what is common
+        says little (Arora, Liang and Ma, 2017, section 3). To be called once, before training."""
+        table: Any = self.stages[0]
+        counts, total = torch.zeros(table.num_embeddings), 0
+        for encoding in table.tokenizer.encode_batch_fast(
+            [encodable(text) for text in texts], add_special_tokens=False
+        ):
+            counts[list(set(encoding.ids))] += 1
+            total += 1
+        weights = COMMON / (COMMON + counts / max(1, total))
+        table.embedding.weight *= weights[:, None].to(table.embedding.weight)
+
+
+@torch.no_grad()
+def token_vectors(tower: QueryTower) -> Tensor:
+    """What the encoder makes of each token of its vocabulary between the special ones of a text: (tokens, D)."""
+    device = next(tower.parameters()).device
+    any_text = tower.tokenizer("a", return_special_tokens_mask=True)
+    own = [at for at, special in enumerate(any_text["special_tokens_mask"]) if not special]
+    before, after = any_text["input_ids"][: own[0]], any_text["input_ids"][own[-1] + 1 :]
+    tokens = max(tower.tokenizer.backend_tokenizer.get_vocab().values()) + 1
+    training = tower.training
+    tower.eval()
+    rows: list[Tensor] = []
+    for some in torch.arange(tokens).split(TOKENS_AT_ONCE):
+        ids = torch.tensor([[*before, token, *after] for token in some.tolist()], device=device)
+        rows.append(tower(Part(ids, torch.ones_like(ids), some)).float())
+    tower.train(training)
+    return torch.cat(rows)
+
+
 def query_tower(start: TorchDenseEncoder, config: JpqConfig) -> QueryTower:
     """The start's query encoder, as `config` has it. Raises InputError if it cannot be had so."""
     query = stages_of(start.model, "query")
     if not isinstance(query[0], Transformer):
         raise ModelError(f"the start's first module is a {type(query[0]).__name__}; expected a Transformer")
-    return QueryTower(
+    tower = QueryTower(
         query,
         max_length=config.query_length,
         prompt=directory.prompt(start.info.path, "query"),
         dropout=config.dropout,
-        layers=config.query_layers,
+        layers=config.query_layers or None,
     )
+    return TokenTable(tower) if config.query_layers == 0 else tower

@@ -93,10 +93,13 @@ class JpqObjective:
     alignment: float | None = None
     """weight of 1 - cos(q, the start's vector of the same question), which keeps a query encoder with fewer layers aligned
     with the documents; null is 100 with query_layers, else 0"""
+    lambda_rank: float = 1.0
+    """weight of LambdaRank; with 0 questions are aligned alone: nothing is searched, and centroids stay as they are"""
 
     def __post_init__(self) -> None:
-        if self.alignment is not None and self.alignment < 0:
-            raise ValueError(f"alignment must be at least 0, not {self.alignment}")
+        for name in ("alignment", "lambda_rank"):
+            if (weight := getattr(self, name)) is not None and weight < 0:
+                raise ValueError(f"{name} must be at least 0, not {weight}")
         if self.scale is not None and self.scale <= 0:
             raise ValueError(f"scale must be above 0, not {self.scale}")
 
@@ -152,7 +155,7 @@ class JpqConfig:
     """tokens read of a query; null is as in the start"""
     query_layers: int | None = None
     """layers of the start that the query encoder keeps, evenly taken from first to last; null keeps all; with 0 a query
-    is the mean of its tokens' embeddings, and no transformer runs for it"""
+    is the mean of its tokens' vectors in a table, and no transformer runs for it"""
     dropout: float | None = None
     """dropout of the query encoder; null keeps its own"""
     cache: Path | None = None
@@ -167,6 +170,8 @@ class JpqConfig:
             raise ValueError("query_length must leave room for text: at least 3")
         if self.query_layers is not None and self.query_layers < 0:
             raise ValueError(f"query_layers must be at least 0, not {self.query_layers}")
+        if not self.alignment and not self.objective.lambda_rank:
+            raise ValueError("objective.lambda_rank and objective.alignment are both 0: nothing is learned")
 
     @property
     def folder(self) -> Path:

@@ -49,7 +49,7 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
         dev = ready.dev_sets()
         if any(config.ranked) or config.alignment:
             teacher = ready.question_vectors(data)
-        if any(config.ranked):
+        if any(config.ranked) and config.objective.lambda_rank:
             ranking = ready.ranking(data, min(RANKING_DEPTH, len(data.documents)))
     overhead = PART_OVERHEAD[config.training.device_type]
 
@@ -59,7 +59,7 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
 
     return train(
         model,
-        TrainingQuestions(data, config.ranked, ranking),
+        TrainingQuestions(data, config.ranked if config.objective.lambda_rank else [False] * len(data.sets), ranking),
         JpqCollate(data, model.query, overhead, teacher=teacher, aligns=config.alignment > 0),
         settings=config.training,
         output=config.output,

@@ -23,6 +23,8 @@ from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
 from opensearch_neural.models.dense.dense_encoder import ends_normalized, finite
+from opensearch_neural.models.dense.static_table import MODULE as STATIC
+from opensearch_neural.models.dense.static_table import StaticTable
 from opensearch_neural.models.directory import ModelInfo, Module
 from opensearch_neural.models.pretrained import T5, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
@@ -52,21 +54,42 @@ class Tower:
     pad_id: int
     prompt: str
 
+    def encode(self, texts: Sequence[str], batch_size: int) -> Array:
+        """(texts, dimension), in order; batches hold texts of like length, so that little is padded."""
+        encodings = self.tokenizer.encode_batch_fast([encodable(self.prompt + text) for text in texts])
+        lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
+        order = np.argsort(-lengths, kind="stable")
+        rows: list[Array] = []
+        wanted = {field.name for field in self.session.get_inputs()}
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            mask = (np.arange(lengths[batch[0]]) < lengths[batch, None]).astype(np.int64)
+            ids = np.full(mask.shape, self.pad_id, dtype=np.int64)
+            ids[mask.astype(bool)] = np.concatenate([encodings[i].ids for i in batch])
+            inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+            vectors: Array = self.session.run(None, {key: inputs[key] for key in inputs if key in wanted})[0]
+            for stage in self.stages:
+                vectors = stage(vectors, mask.astype(np.float32))
+            rows.append(vectors)
+        if not rows:
+            return np.zeros((0, 0), dtype=np.float32)
+        return np.concatenate(rows)[np.argsort(order)]
+
 
 @dataclass(frozen=True)
 class OnnxDenseEncoder:
-    """A DenseEncoder without torch."""
+    """A DenseEncoder without torch; routes that look up a table need no ONNX Runtime either."""
 
     info: ModelInfo
     dimension: int
     normalized: bool
-    query: Tower
-    load_document: Callable[[], Tower] = field(repr=False)
+    query: Tower | StaticTable
+    load_document: Callable[[], Tower | StaticTable] = field(repr=False)
     """Called when the first document is encoded: applications encode queries. Raises ModelError if that needs torch."""
     vectors: int = 1
 
     @cached_property
-    def document(self) -> Tower:
+    def document(self) -> Tower | StaticTable:
         return self.load_document()
 
     @classmethod
@@ -75,40 +98,21 @@ class OnnxDenseEncoder:
     ) -> OnnxDenseEncoder:
         modules = directory.routes(folder) or {"": [Module("Transformer", folder), Module("Pooling", folder)]}
 
-        def load(route: str) -> Tower:
-            return _load_tower(folder, modules.get(route) or modules.get("", []), route, max_length, int8, threads)
+        def load(route: str) -> Tower | StaticTable:
+            of_route = modules.get(route) or modules.get("", [])
+            if of_route and of_route[0].type == STATIC:
+                return StaticTable.load(folder, of_route, route, max_length)
+            return _load_tower(folder, of_route, route, max_length, int8, threads)
 
         query = load("query")
-        dimension = _encode(query, ["dimension"], 1).shape[1]
+        dimension = query.encode(["dimension"], 1).shape[1]
         return cls(info, dimension, ends_normalized(folder), query, lambda: load("document"))
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> Array:
-        return finite(_encode(self.document, texts, batch_size), self.dimension, self.info)
+        return finite(self.document.encode(texts, batch_size), self.dimension, self.info)
 
     def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> Array:
-        return finite(_encode(self.query, texts, batch_size), self.dimension, self.info)
-
-
-def _encode(tower: Tower, texts: Sequence[str], batch_size: int) -> Array:
-    """(texts, dimension), in order; batches hold texts of like length, so that little is padded."""
-    encodings = tower.tokenizer.encode_batch_fast([encodable(tower.prompt + text) for text in texts])
-    lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
-    order = np.argsort(-lengths, kind="stable")
-    rows: list[Array] = []
-    wanted = {field.name for field in tower.session.get_inputs()}
-    for start in range(0, len(order), batch_size):
-        batch = order[start : start + batch_size]
-        mask = (np.arange(lengths[batch[0]]) < lengths[batch, None]).astype(np.int64)
-        ids = np.full(mask.shape, tower.pad_id, dtype=np.int64)
-        ids[mask.astype(bool)] = np.concatenate([encodings[i].ids for i in batch])
-        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        vectors: Array = tower.session.run(None, {key: inputs[key] for key in inputs if key in wanted})[0]
-        for stage in tower.stages:
-            vectors = stage(vectors, mask.astype(np.float32))
-        rows.append(vectors)
-    if not rows:
-        return np.zeros((0, 0), dtype=np.float32)
-    return np.concatenate(rows)[np.argsort(order)]
+        return finite(self.query.encode(texts, batch_size), self.dimension, self.info)
 
 
 def _load_tower(
@@ -221,7 +225,8 @@ def _projection(folder: Path) -> Callable[[Array, Array], Array]:
 
 def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
     """Write `onnx/model.onnx` beside every transformer of a model directory, and check it against torch within 1e-4. A route
-    that mixes layers, as documents' does where queries' is a plain one, is left to torch.
+    that mixes layers, as documents' does where queries' is a plain one, is left to torch; a table of tokens' vectors needs
+    no file.
 
     int8: `onnx/model_int8.onnx` too, in which matrices are multiplied in 8-bit integers, activations rounded as they come:
     less than half of the time of a short query, other vectors by a little; what that costs in quality is to be measured.
@@ -241,7 +246,7 @@ def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
     if not plain:
         raise ModelError(f"{folder}: the ONNX backend mixes no layers, as every vector needs", "use the torch backend")
     written = []
-    for transformer in dict.fromkeys(route[0].path for route in plain):
+    for transformer in dict.fromkeys(route[0].path for route in plain if route[0].type != STATIC):
         with quiet_loading():
             try:
                 config = AutoConfig.from_pretrained(transformer, trust_remote_code=False)

@@ -16,7 +16,7 @@ pytest.importorskip("faiss")
 from jpq_setup import batch_of  # noqa: E402
 from sentence_transformers import SentenceTransformer  # noqa: E402
 from sentence_transformers.base.modules import Transformer  # noqa: E402
-from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: E402
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, StaticEmbedding  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.models.dense.onnx_encoder import export_onnx  # noqa: E402
@@ -28,21 +28,24 @@ from trainers.jpq.settings import JpqConfig, JpqObjective  # noqa: E402
 from trainers.jpq.train import train_jpq  # noqa: E402
 
 
+def strong(backbone: Path, folder: Path) -> Path:
+    """The backbone with a first layer that changes much."""
+    from transformers import AutoModel, AutoTokenizer
+
+    model = AutoModel.from_pretrained(backbone)
+    with torch.no_grad():
+        for parameter in model.encoder.layer[0].parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(30)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(backbone).save_pretrained(folder)
+    return folder
+
+
 def test_a_query_encoder_of_fewer_layers_is_brought_back_to_the_start_s_vectors(
     config: JpqConfig, backbone: Path, tmp_path: Path
 ) -> None:
-    from transformers import AutoModel, AutoTokenizer
-
-    # The layer that is left out changes much.
-    strong = AutoModel.from_pretrained(backbone)
-    with torch.no_grad():
-        for parameter in strong.encoder.layer[0].parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(30)
-    strong.save_pretrained(tmp_path / "strong")
-    AutoTokenizer.from_pretrained(backbone).save_pretrained(tmp_path / "strong")
-    config = replace(config, start=str(tmp_path / "strong"), cache=None)
-
+    config = replace(config, start=str(strong(backbone, tmp_path / "strong")), cache=None)
     texts = list(config.dev[0].load().query_texts().values())
 
     def likeness(encode: Any) -> float:
@@ -93,12 +96,9 @@ def test_the_layers_that_are_kept_lie_evenly_and_make_a_model_that_loads(tmp_pat
 
 
 def test_a_query_encoder_without_layers_learns_the_start_s_vectors_by_tokens_alone(
-    config: JpqConfig, tmp_path: Path
+    config: JpqConfig, backbone: Path, tmp_path: Path
 ) -> None:
-    # By the first token, which without layers is the same in every query.
-    stages = list(SentenceTransformer(config.start, device="cpu"))
-    assert isinstance(stages[1], Pooling)
-    stages[1] = Pooling(stages[1].embedding_dimension, "cls")
+    stages: list[Any] = [Transformer(str(strong(backbone, tmp_path / "strong"))), Pooling(32, "cls"), Normalize()]
     SentenceTransformer(modules=stages).save_pretrained(str(tmp_path / "cls"))
     config = replace(config, start=str(tmp_path / "cls"), cache=None)
     none = replace(config, query_layers=0, dev=[])
@@ -114,24 +114,16 @@ def test_a_query_encoder_without_layers_learns_the_start_s_vectors_by_tokens_alo
     train_jpq(none)
     model = load_quantized(none.output, device="cpu")
     vectors = model.encode_queries(texts)
-    assert likeness(vectors) > before + 0.1, before
+    assert likeness(vectors) > before + 0.04, before
     apart = np.linalg.norm(vectors - vectors[:1], axis=1)[1:] / np.linalg.norm(vectors[0])
     assert apart.min() > 0.01, "all queries are the same"
-    export_onnx(none.output, int8=True)  # there is no matrix to round
+    export_onnx(none.output, int8=True)  # of the document encoder
     for backend in ("onnx", "onnx-int8"):
         written = load_quantized(none.output, backend=backend, threads=1)
-        np.testing.assert_allclose(written.encode_queries(texts), vectors, atol=1e-4)
+        np.testing.assert_allclose(written.encode_queries(texts), vectors, atol=1e-5)
     assert documents_alike(model.dense, load_dense(config.start, device="cpu"))
-    # What a token adds does not depend on those beside it.
     assert isinstance(model.dense, TorchDenseEncoder)
-    stages = stages_of(model.dense.model, "query")
-    assert isinstance(stages[0], Transformer)
-    embed = stages[0].auto_model
-    with torch.no_grad():
-        first = embed(torch.tensor([[5, 6, 7]])).last_hidden_state[0]
-        second = embed(torch.tensor([[5, 9, 7]])).last_hidden_state[0]
-    torch.testing.assert_close(first[[0, 2]], second[[0, 2]])
-    assert not torch.allclose(first[1], second[1])
+    assert isinstance(stages_of(model.dense.model, "query")[0], StaticEmbedding)
 
 
 def test_fewer_than_no_layers_are_refused(config: JpqConfig) -> None:

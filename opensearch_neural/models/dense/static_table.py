@@ -1,0 +1,70 @@
+"""Texts as means of their tokens' vectors, by `tokenizers` and numpy alone: sentence-transformers' StaticEmbedding.
+
+A query encoder without layers (`osn train jpq --set query_layers=0`) is one. Neither torch nor ONNX Runtime runs where such
+queries are encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+
+from opensearch_neural.errors import ModelError
+from opensearch_neural.models import directory
+from opensearch_neural.models.directory import Module
+from opensearch_neural.models.tokenizer import encodable
+
+MODULE = "StaticEmbedding"
+WEIGHTS, TENSOR = "model.safetensors", "embedding.weight"
+
+
+@dataclass(frozen=True)
+class StaticTable:
+    """A route: the tokenizer, a vector for each of its tokens, and whether a mean is brought to length 1."""
+
+    tokenizer: Tokenizer
+    vectors: NDArray[np.float32]
+    """(tokens, D)"""
+    normalized: bool
+    prompt: str
+
+    @classmethod
+    def load(cls, folder: Path, modules: Sequence[Module], route: str, max_length: int | None) -> StaticTable:
+        """The route of a sentence-transformers directory. Raises ModelError where it cannot be read, or does more."""
+        more = [module.type for module in modules[1:]]
+        if more not in ([], ["Normalize"]):
+            raise ModelError(f"{folder}: behind a {MODULE} stands {', '.join(more)}", "use the torch backend")
+        path = modules[0].path
+        try:
+            tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+            vectors = np.ascontiguousarray(load_file(path / WEIGHTS)[TENSOR], dtype=np.float32)
+        except (SafetensorError, OSError, KeyError) as error:
+            raise ModelError(f"{path / WEIGHTS} cannot be read: {error}") from None
+        except Exception as error:  # `tokenizers` raises plain Exception
+            raise ModelError(f"{path / 'tokenizer.json'}: not a tokenizer ({error})") from None
+        if vectors.ndim != 2 or len(vectors) < tokenizer.get_vocab_size():
+            raise ModelError(
+                f"{path}: {tokenizer.get_vocab_size()} tokens, but vectors of shape {vectors.shape}; expected (tokens, D)"
+            )
+        own = tokenizer.truncation
+        if max_length is not None and (own is None or max_length < own["max_length"]):
+            tokenizer.enable_truncation(max_length)
+        return cls(tokenizer, vectors, bool(more), directory.prompt(folder, route))
+
+    def encode(self, texts: Sequence[str], batch_size: int = 32) -> NDArray[np.float32]:
+        """(texts, D), in order; of a text without a token zeros."""
+        encoded = self.tokenizer.encode_batch_fast(
+            [encodable(self.prompt + text) for text in texts], add_special_tokens=False
+        )
+        rows = np.zeros((len(texts), self.vectors.shape[1]), np.float32)
+        for row, encoding in zip(rows, encoded, strict=True):
+            if encoding.ids:
+                row[:] = self.vectors[encoding.ids].mean(axis=0)
+        return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12) if self.normalized else rows
