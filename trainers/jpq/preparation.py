@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -62,7 +62,7 @@ class Preparation:
         self.config = config
         self.start = _load_start(config)
         # What cannot be had is refused before long work. A table of tokens is made of the whole encoder.
-        query_tower(self.start, replace(config, query_layers=config.query_layers or None))
+        query_tower(self.start, config, config.query_layers or None)
         self.data, self.dev_data = load_data(config, documents)
         check_fits(len(self.data.documents), self.start.dimension, config.quantizer)
         with main_process_first():
@@ -90,7 +90,7 @@ class Preparation:
     @cached_property
     def teacher(self) -> QueryTower:
         """The whole query encoder, which says what is relevant, whatever is left of it to train."""
-        whole = query_tower(self.start, replace(self.config, query_layers=None))
+        whole = query_tower(self.start, self.config, None)
         return whole.to(self.model.scoring.device)
 
     def question_vectors(self, data: TrainingData) -> npt.NDArray[np.float32]:

@@ -155,8 +155,8 @@ def token_vectors(tower: QueryTower) -> Tensor:
     return torch.cat(rows)
 
 
-def query_tower(start: TorchDenseEncoder, config: JpqConfig) -> QueryTower:
-    """The start's query encoder, as `config` has it. Raises InputError if it cannot be had so."""
+def query_tower(start: TorchDenseEncoder, config: JpqConfig, layers: int | None) -> QueryTower:
+    """The start's query encoder with so many of its layers, or all (None). Raises InputError if it cannot be had so."""
     query = stages_of(start.model, "query")
     if not isinstance(query[0], Transformer):
         raise ModelError(f"the start's first module is a {type(query[0]).__name__}; expected a Transformer")
@@ -165,6 +165,6 @@ def query_tower(start: TorchDenseEncoder, config: JpqConfig) -> QueryTower:
         max_length=config.query_length,
         prompt=directory.prompt(start.info.path, "query"),
         dropout=config.dropout,
-        layers=config.query_layers or None,
+        layers=layers or None,
     )
-    return TokenTable(tower) if config.query_layers == 0 else tower
+    return TokenTable(tower) if layers == 0 else tower
