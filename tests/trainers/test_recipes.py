@@ -209,6 +209,11 @@ EXPECTED = {
             "objective.scale": 1.0,
         },
     ),
+    "jpq-token-table": Recipe(
+        "jpq",
+        JpqConfig,
+        {"query_layers": 0, "objective.lambda_rank": 0.0, "training.steps": 2000, "training.batch_size": 256},
+    ),
     "tome": Recipe(
         "tome",
         TomeConfig,
@@ -376,7 +381,8 @@ def test_a_sparse_recipe_takes_two_steps_a_stage(name: str, changed: list[str], 
     assert not output.exists()
 
 
-def test_the_jpq_recipe_takes_two_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["jpq", "jpq-token-table"])
+def test_a_jpq_recipe_takes_two_steps(name: str, tmp_path: Path) -> None:
     from opensearch_neural.cli import osn
 
     beir = tiny_beir(tmp_path / "tiny", documents=270)
@@ -388,7 +394,7 @@ def test_the_jpq_recipe_takes_two_steps(tmp_path: Path) -> None:
         f"dev=[{{path: {beir}, split: dev, name: dev}}]",
         "quantizer.subvectors=8",
     ]
-    arguments = ["train", "jpq", "--config", "jpq", "--dry-run", "--output", str(output)]
+    arguments = ["train", "jpq", "--config", name, "--dry-run", "--output", str(output)]
     result = CliRunner().invoke(
         osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
     )

@@ -23,6 +23,7 @@ from opensearch_neural.models.dense.onnx_encoder import export_onnx  # noqa: E40
 from opensearch_neural.models.dense.quantized import load_quantized  # noqa: E402
 from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, documents_alike, load_dense, stages_of  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
+from trainers.jpq.model import JpqModel  # noqa: E402
 from trainers.jpq.preparation import Preparation  # noqa: E402
 from trainers.jpq.settings import JpqConfig, JpqObjective  # noqa: E402
 from trainers.jpq.train import train_jpq  # noqa: E402
@@ -126,7 +127,40 @@ def test_a_query_encoder_without_layers_learns_the_start_s_vectors_by_tokens_alo
     assert isinstance(stages_of(model.dense.model, "query")[0], StaticEmbedding)
 
 
-def test_fewer_than_no_layers_are_refused(config: JpqConfig) -> None:
+def test_a_table_that_is_aligned_alone_searches_nothing_and_leaves_other_tokens_as_they_were(
+    config: JpqConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> None:
+        raise AssertionError("searched")
+
+    monkeypatch.setattr(JpqModel, "search", refused)
+    some = [replace(config.train[0], limit=3)]
+    alone = replace(config, train=some, query_layers=0, dev=[], objective=JpqObjective(lambda_rank=0.0))
+    ready = Preparation(alone)
+    table: Any = ready.model.query.stages[0]
+    before = table.embedding.weight.detach().clone()
+    train_jpq(alone)
+    model = load_quantized(alone.output, device="cpu")
+    np.testing.assert_array_equal(model.quantizer.scoring, model.quantizer.assigning)
+    assert isinstance(model.dense, TorchDenseEncoder)
+    after = stages_of(model.dense.model, "query")[0].embedding.weight
+    asked = {
+        token
+        for text in ready.data.queries.values()
+        for token in table.tokenizer.encode(text, add_special_tokens=False).ids
+    }
+    others = sorted({*range(len(before))} - asked)
+    assert others and not torch.allclose(after[sorted(asked)], before[sorted(asked)], atol=1e-3)
+    torch.testing.assert_close(after[others], before[others], rtol=1e-2, atol=1e-3)  # weight decay is slight
+    lengths = before.norm(dim=1)
+    assert lengths[sorted(asked)].max() < lengths[others].min(), "common tokens weigh less"
+
+
+def test_fewer_than_no_layers_and_nothing_to_learn_are_refused(config: JpqConfig) -> None:
+    with pytest.raises(ValueError, match="nothing is learned"):
+        replace(config, objective=JpqObjective(lambda_rank=0.0))
+    with pytest.raises(ValueError, match="lambda_rank must be at least 0, not -1"):
+        JpqObjective(lambda_rank=-1)
     with pytest.raises(ValueError, match="query_layers must be at least 0, not -1"):
         replace(config, query_layers=-1)
 
