@@ -25,6 +25,7 @@ OpenSearch), `tune` (what `osn tune` does), `ui`, `commands`. Modules:
     hub_export.py     a sparse model as a folder for the Hugging Face hub
     errors.py         the errors that users see, each with a remedy
     files.py          files and folders, written whole or not at all
+    locks.py          lock files: one process at a time
     progress.py       progress of long work: a bar on a terminal, plain lines elsewhere
     home.py           where `osn` stores its own files
     cli.py            the `osn` command

@@ -81,6 +81,13 @@ def variant(experiment: Experiment) -> str:
     )
 
 
+def kept_variant(experiment: Experiment) -> str:
+    """What names files of what was measured with these models: named codes by their content too."""
+    if experiment.pq is None:
+        return slug(variant(experiment))
+    return f"{slug(variant(experiment))}-{directory.hash_files(directory.locate(experiment.pq))[:8]}"
+
+
 def dense_vectors(experiment: Experiment, name: str) -> Path:
     """The manifest of the set's dense vectors."""
     place = experiment.work / "vectors" / f"{name}-{dense_name(experiment)}"

@@ -59,7 +59,7 @@ MOST_QUERIES = 2000
 
 
 def dense_engines(experiment: Experiment) -> tuple[str, ...]:
-    """Those of DENSE_ENGINES that are measured: where codes are named the cascades alone, which search these."""
+    """Those of DENSE_ENGINES that are measured: with --pq the cascades alone, since no other engine uses codes."""
     return DENSE_ENGINES if experiment.pq is None else CASCADES
 
 
@@ -119,8 +119,8 @@ def measured_set(
 
 def dense_measured(client: OpenSearch, experiment: Experiment, name: str) -> dict[MeasuredEngine, Measured]:
     """What the engines that need a dense model find in the set beside the published sparse one, and what BM25 does."""
-    variant = dense.variant(experiment)
-    folder, names = experiment.work / "measured" / f"{name}-{slug(variant)}", (BM25, *dense_engines(experiment))
+    variant, names = dense.variant(experiment), (BM25, *dense_engines(experiment))
+    folder = experiment.work / "measured" / f"{name}-{dense.kept_variant(experiment)}"
     if not all(kept_of(folder, engine).exists() for engine in names):
         with dense_index(client, experiment, name) as (index, how), translate_errors():
             measure_index(client, index, experiment, name, names, folder, **how)

@@ -74,8 +74,8 @@ def measured_set(
     most: int,
 ) -> dict[MeasuredEngine, Measured]:
     """{BM25, and each weight of the sum, or of the cascade after it: what it finds}"""
-    variant = str(model) if experiment.dense is None else dense.variant(experiment)
-    folder = experiment.work / "weights" / f"{name}-{split}-{most}-{slug(variant)}"
+    models = slug(str(model)) if experiment.dense is None else dense.kept_variant(experiment)
+    folder = experiment.work / "weights" / f"{name}-{split}-{most}-{models}"
     label = SUM if experiment.dense is None else SUM_CASCADE
     searched_by, settings = way_of(label)
     named = {f"{label}, weight {weight:g}": weight for weight in weights}
@@ -149,7 +149,9 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
     "--dense", default=None, help="Dense model: try weights of cascade after bm25-sparse, with the published model."
 )
 @click.option(
-    "--pq", default=None, help="Quantized model of --dense, trained on the sets that trained arms are trained on."
+    "--pq",
+    default=None,
+    help="Quantized model of --dense; train questions of sets that arms are trained on are not asked.",
 )
 @click.option(
     "--limit-queries", type=click.IntRange(min=1), default=300, show_default=True, help="Most queries of a set."

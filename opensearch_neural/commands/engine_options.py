@@ -26,7 +26,8 @@ def models_options(command: Command) -> Command:
             type=click.Choice(["torch", "onnx", "onnx-int8"]),
             default="torch",
             show_default=True,
-            help="Encoder of dense and quantized queries. onnx needs an exported model but no torch; int8 is faster.",
+            help="Encoder of dense and quantized queries. onnx needs an exported model or a token table, but "
+            "no torch; int8 is faster.",
         ),
     ]
     return taking(command, options)

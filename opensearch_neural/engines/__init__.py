@@ -106,7 +106,7 @@ def open_engines(
 
     sparse, dense, pq: directories of the models that wrote the index, where they are not found by its record
     backend: what runs the dense model for queries; "onnx" and "onnx-int8" need no torch, and a model directory that was
-        exported; they encode on one thread, as applications search by several
+        exported, or a token table; they encode on one thread, as applications search by several
     settings: {option of an engine: value}; `weights` too, of the two parts of hybrid, summing to 1
 
     Raises ClusterError when there is no such index, ModelError when `osn` did not write it.

@@ -14,11 +14,10 @@ import http.client
 import json
 import os
 import re
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sized
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,10 +25,8 @@ from typing import Any, TextIO
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.files import write_json
 from opensearch_neural.home import home
+from opensearch_neural.locks import acquire
 from opensearch_neural.node.process import is_running
-
-if sys.platform != "win32":
-    import fcntl
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_NAME = "osn"
@@ -163,32 +160,15 @@ def known_clusters() -> list[ClusterState]:
 @contextmanager
 def locked(path: Path, busy: str, report: Say) -> Iterator[None]:
     """Hold a lock file; the kernel lets it go however this process ends. Reports `busy` if it has to wait."""
-    with _lock(path, busy, report):
+    try:
+        held = acquire(path, lambda: report(busy))
+    except OSError as error:
+        raise ClusterError(
+            f"{path.parent} cannot be written: {error.strerror}", "let OSN_HOME name a folder that is yours"
+        ) from None
+    assert held is not None
+    with held:
         yield
-
-
-def _lock(path: Path, busy: str, report: Say) -> TextIO:
-    while True:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            held = path.open("w")
-        except FileNotFoundError:
-            # Removed between the two lines.
-            continue
-        except OSError as error:
-            raise ClusterError(
-                f"{path.parent} cannot be written: {error.strerror}", "let OSN_HOME name a folder that is yours"
-            ) from None
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report(busy)
-            fcntl.flock(held, fcntl.LOCK_EX)
-        # Whoever held it may have removed the folder (--purge): a lock on a file that is gone keeps nobody out.
-        with suppress(FileNotFoundError):
-            if os.fstat(held.fileno()).st_ino == path.stat().st_ino:
-                return held
-        held.close()
 
 
 # ------------------------------------------------------------------------------------------------------------ status

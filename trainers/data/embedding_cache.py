@@ -25,6 +25,7 @@ from opensearch_neural.files import read_json_object, replaced, write_json
 from opensearch_neural.models.dense.multi_layer import MultiLayerEncoder, MultiVectors
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.vectors import SparseVectors
+from trainers.common.locks import locked
 from trainers.data.resumable_chunks import progress
 from trainers.data.texts import TextStore
 
@@ -80,9 +81,23 @@ def dense_vectors(
     """
     wanted = describe(model, texts, kind="dense", dimension=dimension, precision=precision)
     record, file = _beside(path, ".json"), _beside(path, ".npy")
-    if record.exists():
-        check(record, read_json_object(record), wanted)
-        return read_vectors(file, len(texts))
+    with locked(path, done=record):
+        if not record.exists():
+            _encode_dense(encode, texts, path, model, wanted)
+    check(record, read_json_object(record), wanted)
+    return read_vectors(file, len(texts))
+
+
+def _encode_dense(
+    encode: Callable[[Sequence[str]], npt.NDArray[np.float32]],
+    texts: TextStore,
+    path: Path,
+    model: ModelInfo,
+    wanted: Mapping[str, Any],
+) -> None:
+    """Write what `dense_vectors` reads; wanted: the record."""
+    dimension, precision = wanted["dimension"], wanted["precision"]
+    record, file = _beside(path, ".json"), _beside(path, ".npy")
     path.parent.mkdir(parents=True, exist_ok=True)
     begun, partial = _beside(path, ".partial.json"), _beside(path, ".partial.npy")
     done = 0
@@ -119,7 +134,6 @@ def dense_vectors(
         partial.replace(file)
     write_json(record, wanted)
     begun.unlink(missing_ok=True)
-    return read_vectors(file, len(texts))
 
 
 def several_vectors(
@@ -166,9 +180,23 @@ def sparse_vectors(
     """
     wanted = describe(model, texts, kind="sparse", dimension=len(vocabulary))
     record = _beside(path, ".json")
-    if record.exists():
-        check(record, read_json_object(record), wanted)
-        return _load_sparse(path, vocabulary)
+    with locked(path, done=record):
+        if not record.exists():
+            _encode_sparse(encode, texts, path, model, vocabulary, wanted)
+    check(record, read_json_object(record), wanted)
+    return _load_sparse(path, vocabulary)
+
+
+def _encode_sparse(
+    encode: Callable[[Sequence[str]], SparseVectors],
+    texts: TextStore,
+    path: Path,
+    model: ModelInfo,
+    vocabulary: list[str],
+    wanted: Mapping[str, Any],
+) -> None:
+    """Write what `sparse_vectors` reads; wanted: the record."""
+    record = _beside(path, ".json")
     parts = _beside(path, ".parts")
     parts.mkdir(parents=True, exist_ok=True)
     if (parts / "of.json").exists():
@@ -189,7 +217,6 @@ def sparse_vectors(
     write_json(_beside(path, ".vocabulary.json"), vocabulary, indent=None)
     write_json(record, wanted)
     shutil.rmtree(parts)
-    return _load_sparse(path, vocabulary)
 
 
 def _join_sparse(path: Path, files: list[Path]) -> None:

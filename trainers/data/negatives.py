@@ -124,7 +124,7 @@ def mine(
             lines.append(line)
         return lines, counts
 
-    with locked(output):
+    with locked(output, done=output):
         write_in_chunks(output, NEGATIVES, made_by, -(-len(data) // chunk), work, unit=f"× {chunk} queries")
     return output
 

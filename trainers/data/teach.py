@@ -74,7 +74,7 @@ def teach(
     ModelError if `output` holds a cache of another model, of other data, or of other settings.
     """
     if str(model) == LEXICAL:
-        with locked(output):
+        with locked(output, done=output / "teacher.json"):
             return _teach_lexical(data, output)
     folder = directory.locate(model)
     kind = kind or detect(folder)
@@ -85,7 +85,7 @@ def teach(
     elif kind == "cross-encoder":
         pairs = _pairs(data, depth)
         settings["pairs"] = pairs.hash
-    with locked(output):
+    with locked(output, done=output / "teacher.json"):
         if _is_complete(output, info, data, settings):
             return output
         if kind == "dense":

@@ -186,8 +186,7 @@ def _lacks_head(model: PreTrainedModel, missing: Sequence[str], folder: Path) ->
 
 
 def keep_layers(model: PreTrainedModel, count: int) -> None:
-    """Leave `count` of a transformer's layers, evenly taken from the first to the last; of one, the last; of none, the
-    embeddings, with their positions and normalization.
+    """Leave `count` of a transformer's layers, evenly taken from the first to the last; of one, the last.
 
     Raises InputError if it has fewer, or where fewer layers would not make a model of the same kind: kept in another way
     than one list, or a layer that is built otherwise by where it stands.

@@ -66,7 +66,7 @@ class JpqModel(TrainingModel):
             query_tower(start, config, config.query_layers),
             stages_of(start.model, "document"),
         )
-        ranks = config.objective.lambda_rank > 0
+        ranks = config.lambda_rank > 0
         learns = ranks and config.quantizer.train_centroids and config.objective.documents == "quantized"
         self.scoring = nn.Parameter(torch.from_numpy(quantizer.scoring.copy()), learns)
         self.register_buffer("rotation", torch.from_numpy(quantizer.rotation), persistent=False)
@@ -127,7 +127,7 @@ class JpqModel(TrainingModel):
         vectors = self.query.in_order(batch.parts)  # (q, D)
         # Scores in bfloat16 would differ by less than their rounding.
         with torch.autocast(vectors.device.type, enabled=False):
-            terms, shown = self._ranked(vectors, batch) if self.settings.objective.lambda_rank else ({}, {})
+            terms, shown = self._ranked(vectors, batch) if self.settings.lambda_rank else ({}, {})
             if batch.aligned is not None:
                 away = 1 - nn.functional.cosine_similarity(vectors, batch.aligned, dim=1)
                 terms["alignment"] = self.settings.alignment * away.mean()
@@ -158,7 +158,7 @@ class JpqModel(TrainingModel):
             preferences=None if batch.teacher is None else self._preferences(batch.teacher, candidates),
         )
         reciprocal = torch.where(positive_ranks <= negatives.depth, 1 / positive_ranks, 0.0)
-        return {"lambda_rank": self.settings.objective.lambda_rank * loss}, {"reciprocal_rank": reciprocal.mean()}
+        return {"lambda_rank": self.settings.lambda_rank * loss}, {"reciprocal_rank": reciprocal.mean()}
 
     @torch.no_grad()
     def _preferences(self, teacher: Tensor, candidates: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ class Preparation:
         set_seed(config.training.seed)
         self.model = JpqModel(self.start, self.quantizer, self.documents, config)
         if isinstance(self.model.query, TokenTable):
-            self.model.query.weigh(self.data.queries.values())
+            self.model.query.weigh(self.data.queries.text_at(row) for row in np.unique(self.data.query_rows).tolist())
         if config.training.device_type == "cuda":  # Rankings are made before the loop has moved it.
             self.model.to(torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))))
 

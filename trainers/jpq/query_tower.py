@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -20,8 +22,10 @@ from trainers.common.batches import Part
 from trainers.encoders import backbones
 from trainers.jpq.settings import JpqConfig
 
-TOKENS_AT_ONCE = 512
-COMMON = 0.01
+logger = logging.getLogger(__name__)
+
+TOKENS_AT_ONCE, TEXTS_AT_ONCE = 512, 4096
+HALF_WEIGHT_SHARE = 0.01
 """a of `TokenTable.weigh`: a token of one text in a hundred counts half as much as one of none."""
 
 
@@ -95,7 +99,8 @@ class QueryTower(nn.Module):
 class TokenTable(QueryTower):
     """A query as the mean of its tokens' vectors, which begin as what the whole encoder makes of each token by itself.
 
-    Saved it is sentence-transformers' StaticEmbedding. Tokens that no question has keep the vector they begin with.
+    Saved it is sentence-transformers' StaticEmbedding. Tokens that no question has keep the vector they begin with, but for
+    weight decay.
     """
 
     special: Tensor
@@ -110,9 +115,10 @@ class TokenTable(QueryTower):
             False,
         )
         special = {*self.tokenizer.all_special_ids} - {self.tokenizer.unk_token_id}
-        self.register_buffer("special", torch.tensor(sorted(special)), persistent=False)
+        self.register_buffer("special", torch.tensor(sorted(special), dtype=torch.long), persistent=False)
         own = copy.deepcopy(self.tokenizer.backend_tokenizer)
-        own.enable_truncation(max(1, self.max_length - self.tokenizer.num_special_tokens_to_add()))
+        longest = max(1, self.max_length - self.tokenizer.num_special_tokens_to_add())
+        own.enable_truncation(longest, direction=self.tokenizer.truncation_side)
         normalize = [stage for stage in whole.stages if isinstance(stage, Normalize)]
         self.stages = nn.ModuleList([StaticEmbedding(own, token_vectors(whole)), *normalize])
 
@@ -128,12 +134,12 @@ class TokenTable(QueryTower):
         says little (Arora, Liang and Ma, 2017, section 3). To be called once, before training."""
         table: Any = self.stages[0]
         counts, total = torch.zeros(table.num_embeddings), 0
-        for encoding in table.tokenizer.encode_batch_fast(
-            [encodable(text) for text in texts], add_special_tokens=False
-        ):
-            counts[list(set(encoding.ids))] += 1
-            total += 1
-        weights = COMMON / (COMMON + counts / max(1, total))
+        read = (encodable(self.prompt + text) for text in texts)
+        while some := list(islice(read, TEXTS_AT_ONCE)):
+            for encoding in table.tokenizer.encode_batch_fast(some, add_special_tokens=False):
+                counts[list(set(encoding.ids))] += 1
+            total += len(some)
+        weights = HALF_WEIGHT_SHARE / (HALF_WEIGHT_SHARE + counts / max(1, total))
         table.embedding.weight *= weights[:, None].to(table.embedding.weight)
 
 
@@ -145,13 +151,12 @@ def token_vectors(tower: QueryTower) -> Tensor:
     own = [at for at, special in enumerate(any_text["special_tokens_mask"]) if not special]
     before, after = any_text["input_ids"][: own[0]], any_text["input_ids"][own[-1] + 1 :]
     tokens = max(tower.tokenizer.backend_tokenizer.get_vocab().values()) + 1
-    training = tower.training
+    logger.info("encoding each of %d tokens", tokens)
     tower.eval()
     rows: list[Tensor] = []
     for some in torch.arange(tokens).split(TOKENS_AT_ONCE):
         ids = torch.tensor([[*before, token, *after] for token in some.tolist()], device=device)
         rows.append(tower(Part(ids, torch.ones_like(ids), some)).float())
-    tower.train(training)
     return torch.cat(rows)
 
 

@@ -77,7 +77,7 @@ class QuantizerSettings:
 
 @dataclass(slots=True)
 class JpqObjective:
-    """The loss: LambdaRank over the pairs of a relevant document and each negative (`losses.lambda_rank`).
+    """The loss: LambdaRank over the pairs of a relevant document and each negative (`losses.lambda_rank`), and alignment.
 
     Relevant are "judged" documents, or what the uncompressed model ranks highest ("ranking"): one of its best
     RANKING_DEPTH documents is drawn and is to stay above all that it ranks lower, each with the probability that the
@@ -93,8 +93,9 @@ class JpqObjective:
     alignment: float | None = None
     """weight of 1 - cos(q, the start's vector of the same question), which keeps a query encoder with fewer layers aligned
     with the documents; null is 100 with query_layers, else 0"""
-    lambda_rank: float = 1.0
-    """weight of LambdaRank; with 0 questions are aligned alone: nothing is searched, and centroids stay as they are"""
+    lambda_rank: float | None = None
+    """weight of LambdaRank; null is 1. With 0 questions are aligned alone: nothing is searched, and centroids stay as they
+    are"""
 
     def __post_init__(self) -> None:
         for name in ("alignment", "lambda_rank"):
@@ -170,7 +171,7 @@ class JpqConfig:
             raise ValueError("query_length must leave room for text: at least 3")
         if self.query_layers is not None and self.query_layers < 0:
             raise ValueError(f"query_layers must be at least 0, not {self.query_layers}")
-        if not self.alignment and not self.objective.lambda_rank:
+        if not self.alignment and not self.lambda_rank:
             raise ValueError("objective.lambda_rank and objective.alignment are both 0: nothing is learned")
 
     @property
@@ -184,6 +185,11 @@ class JpqConfig:
         if self.objective.labels is None:
             return tuple(of_set.questions is not None for of_set in self.train)
         return (self.objective.labels == "ranking",) * len(self.train)
+
+    @property
+    def lambda_rank(self) -> float:
+        """`objective.lambda_rank`, decided."""
+        return 1.0 if self.objective.lambda_rank is None else self.objective.lambda_rank
 
     @property
     def alignment(self) -> float:

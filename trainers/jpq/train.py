@@ -49,8 +49,10 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
         dev = ready.dev_sets()
         if any(config.ranked) or config.alignment:
             teacher = ready.question_vectors(data)
-        if any(config.ranked) and config.objective.lambda_rank:
+        if any(config.ranked) and config.lambda_rank:
             ranking = ready.ranking(data, min(RANKING_DEPTH, len(data.documents)))
+    # Without LambdaRank nothing is drawn from a ranking.
+    ranked = config.ranked if config.lambda_rank else [False] * len(data.sets)
     overhead = PART_OVERHEAD[config.training.device_type]
 
     def measured(current: TrainingModel) -> dict[str, float]:
@@ -59,7 +61,7 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
 
     return train(
         model,
-        TrainingQuestions(data, config.ranked if config.objective.lambda_rank else [False] * len(data.sets), ranking),
+        TrainingQuestions(data, ranked, ranking),
         JpqCollate(data, model.query, overhead, teacher=teacher, aligns=config.alignment > 0),
         settings=config.training,
         output=config.output,

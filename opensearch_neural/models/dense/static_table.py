@@ -25,6 +25,13 @@ MODULE = "StaticEmbedding"
 WEIGHTS, TENSOR = "model.safetensors", "embedding.weight"
 
 
+def truncate(tokenizer: Tokenizer, length: int) -> None:
+    """Let it read so many tokens of a text at most; none are special here."""
+    own = tokenizer.truncation
+    if own is None or length < own["max_length"]:
+        tokenizer.enable_truncation(length, direction=own["direction"] if own else "right")
+
+
 @dataclass(frozen=True)
 class StaticTable:
     """A route: the tokenizer, a vector for each of its tokens, and whether a mean is brought to length 1."""
@@ -44,18 +51,17 @@ class StaticTable:
         path = modules[0].path
         try:
             tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+            tokenizer.no_padding()
             vectors = np.ascontiguousarray(load_file(path / WEIGHTS)[TENSOR], dtype=np.float32)
-        except (SafetensorError, OSError, KeyError) as error:
-            raise ModelError(f"{path / WEIGHTS} cannot be read: {error}") from None
+        except (SafetensorError, OSError, KeyError, TypeError) as error:
+            raise ModelError(f"{path / WEIGHTS} cannot be read: {error}", "use the torch backend") from None
         except Exception as error:  # `tokenizers` raises plain Exception
             raise ModelError(f"{path / 'tokenizer.json'}: not a tokenizer ({error})") from None
-        if vectors.ndim != 2 or len(vectors) < tokenizer.get_vocab_size():
-            raise ModelError(
-                f"{path}: {tokenizer.get_vocab_size()} tokens, but vectors of shape {vectors.shape}; expected (tokens, D)"
-            )
-        own = tokenizer.truncation
-        if max_length is not None and (own is None or max_length < own["max_length"]):
-            tokenizer.enable_truncation(max_length)
+        tokens = max(tokenizer.get_vocab().values()) + 1
+        if vectors.ndim != 2 or len(vectors) < tokens:
+            raise ModelError(f"{path}: {tokens} tokens, but vectors of shape {vectors.shape}; expected (tokens, D)")
+        if max_length is not None:
+            truncate(tokenizer, max_length)
         return cls(tokenizer, vectors, bool(more), directory.prompt(folder, route))
 
     def encode(self, texts: Sequence[str], batch_size: int = 32) -> NDArray[np.float32]:

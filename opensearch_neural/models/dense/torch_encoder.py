@@ -15,6 +15,7 @@ from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.models import directory
 from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder, ends_normalized, finite
 from opensearch_neural.models.dense.onnx_encoder import OnnxDenseEncoder
+from opensearch_neural.models.dense.static_table import truncate
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.pretrained import quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
@@ -42,6 +43,7 @@ def load_dense(
     A folder without sentence-transformers files is read as a transformers encoder with mean pooling, which is logged.
     device: "cpu", "cuda", … (torch only); None takes a GPU if there is one. backend "onnx" needs a directory that
     `export_onnx` or another exporter wrote into, and no torch; "onnx-int8" one that `export_onnx(…, int8=True)` wrote into.
+    With these a query encoder that is a table of tokens' vectors needs neither such a file nor ONNX Runtime.
     max_length: tokens read of a text, at most the model's. threads: of ONNX Runtime; None: one for each core. A short
     query on two threads takes hardly less time than on one, and half as much again of the processor.
     """
@@ -71,11 +73,25 @@ def _load_torch(folder: Path, info: ModelInfo, device: str | None, max_length: i
             raise ModelError(f"{folder} does not load as a dense encoder: {error}") from error
     model.eval()
     if max_length is not None:
-        model.max_seq_length = min(max_length, model.max_seq_length or max_length)
+        _shorten(model, max_length)
     dimension = model.get_embedding_dimension()
     if dimension is None:
         raise ModelError(f"{folder}: the model does not say the dimension of its vectors")
     return TorchDenseEncoder(info, model, dimension, ends_normalized(folder))
+
+
+def _shorten(model: SentenceTransformer, length: int) -> None:
+    """Let every route read so many tokens of a text at most."""
+    from sentence_transformers.base.modules import Router
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    first: Any = model[0]
+    routes: list[Any] = [*first.sub_modules.values()] if isinstance(first, Router) else [model]
+    for module in (route[0] for route in routes):
+        if isinstance(module, StaticEmbedding):
+            truncate(module.tokenizer, length)
+        else:
+            module.max_seq_length = min(length, module.max_seq_length or length)
 
 
 @dataclass(frozen=True)

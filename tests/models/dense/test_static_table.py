@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,9 +48,11 @@ def test_numpy_gives_what_sentence_transformers_gives(tmp_path: Path, normalized
     assert own.encode_queries([]).shape == (0, 8)
 
 
-def test_no_more_tokens_are_read_than_are_asked_for(tmp_path: Path) -> None:
-    folder = static_model(tmp_path / "model")
-    short = load_dense(folder, backend="onnx", max_length=2)
+@pytest.mark.parametrize("backend", ["onnx", "torch"])
+@pytest.mark.parametrize("own", [{}, {"max_length": 16}])
+def test_no_more_tokens_are_read_than_are_asked_for(tmp_path: Path, backend: Any, own: dict[str, int]) -> None:
+    folder = static_model(tmp_path / "model", **own)
+    short = load_dense(folder, backend=backend, device="cpu", max_length=2)
     np.testing.assert_allclose(short.encode_documents(["cats purr dogs"]), short.encode_documents(["cats purr"]))
     assert not np.allclose(short.encode_documents(["cats purr"]), short.encode_documents(["cats"]))
 
@@ -71,6 +74,7 @@ def test_what_cannot_be_served_is_named(tmp_path: Path) -> None:
         load_dense(broken, backend="onnx")
     tokenizer = Tokenizer.from_file(str(table.parent / "tokenizer.json"))
     tokenizer.add_tokens(["one-more"])
+    tokenizer.enable_padding()
     tokenizer.save(str(tokens))
     with pytest.raises(ModelError, match="expected \\(tokens, D\\)"):
         load_dense(broken, backend="onnx")

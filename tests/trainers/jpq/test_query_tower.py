@@ -25,6 +25,7 @@ from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, docu
 from trainers.encoders import backbones  # noqa: E402
 from trainers.jpq.model import JpqModel  # noqa: E402
 from trainers.jpq.preparation import Preparation  # noqa: E402
+from trainers.jpq.query_tower import TokenTable, query_tower  # noqa: E402
 from trainers.jpq.settings import JpqConfig, JpqObjective  # noqa: E402
 from trainers.jpq.train import train_jpq  # noqa: E402
 
@@ -82,7 +83,6 @@ def test_the_layers_that_are_kept_lie_evenly_and_make_a_model_that_loads(tmp_pat
     assert backbones.spread(6, 1) == [5]
     assert backbones.spread(6, 2) == [0, 5]
     assert backbones.spread(12, 4) == [0, 4, 7, 11]
-    assert backbones.spread(6, 0) == []
     size = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
     model = BertModel(BertConfig(num_hidden_layers=5, **size)).eval()
     before = list(model.encoder.layer)
@@ -144,16 +144,29 @@ def test_a_table_that_is_aligned_alone_searches_nothing_and_leaves_other_tokens_
     np.testing.assert_array_equal(model.quantizer.scoring, model.quantizer.assigning)
     assert isinstance(model.dense, TorchDenseEncoder)
     after = stages_of(model.dense.model, "query")[0].embedding.weight
-    asked = {
-        token
-        for text in ready.data.queries.values()
-        for token in table.tokenizer.encode(text, add_special_tokens=False).ids
-    }
+    texts = [ready.data.queries.text_at(row) for row in ready.data.query_rows.tolist()]
+    asked = {token for text in texts for token in table.tokenizer.encode(text, add_special_tokens=False).ids}
     others = sorted({*range(len(before))} - asked)
     assert others and not torch.allclose(after[sorted(asked)], before[sorted(asked)], atol=1e-3)
     torch.testing.assert_close(after[others], before[others], rtol=1e-2, atol=1e-3)  # weight decay is slight
     lengths = before.norm(dim=1)
     assert lengths[sorted(asked)].max() < lengths[others].min(), "common tokens weigh less"
+
+
+def test_a_prompt_is_common_to_all_queries_and_weighs_little(config: JpqConfig) -> None:
+    start = load_dense(config.start, device="cpu")
+    assert isinstance(start, TorchDenseEncoder)
+    tower = query_tower(start, config, 0)
+    assert isinstance(tower, TokenTable)
+    table: Any = tower.stages[0]
+    before = table.embedding.weight.detach().clone()
+    tower.prompt = "bab "
+    tower.weigh(["dek", "fin"])
+    ratio = table.embedding.weight.detach().norm(dim=1) / before.norm(dim=1)
+    prompt, half, none = (table.tokenizer.encode(word, add_special_tokens=False).ids for word in ("bab", "dek", "gol"))
+    torch.testing.assert_close(ratio[prompt], torch.full((len(prompt),), 0.01 / 1.01))
+    torch.testing.assert_close(ratio[half], torch.full((len(half),), 0.01 / 0.51))
+    torch.testing.assert_close(ratio[none], torch.ones(len(none)))
 
 
 def test_fewer_than_no_layers_and_nothing_to_learn_are_refused(config: JpqConfig) -> None:
