@@ -201,9 +201,9 @@ def shown(row: Row) -> bool:
 @click.option(
     "--beside",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    default=None,
+    multiple=True,
     help="A record of this command, of the same published model: only the engines that need --dense are measured, and the "
-    "plot shows them beside what stands there.",
+    "plot shows them beside what stands there. Repeatable.",
 )
 @click.option("--seeds", type=NumberList(int), default="42,43,44", show_default=True, help="Training seeds.")
 @arm_option
@@ -228,7 +228,7 @@ def bm25_sparse(
     record: Path | None,
     arms: tuple[str, ...],
     documents: tuple[int, ...],
-    beside: Path | None,
+    beside: tuple[Path, ...],
     **options: Any,
 ) -> None:
     """BM25 and what a sparse model adds: quality on judged sets and cost under load, of the same models.
@@ -238,7 +238,7 @@ def bm25_sparse(
     osn bench bm25-sparse --start my-splade --data data --work work --arm 'as published' --documents 100000
     osn bench bm25-sparse --start my-splade --data data --work work --dense all-MiniLM-L6-v2 --documents 100000
     osn bench bm25-sparse … --arm 'as published' --dense all-MiniLM-L6-v2 --beside benchmarks/results/bm25_sparse
-    osn bench bm25-sparse … --dense all-MiniLM-L6-v2 --pq models/jpq --beside benchmarks/results/bm25_sparse_dense
+    osn bench bm25-sparse … --arm 'as published' --dense all-MiniLM-L6-v2 --pq models/jpq --beside benchmarks/results/bm25_sparse
     """
     experiment = Experiment(
         data=data, start=start, work=work, connection=connection, arms=arms, sizes=documents, **options
@@ -246,7 +246,7 @@ def bm25_sparse(
     if not experiment.sets:
         raise InputError(f"{data} holds no BEIR folder with a test split", "name the folder that holds them")
     check_codes(experiment)
-    if beside is not None and experiment.dense is None:
+    if beside and experiment.dense is None:
         raise InputError("--beside measures what a dense model adds, and none is named", "give --dense MODEL too")
     if experiment.dense is not None and PUBLISHED not in arms:
         raise InputError("--dense is measured beside the published model", f"add --arm '{PUBLISHED}'")
@@ -256,7 +256,7 @@ def bm25_sparse(
             experiment.folder(model)
         with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
             client = connect(settings=settings)
-            if beside is not None:
+            if beside:
                 return dense_quality_rows(client, experiment) + dense_cost_rows(client, settings, experiment), []
             rows = quality_rows(client, experiment)
             rows += cost_rows(client, settings, experiment)
@@ -264,6 +264,6 @@ def bm25_sparse(
 
     part = PaperPart(
         "BM25 and what a sparse model adds", run, list(experiment.sets.values()), experiment.seeds, shown,
-        lambda rows, folder: draw(experiment, [*(read(beside).rows if beside else []), *rows], folder),
+        lambda rows, folder: draw(experiment, [*(row for earlier in beside for row in read(earlier).rows), *rows], folder),
     )  # fmt: skip
     run_parts({"": part}, record)
