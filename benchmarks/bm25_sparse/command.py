@@ -135,7 +135,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     from matplotlib.lines import Line2D
 
     plt = pyplot()
-    figure, axis = plt.subplots(figsize=(6.4, 4.4))
+    figure, axis = plt.subplots(figsize=(6.4, 5.0))
     size = max(experiment.sizes, default=0)
     table = Table(rows, experiment.seeds)
     label = common_mean(rows, documents(size))
@@ -238,7 +238,7 @@ def bm25_sparse(
     osn bench bm25-sparse --start my-splade --data data --work work --arm 'as published' --documents 100000
     osn bench bm25-sparse --start my-splade --data data --work work --dense all-MiniLM-L6-v2 --documents 100000
     osn bench bm25-sparse … --arm 'as published' --dense all-MiniLM-L6-v2 --beside benchmarks/results/bm25_sparse
-    osn bench bm25-sparse … --arm 'as published' --dense all-MiniLM-L6-v2 --pq models/jpq --beside benchmarks/results/bm25_sparse
+    osn bench bm25-sparse … --dense all-MiniLM-L6-v2 --pq models/jpq --beside results/bm25_sparse --beside results/with_dense
     """
     experiment = Experiment(
         data=data, start=start, work=work, connection=connection, arms=arms, sizes=documents, **options
