@@ -172,7 +172,7 @@ def test_a_prompt_is_common_to_all_queries_and_weighs_little(config: JpqConfig) 
 def test_fewer_than_no_layers_and_nothing_to_learn_are_refused(config: JpqConfig) -> None:
     with pytest.raises(ValueError, match="nothing is learned"):
         replace(config, objective=JpqObjective(lambda_rank=0.0))
-    with pytest.raises(ValueError, match="with query_layers 0 set training.learning_rate"):
+    with pytest.raises(ValueError, match="with query_layers 0 set"):
         replace(config, query_layers=0, training=replace(config.training, embedding_rate=1e-3))
     with pytest.raises(ValueError, match="lambda_rank must be at least 0, not -1"):
         JpqObjective(lambda_rank=-1)
