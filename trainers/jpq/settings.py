@@ -172,7 +172,9 @@ class JpqConfig:
         if self.query_layers is not None and self.query_layers < 0:
             raise ValueError(f"query_layers must be at least 0, not {self.query_layers}")
         if self.query_layers == 0 and self.training.embedding_rate is not None:
-            raise ValueError("training.embedding_rate is a transformer's; with query_layers 0 set training.learning_rate")
+            raise ValueError(
+                "training.embedding_rate is a transformer's; with query_layers 0 set training.learning_rate"
+            )
         if not self.alignment and not self.lambda_rank:
             raise ValueError("objective.lambda_rank and objective.alignment are both 0: nothing is learned")
 
