@@ -155,7 +155,11 @@ class CascadeEngine(Sparse):
             )
         weight, window = how.weight * unit, how.dense_window
         if self.opened.meta.quantized:
-            table = look_up_table(self.opened.models, text)
+            model = self.opened.models.quantized
+            (vector,) = model.encode_queries([text])
+            if not vector.any():  # A table of tokens has nothing to say of a text without one.
+                return first
+            table = model.quantizer.table(vector)
             weight /= spread(table) or 1.0
             return queries.quantized_rescore(first, table, window=window, weight=weight, first_weight=1.0)
         vector, stored = dense_vector(self.opened.models, text), self.opened.models.dense_record

@@ -44,7 +44,7 @@ from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, write_record
 from opensearch_neural.look_up_table import spread
 from opensearch_neural.models.dense.onnx_encoder import INT8_FILE
-from opensearch_neural.models.dense.quantized import Quantizer, load_quantized
+from opensearch_neural.models.dense.quantized import QuantizedModel, Quantizer, load_quantized
 from opensearch_neural.models.registry import link_of
 from opensearch_neural.models.sparse.lexical import LexicalEncoder
 from opensearch_neural.oracle import StoredWeights, predict
@@ -225,6 +225,19 @@ def test_the_cascade_after_bm25_sparse_adds_codes_to_its_sum(written: Written) -
     found = list(written.hits(queries.bm25(QUERY, size=12)))
     second = {id: score for id, score in written.hits(plain).items() if id in found}
     check_last_stage(written, engines, second, weight, rel=1e-4)
+
+
+@pytest.mark.cluster
+def test_a_query_that_the_dense_model_has_no_vector_for_is_searched_by_the_first_stages(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines = written.engines()
+    stages = engines.body("cascade", QUERY, size=5)["rescore"]
+    zeros = np.zeros((1, engines.models.quantized.quantizer.dimension), np.float32)
+    monkeypatch.setattr(QuantizedModel, "encode_queries", lambda *_, **__: zeros)
+    body = engines.body("cascade", QUERY, size=5)
+    assert (len(stages), body["rescore"]["query"]) == (2, stages[0]["query"])
+    assert len(written.client.search(index=written.index, body=body)["hits"]["hits"]) == 5
 
 
 @pytest.mark.cluster
