@@ -41,8 +41,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same examples in every run, so that a failure is a change's own; HYPOTHESIS_PROFILE=random looks for new ones.
 # How fast examples are made is the machine's, which may be busy, and no failure.
 BUSY = [hypothesis.HealthCheck.too_slow]
-hypothesis.settings.register_profile("fixed", derandomize=True, database=None, suppress_health_check=BUSY)
-hypothesis.settings.register_profile("random", suppress_health_check=BUSY)
+hypothesis.settings.register_profile(
+    "fixed", derandomize=True, database=None, deadline=None, suppress_health_check=BUSY
+)
+hypothesis.settings.register_profile("random", deadline=None, suppress_health_check=BUSY)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 COMPOSE = Path(__file__).parent.parent / "docker-compose.yml"

@@ -173,9 +173,9 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     named = ["--dense", str(dense), "--dense-documents", "300", "--pq", str(tmp_path / "codes"), "--beside", recorded]
     of_codes = [row for row in rows_of("named", *named) if row.engine != BM25]
     assert {(row.engine, row.variant) for row in of_codes} == {(engine, f"{PUBLISHED}, codes") for engine in CASCADES}
-    same = [row for row in of_codes if row.measure in ("nDCG@10", "bytes a document")]
-    assert {row.set for row in same} >= {"one", "two", sets, "two, by field"}
-    assert {row.value - every[row.key._replace(variant=PUBLISHED)].value for row in same} == {0.0}, "codes are the same"
+    assert {row.set for row in of_codes if row.measure == "nDCG@10"} >= {"one", "two", sets}
+    size = [row.value for row in of_codes if row.measure == "bytes a document"]
+    assert size == pytest.approx([weight[RARE_CASCADE]] * 2, rel=0.02), "the codes are the same"
     assert {row.measure for row in of_codes if row.set == "320 documents"} >= {"P99", "generator's ceiling, requests/s"}
     table = quality_and_cost(rows)
     assert f"bytes a document (bm25: {weight[BM25]:,.0f})" in table and "documents encoded a second" in table
@@ -297,9 +297,9 @@ def test_the_weight_is_chosen_by_questions_that_are_neither_tested_nor_trained_o
 ) -> None:
     (data / "one" / "qrels" / "dev.tsv").unlink()
     monkeypatch.setattr(weights, "TRAINED_ON", ("one",))
-    splits = {name: weights.split_of(data / name, MeasuredEngine(PUBLISHED)) for name in ("one", "two")}
+    splits = {name: weights.split_of(data / name, PUBLISHED) for name in ("one", "two")}
     assert splits == {"one": "train", "two": "dev"}
-    trained = MeasuredEngine("trained 10 minutes", 1)
+    trained = "trained 10 minutes"
     assert [weights.split_of(data / name, trained) for name in ("one", "two")] == [None, "dev"]
     arguments = [
         "--url", cluster_url, "--start", str(start), "--data", str(data), "--work", str(tmp_path / "work"),
