@@ -95,15 +95,11 @@ def each(
 
 def kept(file: Path, compute: Callable[[], Any]) -> Any:
     """The JSON content of `file`: what `compute` returns, which is called once, by one of the processes that ask."""
-
-    def once() -> None:
+    with locked(file, done=file):
         if not file.exists():
             started = time.monotonic()
             write_json(file, compute(), indent=None)
             logger.info("%s: %.0f s", file.stem, time.monotonic() - started)
-
-    if not file.exists():
-        shared({file: once})
     return json.loads(file.read_text(encoding="utf-8"))
 
 

@@ -74,11 +74,9 @@ def dense_name(experiment: Experiment) -> str:
 
 def variant(experiment: Experiment) -> str:
     """What the rows of engines that need a dense model call the models: the published one, and codes that were named."""
-    return (
-        PUBLISHED
-        if experiment.pq is None
-        else f"{PUBLISHED}, {directory.display_name(experiment.pq).rpartition('/')[2]}"
-    )
+    if experiment.pq is None:
+        return PUBLISHED
+    return f"{PUBLISHED}, {directory.display_name(experiment.pq).rpartition('/')[2]}"
 
 
 def kept_variant(experiment: Experiment) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.bm25_sparse.models import configuration
-from benchmarks.experiment import compared, each, kept, mean_values, means, shared, slug, trials
+from benchmarks.experiment import compared, each, kept, mean_values, means, slug, trials
 from benchmarks.papers.sparse_search import MEASURES, SparseTest, on_target, sparse_test, student_run, untrained
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import Measured
@@ -19,6 +19,7 @@ from opensearch_neural.models.directory import hash_files, locate
 from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of
 from opensearch_neural.models.sparse.encoder import SparseDocumentEncoder, load_sparse
 from trainers.common.config import fingerprint
+from trainers.common.locks import locked
 from trainers.common.settings import TrainingSettings
 from trainers.data.sets import DevSettings, SetSettings
 from trainers.data.teacher_models import detect
@@ -185,5 +186,6 @@ def trained_dense(ablation: Ablation, start: str) -> str:
         training=TrainingSettings(steps=DENSE_TEACHER_STEPS, batch_size=64, learning_rate=5e-5, precision="auto"),
     )
     output = ablation.work / "models" / f"dense-{fingerprint(config, hash_files(locate(start)))}"
-    shared({output: lambda: train_dense(replace(config, output=output))})
+    with locked(output):
+        train_dense(replace(config, output=output))
     return str(output)

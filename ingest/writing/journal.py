@@ -15,16 +15,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.files import read_json_object, write_json, write_text
-
-if sys.platform != "win32":
-    import fcntl
+from opensearch_neural.locks import acquire
 
 
 @dataclass(frozen=True)
@@ -114,16 +111,11 @@ class Journal:
 
 def _locked(path: Path) -> IO[str]:
     """A file beside the journal, locked for as long as it is open: the journal itself is renamed into place."""
-    lock = path.with_suffix(".lock").open("a", encoding="utf-8")
-    if sys.platform == "win32":
-        return lock
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
+    lock = acquire(path.with_suffix(".lock"), None)
+    if lock is None:
         raise ClusterError(
             "another process on this machine is writing this corpus into this index", "wait for it, or stop it"
-        ) from None
+        )
     return lock
 
 

@@ -62,10 +62,8 @@ class JpqModel(TrainingModel):
         super().__init__()
         # Not named `config`: the Trainer would take that for a transformer's.
         self.start, self.quantizer, self.documents, self.settings = start, quantizer, documents, config
-        self.query, self.document_stages = (
-            query_tower(start, config, config.query_layers),
-            stages_of(start.model, "document"),
-        )
+        self.query = query_tower(start, config, config.query_layers)
+        self.document_stages = stages_of(start.model, "document")
         ranks = config.lambda_rank > 0
         learns = ranks and config.quantizer.train_centroids and config.objective.documents == "quantized"
         self.scoring = nn.Parameter(torch.from_numpy(quantizer.scoring.copy()), learns)

@@ -15,9 +15,10 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Static
 from torch import Tensor, nn
 
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.idf import DocumentFrequencies
 from opensearch_neural.models import directory
 from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, stages_of
-from opensearch_neural.models.tokenizer import encodable
+from opensearch_neural.models.tokenizer import encodable, vocabulary_of
 from trainers.common.batches import Part
 from trainers.encoders import backbones
 from trainers.jpq.settings import JpqConfig
@@ -108,12 +109,8 @@ class TokenTable(QueryTower):
 
     def __init__(self, whole: QueryTower) -> None:
         nn.Module.__init__(self)
-        self.tokenizer, self.prompt, self.max_length, self.noisy = (
-            whole.tokenizer,
-            whole.prompt,
-            whole.max_length,
-            False,
-        )
+        self.tokenizer, self.prompt, self.max_length = whole.tokenizer, whole.prompt, whole.max_length
+        self.noisy = False
         special = {*self.tokenizer.all_special_ids} - {self.tokenizer.unk_token_id}
         self.register_buffer("special", torch.tensor(sorted(special), dtype=torch.long), persistent=False)
         own = copy.deepcopy(self.tokenizer.backend_tokenizer)
@@ -133,14 +130,13 @@ class TokenTable(QueryTower):
         """Multiply each token's vector by a / (a + p), where p is the share of the texts that it stands in: what is common
         says little (Arora, Liang and Ma, 2017, section 3). To be called once, before training."""
         table: Any = self.stages[0]
-        counts, total = torch.zeros(table.num_embeddings), 0
+        frequencies = DocumentFrequencies(table.num_embeddings)
         read = (encodable(self.prompt + text) for text in texts)
         while some := list(islice(read, TEXTS_AT_ONCE)):
             for encoding in table.tokenizer.encode_batch_fast(some, add_special_tokens=False):
-                counts[list(set(encoding.ids))] += 1
-            total += len(some)
-        weights = HALF_WEIGHT_SHARE / (HALF_WEIGHT_SHARE + counts / max(1, total))
-        table.embedding.weight *= weights[:, None].to(table.embedding.weight)
+                frequencies.add(encoding.ids)
+        shares = torch.from_numpy(frequencies.counts / max(1, frequencies.n))[:, None].to(table.embedding.weight)
+        table.embedding.weight *= HALF_WEIGHT_SHARE / (HALF_WEIGHT_SHARE + shares)
 
 
 @torch.no_grad()
@@ -150,7 +146,7 @@ def token_vectors(tower: QueryTower) -> Tensor:
     any_text = tower.tokenizer("a", return_special_tokens_mask=True)
     own = [at for at, special in enumerate(any_text["special_tokens_mask"]) if not special]
     before, after = any_text["input_ids"][: own[0]], any_text["input_ids"][own[-1] + 1 :]
-    tokens = max(tower.tokenizer.backend_tokenizer.get_vocab().values()) + 1
+    tokens = len(vocabulary_of(tower.tokenizer.backend_tokenizer))
     logger.info("encoding each of %d tokens", tokens)
     tower.eval()
     rows: list[Tensor] = []
