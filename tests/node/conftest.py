@@ -13,6 +13,12 @@ import pytest
 CLEANER = "import sys; from opensearch_neural import node; sys.stdin.read(); node.stop(sys.argv[1], purge=True)"
 
 
+@pytest.fixture
+def never_started() -> str:
+    """A name that no cluster has or had, and no other test, which may run at the same time, uses."""
+    return f"never-started-{uuid.uuid4().hex[:6]}"
+
+
 @pytest.fixture(scope="module")
 def cleaned_name() -> Iterator[Callable[[str], str]]:
     """Makes names of clusters that are stopped and removed in the end, whatever happens."""

@@ -40,33 +40,35 @@ class TestWhatIsAsked:
             ({"settings": {"a: 1\nnetwork.host": "0.0.0.0"}}, "is no name of a setting"),
         ],
     )
-    def test_a_value_that_cannot_be_used_is_named(self, options: dict[str, Any], complaint: str) -> None:
+    def test_a_value_that_cannot_be_used_is_named(
+        self, options: dict[str, Any], complaint: str, never_started: str
+    ) -> None:
         with pytest.raises(InputError, match=complaint):
-            node.start(**{"name": "never-started", **options})
-        assert read_state("never-started") is None
+            node.start(**{"name": never_started, **options})
+        assert read_state(never_started) is None
 
-    def test_a_setting_without_a_value_is_named(self) -> None:
-        failed = osn_node("start", "--name", "never-started", "--setting", "indices.query")
+    def test_a_setting_without_a_value_is_named(self, never_started: str) -> None:
+        failed = osn_node("start", "--name", never_started, "--setting", "indices.query")
         assert failed.returncode == 1
         assert "'indices.query' is not KEY=VALUE" in failed.stderr
 
-    def test_a_port_that_another_program_has_is_named_with_a_free_one(self) -> None:
+    def test_a_port_that_another_program_has_is_named_with_a_free_one(self, never_started: str) -> None:
         with socket.socket() as other:
             other.bind(("127.0.0.1", 0))
             other.listen()
             port = other.getsockname()[1]
-            failed = osn_node("start", "--name", "never-started", "--port", str(port))
+            failed = osn_node("start", "--name", never_started, "--port", str(port))
         assert failed.returncode == 1
         assert f"port {port} is taken by another program" in failed.stderr
         offered = int(re.findall(r"--port (\d+) is free", failed.stderr)[0])
         assert offered > port
         assert launch.is_free(offered)
 
-    def test_a_data_folder_that_cannot_be_one_is_named(self, tmp_path: Path) -> None:
+    def test_a_data_folder_that_cannot_be_one_is_named(self, tmp_path: Path, never_started: str) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(InputError, match="cannot hold data"):
-            node.start(name="never-started", data=tmp_path / "file", port=0)
-        assert not cluster_folder("never-started").exists()
+            node.start(name=never_started, data=tmp_path / "file", port=0)
+        assert not cluster_folder(never_started).exists()
 
     def test_a_home_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

@@ -112,8 +112,8 @@ class TestOneNode:
         assert "--nodes is 1, not 3; --heap is 512m, not 2g" in failed.stderr
         assert f"osn node stop --name {one_node.name}" in failed.stderr
 
-    def test_the_port_of_another_local_cluster_is_named_as_that(self, one_node: Started) -> None:
-        failed = osn_node("start", "--name", "never-started", "--port", one_node.url.rpartition(":")[2])
+    def test_the_port_of_another_local_cluster_is_named_as_that(self, one_node: Started, never_started: str) -> None:
+        failed = osn_node("start", "--name", never_started, "--port", one_node.url.rpartition(":")[2])
         assert failed.returncode == 1
         assert f"is that of the local cluster '{one_node.name}'" in failed.stderr
 
@@ -145,14 +145,14 @@ class TestOneNode:
         assert hit["_score"] == 3.0
         one_node.client.indices.delete(index="a")
 
-    def test_status_tells_people_and_programs(self, one_node: Started) -> None:
+    def test_status_tells_people_and_programs(self, one_node: Started, never_started: str) -> None:
         told = osn_node("status", "--name", one_node.name)
         assert f"{one_node.name}  {one_node.url}  green  full 2.19.1  heap 512m  1 of 1 running" in told.stdout
         (cluster,) = json.loads(osn_node("status", "--name", one_node.name, "--json").stdout)
         assert (cluster["name"], cluster["url"], cluster["health"]) == (one_node.name, one_node.url, "green")
         assert cluster["nodes"][0]["pid"] == one_node.pids[0]
         assert cluster["nodes"][0]["running"] is True
-        assert json.loads(osn_node("status", "--name", "never-started", "--json").stdout) == []
+        assert json.loads(osn_node("status", "--name", never_started, "--json").stdout) == []
 
     def test_logs_print_the_end_and_follow(self, one_node: Started) -> None:
         told = osn_node("logs", "--name", one_node.name, "-n", "5000").stdout
@@ -163,8 +163,8 @@ class TestOneNode:
         assert any("seen-in-the-log" in line for line in lines)
         one_node.client.indices.delete(index="seen-in-the-log")
 
-    def test_logs_of_what_is_not_there_are_an_error(self, one_node: Started) -> None:
-        assert "no local cluster 'never-started'" in osn_node("logs", "--name", "never-started").stderr
+    def test_logs_of_what_is_not_there_are_an_error(self, one_node: Started, never_started: str) -> None:
+        assert f"no local cluster '{never_started}'" in osn_node("logs", "--name", never_started).stderr
         assert "has no node 2" in osn_node("logs", "--name", one_node.name, "--node", "2").stderr
 
     def test_data_survives_a_kill_and_a_stop_until_it_is_purged(self, one_node: Started) -> None:

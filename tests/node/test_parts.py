@@ -48,11 +48,11 @@ class TestFindingJava:
         monkeypatch.delenv("JAVA_HOME")
         assert find_java(17, "it").executable == tmp_path / "path" / "bin" / "java"
 
-    def test_one_that_is_too_old_is_named_with_both_versions_and_the_remedy(self, tmp_path: Path) -> None:
+    def test_one_that_is_too_old_is_named_with_both_versions_and_the_remedy(
+        self, tmp_path: Path, never_started: str
+    ) -> None:
         java_that_says(tmp_path, "17.0.15")
-        failed = osn_node(
-            "start", "--profile", "core", "--name", "never-started", "--port", "0", JAVA_HOME=str(tmp_path)
-        )
+        failed = osn_node("start", "--profile", "core", "--name", never_started, "--port", "0", JAVA_HOME=str(tmp_path))
         assert failed.returncode == 1
         assert "OpenSearch 3.5.0 (profile core) needs Java 21 or later" in failed.stderr
         assert f"JAVA_HOME ({tmp_path}) is Java 17" in failed.stderr
@@ -61,7 +61,7 @@ class TestFindingJava:
         assert "sdk install java 21" in failed.stderr
         assert failed.stdout == ""
         assert "Traceback" not in failed.stderr
-        assert read_state("never-started") is None
+        assert read_state(never_started) is None
 
     def test_a_java_home_without_java_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("JAVA_HOME", str(tmp_path))
