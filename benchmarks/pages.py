@@ -13,9 +13,10 @@ made it. Behind names stand lists, with semicolons between them.
     <!-- gains: NAME: BASELINE -->            those over one of several baselines, of several seeds their mean
     <!-- arms: NAME -->                       paired differences, a line for each arm, and the goals
     <!-- quality-and-cost: NAME -->           engines by what they gain over the baseline and what they cost under load
-    <!-- quality-and-cost: NAME: MEASURE, MEASURE; LEVEL; ENGINE, ENGINE -->
+    <!-- quality-and-cost: NAME: MEASURE, MEASURE; LEVEL; ENGINE, ENGINE; MEAN, MEAN -->
                                               of the costs and facts these measures alone, the costs of levels like
-                                              "20 clients" and of engines whose quality was measured too; these engines
+                                              "20 clients" and of engines whose quality was measured too; these engines;
+                                              gains in these means of sets. Empty or missing: all of them
     <!-- quality-and-cost: NAME, NAME: … -->  the same engines and models in several results, each with its own index
     <!-- kept-and-cost: NAME -->              ways to search by what they keep of the exact result and what they cost
                                               under load, and the goals
@@ -76,12 +77,16 @@ def _costs(rows: list[Row], lists: Lists) -> str:
 
 
 def _quality_and_cost(rows: list[Row], lists: Lists) -> str:
-    measures, levels, engines = [*(lists or [[*COSTS, *FACTS]]), [], []][:3]
+    given = [[each for each in part if each] for part in lists]
+    measures, levels, engines, means = [*given, [], [], [], []][:4]
+    measures = measures or [*COSTS, *FACTS]
     compared = {row.engine for row in rows if row.kind == "difference"}
     baseline = next((row.baseline for row in rows if row.kind == "difference"), "")
 
     def wanted(row: Row) -> bool:
         if engines and row.engine not in (baseline, *engines):
+            return False
+        if means and row.kind == "difference" and row.sets and row.set not in means:
             return False
         if row.kind != "ratio":
             return row.measure not in FACTS or row.measure in measures

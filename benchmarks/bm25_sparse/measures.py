@@ -206,10 +206,7 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
         of_sets[name] = measured
         rows += compared(name, measured, DIFFERENCES, seeds=experiment.seeds)
         rows += [*more, *mean_values(more, experiment.seeds)]
-    labels = {
-        f"mean of {len(of_sets)} sets": list(of_sets),
-        f"mean of {len(experiment.unseen)} unseen sets": experiment.unseen,
-    }
+    labels = means_of_all(experiment)
     if len(of_sets) > len(some := experiment.dense_sets) > 0:
         labels[mean_of_small(experiment)] = some
     for label, names in labels.items():
@@ -224,7 +221,17 @@ def dense_quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
     of_sets = {name: dense_measured(client, experiment, name) for name in experiment.dense_sets}
     gains = [(engine, rival) for engine, rival in DIFFERENCES if engine in DENSE_ENGINES]
     rows = [row for name, own in of_sets.items() for row in compared(name, own, gains, seeds=experiment.seeds)]
-    return rows + (mean_rows(mean_of_small(experiment), of_sets, gains) if of_sets else [])
+    every = len(of_sets) == len(experiment.sets)
+    labels = means_of_all(experiment) if every else {mean_of_small(experiment): list(of_sets)} if of_sets else {}
+    for label, names in labels.items():
+        rows += mean_rows(label, {name: of_sets[name] for name in names}, gains)
+    return rows
+
+
+def means_of_all(experiment: Experiment) -> dict[str, list[str]]:
+    """{what a mean is called: its sets} of all sets, and of those that no arm is trained on."""
+    groups = {"": list(experiment.sets), "unseen ": experiment.unseen}
+    return {f"mean of {len(sets)} {kind}sets": sets for kind, sets in groups.items()}
 
 
 def mean_of_small(experiment: Experiment) -> str:

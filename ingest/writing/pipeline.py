@@ -290,7 +290,8 @@ class _Run:
             # arrived is journalled.
             self.stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
-            wait([future for _, future in pending], timeout=GRACE_SECONDS)
+            # `wait` would wait for cancelled ones, of which no thread says that they are.
+            wait([future for _, future in pending if not future.cancelled()], timeout=GRACE_SECONDS)
             self._settle_arrived(pending, progress)
             raise
         pool.shutdown(wait=True)

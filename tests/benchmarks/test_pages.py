@@ -70,6 +70,15 @@ def test_a_table_may_be_of_some_engines_in_several_indexes() -> None:
     assert with_tables(shown) == shown
 
 
+def test_a_table_may_be_of_some_means() -> None:
+    what = "quality-and-cost: bm25_sparse: ; 20 clients; ; mean of 4 unseen sets"
+    header, *_ = with_tables(f"<!-- {what} -->\n<!-- end -->\n").splitlines()[2:]
+    assert [head.strip() for head in header.split("|") if "points" in head] == [
+        "points over bm25, mean of 4 unseen sets"
+    ]
+    assert "P50, 100,000 documents, 20 clients" in header and "1 client " not in header and "active terms" in header
+
+
 def test_a_table_has_the_mean_of_several_seeds_and_not_each() -> None:
     one, two = (
         Row("s", "e", "m", value, None, None, 9, seed=seed, variant="arm") for value, seed in ((1.0, 1), (3.0, 2))

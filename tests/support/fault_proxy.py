@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ Kind = Literal[
     "drop_after",  # forwarded; the connection is closed instead of answering
     "cut",  # forwarded; half of the answer arrives
     "garbage",  # forwarded; something that is not JSON arrives, with status 200
-    "delay",  # forwarded after `seconds`
+    "delay",  # forwarded after `seconds`, or when the proxy ends
 ]
 
 
@@ -60,6 +59,7 @@ class FaultProxy:
         self.most_bytes = 0
         self._upstream = upstream.rstrip("/")
         self._lock = threading.Lock()
+        self._ending = threading.Event()
         self._answered = threading.Condition()
         self._under_way = 0
         self._count = 0
@@ -103,6 +103,7 @@ class FaultProxy:
 
     def __exit__(self, *error: object) -> None:
         """What has come in is forwarded yet, so that the cluster is then as the faults leave it."""
+        self._ending.set()
         self._server.shutdown()
         self._server.server_close()
         with self._answered:
@@ -133,7 +134,7 @@ class FaultProxy:
             self._close(handler)
             return
         if fault and kind == "delay":
-            time.sleep(fault.seconds)
+            self._ending.wait(fault.seconds)
         headers = {name: value for name, value in handler.headers.items() if name.lower() not in ("host", "connection")}
         answer = self._pool.request(
             handler.command, self._upstream + handler.path, body=body or None, headers=headers, timeout=120.0

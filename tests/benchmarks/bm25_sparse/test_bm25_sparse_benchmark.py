@@ -14,6 +14,7 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 
+from quick_load import quick  # noqa: E402
 from tiny import tiny_backbone, tiny_beir, tiny_splade  # noqa: E402
 
 from benchmarks import cluster_bm25  # noqa: E402
@@ -36,7 +37,6 @@ from benchmarks.bm25_sparse.measures import (  # noqa: E402
 )
 from benchmarks.bm25_sparse.models import PUBLISHED  # noqa: E402
 from benchmarks.experiment import slug  # noqa: E402
-from benchmarks.load.phases import WarmupSettings  # noqa: E402
 from benchmarks.render import quality_and_cost  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.measures import Measured  # noqa: E402
@@ -69,7 +69,7 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
     monkeypatch.setattr(models, "STEPS", {"trained 10 minutes": 2})
     monkeypatch.setattr(models, "TRAINED_ON", ("one",))
     monkeypatch.setattr(cost, "COST_SET", "two")
-    monkeypatch.setattr(cost, "LOAD", replace(cost.LOAD, ceiling=0.1, warmup=WarmupSettings(0.1, 1.0)))
+    monkeypatch.setattr(cost, "LOAD", quick(cost.LOAD))
     monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)  # it changes nothing but how long merging waits
     monkeypatch.setattr(cluster_bm25, "GRID", ((0.9, 1.2), (0.5,)))
     arguments = [
@@ -123,11 +123,11 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     shutil.copy(beir / "qrels" / "dev.tsv", beir / "qrels" / "test.tsv")
     monkeypatch.setattr(models, "TRAINED_ON", ("one",))
     monkeypatch.setattr(cost, "COST_SET", "two")
-    monkeypatch.setattr(cost, "LOAD", replace(cost.LOAD, ceiling=0.1, warmup=WarmupSettings(0.1, 1.0)))
+    monkeypatch.setattr(cost, "LOAD", quick(cost.LOAD))
     monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
     monkeypatch.setattr(cluster_bm25, "GRID", ((0.9, 1.2), (0.5,)))
     work, sets = tmp_path / "work", f"mean of 2 sets of at most {300} documents"
-    dense = dense_model(tmp_path / "dense", tiny_backbone(tmp_path / "network", positions=256))
+    dense = dense_model(tmp_path / "dense", tiny_backbone(tmp_path / "network", layers=1, positions=256))
     arguments = [
         "--url", cluster_url, "--start", str(start), "--data", str(tmp_path / "data"), "--work", str(work),
         "--arm", PUBLISHED, "--documents", "320", "--clients", "1", "--minutes", "0.05",
@@ -176,10 +176,7 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     assert {row.set for row in of_codes if row.measure == "nDCG@10"} >= {"one", "two", sets}
     size = [row.value for row in of_codes if row.measure == "bytes a document"]
     assert size == pytest.approx([weight[RARE_CASCADE]] * 2, rel=0.02), "the codes are the same"
-    assert {row.measure for row in of_codes if row.set == "320 documents"} >= {
-        "P50 ms",
-        "generator's ceiling, requests/s",
-    }
+    assert "generator's ceiling, requests/s" in {row.measure for row in of_codes if row.set == "320 documents"}
     table = quality_and_cost(rows)
     assert f"bytes a document (bm25: {weight[BM25]:,.0f})" in table and "documents encoded a second" in table
     weighed = [

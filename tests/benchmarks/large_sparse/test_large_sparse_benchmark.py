@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from quick_load import quick
 
 from benchmarks.large_sparse import measures
 from benchmarks.large_sparse.arms import BestBlocks, DocumentsOfBlocks, RareWordsFirst
 from benchmarks.large_sparse.command import large_sparse
 from benchmarks.load.generator import Generators, WorkerMeasurement
-from benchmarks.load.phases import WarmupSettings
 from benchmarks.load.quality import SCORE_KEPT
 from benchmarks.load.variants import Variant
 from benchmarks.load.workload import LoadTarget, prepare
@@ -60,7 +59,7 @@ def quick_arguments(
 ) -> list[str]:
     """Of the command on 600 documents, with few settings to choose from and a load test that is over at once."""
     monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
-    quick: dict[str, object] = {
+    small: dict[str, object] = {
         "WINDOWS": (10, 500),
         "CUTS": (0.5,),
         "WORD_SHARES": (0.5,),
@@ -68,11 +67,8 @@ def quick_arguments(
         "PRUNE_RATIOS": (0.4,),
         "EXPANSIONS": (2.0,),
     }
-    quick |= {"BLOCK_COUNTS": (1, 19), "TUNING_QUERIES": 10, "PASSES": 1}
-    quick["LOAD"] = replace(
-        measures.LOAD, rounds=1, settle=0.05, shortest=0.1, ceiling=0.1, warmup=WarmupSettings(0.1, 0.1)
-    )
-    for name, value in quick.items():
+    small |= {"BLOCK_COUNTS": (1, 19), "TUNING_QUERIES": 10, "PASSES": 1, "LOAD": quick(measures.LOAD)}
+    for name, value in small.items():
         monkeypatch.setattr(measures, name, value)
     return [
         "--url", cluster_url, "--model", "lexical", "--data", str(corpus), "--work", str(tmp_path / "work"),

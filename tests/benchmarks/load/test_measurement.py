@@ -170,10 +170,10 @@ def own_node() -> Iterator[node.RunningNode]:
 def test_a_dying_node_ends_the_run_with_what_was_measured(
     own_node: node.RunningNode, corpus: Path, tmp_path: Path
 ) -> None:
-    client = connect(own_node.url)
+    client = connect(settings=ConnectionSettings(urls=(own_node.url,), patience=0.5))
     index = f"osn-test-load-{uuid.uuid4().hex[:8]}"
     write(client, corpus, index)
-    settings = replace(QUICK, requests=100_000, longest=2.0, quality=False)
+    settings = replace(QUICK, requests=100_000, longest=0.8, quality=False)
     began = time.monotonic()
     kill = during_the_blocks(lambda: threading.Timer(0.3, node.kill_node, (1, own_node.name)).start())
     found = run(client, own_node.url, index, corpus, settings=settings, out=tmp_path, on_block=kill)
