@@ -17,9 +17,10 @@ demo: check-java install
 # The tests that measure time have the machine to themselves, after all others.
 TIMED := tests/benchmarks/load/test_generator_times.py
 
-## Two processes, each with a node of its own; a file's tests stay together, and files come in the order of tests/conftest.py.
+## Several processes, each with a node of its own; a file's tests stay together. Their number, and the order of files, are from
+## tests/conftest.py.
 test: check-java install
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --ignore $(TIMED)
+	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder --ignore $(TIMED)
 	$(BIN)/python -m pytest -q $(TIMED)
 
 # The Pythons to test on: those of these that are on the PATH.

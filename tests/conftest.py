@@ -51,6 +51,13 @@ COMPOSE = Path(__file__).parent.parent / "docker-compose.yml"
 CLUSTER_FIXTURES = {"cluster_url", "client", "index_name", "three_nodes", "three_nodes_url"}
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Two for each core, since most tests wait for a cluster longer than they compute, and as far as memory goes: a process
+    and its node may take 3 GiB."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**30
+    return max(1, min(8, 2 * (os.cpu_count() or 1), memory // 3))
+
+
 def pytest_collection_finish() -> None:
     """What was imported until now stays. Every training ends with `gc.collect()`, which would go through all of it."""
     gc.freeze()

@@ -118,14 +118,21 @@ def measured_set(
 
 
 def dense_measured(client: OpenSearch, experiment: Experiment, name: str) -> dict[MeasuredEngine, Measured]:
-    """What the engines that need a dense model find in the set beside the published sparse one, and what BM25 does."""
+    """What the engines that need a dense model find in the set beside the published sparse one, and what BM25 does.
+
+    Hybrid, which uses no codes, is a rival of named ones where it was measured before.
+    """
     variant, names = dense.variant(experiment), (BM25, *dense_engines(experiment))
     folder = experiment.work / "measured" / f"{name}-{dense.kept_variant(experiment)}"
     if not all(kept_of(folder, engine).exists() for engine in names):
         with dense_index(client, experiment, name) as (index, how), translate_errors():
             measure_index(client, index, experiment, name, names, folder, **how)
     found = {engine: kept_measured(kept_of(folder, engine), not_measured) for engine in names}
-    return {MeasuredEngine(engine, None, "" if engine == BM25 else variant): own for engine, own in found.items()}
+    measured = {MeasuredEngine(engine, None, "" if engine == BM25 else variant): own for engine, own in found.items()}
+    hybrid = kept_of(experiment.work / "measured" / f"{name}-{slug(PUBLISHED)}", HYBRID)
+    if HYBRID not in names and hybrid.exists():
+        measured[MeasuredEngine(HYBRID)] = kept_measured(hybrid, not_measured)
+    return measured
 
 
 @contextmanager
@@ -219,7 +226,7 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
 def dense_quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
     """The differences of the engines that need a dense model, in each set that has one and in their mean."""
     of_sets = {name: dense_measured(client, experiment, name) for name in experiment.dense_sets}
-    gains = [(engine, rival) for engine, rival in DIFFERENCES if engine in DENSE_ENGINES]
+    gains = [(engine, rival) for engine, rival in DIFFERENCES if engine in dense_engines(experiment)]
     rows = [row for name, own in of_sets.items() for row in compared(name, own, gains, seeds=experiment.seeds)]
     every = len(of_sets) == len(experiment.sets)
     labels = means_of_all(experiment) if every else {mean_of_small(experiment): list(of_sets)} if of_sets else {}

@@ -171,9 +171,17 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     assert {row.engine for row in beside} == {BM25, *DENSE_ENGINES} and sets in {row.set for row in beside}
     shutil.copytree(next((work / "models").glob("*-opq")), tmp_path / "codes")
     named = ["--dense", str(dense), "--dense-documents", "300", "--pq", str(tmp_path / "codes"), "--beside", recorded]
-    of_codes = [row for row in rows_of("named", *named) if row.engine != BM25]
+    by_name = rows_of("named", *named)
+    of_codes = [row for row in by_name if row.engine not in (BM25, HYBRID)]
     assert {(row.engine, row.variant) for row in of_codes} == {(engine, f"{PUBLISHED}, codes") for engine in CASCADES}
     assert {row.set for row in of_codes if row.measure == "nDCG@10"} >= {"one", "two", sets}
+    # Their rival is the hybrid that was measured before.
+    values = {(row.set, row.line): row.value for row in rows if (row.kind, row.measure) == ("value", "nDCG@10")}
+    again = {row.set: row for row in of_codes if (row.engine, row.baseline) == (SUM_CASCADE, HYBRID)}
+    for name in ("one", "two"):
+        own = values[name, f"{SUM_CASCADE}, {PUBLISHED}"] - values[name, f"{HYBRID}, {PUBLISHED}"]
+        assert again[name].value == pytest.approx(own, abs=0.02), "the codes are the same"
+    assert again[sets].value == pytest.approx((again["one"].value + again["two"].value) / 2)
     size = [row.value for row in of_codes if row.measure == "bytes a document"]
     assert size == pytest.approx([weight[RARE_CASCADE]] * 2, rel=0.02), "the codes are the same"
     assert "generator's ceiling, requests/s" in {row.measure for row in of_codes if row.set == "320 documents"}
