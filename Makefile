@@ -8,19 +8,25 @@ DATA ?=
 RECORD ?=
 MODEL ?=
 
-.PHONY: demo test docs docs-links release-check test-pythons test-faults lock install lint format bench bench-scale bench-encode screenshot clean
+.PHONY: demo test test-benchmarks docs docs-links release-check test-pythons test-faults lock install lint format bench bench-scale bench-encode screenshot clean
 
 ## The main job on real input: set up, start the local node, ingest, search, evaluate, print a table, stop the node.
 demo: check-java install
 	$(BIN)/osn demo $(if $(CORPUS),--corpus "$(CORPUS)")
 
+# Several processes, each with a node of its own; a file's tests stay together. Their number, and the order of files, are from
+# tests/conftest.py.
+TEST := $(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
 # The tests that measure time have the machine to themselves, after all others.
 TIMED := tests/benchmarks/load/test_generator_times.py
 
-## Several processes, each with a node of its own; a file's tests stay together. Their number, and the order of files, are from
-## tests/conftest.py.
+## Every test but those of the benchmarks.
 test: check-java install
-	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder --ignore $(TIMED)
+	$(TEST) -m "not bench"
+
+## Those of the benchmarks and the papers: each command runs as a whole, on little data.
+test-benchmarks: check-java install
+	$(TEST) -m bench --ignore $(TIMED)
 	$(BIN)/python -m pytest -q $(TIMED)
 
 # The Pythons to test on: those of these that are on the PATH.

@@ -48,6 +48,9 @@ hypothesis.settings.register_profile("random", deadline=None, suppress_health_ch
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 COMPOSE = Path(__file__).parent.parent / "docker-compose.yml"
+BENCHMARKS = Path(__file__).parent / "benchmarks"
+OF_EVERY_CHANGE = ("demo", "test_pages.py", "test_render.py")
+"""What any change may break in benchmarks: the demo, and the pages with the recorded results."""
 CLUSTER_FIXTURES = {"cluster_url", "client", "index_name", "three_nodes", "three_nodes_url"}
 
 
@@ -70,6 +73,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.cluster)
         if drill.item_of(item.nodeid) is not None or item.path.name == "test_public_shapes.py":
             item.add_marker(pytest.mark.drill)
+        if BENCHMARKS in item.path.parents and item.path.relative_to(BENCHMARKS).parts[0] not in OF_EVERY_CHANGE:
+            item.add_marker(pytest.mark.bench)
     if "PYTEST_XDIST_WORKER" in os.environ:
         # Files that need a cluster or train take longest. The short ones come last, so that no process waits for the other.
         of_cluster = {item.path for item in items if item.get_closest_marker("cluster")}

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
+from two_processes import in_two_processes  # noqa: E402
 
 from trainers.common import losses  # noqa: E402
 from trainers.common.batches import CachedBatch, Part  # noqa: E402
@@ -183,13 +184,14 @@ def test_replaying_a_random_state_restores_the_one_outside() -> None:
     assert not torch.equal(torch.rand(3), first)
 
 
-def _process(rank: int, world: int, folder: str) -> None:
+def share_of_the_gradient(folder: Path) -> None:
+    """What each of two processes does; the first one writes what both then have."""
     import torch.distributed as dist
 
     from trainers.common.grad_cache import average_gradients
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
     torch.manual_seed(0)
     model = TwoTowers(dropout=0.0)
     # Uneven numbers of documents: 5 here, 7 there; queries are shared evenly.
@@ -204,7 +206,7 @@ def _process(rank: int, world: int, folder: str) -> None:
         average_gradients(list(model.parameters()))
         found = gradients(model)
         if rank == 0:
-            torch.save(found, f"{folder}/{'chunked' if chunked else 'whole'}.pt")
+            torch.save(found, folder / f"{'chunked' if chunked else 'whole'}.pt")
     dist.destroy_process_group()
 
 
@@ -227,10 +229,8 @@ def _split(part: LabelledPart, size: int) -> list[LabelledPart]:
 
 
 def test_two_processes_have_the_gradient_of_one_whole_or_in_chunks(tmp_path: Path, model: TwoTowers) -> None:
-    import torch.multiprocessing as multiprocessing
-
     model(_rows_of(range(6), range(12))).total.backward()
     expected = gradients(model)
-    multiprocessing.spawn(_process, args=(2, str(tmp_path)), nprocs=2)
+    in_two_processes(share_of_the_gradient, tmp_path)
     for name in ("whole", "chunked"):
         assert_same(torch.load(tmp_path / f"{name}.pt", weights_only=True), expected)

@@ -19,6 +19,7 @@ pytest.importorskip("transformers")
 from tiny import tiny_backbone  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from transformers import BertModel  # noqa: E402
+from two_processes import in_two_processes  # noqa: E402
 
 from opensearch_neural.errors import InputError, OsnError  # noqa: E402
 from trainers.common import losses  # noqa: E402
@@ -665,24 +666,14 @@ def train_pairs(output: Path, chunk_size: int | None) -> None:
     )
 
 
-def _process(rank: int, folder: str) -> None:
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    os.environ["MASTER_PORT"] = Path(folder, "port").read_text()
-    torch.set_num_threads(1)
-    train_pairs(Path(folder) / "whole", None)
-    train_pairs(Path(folder) / "chunked", 2)
+def train_whole_and_chunked(folder: Path) -> None:
+    train_pairs(folder / "whole", None)
+    train_pairs(folder / "chunked", 2)
 
 
 def test_two_processes_train_the_weights_of_one(tmp_path: Path) -> None:
-    import socket
-
-    import torch.multiprocessing as multiprocessing
-
     train_pairs(tmp_path / "alone", None)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        (tmp_path / "port").write_text(str(free.getsockname()[1]))
-    multiprocessing.spawn(_process, args=(str(tmp_path),), nprocs=2)
+    in_two_processes(train_whole_and_chunked, tmp_path)
     alone = weights(tmp_path / "alone")
     for name in ("whole", "chunked"):
         for key, value in weights(tmp_path / name).items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from query_as_context_setup import MASK, batch_of, bert_of, model_of, pairs_of, 
 from safetensors.torch import load_file  # noqa: E402
 from tiny import WORDS  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
+from two_processes import in_two_processes  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from trainers.common.batches import IGNORED  # noqa: E402
@@ -275,20 +275,13 @@ def test_partners_are_found_among_the_rows_of_all_processes(
 HALVES = (slice(0, 3), slice(3, 6))
 
 
-def _process(rank: int, port: int, configs: list[QueryAsContextConfig]) -> None:
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
+def pretrain_all(configs: list[QueryAsContextConfig]) -> None:
     for config in configs:
         query_as_context.pretrain(config, read_passages(config), [])
 
 
 def test_two_processes_pre_train_alike_whole_and_in_chunks(tmp_path: Path, backbone: Path, corpus: Path) -> None:
     """Both variants in the same two processes: to start them takes longer than to train."""
-    import socket
-
-    import torch.multiprocessing as multiprocessing
-
     variants: tuple[PretrainingVariant, ...] = ("cocondenser", "cot-mae")
     whole = [
         settings(corpus, backbone, tmp_path / variant, variant=variant, cache=tmp_path / "passages", dev_share=0.0)
@@ -298,10 +291,7 @@ def test_two_processes_pre_train_alike_whole_and_in_chunks(tmp_path: Path, backb
         replace(config, output=tmp_path / f"{config.variant}-chunked", training=replace(config.training, chunk_size=2))
         for config in whole
     ]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
-    multiprocessing.spawn(_process, args=(port, [*whole, *chunked]), nprocs=2)
+    in_two_processes(pretrain_all, [*whole, *chunked])
     start = load_file(backbone / "model.safetensors")
     for config, in_chunks in zip(whole, chunked, strict=True):
         expected, parts = (load_file(each.output / "model.safetensors") for each in (config, in_chunks))
