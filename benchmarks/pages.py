@@ -53,8 +53,8 @@ PAGES = (README, *sorted((README.parent / "docs").rglob("*.md")))
 Lists = Sequence[Sequence[str]]
 
 
-class Block(NamedTuple):
-    """What a mark shows of the rows of its results, by the lists behind their names."""
+class Mark(NamedTuple):
+    """What it shows of the rows of its results, by the lists behind their names."""
 
     table: Callable[[list[Row], Lists], str]
     goals: bool = True
@@ -95,30 +95,30 @@ def _quality_and_cost(rows: list[Row], lists: Lists) -> str:
     return quality_and_cost([row for row in rows if wanted(row)])
 
 
-BLOCKS = {
-    "table": Block(_table),
-    "goals": Block(lambda rows, lists: ""),
-    "gains": Block(_gains),
-    "arms": Block(lambda rows, lists: arms(rows)),
-    "idf-shares": Block(lambda rows, lists: idf_shares(rows)),
-    "ratios": Block(lambda rows, lists: ratios(rows), goals=False),
-    "costs": Block(_costs, goals=False),
-    "kept-and-cost": Block(lambda rows, lists: kept_and_cost(rows)),
-    "quality-and-cost": Block(_quality_and_cost, goals=False),
+MARKS = {
+    "table": Mark(_table),
+    "goals": Mark(lambda rows, lists: ""),
+    "gains": Mark(_gains),
+    "arms": Mark(lambda rows, lists: arms(rows)),
+    "idf-shares": Mark(lambda rows, lists: idf_shares(rows)),
+    "ratios": Mark(lambda rows, lists: ratios(rows), goals=False),
+    "costs": Mark(_costs, goals=False),
+    "kept-and-cost": Mark(lambda rows, lists: kept_and_cost(rows)),
+    "quality-and-cost": Mark(_quality_and_cost, goals=False),
 }
 
 RENDERED = re.compile(
-    rf"(?P<mark><!-- (?P<what>{'|'.join(BLOCKS)}|figure): "
+    rf"(?P<mark><!-- (?P<what>{'|'.join(MARKS)}|figure): "
     r"(?P<names>[\w/-]+(?:, [\w/-]+)*)(?:: (?P<lists>[^\n]+?))? -->).*?(?P<end><!-- end -->)",
     re.DOTALL,
 )
 
 
 def rendered(what: str, summaries: Sequence[Summary], lists: Lists = ()) -> str:
-    """The block of some results as a page shows it: table, goals, commands."""
-    block = BLOCKS[what]
-    parts = [block.table([row for summary in summaries for row in summary.rows], lists)]
-    if block.goals and not lists:
+    """What stands behind a mark: the table of some results, their goals, their commands."""
+    mark = MARKS[what]
+    parts = [mark.table([row for summary in summaries for row in summary.rows], lists)]
+    if mark.goals and not lists:
         parts.append("\n".join(f"- {goal}" for summary in summaries for goal in summary.goals))
     parts += [f"`{summary.command}`" for summary in summaries]
     return "\n\n".join(filter(None, parts))
