@@ -1,4 +1,4 @@
-# `make demo` and `make test` are all one needs; both set up .venv when it is missing.
+# `make demo` and `make test` are all that a user needs; both set up .venv when it is missing.
 
 PYTHON ?= python3
 VENV := .venv
@@ -14,8 +14,8 @@ MODEL ?=
 demo: check-java install
 	$(BIN)/osn demo $(if $(CORPUS),--corpus "$(CORPUS)")
 
-# Several processes, each with a node of its own; a file's tests stay together. Their number, and the order of files, are from
-# tests/conftest.py.
+# Several processes, each with a node of its own; a file's tests stay together. The number of processes and the order of files
+# are set in tests/conftest.py.
 TEST := $(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
 # The tests that measure time have the machine to themselves, after all others.
 TIMED := tests/benchmarks/load/test_generator_times.py

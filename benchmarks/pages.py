@@ -77,8 +77,10 @@ def _costs(rows: list[Row], lists: Lists) -> str:
 
 
 def _quality_and_cost(rows: list[Row], lists: Lists) -> str:
-    given = [[each for each in part if each] for part in lists]
-    measures, levels, engines, means = [*given, [], [], [], []][:4]
+    selections = [[name for name in part if name] for part in lists]
+    measures, levels, engines, means = [*selections, [], [], [], []][:4]
+    if missing := {*means} - {row.set for row in rows if row.sets}:
+        raise InputError(f"no result has the {' and the '.join(sorted(missing))}")
     measures = measures or [*COSTS, *FACTS]
     compared = {row.engine for row in rows if row.kind == "difference"}
     baseline = next((row.baseline for row in rows if row.kind == "difference"), "")

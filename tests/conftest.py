@@ -13,6 +13,7 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,16 +50,21 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 COMPOSE = Path(__file__).parent.parent / "docker-compose.yml"
 BENCHMARKS = Path(__file__).parent / "benchmarks"
-OF_EVERY_CHANGE = ("demo", "test_pages.py", "test_render.py")
+ALWAYS_TESTED = ("demo", "test_pages.py", "test_render.py")
 """What any change may break in benchmarks: the demo, and the pages with the recorded results."""
 CLUSTER_FIXTURES = {"cluster_url", "client", "index_name", "three_nodes", "three_nodes_url"}
 
 
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers() -> int | None:
     """Two for each core, since most tests wait for a cluster longer than they compute, and as far as memory goes: a process
-    and its node may take 3 GiB."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**30
-    return max(1, min(8, 2 * (os.cpu_count() or 1), memory // 3))
+    and its node may take 3 GiB. PYTEST_XDIST_AUTO_NUM_WORKERS says otherwise, as ever."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # of a container that has a limit of its own
+        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return max(1, min(8, 2 * cores, memory // (3 << 30)))
 
 
 def pytest_collection_finish() -> None:
@@ -73,10 +79,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.cluster)
         if drill.item_of(item.nodeid) is not None or item.path.name == "test_public_shapes.py":
             item.add_marker(pytest.mark.drill)
-        if BENCHMARKS in item.path.parents and item.path.relative_to(BENCHMARKS).parts[0] not in OF_EVERY_CHANGE:
+        if BENCHMARKS in item.path.parents and item.path.relative_to(BENCHMARKS).parts[0] not in ALWAYS_TESTED:
             item.add_marker(pytest.mark.bench)
     if "PYTEST_XDIST_WORKER" in os.environ:
-        # Files that need a cluster or train take longest. The short ones come last, so that no process waits for the other.
+        # Files that need a cluster or train take longest. The short ones come last, so that no process waits for another.
         of_cluster = {item.path for item in items if item.get_closest_marker("cluster")}
         items.sort(key=lambda item: item.path not in of_cluster and "trainers" not in item.path.parts)
 

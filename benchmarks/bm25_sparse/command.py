@@ -18,7 +18,7 @@ what the engine needs, documents encoded a second on this machine, and the terms
 With --dense, `hybrid` and two cascades are measured too, in indexes of their own with dense vectors and codes beside the
 published model's: quality in sets of at most --dense-documents, cost at up to 100,000 documents. ONNX Runtime encodes their
 queries in 8 bits. The codes are of OPQ learned from the dense vectors of these sets; with --pq they are that model's, it
-encodes the cascades' queries, and their rows name it. They are then compared with hybrid too, where --work has it.
+encodes the cascades' queries, and their rows name it. The cascades are then compared with hybrid too, if --work has it.
 
 The plot has quality against P99, an engine a point. Everything that takes long is kept in --work; the same command goes on.
 """

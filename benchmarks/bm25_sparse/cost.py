@@ -141,7 +141,7 @@ def _vectors_of(experiment: Experiment, model: MeasuredEngine) -> str:
     """The name of the model, with the dense one's and that of named codes if its vectors are there too."""
     if not _has_dense(experiment, model):
         return slug(model.name)
-    return f"{dense.kept_variant(experiment)}-{dense.dense_name(experiment)}"
+    return dense.kept_variant(experiment)
 
 
 def _has_dense(experiment: Experiment, model: MeasuredEngine) -> bool:

@@ -1,7 +1,7 @@
 """The dense model of `osn bench bm25-sparse`: what `hybrid` and `cascade` search, beside the published sparse model.
 
 vectors/SET-DENSE          dense vectors, encoded once
-models/DENSE-opq           their codes: OPQ learned from the vectors of all sets, nothing trained by questions
+models/DENSE-opq           their codes: OPQ learned from all sets that have dense vectors, nothing trained by questions
 vectors/SET-MODEL-DENSE    sparse and dense vectors as one encoding
 """
 
@@ -81,9 +81,8 @@ def variant(experiment: Experiment) -> str:
 
 def kept_variant(experiment: Experiment) -> str:
     """What names files of what was measured with these models: named codes by their content too."""
-    if experiment.pq is None:
-        return slug(variant(experiment))
-    return f"{slug(variant(experiment))}-{directory.hash_files(directory.locate(experiment.pq))[:8]}"
+    codes = f"-{directory.hash_files(directory.locate(experiment.pq))[:8]}" if experiment.pq is not None else ""
+    return f"{slug(variant(experiment))}{codes}-{dense_name(experiment)}"
 
 
 def dense_vectors(experiment: Experiment, name: str) -> Path:

@@ -120,19 +120,24 @@ def measured_set(
 def dense_measured(client: OpenSearch, experiment: Experiment, name: str) -> dict[MeasuredEngine, Measured]:
     """What the engines that need a dense model find in the set beside the published sparse one, and what BM25 does.
 
-    Hybrid, which uses no codes, is a rival of named ones where it was measured before.
+    With named codes hybrid is not measured: the cascades are compared with the one that `work` holds, if any.
     """
     variant, names = dense.variant(experiment), (BM25, *dense_engines(experiment))
-    folder = experiment.work / "measured" / f"{name}-{dense.kept_variant(experiment)}"
+    folder = measured_with(experiment, name)
     if not all(kept_of(folder, engine).exists() for engine in names):
         with dense_index(client, experiment, name) as (index, how), translate_errors():
             measure_index(client, index, experiment, name, names, folder, **how)
     found = {engine: kept_measured(kept_of(folder, engine), not_measured) for engine in names}
     measured = {MeasuredEngine(engine, None, "" if engine == BM25 else variant): own for engine, own in found.items()}
-    hybrid = kept_of(experiment.work / "measured" / f"{name}-{slug(PUBLISHED)}", HYBRID)
-    if HYBRID not in names and hybrid.exists():
-        measured[MeasuredEngine(HYBRID)] = kept_measured(hybrid, not_measured)
+    kept_hybrid = kept_of(measured_with(replace(experiment, pq=None), name), HYBRID)
+    if HYBRID not in names and kept_hybrid.exists():
+        measured[MeasuredEngine(HYBRID)] = kept_measured(kept_hybrid, not_measured)
     return measured
+
+
+def measured_with(experiment: Experiment, name: str) -> Path:
+    """Where what was measured in the set with the dense model and its codes is kept."""
+    return experiment.work / "measured" / f"{name}-{dense.kept_variant(experiment)}"
 
 
 @contextmanager
@@ -228,8 +233,10 @@ def dense_quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
     of_sets = {name: dense_measured(client, experiment, name) for name in experiment.dense_sets}
     gains = [(engine, rival) for engine, rival in DIFFERENCES if engine in dense_engines(experiment)]
     rows = [row for name, own in of_sets.items() for row in compared(name, own, gains, seeds=experiment.seeds)]
-    every = len(of_sets) == len(experiment.sets)
-    labels = means_of_all(experiment) if every else {mean_of_small(experiment): list(of_sets)} if of_sets else {}
+    if len(of_sets) == len(experiment.sets):
+        labels = means_of_all(experiment)
+    else:
+        labels = {mean_of_small(experiment): list(of_sets)} if of_sets else {}
     for label, names in labels.items():
         rows += mean_rows(label, {name: of_sets[name] for name in names}, gains)
     return rows
@@ -238,7 +245,7 @@ def dense_quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
 def means_of_all(experiment: Experiment) -> dict[str, list[str]]:
     """{what a mean is called: its sets} of all sets, and of those that no arm is trained on."""
     groups = {"": list(experiment.sets), "unseen ": experiment.unseen}
-    return {f"mean of {len(sets)} {kind}sets": sets for kind, sets in groups.items()}
+    return {f"mean of {len(sets)} {kind}sets": sets for kind, sets in groups.items() if sets}
 
 
 def mean_of_small(experiment: Experiment) -> str:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TRAINED_ON = ("squad-mix", "tldr", "wikiqa-doc", "wikiqa-sent", "wikitablequestions")
 PUBLISHED = "as published"
 DENSE_DOCUMENTS = 30_000
-"""The most documents of a set that a dense model encodes."""
+"""The most documents of a set that a dense model encodes: the largest recorded one has 26,265."""
 STEPS = {"trained 10 minutes": 900, "trained an hour": 5400}
 """{arm: steps of 32 questions}; the times are of two cores."""
 AVERAGED = {f"{arm}, averaged": arm for arm in STEPS}

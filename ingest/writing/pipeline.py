@@ -290,7 +290,7 @@ class _Run:
             # arrived is journalled.
             self.stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
-            # `wait` would wait for cancelled ones, of which no thread says that they are.
+            # For `wait` a cancelled one is done only when a thread has seen that, and none will.
             wait([future for _, future in pending if not future.cancelled()], timeout=GRACE_SECONDS)
             self._settle_arrived(pending, progress)
             raise

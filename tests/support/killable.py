@@ -14,19 +14,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from fork_server import METHOD
+
 from ingest.job import Job, run_job
 
-context = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
-if os.name == "posix":
-    context.set_forkserver_preload(
-        [
-            "killable",
-            "opensearchpy",
-            "tokenizers",
-            "opensearch_neural.models.sparse.lexical",
-            "transformers.models.bert.modeling_bert",
-        ]
-    )
+context = multiprocessing.get_context(METHOD)
 
 
 def _run(url: str, job: Job, home: str, folder: str, ready: Any) -> None:

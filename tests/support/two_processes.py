@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Callable
 from typing import Any
+
+from fork_server import METHOD
 
 
 def in_two_processes(work: Callable[..., object], *arguments: Any) -> None:
@@ -16,11 +17,8 @@ def in_two_processes(work: Callable[..., object], *arguments: Any) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-    # Forked from a server that has imported torch, which takes longer than what is tested. After a gradient nothing can be
-    # forked from this process itself, and macOS's libraries are not made for forks.
-    multiprocessing.set_forkserver_preload(["two_processes", "torch", "sentence_transformers", "torch._dynamo"])
-    method = "forkserver" if sys.platform == "linux" else "spawn"
-    multiprocessing.start_processes(_process, args=(port, work, arguments), nprocs=2, start_method=method)
+    # To import torch takes longer than what is tested, and after a gradient nothing can be forked from this process itself.
+    multiprocessing.start_processes(_process, args=(port, work, arguments), nprocs=2, start_method=METHOD)
 
 
 def _process(rank: int, port: int, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
