@@ -9,5 +9,13 @@ from benchmarks.load.phases import WarmupSettings
 
 
 def quick(load: LoadSettings) -> LoadSettings:
-    """The settings with one round, and everything else that takes time at its least."""
-    return replace(load, rounds=1, settle=0.05, shortest=0.1, ceiling=0.1, warmup=WarmupSettings(0.1, 0.1, window=0.1))
+    """The settings with one round of few requests, and everything else that takes time at its least."""
+    return replace(
+        load,
+        requests=20,
+        rounds=1,
+        settle=0.05,
+        shortest=0.1,
+        ceiling=0.1,
+        warmup=WarmupSettings(0.1, 0.1, window=0.1),
+    )

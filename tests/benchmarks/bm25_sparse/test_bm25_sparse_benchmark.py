@@ -74,7 +74,7 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
     monkeypatch.setattr(cluster_bm25, "GRID", ((0.9, 1.2), (0.5,)))
     arguments = [
         "--url", cluster_url, "--start", str(start), "--data", str(data), "--work", str(tmp_path / "work"),
-        "--arm", PUBLISHED, "--arm", arm, "--seeds", "1,2", "--documents", "200", "--clients", "1", "--minutes", "0.05",
+        "--arm", PUBLISHED, "--arm", arm, "--seeds", "1,2", "--documents", "200", "--clients", "1", "--minutes", "1",
         "--record", str(tmp_path / "results"),
     ]  # fmt: skip
     result = CliRunner().invoke(command.bm25_sparse, arguments, catch_exceptions=False)
@@ -135,7 +135,7 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     dense = dense_model(tmp_path / "dense", tiny_backbone(tmp_path / "network", layers=1, positions=256))
     arguments = [
         "--url", cluster_url, "--start", str(start), "--data", str(tmp_path / "data"), "--work", str(work),
-        "--arm", PUBLISHED, "--documents", "320", "--clients", "1", "--minutes", "0.05",
+        "--arm", PUBLISHED, "--documents", "320", "--clients", "1", "--minutes", "1",
     ]  # fmt: skip
 
     def rows_of(name: str, *more: str) -> list[Row]:

@@ -213,7 +213,7 @@ def test_a_cluster_that_is_away_for_a_moment_between_two_steps_ends_no_ingest(
             step = (request.method, request.path)
             first = away.setdefault(step, time.monotonic())
             kinds = (Fault("status", 503), Fault("drop"), Fault("drop_after"))
-            return kinds[request.number % 3] if time.monotonic() - first < 0.3 else None
+            return kinds[request.number % 3] if time.monotonic() - first < 0.1 else None
 
         connected = connect(proxy.url)
         proxy.fault = fault
