@@ -218,10 +218,7 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
         of_sets[name] = measured
         rows += compared(name, measured, DIFFERENCES, seeds=experiment.seeds)
         rows += [*more, *mean_values(more, experiment.seeds)]
-    labels = means_of_all(experiment)
-    if len(of_sets) > len(some := experiment.dense_sets) > 0:
-        labels[mean_of_small(experiment)] = some
-    for label, names in labels.items():
+    for label, names in sets_of_means(experiment).items():
         rows += mean_rows(label, {name: of_sets[name] for name in names})
     return rows + mean_terms(
         f"mean of {len(of_sets)} sets", rows, dense.variant(experiment) if experiment.dense_sets else None
@@ -233,24 +230,19 @@ def dense_quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
     of_sets = {name: dense_measured(client, experiment, name) for name in experiment.dense_sets}
     gains = [(engine, rival) for engine, rival in DIFFERENCES if engine in dense_engines(experiment)]
     rows = [row for name, own in of_sets.items() for row in compared(name, own, gains, seeds=experiment.seeds)]
-    if len(of_sets) == len(experiment.sets):
-        labels = means_of_all(experiment)
-    else:
-        labels = {mean_of_small(experiment): list(of_sets)} if of_sets else {}
-    for label, names in labels.items():
-        rows += mean_rows(label, {name: of_sets[name] for name in names}, gains)
+    for label, names in sets_of_means(experiment).items():
+        if {*names} <= of_sets.keys():
+            rows += mean_rows(label, {name: of_sets[name] for name in names}, gains)
     return rows
 
 
-def means_of_all(experiment: Experiment) -> dict[str, list[str]]:
-    """{what a mean is called: its sets} of all sets, and of those that no arm is trained on."""
-    groups = {"": list(experiment.sets), "unseen ": experiment.unseen}
-    return {f"mean of {len(sets)} {kind}sets": sets for kind, sets in groups.items() if sets}
-
-
-def mean_of_small(experiment: Experiment) -> str:
-    """What the mean of the sets with dense vectors is called."""
-    return f"mean of {len(experiment.dense_sets)} sets of at most {experiment.dense_documents:,} documents"
+def sets_of_means(experiment: Experiment) -> dict[str, list[str]]:
+    """{what a mean is called: its sets} of all sets, of those that no arm is trained on, and of those with dense vectors
+    where others have none."""
+    groups = {"sets": [*experiment.sets], "unseen sets": experiment.unseen}
+    if len(experiment.dense_sets) < len(experiment.sets):
+        groups[f"sets of at most {experiment.dense_documents:,} documents"] = experiment.dense_sets
+    return {f"mean of {len(names)} {kind}": names for kind, names in groups.items() if names}
 
 
 def mean_terms(label: str, rows: Sequence[Row], cascade: str | None) -> list[Row]:

@@ -14,6 +14,7 @@ import click
 import pytest
 
 from benchmarks.pages import PAGES, README, RENDERED, with_tables, without_single_seeds
+from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def test_a_table_may_be_of_some_means() -> None:
         "points over bm25, mean of 4 unseen sets"
     ]
     assert "P50, 100,000 documents, 20 clients" in header and "1 client " not in header and "active terms" in header
+    with pytest.raises(InputError, match="no result has the mean of 5 sets"):
+        with_tables(f"<!-- {what}, mean of 5 sets -->\n<!-- end -->\n")
 
 
 def test_a_table_has_the_mean_of_several_seeds_and_not_each() -> None:

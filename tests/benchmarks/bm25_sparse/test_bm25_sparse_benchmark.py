@@ -186,12 +186,15 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     of_hybrid = (SUM_CASCADE, HYBRID, "difference", "nDCG@10")
     again = {row.set: row for row in of_codes if (row.engine, row.baseline, row.kind, row.measure) == of_hybrid}
     for name in ("one", "two"):
+        for engine in CASCADES:
+            assert values[name, f"{engine}, {PUBLISHED}, codes"] == values[name, f"{engine}, {PUBLISHED}"], "same codes"
         own = values[name, f"{SUM_CASCADE}, {PUBLISHED}, codes"] - values[name, f"{HYBRID}, {PUBLISHED}"]
         assert again[name].value == pytest.approx(own)
     assert again[sets].value == pytest.approx((again["one"].value + again["two"].value) / 2)
     size = [row.value for row in of_codes if row.measure == "bytes a document"]
     assert size == pytest.approx([weight[RARE_CASCADE]] * 2, rel=0.02), "the codes are the same"
     assert "generator's ceiling, requests/s" in {row.measure for row in of_codes if row.set == "320 documents"}
+    assert {row.engine for row in of_codes if row.level and row.measure in ("requests/s", "refused")} == {*CASCADES}
     table = quality_and_cost(rows)
     assert f"bytes a document (bm25: {weight[BM25]:,.0f})" in table and "documents encoded a second" in table
     weighed = [
@@ -229,13 +232,14 @@ def dense_model(folder: Path, network: Path) -> Path:
     return folder
 
 
-def test_the_mean_over_sets_weighs_each_set_alike_and_its_interval_holds_it() -> None:
-    def measured(values: dict[str, float]) -> Measured:
-        mean = {"nDCG@10": float(np.mean(list(values.values())))}
-        return Measured(
-            per_query={"nDCG@10": values}, mean=mean, queries=len(values), unanswered=0, unjudged=0, without_relevant=0
-        )
+def measured(of_query: dict[str, float]) -> Measured:
+    mean = {"nDCG@10": float(np.mean(list(of_query.values())))}
+    return Measured(
+        per_query={"nDCG@10": of_query}, mean=mean, queries=len(of_query), unanswered=0, unjudged=0, without_relevant=0
+    )
 
+
+def test_the_mean_over_sets_weighs_each_set_alike_and_its_interval_holds_it() -> None:
     small = {MeasuredEngine(BM25): measured({"a": 0.0, "b": 0.0}), MeasuredEngine(SUM): measured({"a": 0.4, "b": 0.4})}
     large = {
         MeasuredEngine(BM25): measured({str(at): 0.5 for at in range(50)}),
@@ -276,17 +280,8 @@ def test_engines_with_dense_vectors_have_the_means_of_all_sets_where_they_were_m
     above = {"one": 0.1, "two": 0.2}
 
     def of_set(_client: object, _experiment: object, name: str) -> dict[MeasuredEngine, Measured]:
-        def measured(value: float) -> Measured:
-            of_query = {str(at): value for at in range(5)}
-            return Measured(
-                per_query={"nDCG@10": of_query}, mean={"nDCG@10": value}, queries=5, unanswered=0, unjudged=0,
-                without_relevant=0,
-            )  # fmt: skip
-
-        return {
-            MeasuredEngine(BM25): measured(0.3),
-            MeasuredEngine(HYBRID, None, PUBLISHED): measured(0.3 + above[name]),
-        }
+        found = {MeasuredEngine(BM25): 0.3, MeasuredEngine(HYBRID, None, PUBLISHED): 0.3 + above[name]}
+        return {engine: measured({"a": value, "b": value}) for engine, value in found.items()}
 
     monkeypatch.setattr(measures, "dense_measured", of_set)
     rows = measures.dense_quality_rows(None, experiment)  # type: ignore[arg-type]
