@@ -153,16 +153,16 @@ class CascadeEngine(Sparse):
                 pruned=self.opened.pruned,
                 **page,
             )
-        weight, window = how.weight * unit, how.dense_window
-        if self.opened.meta.quantized:
-            model = self.opened.models.quantized
-            (vector,) = model.encode_queries([text])
-            if not vector.any():  # A table of tokens has nothing to say of a text without one.
-                return first
-            table = model.quantizer.table(vector)
+        weight, window, models = how.weight * unit, how.dense_window, self.opened.models
+        quantized = models.quantized if self.opened.meta.quantized else None
+        (vector,) = (quantized or models.dense).encode_queries([text])
+        if not vector.any():  # A table of tokens has nothing to say of a text without one.
+            return first
+        if quantized is not None:
+            table = quantized.quantizer.table(vector)
             weight /= spread(table) or 1.0
             return queries.quantized_rescore(first, table, window=window, weight=weight, first_weight=1.0)
-        vector, stored = dense_vector(self.opened.models, text), self.opened.models.dense_record
+        vector, stored = as_stored(models, vector), models.dense_record
         # Cosines to vectors in all directions have this standard deviation. Those of floats count half (`dense_rescore`).
         deviation = 1 / sqrt(stored.dimension) * (1.0 if stored.type == "byte" else 0.5)
         return queries.dense_rescore(
@@ -184,6 +184,11 @@ def dense_vector(models: IndexModels, text: str) -> NDArray[Any]:
     (vector,) = models.dense.encode_queries([text])
     if not vector.any():
         raise InputError("the query's vector is all zeros: it would rank nothing")
+    return as_stored(models, vector)
+
+
+def as_stored(models: IndexModels, vector: NDArray[Any]) -> NDArray[Any]:
+    """A query's vector as the index's `dense` field compares it."""
     stored = models.dense_record
     if stored.type != "byte":
         return vector

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ingest.corpus import CorpusSource
@@ -77,6 +78,19 @@ def test_the_cascade_adds_cosines_where_the_index_has_vectors_and_no_codes(clien
         expected = 0.2 * unit * (cosines[id] + 1) * 384**0.5
         assert score - scores[0.1][id] == pytest.approx(expected, rel=0.01)
     assert scores[0.3].keys() >= {"sky", "cake"}
+
+
+@pytest.mark.cluster
+def test_the_cascade_searches_by_its_first_stage_where_a_query_has_no_vector(
+    client, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines = open_engines(client, index)
+    monkeypatch.setattr(type(engines.models.dense), "encode_queries", lambda *_, **__: np.zeros((1, 384), np.float32))
+    body = engines.body("cascade", "how do droplets and flour make colours")
+    assert "rescore_query" in body["rescore"]["query"]  # one stage, the sum's
+    assert {hit["_id"] for hit in client.search(index=index, body=body)["hits"]["hits"]} == {"sky", "cake"}
+    with pytest.raises(InputError, match="all zeros"):
+        engines.body("dense", "how do droplets and flour make colours")
 
 
 @pytest.mark.cluster
