@@ -16,9 +16,10 @@ load in random turns, and what they keep of the exact result's score. Beside it 
 what the engine needs, documents encoded a second on this machine, and the terms that the model gives a document.
 
 With --dense, `hybrid` and two cascades are measured too, in indexes of their own with dense vectors and codes beside the
-published model's: quality in sets of at most --dense-documents, cost at up to 100,000 documents. ONNX Runtime encodes their
-queries in 8 bits. The codes are of OPQ learned from the dense vectors of these sets; with --pq they are that model's, it
-encodes the cascades' queries, and their rows name it. The cascades are then compared with hybrid too, if --work has it.
+published model's, and beside those of each other arm the cascade after bm25-sparse: quality in sets of at most
+--dense-documents, cost at up to 100,000 documents. ONNX Runtime encodes their queries in 8 bits. The codes are of OPQ
+learned from the dense vectors of these sets; with --pq they are that model's, it encodes the cascades' queries, and their
+rows name it. Cascades are compared with hybrid where --work has it.
 
 The plot has quality against P99, an engine a point. Everything that takes long is kept in --work; the same command goes on.
 """
@@ -249,7 +250,7 @@ def bm25_sparse(
     if beside and experiment.dense is None:
         raise InputError("--beside measures what a dense model adds, and none is named", "give --dense MODEL too")
     if experiment.dense is not None and PUBLISHED not in arms:
-        raise InputError("--dense is measured beside the published model", f"add --arm '{PUBLISHED}'")
+        raise InputError("--dense is measured beside the published model first", f"add --arm '{PUBLISHED}'")
 
     def run() -> tuple[list[Row], list[Goal]]:
         for model in experiment.models:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.bm25_sparse import dense
@@ -82,49 +82,49 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
 
     The variant of a row is the arm, its set the size; of bytes and encoding, what they were measured on.
     """
-    models = [model for model in experiment.models if model.seed in (None, experiment.seeds[0])]
     rows: list[Row] = []
 
     for size in experiment.sizes:
-        for model in models:
+        for model in first_models(experiment):
             name, how = f"{size}-{slug(model.name)}", (client, chosen, experiment, size, model)
             rows += kept_rows(experiment, name, partial(loaded, *how))
             name = f"{name}-score-kept-weight-{slug(f'{WeightedSum.weight:g}')}"
             rows += kept_rows(experiment, name, partial(score_kept, *how))
             client.indices.delete(index=growth_of(experiment, model, size).index, params={"ignore": 404})
     rows += dense_load_rows(client, chosen, experiment)
-    if experiment.sizes:
-        for model in models:
-            rows += document_rows(client, experiment, model)
+    return rows + document_rows(client, experiment)
+
+
+def first_models(experiment: Experiment) -> list[MeasuredEngine]:
+    """Each arm's model whose cost is measured: that of the first seed."""
+    return [model for model in experiment.models if model.seed in (None, experiment.seeds[0])]
+
+
+def document_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
+    """Of each arm bytes a document, and what encoding documents takes; none without load tests."""
+    rows: list[Row] = []
+    for model in first_models(experiment) if experiment.sizes else ():
+        vectors = _vectors_of(experiment, model)
+        rows += kept_rows(experiment, f"bytes-{vectors}", partial(stored_bytes, client, experiment, model))
+        rows += kept_rows(experiment, f"encoding-{vectors}", partial(encoding_rates, experiment, model))
     return rows
-
-
-def document_rows(client: OpenSearch, experiment: Experiment, model: MeasuredEngine) -> list[Row]:
-    """Bytes a document, and what encoding documents takes."""
-    vectors = _vectors_of(experiment, model)
-    return [
-        *kept_rows(experiment, f"bytes-{vectors}", partial(stored_bytes, client, experiment, model)),
-        *kept_rows(experiment, f"encoding-{vectors}", partial(encoding_rates, experiment, model)),
-    ]
 
 
 def dense_load_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
     """Each size of at most MOST_DENSE documents under load by the engines that need dense vectors, if there are any."""
     rows: list[Row] = []
-    for size in experiment.sizes if experiment.dense_sets else ():
-        if size <= MOST_DENSE:
-            name = f"{size}-{_vectors_of(experiment, MeasuredEngine(PUBLISHED))}"
-            rows += kept_rows(experiment, name, partial(loaded_with_dense, client, chosen, experiment, size))
-            index = growth_of(experiment, MeasuredEngine(PUBLISHED), size, with_dense=True).index
-            client.indices.delete(index=index, params={"ignore": 404})
+    sizes = [size for size in experiment.sizes if size <= MOST_DENSE] if experiment.dense_sets else []
+    for size, model in product(sizes, first_models(experiment)):
+        name = f"{size}-{_vectors_of(experiment, model)}"
+        rows += kept_rows(experiment, name, partial(loaded_with_dense, client, chosen, experiment, size, model))
+        index = growth_of(experiment, model, size, with_dense=True).index
+        client.indices.delete(index=index, params={"ignore": 404})
     return rows
 
 
 def dense_cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
     """Of the engines that need dense vectors alone: under load, bytes a document, and what encoding documents takes."""
-    rows = dense_load_rows(client, chosen, experiment)
-    if experiment.sizes:
-        rows += document_rows(client, experiment, MeasuredEngine(PUBLISHED))
+    rows = dense_load_rows(client, chosen, experiment) + document_rows(client, experiment)
     return [row for row in rows if row.engine in DENSE_ENGINES]
 
 
@@ -138,19 +138,13 @@ def documents(size: int) -> str:
 
 
 def _vectors_of(experiment: Experiment, model: MeasuredEngine) -> str:
-    """The name of the model, with the dense one's and that of named codes if its vectors are there too."""
-    if not _has_dense(experiment, model):
-        return slug(model.name)
-    return dense.kept_variant(experiment)
-
-
-def _has_dense(experiment: Experiment, model: MeasuredEngine) -> bool:
-    return model.name == PUBLISHED and bool(experiment.dense_sets)
+    """The name of the model, with the dense one's and that of named codes if there are any; every seed's is the first's."""
+    return dense.kept_variant(experiment, model.name) if experiment.dense_sets else slug(model.name)
 
 
 def _variant(experiment: Experiment, model: MeasuredEngine, engine: str) -> str:
     """What the engine's rows call the models."""
-    return dense.variant(experiment) if engine in DENSE_ENGINES else model.name
+    return dense.variant(experiment, model.name) if engine in DENSE_ENGINES else model.name
 
 
 def growth_of(experiment: Experiment, model: MeasuredEngine, size: int, *, with_dense: bool = False) -> Growth:
@@ -195,14 +189,13 @@ def score_kept(
 
 
 def loaded_with_dense(
-    client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int
+    client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: MeasuredEngine
 ) -> list[dict[str, Any]]:
     """Rows of the engines that need dense vectors and codes, beside BM25 on the same index."""
-    model = MeasuredEngine(PUBLISHED)
     growth = growth_of(experiment, model, size, with_dense=True)
     named = dense.query_models(experiment)
     models = ModelChoice(dense=named["dense"], pq=named["pq"], backend=BACKEND)
-    engines, variant = dense_engines(experiment), dense.variant(experiment)
+    engines, variant = dense_engines(experiment, model.name), dense.variant(experiment, model.name)
     rows = under_load(client, chosen, experiment, growth, variants_of(engines), models)
     return [_plain(row, growth, variant) for row in rows if NAMED.get(row.engine, row.engine) in engines]
 
@@ -242,15 +235,15 @@ def under_load(
 
 def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngine) -> list[dict[str, Any]]:
     """What an index for each engine weighs: text, what BM25 searches, and the vectors that the engine needs."""
-    growth = growth_of(experiment, model, FIELD_SAMPLE, with_dense=_has_dense(experiment, model))
+    growth = growth_of(experiment, model, FIELD_SAMPLE, with_dense=bool(experiment.dense_sets))
     meta, resampler, vocabulary = resampler_of(growth)
     sample = list(resampler.take(growth.documents))
     sizes = bytes_by_field(client, meta, sample, drawn_vectors(growth, resampler, vocabulary))
     text, sparse = ("contents", STORED), ("sparse", forward_index.FIELD)
     fields: dict[str, tuple[str, ...]] = dict.fromkeys(SPARSE_ENGINES, (*text, *sparse))
-    if _has_dense(experiment, model):
+    if experiment.dense_sets:
         with_dense = {HYBRID: (*text, "dense"), **dict.fromkeys(CASCADES, (*text, *sparse, "pq"))}
-        fields |= {engine: with_dense[engine] for engine in dense_engines(experiment)}
+        fields |= {engine: with_dense[engine] for engine in dense_engines(experiment, model.name)}
     rows = [
         Row(f"{COST_SET}, by field", engine, BYTES, sum(sizes[field] for field in own), None, None, len(sample),
             variant=_variant(experiment, model, engine))
@@ -266,10 +259,12 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[dict[s
     """How many documents of COST_SET a second are given the vectors that each engine needs, with intervals over turns."""
     sparse = load_sparse(experiment.on_corpus(model, COST_SET))
     encoders: dict[Sequence[str], Vectorizer] = {SPARSE_ENGINES: Encoders(sparse)}
-    if _has_dense(experiment, model):
-        if HYBRID in dense_engines(experiment):
+    if experiment.dense_sets:
+        beside = dense_engines(experiment, model.name)
+        if HYBRID in beside:
             encoders[(HYBRID,)] = Encoders(dense=load_dense(str(experiment.dense)))
-        encoders[CASCADES] = Encoders(sparse, pq=load_quantized(dense.quantized(experiment)))
+        cascades = tuple(engine for engine in beside if engine in CASCADES)
+        encoders[cascades] = Encoders(sparse, pq=load_quantized(dense.quantized(experiment)))
     documents = list(islice(read_corpus(str(corpus_of(experiment.sets[COST_SET]))), TURNS * TURN))
     times = {engines: Timed() for engines in encoders}
     for encoder in encoders.values():

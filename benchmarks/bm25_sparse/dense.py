@@ -1,4 +1,4 @@
-"""The dense model of `osn bench bm25-sparse`: what `hybrid` and `cascade` search, beside the published sparse model.
+"""The dense model of `osn bench bm25-sparse`: what `hybrid` and `cascade` search, beside each sparse model.
 
 vectors/SET-DENSE          dense vectors, encoded once
 models/DENSE-opq           their codes: OPQ learned from all sets that have dense vectors, nothing trained by questions
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
+from benchmarks.bm25_sparse.models import Experiment
 from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import slug
 from benchmarks.exported_models import exported
@@ -72,17 +72,17 @@ def dense_name(experiment: Experiment) -> str:
     return slug(directory.display_name(experiment.dense).rpartition("/")[2])
 
 
-def variant(experiment: Experiment) -> str:
-    """What the rows of engines that need a dense model call the models: the published one, and codes that were named."""
+def variant(experiment: Experiment, model: str) -> str:
+    """What the rows of engines that need a dense model call the models: the sparse one, and codes that were named."""
     if experiment.pq is None:
-        return PUBLISHED
-    return f"{PUBLISHED}, {directory.display_name(experiment.pq).rpartition('/')[2]}"
+        return model
+    return f"{model}, {directory.display_name(experiment.pq).rpartition('/')[2]}"
 
 
-def kept_variant(experiment: Experiment) -> str:
+def kept_variant(experiment: Experiment, model: str) -> str:
     """What names files of what was measured with these models: named codes by their content too."""
     codes = f"-{directory.hash_files(directory.locate(experiment.pq))[:8]}" if experiment.pq is not None else ""
-    return f"{slug(variant(experiment))}{codes}-{dense_name(experiment)}"
+    return f"{slug(variant(experiment, model))}{codes}-{dense_name(experiment)}"
 
 
 def dense_vectors(experiment: Experiment, name: str) -> Path:

@@ -58,8 +58,11 @@ MOST_QUERIES = 2000
 """The most questions of a set, evenly taken from the judged ones."""
 
 
-def dense_engines(experiment: Experiment) -> tuple[str, ...]:
-    """Those of DENSE_ENGINES that are measured: with --pq the cascades alone, since no other engine uses codes."""
+def dense_engines(experiment: Experiment, model: str) -> tuple[str, ...]:
+    """Those of DENSE_ENGINES that are measured beside a sparse model: of a trained one the cascade after bm25-sparse alone,
+    since hybrid searches no sparse vectors; with --pq the cascades alone, since no other engine uses codes."""
+    if model != PUBLISHED:
+        return (SUM_CASCADE,)
     return DENSE_ENGINES if experiment.pq is None else CASCADES
 
 
@@ -110,40 +113,45 @@ def measured_set(
         for engine in names:
             own = MeasuredEngine(BM25) if engine == BM25 else MeasuredEngine(engine, model.seed, model.name)
             measured[own] = kept_measured(kept_of(folder, engine), not_measured)
-        if model.name == PUBLISHED and name in experiment.dense_sets:
-            measured |= dense_measured(client, experiment, name)
+        if name in experiment.dense_sets:
+            measured |= dense_measured(client, experiment, model, name)
         for measure, value in kept(kept_of(folder, FACTS), not_measured).items():
             rows.append(Row(name, SUM, measure, value, None, None, 1, seed=model.seed, variant=model.name))
     return measured, rows
 
 
-def dense_measured(client: OpenSearch, experiment: Experiment, name: str) -> dict[MeasuredEngine, Measured]:
-    """What the engines that need a dense model find in the set beside the published sparse one, and what BM25 does.
+def dense_measured(
+    client: OpenSearch, experiment: Experiment, model: MeasuredEngine, name: str
+) -> dict[MeasuredEngine, Measured]:
+    """What the engines that need a dense model find in the set beside a sparse one; with the published one what BM25 does.
 
-    With named codes hybrid is not measured: the cascades are compared with the one that `work` holds, if any.
+    Where hybrid is not among them, the cascades are compared with the one that `work` holds, if any.
     """
-    variant, names = dense.variant(experiment), (BM25, *dense_engines(experiment))
-    folder = measured_with(experiment, name)
+    names = (*((BM25,) if model.name == PUBLISHED else ()), *dense_engines(experiment, model.name))
+    folder = measured_with(experiment, model, name)
     if not all(kept_of(folder, engine).exists() for engine in names):
-        with dense_index(client, experiment, name) as (index, how), translate_errors():
+        with dense_index(client, experiment, model, name) as (index, how), translate_errors():
             measure_index(client, index, experiment, name, names, folder, **how)
     found = {engine: kept_measured(kept_of(folder, engine), not_measured) for engine in names}
-    measured = {MeasuredEngine(engine, None, "" if engine == BM25 else variant): own for engine, own in found.items()}
-    kept_hybrid = kept_of(measured_with(replace(experiment, pq=None), name), HYBRID)
+    own = (model.seed, dense.variant(experiment, model.name))
+    measured = {MeasuredEngine(engine, *(() if engine == BM25 else own)): each for engine, each in found.items()}
+    kept_hybrid = kept_of(measured_with(replace(experiment, pq=None), MeasuredEngine(PUBLISHED), name), HYBRID)
     if HYBRID not in names and kept_hybrid.exists():
         measured[MeasuredEngine(HYBRID)] = kept_measured(kept_hybrid, not_measured)
     return measured
 
 
-def measured_with(experiment: Experiment, name: str) -> Path:
-    """Where what was measured in the set with the dense model and its codes is kept."""
-    return experiment.work / "measured" / f"{name}-{dense.kept_variant(experiment)}"
+def measured_with(experiment: Experiment, model: MeasuredEngine, name: str) -> Path:
+    """Where what was measured in the set with the sparse model, the dense one and its codes is kept."""
+    return experiment.work / "measured" / f"{name}-{dense.kept_variant(experiment, str(model))}"
 
 
 @contextmanager
-def dense_index(client: OpenSearch, experiment: Experiment, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(an index of the set with dense vectors, codes and the published sparse vectors; how `open_engines` opens it)"""
-    vectors = dense.all_vectors(experiment, MeasuredEngine(PUBLISHED), name)
+def dense_index(
+    client: OpenSearch, experiment: Experiment, model: MeasuredEngine, name: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(an index of the set with dense vectors, codes and the model's sparse vectors; how `open_engines` opens it)"""
+    vectors = dense.all_vectors(experiment, model, name)
     job = job_of(experiment, name, vectors, dense.quantized(experiment))
     with ingested(client, job, show_progress=False) as index:
         yield index, {**dense.query_models(experiment), "backend": BACKEND}
@@ -212,28 +220,35 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
     for name in experiment.sets:
         measured, more = measured_set(client, experiment, name)
         measured[MeasuredEngine(TUNED)] = tuned[name]
-        for arm in experiment.trained_arms:
-            own = {engine: each for engine, each in measured.items() if engine.variant in (arm, "")}
-            measured.update(means(own, experiment.seeds))
-        of_sets[name] = measured
+        of_sets[name] = measured = measured | means(measured, experiment.seeds)
         rows += compared(name, measured, DIFFERENCES, seeds=experiment.seeds)
         rows += [*more, *mean_values(more, experiment.seeds)]
     for label, names in sets_of_means(experiment).items():
         rows += mean_rows(label, {name: of_sets[name] for name in names})
-    return rows + mean_terms(
-        f"mean of {len(of_sets)} sets", rows, dense.variant(experiment) if experiment.dense_sets else None
-    )
+    return hybrid_once(rows) + mean_terms(f"mean of {len(of_sets)} sets", rows, experiment)
 
 
 def dense_quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
     """The differences of the engines that need a dense model, in each set that has one and in their mean."""
-    of_sets = {name: dense_measured(client, experiment, name) for name in experiment.dense_sets}
-    gains = [(engine, rival) for engine, rival in DIFFERENCES if engine in dense_engines(experiment)]
+    of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
+    for name in experiment.dense_sets:
+        measured: dict[MeasuredEngine, Measured] = {}
+        for model in experiment.models:
+            measured |= dense_measured(client, experiment, model, name)
+        of_sets[name] = measured | means(measured, experiment.seeds)
+    gains = [(engine, rival) for engine, rival in DIFFERENCES if engine in DENSE_ENGINES]
     rows = [row for name, own in of_sets.items() for row in compared(name, own, gains, seeds=experiment.seeds)]
     for label, names in sets_of_means(experiment).items():
         if {*names} <= of_sets.keys():
             rows += mean_rows(label, {name: of_sets[name] for name in names}, gains)
-    return rows
+    return hybrid_once(rows)
+
+
+def hybrid_once(rows: Sequence[Row]) -> list[Row]:
+    """The rows without those of the hybrid that other models' cascades are compared with, where they say nothing new: its
+    gains, and its values too where it was measured beside the published model in the same run."""
+    named = any(row.engine == HYBRID and row.variant for row in rows)
+    return [row for row in rows if row.engine != HYBRID or row.variant or (row.kind == "value" and not named)]
 
 
 def sets_of_means(experiment: Experiment) -> dict[str, list[str]]:
@@ -245,11 +260,8 @@ def sets_of_means(experiment: Experiment) -> dict[str, list[str]]:
     return {f"mean of {len(names)} {kind}": names for kind, names in groups.items() if names}
 
 
-def mean_terms(label: str, rows: Sequence[Row], cascade: str | None) -> list[Row]:
-    """The mean over sets of each model's active terms, for every engine that searches them.
-
-    cascade: what its rows call the models, if it searches the terms of the published one.
-    """
+def mean_terms(label: str, rows: Sequence[Row], experiment: Experiment) -> list[Row]:
+    """The mean over sets of each model's active terms, for every engine that searches them."""
     of_model: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         if row.measure == TERMS:
@@ -258,8 +270,10 @@ def mean_terms(label: str, rows: Sequence[Row], cascade: str | None) -> list[Row
     for own in of_model.values():
         mean = replace(own[0], set=label, sets=len(own), value=fmean(row.value for row in own))
         made += [replace(mean, engine=engine) for engine in SPARSE_ENGINES]
-        if cascade is not None and mean.variant == PUBLISHED:
-            made += [replace(mean, engine=engine, variant=cascade) for engine in CASCADES]
+        if experiment.dense_sets:
+            variant = dense.variant(experiment, mean.variant)
+            beside = dense_engines(experiment, mean.variant)
+            made += [replace(mean, engine=engine, variant=variant) for engine in CASCADES if engine in beside]
     return made
 
 

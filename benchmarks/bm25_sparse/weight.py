@@ -74,7 +74,7 @@ def measured_set(
     most: int,
 ) -> dict[MeasuredEngine, Measured]:
     """{BM25, and each weight of the sum, or of the cascade after it: what it finds}"""
-    models = slug(str(model)) if experiment.dense is None else dense.kept_variant(experiment)
+    models = slug(str(model)) if experiment.dense is None else dense.kept_variant(experiment, str(model))
     folder = experiment.work / "weights" / f"{name}-{split}-{most}-{models}"
     label = SUM if experiment.dense is None else SUM_CASCADE
     searched_by, settings = way_of(label)
@@ -101,7 +101,7 @@ def weighted_index(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """(an index of the set with the vectors that are weighed, how `open_engines` opens it)"""
     if experiment.dense is not None:
-        with dense_index(client, experiment, name) as opened:
+        with dense_index(client, experiment, model, name) as opened:
             yield opened
         return
     job = job_of(experiment, name, dense.sparse_vectors(experiment, model, name), None)
@@ -113,7 +113,7 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
     """The gain of each weight in every set, and in the mean of a model's sets; the variant of a row is the model."""
     rows: list[Row] = []
     for model in experiment.models:
-        variant = model.name if experiment.dense is None else dense.variant(experiment)
+        variant = model.name if experiment.dense is None else dense.variant(experiment, model.name)
         own: list[Row] = []
         for name in experiment.sets if experiment.dense is None else experiment.dense_sets:
             if split := split_of(experiment.sets[name], variant):

@@ -126,6 +126,8 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     (tmp_path / "data" / "large").mkdir()
     beir = tiny_beir(tmp_path / "data" / "large", documents=310, seed=7)
     shutil.copy(beir / "qrels" / "dev.tsv", beir / "qrels" / "test.tsv")
+    arm = "trained 10 minutes"
+    monkeypatch.setattr(models, "STEPS", {arm: 2})
     monkeypatch.setattr(models, "TRAINED_ON", ("one",))
     monkeypatch.setattr(cost, "COST_SET", "two")
     monkeypatch.setattr(cost, "LOAD", quick(cost.LOAD))
@@ -163,17 +165,28 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
         assert "generator's ceiling, requests/s" in under_load, "so short a test may come to no more"
     assert (sets, SUM) in compared
     facts = {(row.engine, row.measure): row.value for row in rows if row.set.startswith("two, ")}
-    weight = {engine: facts[engine, "bytes a document"] for engine in (BM25, SUM, HYBRID, RARE_CASCADE)}
+    weight = {engine: facts[engine, "bytes a document"] for engine in (BM25, SUM, HYBRID, *CASCADES)}
     assert weight[HYBRID] > weight[BM25] + 4 * 32, "the vectors alone are of 32 floats"
     assert weight[SUM] + 32 < weight[RARE_CASCADE] < weight[SUM] + weight[HYBRID]
-    assert weight[RARE_CASCADE] == facts[SUM_CASCADE, "bytes a document"]
+    assert weight[RARE_CASCADE] == weight[SUM_CASCADE]
     assert facts[RARE_CASCADE, "documents encoded a second"] < facts[SUM, "documents encoded a second"]
     assert rows_of("again", "--dense", str(dense), "--dense-documents", "300") == rows
     recorded = str(tmp_path / "without")
-    beside = rows_of("beside", "--dense", str(dense), "--dense-documents", "300", "--beside", recorded)
+    with_beside = ["--dense", str(dense), "--dense-documents", "300", "--beside", recorded]
+    trained = rows_of("trained", *with_beside, "--arm", arm, "--seeds", "1,2")
+    beside = [row for row in trained if not row.variant.startswith(arm)]
     every = {row.key: row for row in rows}
     assert [row for row in beside if row.kind in ("value", "difference", "ratio") and every[row.key] != row] == []
     assert {row.engine for row in beside} == {BM25, *DENSE_ENGINES} and sets in {row.set for row in beside}
+    # Beside a trained model its cascade alone: hybrid, its rival, is that of the published one.
+    of_arm = [row for row in trained if row.variant == arm]
+    assert {row.engine for row in of_arm} == {SUM_CASCADE}
+    gained = {(row.set, row.seeds, row.baseline) for row in of_arm if row.kind == "difference"}
+    assert {(name, (1, 2), rival) for name in ("one", "two", sets) for rival in (BM25, HYBRID)} <= gained
+    assert "generator's ceiling, requests/s" in {row.measure for row in of_arm if row.set == "320 documents"}
+    size = {row.engine: row.value for row in of_arm if row.measure == "bytes a document"}
+    assert size[SUM_CASCADE] == pytest.approx(weight[SUM_CASCADE], rel=0.1), "two steps change few terms"
+    assert {row.variant for row in trained if row.engine == HYBRID} == {PUBLISHED}
     shutil.copytree(next((work / "models").glob("*-opq")), tmp_path / "codes")
     named = ["--dense", str(dense), "--dense-documents", "300", "--pq", str(tmp_path / "codes"), "--beside", recorded]
     by_name = rows_of("named", *named)
@@ -279,7 +292,7 @@ def test_engines_with_dense_vectors_have_the_means_of_all_sets_where_they_were_m
     experiment.__dict__["dense_sets"] = list(small)
     above = {"one": 0.1, "two": 0.2}
 
-    def of_set(_client: object, _experiment: object, name: str) -> dict[MeasuredEngine, Measured]:
+    def of_set(_client: object, _experiment: object, _model: object, name: str) -> dict[MeasuredEngine, Measured]:
         found = {MeasuredEngine(BM25): 0.3, MeasuredEngine(HYBRID, None, PUBLISHED): 0.3 + above[name]}
         return {engine: measured({"a": value, "b": value}) for engine, value in found.items()}
 
