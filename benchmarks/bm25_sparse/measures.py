@@ -245,10 +245,19 @@ def dense_quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
 
 
 def hybrid_once(rows: Sequence[Row]) -> list[Row]:
-    """The rows without those of the hybrid that other models' cascades are compared with, where they say nothing new: its
-    gains, and its values too where it was measured beside the published model in the same run."""
+    """The rows with one hybrid, which cascades of all models are compared with: that beside the published model, if it was
+    measured in the same run; else the kept one, without what it gains."""
     named = any(row.engine == HYBRID and row.variant for row in rows)
-    return [row for row in rows if row.engine != HYBRID or row.variant or (row.kind == "value" and not named)]
+    chosen = [row for row in rows if row.engine != HYBRID or row.variant or (row.kind == "value" and not named)]
+    if not named:
+        return chosen
+    label = str(MeasuredEngine(HYBRID, None, PUBLISHED))
+    return [
+        replace(row, baseline_variant=PUBLISHED, baseline_label=label)
+        if (row.baseline, row.baseline_variant) == (HYBRID, "")
+        else row
+        for row in chosen
+    ]
 
 
 def sets_of_means(experiment: Experiment) -> dict[str, list[str]]:

@@ -37,7 +37,7 @@ from benchmarks.bm25_sparse.measures import (  # noqa: E402
 )
 from benchmarks.bm25_sparse.models import PUBLISHED  # noqa: E402
 from benchmarks.experiment import slug  # noqa: E402
-from benchmarks.render import quality_and_cost  # noqa: E402
+from benchmarks.render import gains, quality_and_cost  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.measures import Measured  # noqa: E402
 from opensearch_neural.evaluation.results import MeasuredEngine, Row, read  # noqa: E402
@@ -181,8 +181,13 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     # Beside a trained model its cascade alone: hybrid, its rival, is that of the published one.
     of_arm = [row for row in trained if row.variant == arm]
     assert {row.engine for row in of_arm} == {SUM_CASCADE}
-    gained = {(row.set, row.seeds, row.baseline) for row in of_arm if row.kind == "difference"}
-    assert {(name, (1, 2), rival) for name in ("one", "two", sets) for rival in (BM25, HYBRID)} <= gained
+    gained = {(row.set, row.seeds, row.against) for row in of_arm if row.kind == "difference"}
+    rivals = (BM25, f"{HYBRID}, {PUBLISHED}")
+    assert {(name, (1, 2), rival) for name in ("one", "two", sets) for rival in rivals} <= gained
+    heads = gains(trained, rivals[1]).splitlines()[0]
+    assert [f"{SUM_CASCADE}, {model}: points above" in heads for model in (PUBLISHED, f"seeds 1 to 2, {arm}")] == [
+        True
+    ] * 2
     assert "generator's ceiling, requests/s" in {row.measure for row in of_arm if row.set == "320 documents"}
     size = {row.engine: row.value for row in of_arm if row.measure == "bytes a document"}
     assert size[SUM_CASCADE] == pytest.approx(weight[SUM_CASCADE], rel=0.1), "two steps change few terms"
@@ -214,8 +219,8 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
         *arguments[:8], "--dense", str(dense), "--weights", "0.05,0.2", "--limit-queries", "7", "--record", str(work / "w"),
     ]  # fmt: skip
     assert CliRunner().invoke(weights.sum_weight, weighed, catch_exceptions=False).exit_code == 0
-    gains = {(row.set, row.engine) for row in read(work / "w").rows if row.kind == "difference"}
-    assert {("one dev", f"{SUM_CASCADE}, weight {weight}") for weight in ("0.05", "0.2")} <= gains
+    weighed_in = {(row.set, row.engine) for row in read(work / "w").rows if row.kind == "difference"}
+    assert {("one dev", f"{SUM_CASCADE}, weight {weight}") for weight in ("0.05", "0.2")} <= weighed_in
     assert not [name for name in client.indices.get(index="osn-one*,osn-two*,osn-as-published*")
                 if "osn-test" not in name]  # fmt: skip
 
