@@ -209,27 +209,24 @@ def pairs(
 def seed_error_rows(rows: Sequence[Row], seeds: Sequence[int]) -> list[Row]:
     """The standard error over seeds of each difference of means over `seeds`: the deviation of the seeds' own differences,
     divided by √seeds."""
-    own: dict[tuple[Any, ...], list[float]] = {}
+    own: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         if row.kind == "difference" and row.seed in seeds:
-            own.setdefault((row.set, row.engine, row.measure, row.baseline, row.variant), []).append(row.value)
+            own.setdefault((row.set, row.engine, row.measure, row.baseline, row.variant), []).append(row)
     errors: list[Row] = []
-    for (name, engine, measure, baseline, variant), values in own.items():
-        if len(values) == len(seeds) > 1:
-            error = statistics.stdev(values) / math.sqrt(len(values))
+    for of_seeds in own.values():
+        if len(of_seeds) == len(seeds) > 1:
+            first, error = of_seeds[0], statistics.stdev(row.value for row in of_seeds) / math.sqrt(len(of_seeds))
+            measure = f"{first.measure}, {SEED_ERROR}"
             errors.append(
-                Row(
-                    name,
-                    engine,
-                    f"{measure}, {SEED_ERROR}",
-                    error,
-                    None,
-                    None,
-                    len(values),
-                    baseline=baseline,
-                    baseline_variant=variant,
-                    kind="difference",
-                    variant=variant,
+                replace(
+                    first,
+                    measure=measure,
+                    value=error,
+                    low=None,
+                    high=None,
+                    n=len(of_seeds),
+                    seed=None,
                     seeds=tuple(seeds),
                 )
             )

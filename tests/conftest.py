@@ -55,7 +55,7 @@ ALWAYS_TESTED = ("demo", "test_pages.py", "test_render.py")
 CLUSTER_FIXTURES = {"cluster_url", "client", "index_name", "three_nodes", "three_nodes_url"}
 
 
-@pytest.hookimpl(optionalhook=True)
+@pytest.hookimpl(optionalhook=True)  # pytest without xdist knows no such hook
 def pytest_xdist_auto_num_workers() -> int | None:
     """Two for each core, since most tests wait for a cluster longer than they compute, and as far as memory goes: a process
     and its node may take 3 GiB. PYTEST_XDIST_AUTO_NUM_WORKERS says otherwise, as ever."""

@@ -15,11 +15,12 @@ Cost: an index of so many documents resampled from COST_SET with the model's vec
 load in random turns, and what they keep of the exact result's score. Beside it the bytes a document of an index that has
 what the engine needs, documents encoded a second on this machine, and the terms that the model gives a document.
 
-With --dense, `hybrid` and two cascades are measured too, in indexes of their own with dense vectors and codes beside the
-published model's, and beside those of each other arm the cascade after bm25-sparse: quality in sets of at most
---dense-documents, cost at up to 100,000 documents. ONNX Runtime encodes their queries in 8 bits. The codes are of OPQ
-learned from the dense vectors of these sets; with --pq they are that model's, it encodes the cascades' queries, and their
-rows name it. Cascades are compared with hybrid where --work has it.
+With --dense, `hybrid` and two cascades are measured too, in indexes that hold dense vectors and codes beside the published
+model's sparse vectors. Of each other arm the cascade after bm25-sparse is measured: its quality with every seed, its cost
+with the first. All this in sets of at most --dense-documents, and under load with up to 100,000 documents. ONNX Runtime
+encodes the queries in 8 bits. The codes are of OPQ learned from the dense vectors of these sets; with --pq they are that
+model's, it encodes the cascades' queries, and their rows name it. The cascade after bm25-sparse is compared with hybrid,
+which is the same beside every sparse model; with --pq, which measures none, with the one that --work has, if any.
 
 The plot has quality against P99, an engine a point. Everything that takes long is kept in --work; the same command goes on.
 """
@@ -185,7 +186,11 @@ def shown(row: Row) -> bool:
 
 @click.command("bm25-sparse")
 @start_option
-@click.option("--dense", default=None, help="Dense model, to measure hybrid and cascades too.")
+@click.option(
+    "--dense",
+    default=None,
+    help="Dense model, to measure hybrid and cascades too: of trained arms the cascade after bm25-sparse alone.",
+)
 @click.option(
     "--pq",
     default=None,
@@ -203,7 +208,7 @@ def shown(row: Row) -> bool:
     "--beside",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     multiple=True,
-    help="A record of this command, of the same published model: only the engines that need --dense are measured, and the "
+    help="A record of this command, of the same models: only the engines that need --dense are measured, and the "
     "plot shows them beside what stands there. Repeatable.",
 )
 @click.option("--seeds", type=NumberList(int), default="42,43,44", show_default=True, help="Training seeds.")
@@ -239,7 +244,7 @@ def bm25_sparse(
     osn bench bm25-sparse --start my-splade --data data --work work --arm 'as published' --documents 100000
     osn bench bm25-sparse --start my-splade --data data --work work --dense all-MiniLM-L6-v2 --documents 100000
     osn bench bm25-sparse … --arm 'as published' --dense all-MiniLM-L6-v2 --beside benchmarks/results/bm25_sparse
-    osn bench bm25-sparse … --dense all-MiniLM-L6-v2 --pq models/jpq --beside results/bm25_sparse --beside results/with_dense
+    osn bench bm25-sparse … --arm 'as published' --dense all-MiniLM-L6-v2 --pq models/jpq --beside results/bm25_sparse
     """
     experiment = Experiment(
         data=data, start=start, work=work, connection=connection, arms=arms, sizes=documents, **options
@@ -250,7 +255,10 @@ def bm25_sparse(
     if beside and experiment.dense is None:
         raise InputError("--beside measures what a dense model adds, and none is named", "give --dense MODEL too")
     if experiment.dense is not None and PUBLISHED not in arms:
-        raise InputError("--dense is measured beside the published model first", f"add --arm '{PUBLISHED}'")
+        raise InputError(
+            "--dense measures hybrid, the cascades' rival, beside the published model, which is none of the arms",
+            f"add --arm '{PUBLISHED}'",
+        )
 
     def run() -> tuple[list[Row], list[Goal]]:
         for model in experiment.models:

@@ -138,7 +138,7 @@ def documents(size: int) -> str:
 
 
 def _vectors_of(experiment: Experiment, model: MeasuredEngine) -> str:
-    """The name of the model, with the dense one's and that of named codes if there are any; every seed's is the first's."""
+    """The arm, with the dense model and named codes if there is a dense one. Costs are of the first seed alone."""
     return dense.kept_variant(experiment, model.name) if experiment.dense_sets else slug(model.name)
 
 

@@ -1,4 +1,4 @@
-"""The dense model of `osn bench bm25-sparse`: what `hybrid` and `cascade` search, beside each sparse model.
+"""The dense model of `osn bench bm25-sparse`: what `hybrid` and the cascades search.
 
 vectors/SET-DENSE          dense vectors, encoded once
 models/DENSE-opq           their codes: OPQ learned from all sets that have dense vectors, nothing trained by questions
@@ -72,17 +72,20 @@ def dense_name(experiment: Experiment) -> str:
     return slug(directory.display_name(experiment.dense).rpartition("/")[2])
 
 
-def variant(experiment: Experiment, model: str) -> str:
+def variant(experiment: Experiment, arm: str) -> str:
     """What the rows of engines that need a dense model call the models: the sparse one, and codes that were named."""
     if experiment.pq is None:
-        return model
-    return f"{model}, {directory.display_name(experiment.pq).rpartition('/')[2]}"
+        return arm
+    return f"{arm}, {directory.display_name(experiment.pq).rpartition('/')[2]}"
 
 
-def kept_variant(experiment: Experiment, model: str) -> str:
-    """What names files of what was measured with these models: named codes by their content too."""
+def kept_variant(experiment: Experiment, sparse: str) -> str:
+    """What names files of what was measured with these models: named codes by their content too.
+
+    sparse: the sparse model, by its arm and seed; of costs, which are of the first seed alone, by its arm
+    """
     codes = f"-{directory.hash_files(directory.locate(experiment.pq))[:8]}" if experiment.pq is not None else ""
-    return f"{slug(variant(experiment, model))}{codes}-{dense_name(experiment)}"
+    return f"{slug(variant(experiment, sparse))}{codes}-{dense_name(experiment)}"
 
 
 def dense_vectors(experiment: Experiment, name: str) -> Path:

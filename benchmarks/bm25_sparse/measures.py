@@ -58,10 +58,10 @@ MOST_QUERIES = 2000
 """The most questions of a set, evenly taken from the judged ones."""
 
 
-def dense_engines(experiment: Experiment, model: str) -> tuple[str, ...]:
-    """Those of DENSE_ENGINES that are measured beside a sparse model: of a trained one the cascade after bm25-sparse alone,
-    since hybrid searches no sparse vectors; with --pq the cascades alone, since no other engine uses codes."""
-    if model != PUBLISHED:
+def dense_engines(experiment: Experiment, arm: str) -> tuple[str, ...]:
+    """Those of DENSE_ENGINES that are measured beside a sparse model: beside a trained one the cascade after bm25-sparse
+    alone, since hybrid searches no sparse vectors; with --pq the cascades alone, since no other engine uses codes."""
+    if arm != PUBLISHED:
         return (SUM_CASCADE,)
     return DENSE_ENGINES if experiment.pq is None else CASCADES
 
@@ -125,16 +125,18 @@ def dense_measured(
 ) -> dict[MeasuredEngine, Measured]:
     """What the engines that need a dense model find in the set beside a sparse one; with the published one what BM25 does.
 
-    Where hybrid is not among them, the cascades are compared with the one that `work` holds, if any.
+    Where hybrid is not among them, the one that `work` holds is there without a variant, if any, as their rival.
     """
-    names = (*((BM25,) if model.name == PUBLISHED else ()), *dense_engines(experiment, model.name))
+    beside = dense_engines(experiment, model.name)
+    names = (BM25, *beside) if model.name == PUBLISHED else beside
     folder = measured_with(experiment, model, name)
     if not all(kept_of(folder, engine).exists() for engine in names):
         with dense_index(client, experiment, model, name) as (index, how), translate_errors():
             measure_index(client, index, experiment, name, names, folder, **how)
     found = {engine: kept_measured(kept_of(folder, engine), not_measured) for engine in names}
-    own = (model.seed, dense.variant(experiment, model.name))
-    measured = {MeasuredEngine(engine, *(() if engine == BM25 else own)): each for engine, each in found.items()}
+    variant = dense.variant(experiment, model.name)
+    measured = {MeasuredEngine(engine, model.seed, variant): found[engine] for engine in beside}
+    measured |= {MeasuredEngine(engine): found[engine] for engine in names if engine == BM25}
     kept_hybrid = kept_of(measured_with(replace(experiment, pq=None), MeasuredEngine(PUBLISHED), name), HYBRID)
     if HYBRID not in names and kept_hybrid.exists():
         measured[MeasuredEngine(HYBRID)] = kept_measured(kept_hybrid, not_measured)
@@ -245,17 +247,14 @@ def dense_quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
 
 
 def hybrid_once(rows: Sequence[Row]) -> list[Row]:
-    """The rows with one hybrid, which cascades of all models are compared with: that beside the published model, if it was
-    measured in the same run; else the kept one, without what it gains."""
-    named = any(row.engine == HYBRID and row.variant for row in rows)
-    chosen = [row for row in rows if row.engine != HYBRID or row.variant or (row.kind == "value" and not named)]
-    if not named:
-        return chosen
+    """The rows with one hybrid, which the cascades after bm25-sparse of all models are compared with: that beside the
+    published model, if it was measured in the same run; else the kept one, without what it gains."""
+    if not any(row.engine == HYBRID and row.variant for row in rows):
+        return [row for row in rows if row.engine != HYBRID or row.kind == "value"]
     label = str(MeasuredEngine(HYBRID, None, PUBLISHED))
+    chosen = [row for row in rows if row.engine != HYBRID or row.variant]
     return [
-        replace(row, baseline_variant=PUBLISHED, baseline_label=label)
-        if (row.baseline, row.baseline_variant) == (HYBRID, "")
-        else row
+        replace(row, baseline_variant=PUBLISHED, baseline_label=label) if row.baseline == HYBRID else row
         for row in chosen
     ]
 

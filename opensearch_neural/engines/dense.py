@@ -156,7 +156,7 @@ class CascadeEngine(Sparse):
         weight, window, models = how.weight * unit, how.dense_window, self.opened.models
         quantized = models.quantized if self.opened.meta.quantized else None
         (vector,) = (quantized or models.dense).encode_queries([text])
-        if not vector.any():  # A table of tokens has nothing to say of a text without one.
+        if not vector.any():  # A model that looks tokens up gives zeros for a text without any.
             return first
         if quantized is not None:
             table = quantized.quantizer.table(vector)

@@ -81,10 +81,11 @@ def test_the_cascade_adds_cosines_where_the_index_has_vectors_and_no_codes(clien
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("first", ["bm25-sparse", "high-idf-first"])
 def test_the_cascade_searches_by_its_first_stage_where_a_query_has_no_vector(
-    client, index: str, monkeypatch: pytest.MonkeyPatch
+    client, index: str, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engines = open_engines(client, index)
+    engines = open_engines(client, index, first=first)
     monkeypatch.setattr(type(engines.models.dense), "encode_queries", lambda *_, **__: np.zeros((1, 384), np.float32))
     body = engines.body("cascade", "how do droplets and flour make colours")
     assert "rescore_query" in body["rescore"]["query"]  # one stage, the sum's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,7 +112,9 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
         assert facts[engine, PUBLISHED, "bytes a document"] > facts[BM25, "", "bytes a document"] > 0
         assert facts[engine, arm, "documents encoded a second"] > 0
     assert not [
-        name for name in client.indices.get(index="osn-one*,osn-two*,osn-as-published*") if "osn-test" not in name
+        name
+        for name in client.indices.get(index="osn-one*,osn-two*,osn-large*,osn-as-published*,osn-trained*")
+        if "osn-test" not in name
     ]
     again = CliRunner().invoke(command.bm25_sparse, arguments, catch_exceptions=False)
     assert again.exit_code == 0 and read(tmp_path / "results").rows == summary.rows, "what is kept is measured again"
@@ -181,20 +184,43 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     # Beside a trained model its cascade alone: hybrid, its rival, is that of the published one.
     of_arm = [row for row in trained if row.variant == arm]
     assert {row.engine for row in of_arm} == {SUM_CASCADE}
-    gained = {(row.set, row.seeds, row.against) for row in of_arm if row.kind == "difference"}
-    rivals = (BM25, f"{HYBRID}, {PUBLISHED}")
-    assert {(name, (1, 2), rival) for name in ("one", "two", sets) for rival in rivals} <= gained
-    heads = gains(trained, rivals[1]).splitlines()[0]
-    assert [f"{SUM_CASCADE}, {model}: points above" in heads for model in (PUBLISHED, f"seeds 1 to 2, {arm}")] == [
-        True
-    ] * 2
-    assert "generator's ceiling, requests/s" in {row.measure for row in of_arm if row.set == "320 documents"}
-    size = {row.engine: row.value for row in of_arm if row.measure == "bytes a document"}
-    assert size[SUM_CASCADE] == pytest.approx(weight[SUM_CASCADE], rel=0.1), "two steps change few terms"
     assert {row.variant for row in trained if row.engine == HYBRID} == {PUBLISHED}
+    assert {row.against for row in trained if row.baseline == HYBRID} == {f"{HYBRID}, {PUBLISHED}"}
+    value = {
+        (row.set, row.engine, row.seed, row.seeds): row.value
+        for row in trained
+        if (row.kind, row.measure) == ("value", "nDCG@10")
+    }
+    above = {
+        (row.set, row.baseline, row.seed, row.seeds): row.value
+        for row in of_arm
+        if (row.kind, row.measure) == ("difference", "nDCG@10")
+    }
+    for name in ("one", "two", sets):
+        for rival, seed in product((BM25, HYBRID), (1, 2)):
+            gain = value[name, SUM_CASCADE, seed, ()] - value[name, rival, None, ()]
+            assert above[name, rival, seed, ()] == pytest.approx(gain)
+        for rival in (BM25, HYBRID):
+            assert above[name, rival, None, (1, 2)] == pytest.approx(
+                (above[name, rival, 1, ()] + above[name, rival, 2, ()]) / 2
+            )
+    heads = gains(trained, f"{HYBRID}, {PUBLISHED}").splitlines()[0]
+    for model in (PUBLISHED, f"seeds 1 to 2, {arm}"):
+        assert f"{SUM_CASCADE}, {model}: points above" in heads
+    facts_of_arm = {row.measure: row.value for row in of_arm if row.level or row.set.startswith("two, ")}
+    assert "generator's ceiling, requests/s" in facts_of_arm and facts_of_arm["documents encoded a second"] > 0
+    assert facts_of_arm["bytes a document"] == pytest.approx(weight[SUM_CASCADE], rel=0.1), "two steps change few terms"
+    # Without --beside the same, from what is kept, and what the sparse vectors cost and gain by themselves.
+    whole = rows_of("whole", "--dense", str(dense), "--dense-documents", "300", "--arm", arm, "--seeds", "1,2")
+    every_one = {row.key: row for row in whole}
+    assert [row for row in of_arm if every_one.get(row.key) != row] == []
+    terms = {(row.engine, row.variant) for row in whole if row.measure == "active terms"}
+    assert {(SUM_CASCADE, arm), (SUM_CASCADE, PUBLISHED), (RARE_CASCADE, PUBLISHED)} <= terms
+    assert (RARE_CASCADE, arm) not in terms
     shutil.copytree(next((work / "models").glob("*-opq")), tmp_path / "codes")
     named = ["--dense", str(dense), "--dense-documents", "300", "--pq", str(tmp_path / "codes"), "--beside", recorded]
     by_name = rows_of("named", *named)
+    assert {row.kind for row in by_name if row.engine == HYBRID} == {"value"}
     of_codes = [row for row in by_name if row.engine not in (BM25, HYBRID)]
     assert {(row.engine, row.variant) for row in of_codes} == {(engine, f"{PUBLISHED}, codes") for engine in CASCADES}
     assert {row.set for row in of_codes if row.measure == "nDCG@10"} >= {"one", "two", sets}
@@ -221,7 +247,7 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     assert CliRunner().invoke(weights.sum_weight, weighed, catch_exceptions=False).exit_code == 0
     weighed_in = {(row.set, row.engine) for row in read(work / "w").rows if row.kind == "difference"}
     assert {("one dev", f"{SUM_CASCADE}, weight {weight}") for weight in ("0.05", "0.2")} <= weighed_in
-    assert not [name for name in client.indices.get(index="osn-one*,osn-two*,osn-as-published*")
+    assert not [name for name in client.indices.get(index="osn-one*,osn-two*,osn-large*,osn-as-published*,osn-trained*")
                 if "osn-test" not in name]  # fmt: skip
 
 
