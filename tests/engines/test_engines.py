@@ -86,9 +86,10 @@ def test_the_cascade_searches_by_its_first_stage_where_a_query_has_no_vector(
     client, index: str, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engines = open_engines(client, index, first=first)
+    assert "knn_score" in json.dumps(engines.body("cascade", "how do droplets and flour make colours"))
     monkeypatch.setattr(type(engines.models.dense), "encode_queries", lambda *_, **__: np.zeros((1, 384), np.float32))
     body = engines.body("cascade", "how do droplets and flour make colours")
-    assert "rescore_query" in body["rescore"]["query"]  # one stage, the sum's
+    assert "knn_score" not in json.dumps(body)
     assert {hit["_id"] for hit in client.search(index=index, body=body)["hits"]["hits"]} == {"sky", "cake"}
     with pytest.raises(InputError, match="all zeros"):
         engines.body("dense", "how do droplets and flour make colours")
