@@ -154,12 +154,12 @@ class CascadeEngine(Sparse):
                 **page,
             )
         weight, window, models = how.weight * unit, how.dense_window, self.opened.models
-        quantized = models.quantized if self.opened.meta.quantized else None
-        (vector,) = (quantized or models.dense).encode_queries([text])
+        encoder = models.quantized if self.opened.meta.quantized else models.dense
+        (vector,) = encoder.encode_queries([text])
         if not vector.any():  # A model that looks tokens up gives zeros for a text without any.
             return first
-        if quantized is not None:
-            table = quantized.quantizer.table(vector)
+        if self.opened.meta.quantized:
+            table = models.quantized.quantizer.table(vector)
             weight /= spread(table) or 1.0
             return queries.quantized_rescore(first, table, window=window, weight=weight, first_weight=1.0)
         vector, stored = as_stored(models, vector), models.dense_record

@@ -232,6 +232,11 @@ def test_rows_hold_values_paired_differences_and_how_far_seeds_lie_apart() -> No
     assert error is not None and error.value == pytest.approx(0.2 / 3) and error.n == 2
     assert (error.line, error.column) == ("a, seeds 1 to 2", f"AP, {SEED_ERROR} - b, seeds 1 to 2")
 
+    # A baseline without seed or variant is named as such, whatever the engine's variant.
+    ours = {engine._replace(variant="ours") if engine.name == "a" else engine: own for engine, own in values.items()}
+    errors = [row for row in compared("set", ours, [("a", "bm25")], seeds=(1, 2)) if row.measure == f"AP, {SEED_ERROR}"]
+    assert [(row.line, row.against) for row in errors] == [("a, seeds 1 to 2, ours", "bm25")]
+
 
 # ------------------------------------------------ goals and summaries
 

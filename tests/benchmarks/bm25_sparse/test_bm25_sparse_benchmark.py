@@ -176,7 +176,14 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     assert rows_of("again", "--dense", str(dense), "--dense-documents", "300") == rows
     recorded = str(tmp_path / "without")
     with_beside = ["--dense", str(dense), "--dense-documents", "300", "--beside", recorded]
-    trained = rows_of("trained", *with_beside, "--arm", arm, "--seeds", "1,2")
+    costed: list[str] = []
+    grow, load_sparse = cost.grow, cost.load_sparse
+    with monkeypatch.context() as watched:
+        watched.setattr(cost, "grow", lambda *args, **how: [costed.append(args[1].sparse), grow(*args, **how)])
+        watched.setattr(cost, "load_sparse", lambda folder: [costed.append(folder), load_sparse(folder)][1])
+        trained = rows_of("trained", *with_beside, "--arm", arm, "--seeds", "1,2")
+    # Under load and encoding: the model of the first seed, and nothing that is kept.
+    assert [Path(folder).name for folder in costed] == [f"{slug(arm)}-seed-1-on-two"] * 2
     beside = [row for row in trained if not row.variant.startswith(arm)]
     every = {row.key: row for row in rows}
     assert [row for row in beside if row.kind in ("value", "difference", "ratio") and every[row.key] != row] == []
