@@ -48,7 +48,7 @@ from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import open_engines
-from opensearch_neural.engines.settings import TUNED_CASCADE, Cascade, First
+from opensearch_neural.engines.settings import Cascade, First
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, Row, Summary, data_facts
 from opensearch_neural.index.record import check_unchanged_models, read_record
@@ -288,7 +288,7 @@ def tune_all(
 ) -> None:
     """Tune the cascade on one index, and have all of them search as was chosen."""
     indexes, measure = list(indexes), f"nDCG@10 of {folder.name} ({split})"
-    stored = [open_engines(client, each, backend=backend).meta.extra.get(TUNED_CASCADE, {}) for each in indexes]
+    stored = [open_engines(client, each, backend=backend).meta.extra.get(Cascade.key, {}) for each in indexes]
     if all((each.get("measure"), each.get("keep")) == (measure, keep) for each in stored):
         return
     engines = open_engines(client, index, backend=backend, first=FIRST)

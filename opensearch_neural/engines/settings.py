@@ -1,15 +1,12 @@
-"""How the engines of two and three phases search: what `osn tune` chooses, and keeps in the index's record.
-
-Each dataclass names its engine, and the `key` of the record where the choice is kept.
-"""
+"""How the engines of two and three phases search: what `osn tune` chooses, and keeps in the index's record."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Literal, cast, get_args
+from dataclasses import Field, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
 from opensearch_neural.engines.engine import Opened
 from opensearch_neural.errors import ModelError
@@ -17,42 +14,14 @@ from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.queries import Rare
 
-TUNED = "high_idf_first"
-"""Where the record has the choice for high-IDF-first: {"rare": "ratio:0.5", "window": 30, "exact": true, …}."""
-TUNED_CASCADE = "cascade"
-"""Likewise for the cascade: {"first": "bm25-sparse", "rare": …, "window": …, "dense_window": 50, "weight": 0.5}."""
-
-TUNED_SUM = "bm25_sparse"
-"""Likewise for bm25-sparse: {"weight": 0.8, "window": 30, "tokens": null}."""
-TUNED_PRUNED = "pruned_sparse"
-"""Likewise for `sparse` in an index with pruned postings: {"window": 100}."""
-
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 WINDOW = 30
 """Hits of each shard that get their whole score, where a shard holds at most FITTED documents."""
 FITTED = 100_000
-SUM_POWER, TWO_PHASES_POWER = 1 / 2, 1 / 4
-"""Exponents by which the default windows of bm25-sparse and of high-IDF-first grow beyond FITTED documents."""
 MOST_RESCORED = 10_000
 """The widest window that an index takes, unless its `index.max_rescore_window` says otherwise."""
-RARE_FIRST_WEIGHT = 0.025
-"""The cascade's default weight after high-idf-first: best, or near it, with BM25's impacts on train queries of squad-mix."""
-MEASURED_SHARD = 1_000_000
-PRUNED_WINDOWS = {0.5: (400, 800), 0.6: (100, 300), 0.65: (100, 200), 0.7: (50, 200)}
-"""Default windows of `sparse` and high-IDF-first with pruned postings, {share that alpha_mass keeps: (in a shard of FITTED
-documents, in one of MEASURED_SHARD)}. Each keeps 0.99 of the score of `sparse` (`osn bench large-sparse`); the first of 0.65
-was not measured and is that of 0.6. High-IDF-first gets the same: with fewer tokens it needs as many hits at least."""
-
-
-First = Literal["bm25-sparse", "high-idf-first"]
-"""The engines whose hits the cascade scores further."""
-
-
-def parse_first(text: str) -> First:
-    """Raises ValueError for a name that is none of `First`."""
-    if text not in get_args(First):
-        raise ValueError(f"{text!r} is none of {', '.join(get_args(First))}")
-    return cast(First, text)
 
 
 def fitting_window(documents: int, power: float, window: int = WINDOW) -> int:
@@ -61,25 +30,8 @@ def fitting_window(documents: int, power: float, window: int = WINDOW) -> int:
     return round(window * max(1.0, documents / FITTED) ** power)
 
 
-def pruned_window(rule: str, documents: int) -> int:
-    """The window that keeps about 0.99 of the score where postings are pruned by this rule, in a shard of so many documents.
-
-    A share between two of PRUNED_WINDOWS has the window of the smaller one. No rule has a narrower window than one that
-    keeps more, and rules that were not measured have the widest. Raises InputError for what is no rule.
-    """
-    pruning = Pruning.parse(rule)
-    kept = pruning.value if pruning.type == "alpha_mass" else 0.0
-    least = max((share for share in PRUNED_WINDOWS if share <= kept), default=0.0)
-    grown = math.log10(MEASURED_SHARD / FITTED)
-    return max(
-        fitting_window(documents, math.log10(larger / window) / grown, window)
-        for share, (window, larger) in PRUNED_WINDOWS.items()
-        if share >= least
-    )
-
-
 def with_window(stored: Mapping[str, Any], opened: Opened, fitting: Callable[[Opened], int]) -> Mapping[str, Any]:
-    """A stored choice with the window to search by, unless the caller names one: a stored one as it has grown since, else
+    """A stored choice with the window to search by: what the caller names, else a stored one as it has grown since, else
     the one that fits the index. Raises TypeError or ValueError for a stored one that is none.
 
     A stored window grows as the default has since the index was tuned, and never shrinks. A choice that does not say how
@@ -87,8 +39,8 @@ def with_window(stored: Mapping[str, Any], opened: Opened, fitting: Callable[[Op
 
     fitting: the default of an index
     """
-    if opened.given("window"):
-        return stored
+    if chosen := opened.given("window"):
+        return {**stored, **chosen}
     if "window" not in stored:
         return {**stored, "window": fitting(opened)}
     tuned_on = stored.get(SHARD_DOCUMENTS)
@@ -120,16 +72,66 @@ def parse_tokens(stored: str | None) -> Rare | None:
     return None if stored is None else Rare.parse(stored)
 
 
+class Setting:
+    """How an engine searches; each engine's is a dataclass.
+
+    Raises ValueError for a window that is no whole number from 1, and for a weight that is not above 0.
+    """
+
+    engine: ClassVar[str]
+    key: ClassVar[str]
+    """Where the index's record keeps the choice: {"rare": "ratio:0.5", "window": 30, "exact": true, …}."""
+    options: ClassVar[tuple[str, ...]]
+    """Options by which a caller chooses another value of the field of that name."""
+    window: int
+    """Hits of each shard that get their whole score."""
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __post_init__(self) -> None:
+        windows = [value for name, value in vars(self).items() if name in ("window", "dense_window")]
+        if min(windows) < 1 or not getattr(self, "weight", 1.0) > 0:
+            raise ValueError(f"windows are whole numbers from 1 and the weight is above 0, not {self}")
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As the index keeps it."""
+        return {name: str(value) if isinstance(value, Rare) else value for name, value in vars(self).items()}
+
+    @classmethod
+    def parse(cls, record: Mapping[str, Any]) -> Self:
+        """From `record`, perhaps with more in it. Raises KeyError, TypeError or ValueError for what is none."""
+        raise NotImplementedError
+
+    @classmethod
+    def fitting(cls, opened: Opened) -> Self:
+        """The default of an index. Raises ClusterError where its documents have to be counted and cannot be."""
+        raise NotImplementedError
+
+    @classmethod
+    def of(cls, opened: Opened) -> Self:
+        """As the caller chose, else as the index stores it, else the default. Raises ModelError where it stores something
+        else."""
+        with reading(opened, cls.engine):
+            stored = opened.meta.extra.get(cls.key, {})
+            setting = cls.parse(with_window(stored, opened, lambda opened: cls.fitting(opened).window))
+        return replace(setting, **opened.given(*cls.options))
+
+
+SUM_POWER, TWO_PHASES_POWER = 1 / 2, 1 / 4
+"""Exponents by which the default windows of bm25-sparse and of high-IDF-first grow beyond FITTED documents."""
+
+
 @dataclass(frozen=True)
-class WeightedSum:
+class WeightedSum(Setting):
     """How bm25-sparse searches.
 
     The default weight gains most, or next to nothing less, on dev and train questions, both of a published SPLADE and of
     that trained further (`osn bench sum-weight`). The default window grows with the square root of the index.
     """
 
-    engine: ClassVar[str] = "bm25-sparse"
-    key: ClassVar[str] = TUNED_SUM
+    engine = "bm25-sparse"
+    key = "bm25_sparse"
+    options = ("weight", "window", "tokens")
     weight: float = 0.8
     """What the model adds to a known item, as a share of what BM25 gives it (`index.sparse_scale`)."""
     window: int = WINDOW
@@ -139,15 +141,6 @@ class WeightedSum:
 
     def __str__(self) -> str:
         return f"weight {self.weight:g}, window {self.window}" + (f", of tokens {self.tokens}" if self.tokens else "")
-
-    def __post_init__(self) -> None:
-        if self.window < 1 or not self.weight > 0:
-            raise ValueError(f"the window is a whole number from 1 and the weight is above 0, not {self}")
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """As the index keeps it."""
-        return {**asdict(self), "tokens": str(self.tokens) if self.tokens else None}
 
     @classmethod
     def parse(cls, record: Mapping[str, Any]) -> WeightedSum:
@@ -160,18 +153,8 @@ class WeightedSum:
         )
 
     @classmethod
-    def fitting(cls, documents: int) -> WeightedSum:
-        """The default where a shard holds so many documents."""
-        return cls(window=fitting_window(documents, SUM_POWER))
-
-    @classmethod
-    def of(cls, opened: Opened) -> WeightedSum:
-        """As the caller chose, else as the index stores it, else the default. Raises ModelError where it stores something
-        else."""
-        with reading(opened, cls.engine):
-            stored = opened.meta.extra.get(cls.key, {})
-            how = cls.parse(with_window(stored, opened, lambda opened: cls.fitting(opened.shard_documents).window))
-        return replace(how, **opened.given("weight", "window", "tokens"))
+    def fitting(cls, opened: Opened) -> WeightedSum:
+        return cls(window=fitting_window(opened.shard_documents, SUM_POWER))
 
     @classmethod
     def stored(cls, opened: Opened) -> WeightedSum:
@@ -181,11 +164,12 @@ class WeightedSum:
 
 
 @dataclass(frozen=True)
-class TwoPhases:
+class TwoPhases(Setting):
     """How high-IDF-first searches."""
 
-    engine: ClassVar[str] = "high-idf-first"
-    key: ClassVar[str] = TUNED
+    engine = "high-idf-first"
+    key = "high_idf_first"
+    options = ("rare", "window", "tokens")
     rare: Rare = field(default_factory=Rare)
     """Which tokens are searched first."""
     window: int = WINDOW
@@ -200,11 +184,6 @@ class TwoPhases:
         adds = "" if self.exact else ", common tokens added"
         return f"{self.rare}, window {self.window}{adds}" + (f", of tokens {self.tokens}" if self.tokens else "")
 
-    @property
-    def record(self) -> dict[str, Any]:
-        """As the index keeps it."""
-        return {**asdict(self), "rare": str(self.rare), "tokens": str(self.tokens) if self.tokens else None}
-
     @classmethod
     def parse(cls, record: Mapping[str, Any]) -> TwoPhases:
         """From `record`, perhaps with more or less in it. Raises TypeError or ValueError for what is none."""
@@ -218,47 +197,56 @@ class TwoPhases:
 
     @classmethod
     def fitting(cls, opened: Opened) -> TwoPhases:
-        """The default of an index. Raises ClusterError where its documents have to be counted and cannot be."""
         if opened.pruned:
             return cls(window=PrunedSparse.fitting(opened).window)
         return cls(window=fitting_window(opened.shard_documents, TWO_PHASES_POWER))
 
     @classmethod
     def of(cls, opened: Opened) -> TwoPhases:
-        """As the caller chose, else as the index stores it, else the default. Raises ModelError where it stores something
-        else."""
-        with reading(opened, cls.engine):
-            record = opened.meta.extra.get(cls.key, {})
-            stored = cls.parse(with_window(record, opened, lambda opened: cls.fitting(opened).window))
-        how = replace(stored, **opened.given("rare", "window", "tokens"))
+        setting = super().of(opened)
         # What phase one has found in pruned postings is no score that common tokens could be added to.
-        return replace(how, exact=opened.pruned or opened.settings.get("rescore_all", how.exact))
+        return replace(setting, exact=opened.pruned or opened.settings.get("rescore_all", setting.exact))
+
+
+MEASURED_SHARD = 1_000_000
+PRUNED_WINDOWS = {0.5: (400, 800), 0.6: (100, 300), 0.65: (100, 200), 0.7: (50, 200)}
+"""Default windows of `sparse` and high-IDF-first with pruned postings, {share that alpha_mass keeps: (in a shard of FITTED
+documents, in one of MEASURED_SHARD)}. Each keeps 0.99 of the score of `sparse` (`osn bench large-sparse`); the first of 0.65
+was not measured and is that of 0.6. High-IDF-first gets the same: with fewer tokens it needs as many hits at least."""
+
+
+def pruned_window(rule: str, documents: int) -> int:
+    """The window that keeps about 0.99 of the score where postings are pruned by this rule, in a shard of so many documents.
+
+    A share between two of PRUNED_WINDOWS has the window of the smaller one. No rule has a narrower window than one that
+    keeps more, and rules that were not measured have the widest. Raises InputError for what is no rule.
+    """
+    pruning = Pruning.parse(rule)
+    kept = pruning.value if pruning.type == "alpha_mass" else 0.0
+    least = max((share for share in PRUNED_WINDOWS if share <= kept), default=0.0)
+    grown = math.log10(MEASURED_SHARD / FITTED)
+    return max(
+        fitting_window(documents, math.log10(larger / window) / grown, window)
+        for share, (window, larger) in PRUNED_WINDOWS.items()
+        if share >= least
+    )
 
 
 @dataclass(frozen=True)
-class PrunedSparse:
+class PrunedSparse(Setting):
     """How `sparse` searches an index with pruned postings."""
 
-    engine: ClassVar[str] = "sparse"
-    key: ClassVar[str] = TUNED_PRUNED
+    engine = "sparse"
+    key = "pruned_sparse"
+    options = ("window",)
     window: int
     """Hits of each shard that are rescored by their rows."""
 
     def __str__(self) -> str:
         return f"window {self.window}"
 
-    def __post_init__(self) -> None:
-        if self.window < 1:
-            raise ValueError(f"the window is a whole number from 1, not {self.window}")
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """As the index keeps it."""
-        return asdict(self)
-
     @classmethod
     def parse(cls, record: Mapping[str, Any]) -> PrunedSparse:
-        """From `record`, perhaps with more in it. Raises KeyError, TypeError or ValueError for what is none."""
         return cls(int(record["window"]))
 
     @classmethod
@@ -268,27 +256,32 @@ class PrunedSparse:
         assert opened.meta.prune_postings is not None
         return cls(pruned_window(opened.meta.prune_postings, opened.shard_documents))
 
-    @classmethod
-    def of(cls, opened: Opened) -> PrunedSparse:
-        """As the caller chose, else as the index stores it, else the default. Raises ModelError where it stores something
-        else."""
-        if given := opened.given("window"):
-            return cls(**given)
-        with reading(opened, cls.engine):
-            record = opened.meta.extra.get(cls.key, {})
-            return cls.parse(with_window(record, opened, lambda opened: cls.fitting(opened).window))
+
+First = Literal["bm25-sparse", "high-idf-first"]
+"""The engines whose hits the cascade scores further."""
+
+RARE_FIRST_WEIGHT = 0.025
+"""The cascade's default weight after high-idf-first: best, or near it, with BM25's impacts on train queries of squad-mix."""
+
+
+def parse_first(text: str) -> First:
+    """Raises ValueError for a name that is none of `First`."""
+    if text not in get_args(First):
+        raise ValueError(f"{text!r} is none of {', '.join(get_args(First))}")
+    return cast(First, text)
 
 
 @dataclass(frozen=True)
-class Cascade:
+class Cascade(Setting):
     """How the cascade searches.
 
     The default weight is the best of some on dev and train questions (`osn bench sum-weight --dense`); after high-idf-first
     it is RARE_FIRST_WEIGHT. The windows were best, or near it, on training queries of squad-mix.
     """
 
-    engine: ClassVar[str] = "cascade"
-    key: ClassVar[str] = TUNED_CASCADE
+    engine = "cascade"
+    key = "cascade"
+    options = ("rare", "window", "dense_window", "weight", "first")
     rare: Rare = field(default_factory=Rare)
     """Which tokens high-idf-first searches first."""
     window: int = 100
@@ -306,18 +299,8 @@ class Cascade:
         how = f", rare {self.rare}" if self.first == "high-idf-first" else ""
         return f"{self.first} first, weight {self.weight:g}, windows {self.window} and {self.dense_window}{how}"
 
-    def __post_init__(self) -> None:
-        if self.window < 1 or self.dense_window < 1 or not self.weight > 0:
-            raise ValueError(f"windows are whole numbers from 1 and the weight is above 0, not {self}")
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """As the index keeps it."""
-        return {**asdict(self), "rare": str(self.rare)}
-
     @classmethod
     def parse(cls, record: Mapping[str, Any]) -> Cascade:
-        """From `record`, perhaps with more in it. Raises KeyError, TypeError or ValueError for what is none."""
         return cls(
             Rare.parse(record["rare"]),
             int(record["window"]),
@@ -339,10 +322,10 @@ class Cascade:
                 how = cls.fitting(opened, first)
             else:
                 how = cls.parse(with_window(stored, opened, lambda opened: cls.fitting(opened, first).window))
-        return replace(how, **opened.given("rare", "window", "dense_window", "weight", "first"))
+        return replace(how, **opened.given(*cls.options))
 
     @classmethod
-    def fitting(cls, opened: Opened, first: First) -> Cascade:
+    def fitting(cls, opened: Opened, first: First = "bm25-sparse") -> Cascade:
         """The default of an index with this engine first. Raises as that engine's settings do."""
         # How many hits an index of this size needs, and which tokens are rare, are questions for the first engine, too.
         if first == "bm25-sparse":

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from opensearch_neural.engines.settings import Cascade, First
-from opensearch_neural.evaluation.overlap import PAGE
-from opensearch_neural.retrievers import Run
+from opensearch_neural.engines.settings import Cascade, First, Setting
 from opensearch_neural.tune.choice import Chosen
-from opensearch_neural.tune.trials import Questions, Setting, Tried, body_of, share
+from opensearch_neural.tune.trials import Questions, Tried, share
 from opensearch_neural.tune.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -70,14 +68,7 @@ class CascadeTuning(Tuning):
         best = max(settings, key=lambda each: each.quality)
         kept_by = [each for each in settings if each is best or each.surely_keeps(keep, best, seed=seed)]
         chosen = min(kept_by, key=lambda each: each.ms)
-        runs: list[Run] = [
-            {
-                query: self.ask(body_of(self.engines, setting, text, PAGE, self.full))[0]
-                for query, text in held_back.texts.items()
-            }
-            for setting in (None, chosen.setting)
-        ]
-        theirs, ours = (held_back.quality(run, {}) for run in runs)
+        theirs, ours = (held_back.quality(self.run_of(setting, held_back), {}) for setting in (None, chosen.setting))
         kept, low, high = share(ours, theirs, seed=seed)
         assert chosen.setting is not None
         keeps = kept >= 1 and low is not None and low >= keep

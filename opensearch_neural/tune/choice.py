@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.engines.settings import Setting
 from opensearch_neural.index.record import existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, count_shard_documents
-from opensearch_neural.tune.trials import Setting, Tried
+from opensearch_neural.tune.trials import Tried
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from opensearch_neural.engines import Engines
-from opensearch_neural.engines.settings import Cascade, PrunedSparse, TwoPhases, WeightedSum
+from opensearch_neural.engines.settings import Setting
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import measures
 from opensearch_neural.evaluation.overlap import PAGE, TIES, score_kept, scored_among
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from opensearch_neural.evaluation.measures import Qrels
-
-Setting = TwoPhases | Cascade | WeightedSum | PrunedSparse
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from opensearch_neural.engines import Engines
+from opensearch_neural.engines.settings import Setting
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.evaluation.overlap import PAGE
 from opensearch_neural.progress import Progress
+from opensearch_neural.retrievers import Run
 from opensearch_neural.tune.choice import Chosen
 from opensearch_neural.tune.trials import (
     Questions,
-    Setting,
     Tried,
     asker,
     body_of,
@@ -123,6 +124,13 @@ class Tuning:
         total = (len(grid) + 1) * len(questions.texts) * passes
         with Progress(f"tune → {engines.index}", total=total, unit="requests") as progress:
             return try_all(ask, engines, questions, grid, full=full, passes=passes, seed=seed, advance=progress.update)
+
+    def run_of(self, setting: Setting | None, questions: Questions, size: int = PAGE) -> Run:
+        """The hits of each query with this setting; None: of the engine `full`."""
+        return {
+            query: self.ask(body_of(self.engines, setting, text, size, self.full))[0]
+            for query, text in questions.texts.items()
+        }
 
     def parts(self, questions: Questions, most: int, seed: int) -> tuple[Questions, Questions]:
         """(queries on which all settings are tried, those that confirm the choice). Raises InputError for too few."""

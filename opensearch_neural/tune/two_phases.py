@@ -13,13 +13,13 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from opensearch_neural.engines.settings import PrunedSparse, TwoPhases
+from opensearch_neural.engines.settings import PrunedSparse, Setting, TwoPhases
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.evaluation.overlap import PAGE, TIES
 from opensearch_neural.queries import Rare
 from opensearch_neural.tune.choice import Chosen
-from opensearch_neural.tune.trials import Questions, Setting, Tried, body_of, share, with_scores_of
+from opensearch_neural.tune.trials import Questions, Tried, body_of, share, with_scores_of
 from opensearch_neural.tune.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -52,16 +52,13 @@ class HighIdfFirstTuning(Tuning):
         Each setting that is looked at on the held-back queries makes chance a little likelier to let one through; how many
         were passed over is told.
         """
-        exact = {query: self.ask(body_of(self.engines, None, text, TIES))[0] for query, text in held_back.texts.items()}
+        exact = self.run_of(None, held_back, TIES)
         full = held_back.quality({query: dict(rank(hits)[:PAGE]) for query, hits in exact.items()}, exact)
         passed_over = 0
         for each in sorted(tried, key=lambda each: each.ms):
             if each.setting is None or each.ms >= tried[0].ms or not each.surely_keeps(keep, tried[0], seed=seed):
                 continue
-            run = {
-                query: self.ask(body_of(self.engines, each.setting, text, PAGE))[0]
-                for query, text in held_back.texts.items()
-            }
+            run = self.run_of(each.setting, held_back)
             if held_back.qrels is None:
                 for query, text in held_back.texts.items():
                     exact[query] = with_scores_of(

@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.engines.settings import WeightedSum
+from opensearch_neural.engines.settings import Setting, WeightedSum
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.sparse_scale import known_items
 from opensearch_neural.tune.choice import Chosen
-from opensearch_neural.tune.trials import Questions, Setting, Tried, share
+from opensearch_neural.tune.trials import Questions, Tried, share
 from opensearch_neural.tune.tuning import Tuning
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from opensearchpy import OpenSearch
 
 WEIGHTS = (0.1, 0.2, 0.3, 0.45, 0.6, WeightedSum.weight, 1.1, 1.5)
 """In units of the index's sparse scale."""
@@ -47,7 +46,22 @@ class WeightedSumTuning(Tuning):
     full, full_name = "bm25", "BM25"
 
     def own_questions(self, most: int, seed: int) -> tuple[Questions, str]:
-        return known_questions(self.client, self.engines.index, 2 * most, seed), "nDCG@10 of known items"
+        """At most `2 * most` queries made of the index's documents, each with its document as the only relevant one.
+
+        Raises ClusterError, and InputError for an index of fewer than ten documents with text.
+        """
+        index, drawn = self.engines.index, random.Random(seed)
+        texts, qrels = {}, {}
+        with translate_errors():
+            for id, sentence in known_items(self.client, index, 2 * most, seed):
+                words = sentence.split()
+                kept = sorted(drawn.sample(range(len(words)), max(1, round(SHARE_OF_WORDS * len(words)))))
+                texts[id], qrels[id] = " ".join(words[at] for at in kept), {id: 1}
+        if len(texts) < 2 * FOLDS:
+            raise InputError(
+                f"{index!r} holds {len(texts)} documents with text, too few to make queries of", "give --data"
+            )
+        return Questions(texts, qrels), "nDCG@10 of known items"
 
     def parts(self, questions: Questions, most: int, seed: int) -> tuple[Questions, Questions]:
         """All queries choose, since what they choose is cross-validated."""
@@ -56,38 +70,21 @@ class WeightedSumTuning(Tuning):
         return every, every
 
     def grid(self) -> Sequence[Setting]:
-        return weighted_sums(self.engines.shard_documents)
+        return weighted_sums(WeightedSum.fitting(self.engines))
 
     def choose(self, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0) -> Chosen | None:
-        return choose_weighted_sum(tried, keep, self.engines.shard_documents, seed=seed)
+        return choose_weighted_sum(tried, keep, WeightedSum.fitting(self.engines), seed=seed)
 
 
-def weighted_sums(documents: int = 0) -> list[WeightedSum]:
-    """documents: those of a shard, for which the default is among them."""
-    windows = sorted({*WINDOWS, WeightedSum.fitting(documents).window})
+def weighted_sums(default: WeightedSum) -> list[WeightedSum]:
+    """default: that of the index, which is among them"""
+    windows = sorted({*WINDOWS, default.window})
     return [WeightedSum(weight, window) for weight, window in itertools.product(WEIGHTS, windows)]
 
 
-def known_questions(client: OpenSearch, index: str, most: int, seed: int) -> Questions:
-    """Queries made of at most `most` documents of the index, each with its document as the only relevant one.
-
-    Raises ClusterError, and InputError for an index of fewer than ten documents with text.
-    """
-    drawn = random.Random(seed)
-    texts, qrels = {}, {}
-    with translate_errors():
-        for id, sentence in known_items(client, index, most, seed):
-            words = sentence.split()
-            kept = sorted(drawn.sample(range(len(words)), max(1, round(SHARE_OF_WORDS * len(words)))))
-            texts[id], qrels[id] = " ".join(words[at] for at in kept), {id: 1}
-    if len(texts) < 2 * FOLDS:
-        raise InputError(f"{index!r} holds {len(texts)} documents with text, too few to make queries of", "give --data")
-    return Questions(texts, qrels)
-
-
-def choose_weighted_sum(tried: Sequence[Tried], keep: float, documents: int = 0, *, seed: int = 0) -> Chosen | None:
+def choose_weighted_sum(tried: Sequence[Tried], keep: float, default: WeightedSum, *, seed: int = 0) -> Chosen | None:
     """The setting with the most sure gain over BM25, `tried[0]`. None if the cross-validated gain may be none, or keeps less
-    than the share of that of the default, by the lower ends of their intervals.
+    than the share of that of the index's default, by the lower ends of their intervals.
 
     `kept`, `low` and `high` are the cross-validated quality as a share of BM25's. Raises InputError as `share` does.
     """
@@ -103,7 +100,7 @@ def choose_weighted_sum(tried: Sequence[Tried], keep: float, documents: int = 0,
     kept, low, high = share(held_out, bm25.values, seed=seed)
     best = sums[_choice(sums, rows, keep, seed)]
     assert isinstance(best.setting, WeightedSum)
-    plain = next((each for each in sums if each.setting == WeightedSum.fitting(documents)), None)
+    plain = next((each for each in sums if each.setting == default), None)
     by_default = None if plain is None else share(plain.values, bm25.values, seed=seed)[1]
     if low is None or low <= 1 or (by_default is not None and low < keep * by_default):
         return None

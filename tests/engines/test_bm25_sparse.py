@@ -23,7 +23,7 @@ from ingest.settings import Models, NewIndex
 from opensearch_neural import queries
 from opensearch_neural.cli import osn
 from opensearch_neural.engines import open_engines
-from opensearch_neural.engines.settings import TUNED_SUM, WeightedSum
+from opensearch_neural.engines.settings import WeightedSum
 from opensearch_neural.engines.sparse import Bm25Sparse, Windowed
 from opensearch_neural.explanation import predicted, shares
 from opensearch_neural.index.mapping import index_body, rank_features
@@ -537,10 +537,10 @@ def test_the_heaviest_tokens_of_a_query_are_added_if_asked_for_and_all_by_the_ex
     assert len(heaviest) == 8 and heaviest.items() <= every.items()
     assert min(heaviest.values()) >= max(every[token] for token in every.keys() - heaviest.keys())
     assert added(exact=True, tokens=eight) == every
-    engines.meta.extra[TUNED_SUM] = WeightedSum(tokens=eight).record
+    engines.meta.extra[WeightedSum.key] = WeightedSum(tokens=eight).record
     assert added() == heaviest and added(exact=True) == every
     # As it was stored before there was this setting.
-    engines.meta.extra[TUNED_SUM] = {"weight": 0.45, "window": 50}
+    engines.meta.extra[WeightedSum.key] = {"weight": 0.45, "window": 50}
     assert added() == every
 
 

@@ -21,7 +21,7 @@ from ingest.job import run_job
 from opensearch_neural import queries
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.engines import Engines, open_engines
-from opensearch_neural.engines.settings import TUNED_PRUNED, PrunedSparse, TwoPhases, pruned_window
+from opensearch_neural.engines.settings import PrunedSparse, TwoPhases, pruned_window
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.explanation import doubts, predicted, shares
 from opensearch_neural.hits import Request, find
@@ -502,7 +502,7 @@ def test_osn_tune_chooses_the_smallest_window_that_keeps_the_share_and_sparse_se
     assert chosen is not None and chosen.setting in (PrunedSparse(2), PrunedSparse(60))
     store(client, index, chosen, keep=keep, measure="nDCG@10", queries=20)
     opened, window = open_engines(client, index), chosen.setting.window
-    assert opened.meta.extra[TUNED_PRUNED]["kept"] >= keep
+    assert opened.meta.extra[PrunedSparse.key]["kept"] >= keep
     assert opened.body("sparse", "rain bow")["rescore"]["window_size"] == window
     assert opened.with_settings(window=7).body("sparse", "rain bow")["rescore"]["window_size"] == 7
     assert opened.body("high-idf-first", "rain bow light")["rescore"]["window_size"] == 400, "has a choice of its own"
@@ -540,7 +540,7 @@ def test_a_cascade_is_tuned_with_the_default_window_of_its_index_among_the_windo
 
 def test_a_stored_window_that_cannot_be_read_is_named(both: Both) -> None:
     for stored in ({"window": "wide"}, {"window": 0}, [3]):
-        meta = both.pruned.meta.with_extra(**{TUNED_PRUNED: stored})
+        meta = both.pruned.meta.with_extra(**{PrunedSparse.key: stored})
         with pytest.raises(ModelError, match="stores a setting of sparse that cannot be read"):
             replace(both.pruned, meta=meta).body("sparse", "rain")
 

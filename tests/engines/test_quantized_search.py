@@ -33,7 +33,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.tune import tune
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.dense import look_up_table
-from opensearch_neural.engines.settings import RARE_FIRST_WEIGHT, TUNED, TUNED_CASCADE, Cascade, TwoPhases
+from opensearch_neural.engines.settings import RARE_FIRST_WEIGHT, Cascade, TwoPhases
 from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.evaluation.results import read
@@ -502,33 +502,33 @@ def test_a_query_of_zeros_is_named(model: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_cascade_searches_as_it_was_tuned_unless_told_otherwise() -> None:
     tuned = Cascade(Rare("count", 2), 80, 40, 0.25, "high-idf-first")
-    meta = IndexMeta(extra={TUNED_CASCADE: {**tuned.record, "keep": 1}})
+    meta = IndexMeta(extra={Cascade.key: {**tuned.record, "keep": 1}})
     engines = Engines("docs", meta, True, IndexModels("docs", meta))
     assert Cascade.of(engines) == tuned
     assert Cascade.of(engines.with_settings(weight=2.0, dense_window=10)) == replace(tuned, weight=2.0, dense_window=10)
     # As it was stored before there was a choice of what comes first.
-    meta.extra[TUNED_CASCADE] = {name: value for name, value in tuned.record.items() if name != "first"}
+    meta.extra[Cascade.key] = {name: value for name, value in tuned.record.items() if name != "first"}
     assert (Cascade.of(engines).first, Cascade.of(engines).weight) == ("high-idf-first", 0.25)
     # What was tuned after one engine says nothing of the cascade after another.
     other = Cascade.of(engines.with_settings(first="bm25-sparse"))
     assert (other.first, other.weight, other.window) == ("bm25-sparse", Cascade.weight, Cascade.window)
-    meta.extra[TUNED_CASCADE] = {**tuned.record, "first": "bm25-sparse"}
+    meta.extra[Cascade.key] = {**tuned.record, "first": "bm25-sparse"}
     assert (Cascade.of(engines).first, Cascade.of(engines).weight) == ("bm25-sparse", 0.25)
     other = Cascade.of(engines.with_settings(first="high-idf-first"))
     assert (other.first, other.weight, other.window) == ("high-idf-first", RARE_FIRST_WEIGHT, Cascade.window)
-    del meta.extra[TUNED_CASCADE]
+    del meta.extra[Cascade.key]
     by_default = Cascade.of(engines.with_settings(window=9))
     assert (by_default.first, by_default.weight, by_default.window) == ("bm25-sparse", Cascade.weight, 9)
     for first in ("dense", None):
-        meta.extra[TUNED_CASCADE] = {**tuned.record, "first": first}
+        meta.extra[Cascade.key] = {**tuned.record, "first": first}
         with pytest.raises(ModelError, match="stores a setting of the cascade that cannot be read"):
             Cascade.of(engines)
     # Of what goes first, the settings of high-idf-first count for nothing here.
-    meta.extra[TUNED] = {"rare": "most"}
-    del meta.extra[TUNED_CASCADE]
+    meta.extra[TwoPhases.key] = {"rare": "most"}
+    del meta.extra[Cascade.key]
     assert Cascade.of(engines) == Cascade(window=100)
-    del meta.extra[TUNED]
-    meta.extra[TUNED_CASCADE] = {"rare": "some", "window": 3}
+    del meta.extra[TwoPhases.key]
+    meta.extra[Cascade.key] = {"rare": "some", "window": 3}
     with pytest.raises(ModelError, match="stores a setting of the cascade that cannot be read"):
         Cascade.of(engines)
 
@@ -570,7 +570,7 @@ def test_the_cascade_is_tuned_by_judgements_and_searches_so_from_then_on(
     assert "cascade uses it from now on" in tuned.output
     try:
         stored = written.engines()
-        record = stored.meta.extra[TUNED_CASCADE]
+        record = stored.meta.extra[Cascade.key]
         # What is relevant lies in the codes here, so the largest weights find it.
         assert record["weight"] >= 0.05 and record["first"] == first
         assert ("share of that of all tokens" if after else "share of that of bm25-sparse") in tuned.output

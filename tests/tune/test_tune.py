@@ -24,8 +24,7 @@ from opensearch_neural.commands.tune import plot, tune
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.settings import (
-    TUNED,
-    TUNED_SUM,
+    SUM_POWER,
     TWO_PHASES_POWER,
     Cascade,
     TwoPhases,
@@ -161,20 +160,20 @@ def sums(**gains: list[float]) -> list[Tried]:
 def test_the_weight_with_the_most_sure_gain_is_chosen_not_that_with_the_most() -> None:
     steady, wild = [0.05, 0.06] * 20, [0.5, -0.3] * 20
     assert sum(wild) > sum(steady)
-    chosen = choose_weighted_sum(sums(w0_2x50=steady, w0_8x50=wild, w0_45x50=[0.01] * 40), 0.99)
+    chosen = choose_weighted_sum(sums(w0_2x50=steady, w0_8x50=wild, w0_45x50=[0.01] * 40), 0.99, WeightedSum())
     assert chosen is not None and chosen.setting == WeightedSum(0.2, 50)
     assert chosen.low is not None and chosen.low > 1.09 and chosen.kept == pytest.approx(1.11)
 
 
 def test_the_smallest_window_that_surely_keeps_the_share_is_chosen() -> None:
     gains = {"w0_8x50": [0.05] * 40, "w0_8x20": [0.048] * 40, "w0_3x20": [0.049] * 40, "w0_8x10": [0.03] * 40}
-    chosen = choose_weighted_sum(sums(**gains), 0.99)
+    chosen = choose_weighted_sum(sums(**gains), 0.99, WeightedSum())
     assert chosen is not None and chosen.setting == WeightedSum(0.8, 20)
 
 
 @pytest.mark.parametrize("gains", [[0.0] * 40, [0.2, -0.2] * 20])
 def test_a_gain_that_may_be_none_is_not_chosen(gains: list[float]) -> None:
-    assert choose_weighted_sum(sums(w0_45x50=gains), 0.99) is None
+    assert choose_weighted_sum(sums(w0_45x50=gains), 0.99, WeightedSum()) is None
 
 
 @pytest.mark.parametrize(("lucky", "loss", "expected"), [(4, 0.01, WeightedSum()), (12, 0.02, None)])
@@ -183,7 +182,7 @@ def test_what_is_best_on_a_part_of_the_queries_is_not_chosen_before_the_default(
 ) -> None:
     """With twelve lucky queries each part chooses another weight, which on the rest is no surer than the default."""
     first = [0.3] * lucky + [-loss] * (40 - lucky)
-    chosen = choose_weighted_sum(sums(w0_8x30=[0.03] * 40, w0_2x50=first, w0_6x50=first[::-1]), 0.99)
+    chosen = choose_weighted_sum(sums(w0_8x30=[0.03] * 40, w0_2x50=first, w0_6x50=first[::-1]), 0.99, WeightedSum())
     assert (chosen and chosen.setting) == expected
 
 
@@ -191,16 +190,16 @@ def test_what_is_best_on_a_part_of_the_queries_is_not_chosen_before_the_default(
 def test_bm25_sparse_is_tuned_on_known_items_and_searched_as_stored(
     client, cluster_url: str, index: str, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = weighted_sums()[::5]
+    few = weighted_sums(WeightedSum())[::5]
     few += [] if WeightedSum() in few else [WeightedSum()]
-    monkeypatch.setattr("opensearch_neural.tune.weighted_sum.weighted_sums", lambda documents: few)
+    monkeypatch.setattr("opensearch_neural.tune.weighted_sum.weighted_sums", lambda default: few)
     # What is stored and cannot be read is in nobody's way.
-    write_record(client, index, existing_record(client, index).with_extra(**{TUNED_SUM: {"weight": "heavy"}}))
+    write_record(client, index, existing_record(client, index).with_extra(**{WeightedSum.key: {"weight": "heavy"}}))
     command = ["tune", "--url", cluster_url, "--index", index, "--engine", "bm25-sparse", "--passes", "1", "--json"]
     done = CliRunner().invoke(osn, [*command, "--most", "6", "--dry-run"], catch_exceptions=False)
     content = json.loads(done.stdout)
     assert content["measure"] == "nDCG@10 of known items"
-    assert len(content["tried"]) == 1 + len(few) and WeightedSum() in weighted_sums()
+    assert len(content["tried"]) == 1 + len(few) and WeightedSum() in weighted_sums(WeightedSum())
     assert all(0 < each[content["measure"]] <= 1 for each in content["tried"])
     setting = WeightedSum(0.9, 20)
     each = Tried(setting, 1.0, 0.9, 1.1)
@@ -222,7 +221,7 @@ def test_the_choice_is_kept_in_the_index_and_found_by_every_search(client, index
     chosen = Chosen(one.setting, one, 0.995, 0.99, 1.0, 0)  # type: ignore[arg-type]
     store(client, index, chosen, keep=0.99, measure="nDCG@10", queries=30)
     after = open_engines(client, index)
-    assert after.meta.extra[TUNED]["kept"] == 0.995 and after.meta.sparse == before.meta.sparse
+    assert after.meta.extra[TwoPhases.key]["kept"] == 0.995 and after.meta.sparse == before.meta.sparse
     assert TwoPhases.of(after) == TwoPhases(Rare("count", 2), 33, exact=False, tokens=Rare("share", 0.9))
     assert after.body("high-idf-first", "parse a string into a tree")["rescore"]["window_size"] == 33
     # What the caller says counts more.
@@ -232,9 +231,11 @@ def test_the_choice_is_kept_in_the_index_and_found_by_every_search(client, index
 
 
 def test_the_default_window_grows_with_the_index() -> None:
-    assert [WeightedSum.fitting(each).window for each in (0, 100_000, 1_000_000, 10_000_000)] == [30, 30, 95, 300]
+    assert [fitting_window(each, SUM_POWER) for each in (0, 100_000, 1_000_000, 10_000_000)] == [30, 30, 95, 300]
     assert [fitting_window(each, TWO_PHASES_POWER) for each in (0, 100_000, 1_000_000)] == [30, 30, 53]
-    assert WeightedSum.fitting(3_000_000) in weighted_sums(3_000_000), "what is chosen is compared with the default"
+    assert WeightedSum(window=164) in weighted_sums(WeightedSum(window=164)), (
+        "what is chosen is compared with the default"
+    )
     assert TwoPhases() in two_phases(TwoPhases()) and TwoPhases(window=53) in two_phases(TwoPhases(window=53))
 
 
@@ -244,7 +245,7 @@ def test_the_default_window_fits_the_index_unless_one_was_chosen(
 ) -> None:
     def untuned(**how: int) -> Engines:
         engines = open_engines(client, index, **how)
-        for choice in (TUNED, TUNED_SUM):
+        for choice in (TwoPhases.key, WeightedSum.key):
             engines.meta.extra.pop(choice, None)
         return engines
 
@@ -254,9 +255,9 @@ def test_the_default_window_fits_the_index_unless_one_was_chosen(
         assert untuned().body(engine, "parse a string into a tree")["rescore"]["window_size"] == grown
         assert untuned(window=7).body(engine, "parse a string into a tree")["rescore"]["window_size"] == 7
     tuned = untuned()
-    tuned.meta.extra[TUNED_SUM] = WeightedSum(window=11).record
+    tuned.meta.extra[WeightedSum.key] = WeightedSum(window=11).record
     assert WeightedSum.of(tuned).window == 11
-    tuned.meta.extra[TUNED_SUM] = {"weight": 0.5}
+    tuned.meta.extra[WeightedSum.key] = {"weight": 0.5}
     assert WeightedSum.of(tuned) == WeightedSum(0.5, 120)
 
 
@@ -334,7 +335,7 @@ def test_the_command_tunes_shows_and_stores(
     few = few[:: len(few) // 6]
     monkeypatch.setattr("opensearch_neural.tune.two_phases.two_phases", lambda default: few)
     monkeypatch.setattr("opensearch_neural.tune.tuning.asker", timed)
-    write_record(client, index, existing_record(client, index).with_extra(**{TUNED: None}))
+    write_record(client, index, existing_record(client, index).with_extra(**{TwoPhases.key: None}))
     command = [
         *("tune", "--url", cluster_url, "--index", index),
         *("--data", str(corpus), "--split", "test", "--most", "8", "--passes", "1", "--keep", "0.9"),
@@ -344,7 +345,7 @@ def test_the_command_tunes_shows_and_stores(
     assert f"{len(few)} settings on 8 queries, by nDCG@10" in done.stdout and "all tokens" in done.stdout
     assert "up: nDCG@10, as a share of that of all tokens (=: the required share)" in done.stdout
     assert "A all tokens, # chosen" in done.stdout
-    stored = existing_record(client, index).extra.get(TUNED)
+    stored = existing_record(client, index).extra.get(TwoPhases.key)
     assert ("stored in" in done.stdout) == faster == (stored is not None and stored["keep"] == 0.9)
     page = tmp_path / "report.html"
     command += ["--report", str(page)]
