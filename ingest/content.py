@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from ingest.corpus import Records, as_passages, ignore
 from ingest.models import choose, dense_meta, quantized_meta, reconstructed_meta, sparse_meta, stored_dense_meta
 from ingest.settings import Models, NewIndex
 from ingest.splade import CorpusTable, splade_of
-from ingest.vectorizers import Coding, Pruned, Reconstructing, Vectorizer
+from ingest.vectorizers import Changed, Vectorizer, coded, pruned, reconstructed
 from ingest.vectors.stored_vectors import Manifest, StoredVectors
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import IndexMeta, QuantizedMeta
@@ -119,7 +120,7 @@ def content_of_files(
         sample = quantizer.reconstruct(stored.codes()[1][:256]) if new_index.dense_type == "byte" else None
         dense = stored_dense_meta(codes.name, codes.hash, quantizer.dimension, new_index.dense_type, False, sample)
         dense = replace(dense, reconstructed=True)
-        vectorizer = Reconstructing(stored, quantizer)
+        vectorizer = Changed(stored, partial(reconstructed, quantizer=quantizer))
     named = manifest.prune or (wrote.prune if wrote is not None else None)
     prune = models.prune or (Pruning.parse(named) if named else None)
     if prune is not None and manifest.sparse is None:
@@ -130,7 +131,7 @@ def content_of_files(
             "leave out --prune, or encode again",
         )
     if prune is not None and manifest.prune is None:
-        vectorizer = Pruned(vectorizer, prune)
+        vectorizer = Changed(vectorizer, partial(pruned, prune=prune))
     meta = IndexMeta(
         manifest.sparse, dense, manifest.passages, codes, prune=_named(prune), analyzer=new_index.analyzer or ANALYZER
     )
@@ -149,7 +150,7 @@ def _codes_of_files(
         coding = coding_model(models, stored.manifest, stored, records)
         codes, place = quantized_meta(coding), coding.info.path
         registry.remember(codes.hash, place)
-        return codes, Coding(stored, coding.quantizer), place
+        return codes, Changed(stored, partial(coded, quantizer=coding.quantizer)), place
     if not models.reconstruct and models.pq is None:
         return codes, stored, None
     if codes is None:

@@ -124,15 +124,31 @@ class Encoders:
 
 
 @dataclass(frozen=True)
-class Pruned:
-    """A vectorizer whose sparse vectors lose the terms that are not kept."""
+class Changed:
+    """A vectorizer whose vectors are changed."""
 
     vectorizer: Vectorizer
-    prune: Pruning
+    change: Callable[[Vectors], Vectors]
 
     def vectors(self, documents: Sequence[Document]) -> Vectors:
-        vectors = self.vectorizer.vectors(documents)
-        return vectors if vectors.sparse is None else replace(vectors, sparse=self.prune(vectors.sparse))
+        return self.change(self.vectorizer.vectors(documents))
+
+
+def pruned(vectors: Vectors, prune: Pruning) -> Vectors:
+    """With the sparse terms that are kept."""
+    return vectors if vectors.sparse is None else replace(vectors, sparse=prune(vectors.sparse))
+
+
+def coded(vectors: Vectors, quantizer: Quantizer) -> Vectors:
+    """With codes made of the dense vectors."""
+    assert vectors.dense is not None
+    return replace(vectors, pq=quantizer.encode(vectors.dense))
+
+
+def reconstructed(vectors: Vectors, quantizer: Quantizer) -> Vectors:
+    """With dense vectors reconstructed from the codes."""
+    assert vectors.pq is not None
+    return replace(vectors, dense=quantizer.reconstruct(vectors.pq))
 
 
 @dataclass
@@ -164,32 +180,6 @@ def for_index(vectorizer: Vectorizer, meta: IndexMeta, query: TableEncoder | Non
     if meta.prune_postings is None or query is None:
         return vectorizer
     return PostingsPruned(vectorizer, Pruning.parse(meta.prune_postings), query.weights)
-
-
-@dataclass(frozen=True)
-class Coding:
-    """A vectorizer whose codes are made of its dense vectors."""
-
-    vectorizer: Vectorizer
-    quantizer: Quantizer
-
-    def vectors(self, documents: Sequence[Document]) -> Vectors:
-        vectors = self.vectorizer.vectors(documents)
-        assert vectors.dense is not None
-        return replace(vectors, pq=self.quantizer.encode(vectors.dense))
-
-
-@dataclass(frozen=True)
-class Reconstructing:
-    """A vectorizer whose dense vectors are reconstructed from its codes."""
-
-    vectorizer: Vectorizer
-    quantizer: Quantizer
-
-    def vectors(self, documents: Sequence[Document]) -> Vectors:
-        vectors = self.vectorizer.vectors(documents)
-        assert vectors.pq is not None
-        return replace(vectors, dense=self.quantizer.reconstruct(vectors.pq))
 
 
 @dataclass
