@@ -29,11 +29,6 @@ from opensearch_neural.evaluation.provenance import Machine, clean_argument, cod
 from opensearch_neural.files import write_text
 
 FILE_NAME = "summary.json"
-# How earlier versions wrote them, within set and variant.
-_LEVEL = re.compile(r"(?P<set>.+), (?P<level>\S+ clients?|\S+/s)")
-_SETS = re.compile(r"mean of (\d+) .*\bsets\b")
-_SEEDS = re.compile(r"^seeds (\d+) to (\d+)(?:, |$)")
-
 
 RowKind = Literal["value", "difference", "p-value", "holm", "detectable", "ratio"]
 
@@ -142,18 +137,8 @@ class Row:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Row:
-        """The row that `to_json` gave, now or before level, seeds and sets were fields of their own."""
+        """The row that `to_json` gave."""
         fields = dict(content)
-        if level := _LEVEL.fullmatch(str(fields["set"])):
-            fields |= level.groupdict()
-        if of_sets := _SETS.match(str(fields["set"])):
-            fields["sets"] = int(of_sets[1])
-        if seeds := _SEEDS.match(str(fields.get("variant"))):
-            of_baseline = str(fields.get("baseline_variant", ""))
-            if "baseline" in fields and not _SEEDS.match(of_baseline):
-                fields.setdefault("baseline_label", str(MeasuredEngine(fields["baseline"], None, of_baseline)))
-            fields |= {name: _SEEDS.sub("", str(fields.get(name, ""))) for name in ("variant", "baseline_variant")}
-            fields["seeds"] = list(range(int(seeds[1]), int(seeds[2]) + 1))
         if isinstance(fields.get("seeds"), list):
             fields["seeds"] = tuple(fields["seeds"])
         return cls(**fields)
@@ -268,28 +253,20 @@ class Summary:
         return path
 
 
-def read_content(path: Path, file_name: str) -> tuple[Path, Any]:
-    """(the file, the JSON in it) of a result file, or of the folder that holds one by this name.
+def read(path: Path) -> Summary:
+    """The summary in `path`: a file, or a folder that holds summary.json.
 
-    Raises InputError naming the file, and the line of what is no JSON.
+    Raises InputError naming file and field for what is no result file, and the line of what is no JSON.
     """
     path = Path(path)
     if path.is_dir():
-        path = path / file_name
+        path = path / FILE_NAME
     try:
-        return path, json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"the result file {path} cannot be read: {error}") from None
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
-
-
-def read(path: Path) -> Summary:
-    """The summary in `path`: a file, or a folder that holds summary.json.
-
-    Raises InputError naming file and field for what is no result file.
-    """
-    path, content = read_content(path, FILE_NAME)
     try:
         parts = _fields(content, Summary, "the file")
         for name, part in (("rows", Row), ("goals", Goal), ("data", Data)):

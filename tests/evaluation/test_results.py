@@ -138,45 +138,6 @@ def test_a_file_that_is_no_result_file_is_refused_with_file_and_field(tmp_path: 
     assert str(path) in raised.value.message
 
 
-def test_load_levels_and_seeds_are_read_out_of_the_names_in_earlier_files(tmp_path: Path) -> None:
-    def row(set_: str, **how: Any) -> Row:
-        return Row(set_, "fast", "P99", 1.5, None, None, 9, **how)
-
-    trained: Any = {"kind": "difference", "baseline": "bm25", "seeds": (42, 43, 44), "variant": "an hour, averaged"}
-    rows = {
-        ("docs, 20 clients", "fast", "P99 / bm25"): row("docs", kind="ratio", baseline="bm25", level="20 clients"),
-        ("docs, bm25, 2.5/s", "fast", "P99"): row("docs, bm25", level="2.5/s"),
-        ("docs, by field", "fast", "P99"): row("docs, by field"),
-        ("mean of 4 unseen sets", "fast, seeds 42 to 44, an hour, averaged", "P99 - bm25"): row(
-            "mean of 4 unseen sets", sets=4, baseline_label="bm25", **trained
-        ),
-        ("docs", "fast, seeds 42 to 44, an hour, averaged", "P99 - bm25, seeds 42 to 44, an hour, averaged"): row(
-            "docs", baseline_variant="an hour, averaged", **trained
-        ),
-        ("docs", "fast, seeds 1 to 2", "P99"): row("docs", seeds=(1, 2)),
-    }
-    old = [
-        {"set": "docs, 20 clients", "kind": "ratio", "baseline": "bm25"},
-        {"set": "docs, bm25, 2.5/s"},
-        {"set": "docs, by field"},
-        {"set": "mean of 4 unseen sets", "variant": "seeds 42 to 44, an hour, averaged"},
-        {"set": "docs", "variant": "seeds 42 to 44, an hour, averaged"},
-        {"set": "docs", "variant": "seeds 1 to 2"},
-    ]
-    for each in old[3:5]:
-        each |= {"kind": "difference", "baseline": "bm25"}
-    old[4]["baseline_variant"] = old[4]["variant"]
-    path = replace(SUMMARY, rows=[]).write(tmp_path)
-    content = json.loads(path.read_text())
-    shared = {"engine": "fast", "measure": "P99", "value": 1.5, "low": None, "high": None, "n": 9}
-    path.write_text(json.dumps(content | {"rows": [each | shared for each in old]}))
-    assert read(path).rows == list(rows.values())
-    assert [(row.where, row.line, row.column) for row in rows.values()] == list(rows), "as tables showed them before"
-    read(path).write(tmp_path)
-    assert "20 clients" in path.read_text() and "docs, 20 clients" not in path.read_text()
-    assert read(path).rows == list(rows.values())
-
-
 def test_a_file_that_is_no_json_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text('{\n"rows": [}')
     with pytest.raises(InputError, match="line 2"):
