@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from opensearch_neural.lint.values import as_list
 from opensearch_neural.queries.clauses import Clause
 
 # What Lucene's English analyzer removes.
@@ -121,7 +122,7 @@ def _of_holder(clause: Clause, kind: str, analyzer: str | None) -> Count:
     bool_ = clause["bool"]
     direct = sum(len(held) if isinstance(held, list) else 1 for name in HOLDERS["bool"] if (held := bool_.get(name)))
     # A clause that matches nothing takes everything beside it away.
-    required = [query for name in ("must", "filter") for query in _listed(bool_.get(name))]
+    required = [query for name in ("must", "filter") for query in as_list(bool_.get(name))]
     low = 0 if any(isinstance(query, dict) and "match_none" in query for query in required) else _distinct(clause)
     return Count(
         min(total.low, low),
@@ -155,10 +156,6 @@ def _of_text(how: Clause, fields: int, analyzer: str | None) -> Count:
     if "fuzziness" in how:
         high *= int(how.get("max_expansions", FUZZY_EXPANSIONS))
     return Count(0, high * fields, low, high * fields)
-
-
-def _listed(held: Any) -> list[Any]:
-    return held if isinstance(held, list) else [] if held is None else [held]
 
 
 def _tokens(sparse: Clause) -> dict[str, Any]:

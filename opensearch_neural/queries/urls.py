@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from opensearch_neural.queries.clauses import DEFAULT_SOURCE, Body, Clause, Filter, filtered, page_body
+from opensearch_neural.queries.clauses import DEFAULT_SOURCE, Body, Clause, Filter, filtered, page_body, unfiltered
 
 MOST_LISTED = 1_000
 
@@ -46,7 +46,7 @@ def listed(
 
 def listed_count(body: Body) -> int:
     """How many documents a body of `listed` asks for. Where fewer are counted, the index does not hold the others."""
-    query = body["query"]["bool"]["must"][0] if "must" in body["query"].get("bool", {}) else body["query"]
+    query, _ = unfiltered(body["query"])
     return len(query.get("bool", {}).get("should", []))
 
 
