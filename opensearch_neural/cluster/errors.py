@@ -40,13 +40,10 @@ def translate(error: BaseException) -> ClusterError | None:
     if "opensearchpy" not in sys.modules:  # nothing of it was imported, so nothing of it was raised
         return None
     from opensearchpy import exceptions
-    from opensearchpy.helpers import BulkIndexError
 
     attempt: Attempt | None = getattr(error, "osn_attempt", None)
     if isinstance(error, exceptions.ConnectionError):
         return translate_network(error, attempt)
-    if isinstance(error, BulkIndexError):
-        return _translate_bulk(error.errors)
     if isinstance(error, exceptions.SerializationError):
         return not_opensearch(attempt.url if attempt else "the server", "its answer is not JSON")
     if isinstance(error, exceptions.TransportError):
@@ -181,14 +178,4 @@ def _translate_forbidden(where: str, request: str, reason: str, attempt: Attempt
     return ClusterError(
         f"{where} does not allow {request} to this user (403): {reason}",
         "the credentials were accepted, the permission is missing: have a role with it mapped to this user",
-    )
-
-
-def _translate_bulk(errors: list[Any]) -> ClusterError:
-    first = errors[0] if errors else {}
-    item: dict[str, Any] = next(iter(first.values()), {}) if isinstance(first, dict) else {}
-    cause = item.get("error")
-    reason = cause.get("reason") if isinstance(cause, dict) else cause
-    return ClusterError(
-        f"{len(errors)} documents were not written; the first is {item.get('_id')!r} ({item.get('status')}): {reason}"
     )

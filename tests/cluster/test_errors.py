@@ -67,16 +67,6 @@ def test_an_error_status_is_told_with_the_reason_of_the_server(
     assert server.url in caught.value.message
 
 
-def test_documents_that_a_bulk_request_did_not_write_are_counted_and_the_first_is_named() -> None:
-    from opensearchpy import helpers
-
-    failed = {"index": {"_index": "docs", "_id": "7", "status": 400, "error": {"type": "x", "reason": "bad weight"}}}
-    with http_server(lambda _: Answer.of_json({"errors": True, "items": [failed]})) as server:
-        client = connect(server.url, check=False)
-        with pytest.raises(ClusterError, match=r"1 documents? .*'7' \(400\): bad weight"), translate_errors():
-            helpers.bulk(client, [{"_index": "docs", "_id": "7", "x": 1}])
-
-
 def test_other_exceptions_pass_through_translation_unchanged() -> None:
     with pytest.raises(KeyError), translate_errors():
         raise KeyError("mine")
