@@ -23,6 +23,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from opensearch_neural.cluster.errors import allowed as _allowed
 from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.cluster.zones import demanded_copies
 
@@ -150,20 +151,6 @@ def _ask(client: OpenSearch, timeout: float) -> Capabilities:
         found.plugins = _common_plugins(list(listed["nodes"].values()))
     found.max_clause_count = _clause_setting(client, timeout)
     return found
-
-
-def _allowed(request: Callable[[], Any]) -> Any:
-    """The answer; None if the user may not ask or the service does not serve it."""
-    from opensearchpy.exceptions import ConnectionError, TransportError
-
-    try:
-        return request()
-    except ConnectionError:
-        raise
-    except TransportError as error:
-        if error.status_code in (400, 403, 404, 405):
-            return None
-        raise
 
 
 def _common_plugins(nodes: list[Body]) -> dict[str, str]:

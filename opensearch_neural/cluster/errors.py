@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,6 +51,20 @@ def translate(error: BaseException) -> ClusterError | None:
     if isinstance(error, exceptions.OpenSearchException):
         return ClusterError(str(error))
     return None
+
+
+def allowed(request: Callable[[], Any]) -> Any:
+    """The answer; None if the user may not ask, or the service does not serve it. Raises opensearch-py's other errors."""
+    from opensearchpy.exceptions import ConnectionError, TransportError
+
+    try:
+        return request()
+    except ConnectionError:
+        raise
+    except TransportError as error:
+        if error.status_code in (400, 403, 404, 405):
+            return None
+        raise
 
 
 def reason_of(error: BaseException) -> tuple[str, str]:

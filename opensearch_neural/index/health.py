@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from opensearch_neural.cluster.errors import allowed
 from opensearch_neural.cluster.patience import patience
 
 if TYPE_CHECKING:
@@ -12,17 +13,8 @@ if TYPE_CHECKING:
 
 def index_health(client: OpenSearch, index: str, **params: Any) -> dict[str, Any] | None:
     """`GET _cluster/health/INDEX`; None if this user may not ask (cluster:monitor/health), or a service does not tell."""
-    from opensearchpy.exceptions import ConnectionError as LostConnection
-    from opensearchpy.exceptions import TransportError
-
-    try:
-        return dict(client.cluster.health(index=index, params=params))
-    except LostConnection:
-        raise
-    except TransportError as error:
-        if error.status_code in (400, 403, 404, 405):
-            return None
-        raise
+    health: dict[str, Any] | None = allowed(lambda: client.cluster.health(index=index, params=params))
+    return health
 
 
 def all_shards_answer(client: OpenSearch, index: str) -> bool:
