@@ -7,6 +7,7 @@ import shutil
 import stat
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -135,6 +136,16 @@ def is_read_once(corpus: str) -> bool:
     except (OSError, ValueError):  # not there, which its reader says
         return False
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def everything(records: Records) -> Iterator[Document | Rejected]:
+    """Documents and rejected records in the corpus's order."""
+    rejected: deque[Rejected] = deque()
+    for document in records(rejected.append):
+        while rejected:
+            yield rejected.popleft()
+        yield document
+    yield from rejected
 
 
 def _named(records: Records, place: str, name: str) -> Records:

@@ -221,14 +221,13 @@ def measure_quality(model: str, arm: str, documents: Sequence[Document], judged:
 
 def measure_files(corpus: Path, documents: Sequence[Document], matrix: csr_matrix, scratch: Path) -> Files:
     """Shards of the corpus's records with the weights in `matrix` (documents, vocabulary), taken in turn."""
-    from ingest.corpus import CorpusSource
+    from ingest.corpus import CorpusSource, everything
     from ingest.vectorizers import Vectors
     from ingest.vectors.ray_encode import packed
     from ingest.vectors.shards import (
         SHARD_RECORDS,
         LoadedShard,
         encode_shard,
-        everything,
         shard_path,
         shards_of,
         write_shard,

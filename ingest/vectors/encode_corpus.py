@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingest.corpus import CorpusSource, Records, spooled
+from ingest.corpus import CorpusSource, Records, everything, spooled
 from ingest.models import ChosenModels, choose, quantized_meta, sparse_meta, splitting_tokenizer
 from ingest.settings import Models, RayOptions
 from ingest.vectorizers import Encoders
@@ -17,7 +17,6 @@ from ingest.vectors.shards import (
     LoadedShard,
     ShardDone,
     encode_shard,
-    everything,
     shard_path,
     shard_written_before,
     shards_of,

@@ -23,13 +23,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingest.corpus import Records
+from ingest.corpus import Records, everything
 from ingest.settings import Dtype, RayOptions
 from ingest.vectorizers import Encoders
 from ingest.vectors.shards import (
     ShardDone,
     encode_shard,
-    everything,
     shard_path,
     shard_written_before,
     shards_of,

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.corpus import Records
 from ingest.record_digests import changed_corpus, digest, record_digest
 from ingest.vectorizers import Vectorizer, Vectors, encode_in_parts
 from opensearch_neural.corpus.documents import Document, Rejected
@@ -34,16 +33,6 @@ from opensearch_neural.files import replaced
 from opensearch_neural.models.vectors import SparseVectors
 
 SHARD_RECORDS = 4096
-
-
-def everything(records: Records) -> Iterator[Document | Rejected]:
-    """Documents and rejected records in the corpus's order."""
-    rejected: deque[Rejected] = deque()
-    for document in records(rejected.append):
-        while rejected:
-            yield rejected.popleft()
-        yield document
-    yield from rejected
 
 
 def shard_written_before(path: Path, start: int, records: list[Document | Rejected]) -> LoadedShard | None:

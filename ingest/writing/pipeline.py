@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ingest.corpus import Records
+from ingest.corpus import Records, everything
 from ingest.dead_letters import DeadLetters
 from ingest.record_digests import changed_corpus, digest
 from ingest.settings import Writing
@@ -309,7 +309,6 @@ class _Run:
 
     def _batches(self, records: Records) -> Iterator[tuple[int, list[Document | Rejected]]]:
         """(number of the first record, records) of batches of the corpus: the journal's where it has some."""
-        rejected: deque[Rejected] = deque()
         items: list[Document | Rejected] = []
         start = size = 0
 
@@ -318,20 +317,12 @@ class _Run:
                 return len(items) == earlier.end - earlier.start
             return len(items) >= self.writing.batch_documents or size >= self.writing.batch_bytes
 
-        def add(item: Document | Rejected) -> Iterator[tuple[int, list[Document | Rejected]]]:
-            nonlocal items, start, size
+        for item in everything(records):
             items.append(item)
             size += size_of(item)
             if full():
                 yield start, items
                 start, items, size = start + len(items), [], 0
-
-        for document in records(rejected.append):
-            while rejected:
-                yield from add(rejected.popleft())
-            yield from add(document)
-        while rejected:
-            yield from add(rejected.popleft())
         if items:
             yield start, items
 
