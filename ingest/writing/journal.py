@@ -15,13 +15,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from ingest.writing.target import Target
 from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.files import read_json_object, write_json, write_text
+from opensearch_neural.home import home
 from opensearch_neural.locks import acquire
+
+MAX_NAME_BYTES = 255  # OpenSearch's limit, in UTF-8
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,23 @@ class Identity:
     @property
     def hash(self) -> str:
         return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:12]
+
+
+def journal_path(target: Target, identity: Identity) -> Path:
+    """Raises ClusterError for a name that could lead out of the folder: both come from the server."""
+    index, uuid = checked_name(target.index), checked_name(target.uuid)
+    return home() / "ingest" / f"{index}-{uuid}-{identity.hash}.journal"
+
+
+def checked_name(name: str) -> str:
+    """`name` if OpenSearch could have given it to an index, or a uuid to one. Raises ClusterError otherwise."""
+    forbidden = re.search(r'[\\/*?"<>| ,#:\x00-\x1f\x7f]', name)
+    if forbidden or not 0 < len(name.encode(errors="replace")) <= MAX_NAME_BYTES or name in (".", ".."):
+        raise ClusterError(
+            f"the server names an index {name[:80]!r}, which no index can have for a name",
+            "is it OpenSearch that answers there? no file is written under such a name",
+        )
+    return name
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,11 @@ from ingest.writing import stored_documents
 from ingest.writing import target as targets
 from ingest.writing.bulk import BulkWriter, Outcome
 from ingest.writing.bulk_actions import Prepared, prepare_batches
-from ingest.writing.journal import Identity, Journal, WrittenBatch
+from ingest.writing.journal import Identity, Journal, WrittenBatch, journal_path
 from ingest.writing.target import Target
 from ingest.writing.verification import Verification
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import InputError, OsnError
-from opensearch_neural.home import home
-from opensearch_neural.index.names import checked_name
 from opensearch_neural.progress import Progress
 
 if TYPE_CHECKING:
@@ -201,12 +199,6 @@ def _open_records(
         raise
     journal.note(dead_letters=str(dead_letters.resolve()))
     return journal, letters
-
-
-def journal_path(target: Target, identity: Identity) -> Path:
-    """Raises ClusterError for a name that could lead out of the folder: both come from the server."""
-    index, uuid = checked_name(target.index), checked_name(target.uuid)
-    return home() / "ingest" / f"{index}-{uuid}-{identity.hash}.journal"
 
 
 class _Run:

@@ -8,5 +8,4 @@ sparse_scale.py     how large the sparse scores are beside BM25's
 shard_documents.py  how many documents a shard holds, which the default windows are fitted to
 segments.py         refreshing, and merging segments
 health.py           whether all shards are there
-names.py            index names, checked before they become part of a path
 """

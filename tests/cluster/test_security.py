@@ -603,8 +603,7 @@ def test_an_index_cannot_make_a_search_fetch_or_read_a_model_by_its_name(
 
 @pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "..", "", "a\\b", "a\0b", "a" * 256])
 def test_no_path_is_made_of_an_index_name_that_leads_elsewhere(name: str) -> None:
-    from ingest.writing.journal import Identity
-    from ingest.writing.pipeline import journal_path
+    from ingest.writing.journal import Identity, journal_path
     from ingest.writing.target import Target
     from opensearch_neural.index.record import IndexMeta
 
