@@ -11,7 +11,7 @@ import pytest
 from osn_command import osn_command
 from tiny_splade import write_splade
 
-from ingest.writing import pipeline
+from ingest.writing import journal
 from opensearch_neural.models import registry
 
 
@@ -19,7 +19,7 @@ from opensearch_neural.models import registry
 def osn_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Journals and models of a test go here. Not by OSN_HOME, where the local node of the test session lives too."""
     home = tmp_path / "osn-home"
-    monkeypatch.setattr(pipeline, "home", lambda: home)
+    monkeypatch.setattr(journal, "home", lambda: home)
     monkeypatch.setattr(registry, "home", lambda: home)
     monkeypatch.chdir(tmp_path)
     return home

@@ -29,7 +29,7 @@ from ingest.settings import Models
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
 from ingest.versions.builds import serving_index
 from ingest.versions.swap import Gate, SwapRefused, parse_requirement
-from ingest.writing import pipeline
+from ingest.writing import journal
 from ingest.writing.bulk import BulkWriter
 from ingest.writing.verification import Verification
 from opensearch_neural.cluster.connect import connect_async
@@ -425,7 +425,7 @@ def test_another_machine_goes_on(
 ) -> None:
     """It has no journal, and knows the model by its folder alone."""
     monkeypatch.setattr(registry, "home", lambda: tmp_path / "another machine's")
-    monkeypatch.setattr(pipeline, "home", lambda: tmp_path / "another machine's")
+    monkeypatch.setattr(journal, "home", lambda: tmp_path / "another machine's")
     with pytest.raises(ModelError, match=r"my-splade .* is not on this machine"):
         run(client, replace(half, models=Models()))
     copied = Path(shutil.copytree(splade, tmp_path / "copied"))
