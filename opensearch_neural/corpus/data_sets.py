@@ -14,13 +14,6 @@ SAVED = frozenset({"dataset_info.json", "dataset_dict.json"})
 """One of these lies in the folder of a data set that was saved to disk."""
 
 _EXPECTED = "expected hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"
-# The builder of `datasets` that reads a file by its suffix, and its options.
-_BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
-    ".csv": ("csv", {}),
-    ".tsv": ("csv", {"sep": "\t"}),
-    ".parquet": ("parquet", {}),
-    ".pq": ("parquet", {}),
-}
 
 
 def read_data_set(name: str, names: FieldNames, on_reject: OnReject) -> Iterator[Document]:
@@ -57,16 +50,12 @@ def _load(name: str, label: str) -> Any:
     try:
         if Path(folder).is_dir() and any((Path(folder) / marker).exists() for marker in SAVED):
             loaded: Any = datasets.load_from_disk(folder)
-        elif Path(folder).is_file():
-            suffix = Path(folder.lower().removesuffix(".gz").removesuffix(".zst")).suffix
-            builder, options = _BUILDERS.get(suffix, ("json", {}))
-            loaded = datasets.load_dataset(builder, data_files=folder, streaming=True, **options)
         else:
             loaded = datasets.load_dataset(folder, config, streaming=True)
     except Exception as error:
         raise InputError(
             f"{label}: cannot be loaded: {first_line(error)}",
-            f"{_EXPECTED} with a hub name, a saved data set or a file",
+            f"{_EXPECTED} with a hub name or a saved data set",
         ) from None
     if hasattr(loaded, "keys"):
         splits = list(loaded.keys())

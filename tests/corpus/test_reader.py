@@ -65,7 +65,7 @@ FORMATS: dict[str, Callable[[Path], str | Path]] = {
     "parquet in three row groups": lambda f: parquet(RECORDS, f / "c.parquet", row_group_size=1),
     "saved data set": lambda f: saved_data_set(f / "saved"),
     "hf: with a saved data set": lambda f: f"hf:{saved_data_set(f / 'saved')}",
-    "hf: with a file": lambda f: f"hf:{with_data_sets(written(f / 'c.jsonl', jsonl(RECORDS)))}",
+    "hf: with a folder of files": lambda f: f"hf:{with_data_sets(written(f / 'c.jsonl', jsonl(RECORDS))).parent}",
 }
 
 
