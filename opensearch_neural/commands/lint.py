@@ -14,8 +14,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.headings import Headed
-from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.index.record import IndexMeta
+from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.lint import lint
 from opensearch_neural.lint.findings import Finding
 from opensearch_neural.lint.index_description import IndexDescription
@@ -69,11 +68,6 @@ def of_cluster(body: Any, index: str, connection: ConnectionSettings) -> list[Fi
     client = connect(settings=connection)
     try:
         facts = IndexDescription.of(client, index)
-        mapping = next(iter(client.indices.get_mapping(index=index).values()))["mappings"]
     except NotFoundError:
         raise ClusterError(f"there is no index {index!r} on this cluster", "without --index nothing is asked") from None
-    try:
-        meta = IndexMeta.from_mapping(mapping, index)
-    except ModelError:  # an index of someone else's: its mapping says what there is to know
-        meta = None
-    return lint(body, quick_capabilities(client), meta, index=facts)
+    return lint(body, quick_capabilities(client), index=facts)

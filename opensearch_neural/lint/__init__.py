@@ -104,11 +104,12 @@ def lint(
 
     capabilities: of the cluster, for its release, plugins and clause limit; without them the limits are OpenSearch's
     defaults and the release is unknown. meta: the record of an index that `osn` wrote (which fields it has, the dense
-    model's dimension, the analyzer). index: what the index itself says, which is more than `meta` does.
+    model's dimension, the analyzer). index: what the index itself says, its record among it.
     """
     if not isinstance(body, dict):
         return [Finding("malformed", "rejected", "(body)", "the body is no JSON object", 'write {"query": {…}}')]
-    request = LintedRequest(body, capabilities, meta, index or IndexDescription())
+    index = index or IndexDescription()
+    request = LintedRequest(body, capabilities, meta or index.meta, index)
     for rule in OF_THE_REQUEST:
         rule(request)
     for path, query in request.queries:

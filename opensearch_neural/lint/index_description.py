@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from opensearch_neural.errors import ModelError
+from opensearch_neural.index.record import IndexMeta
+
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
@@ -27,8 +30,8 @@ class IndexDescription:
     """The search pipeline of requests that name none."""
     pipelines: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """{name: search pipeline}"""
-    prune_postings: str | None = None
-    """How the postings of an index of `osn` are pruned; None: not at all, or not known."""
+    meta: IndexMeta | None = None
+    """The record of an index that `osn` wrote; None for any other, or if not known."""
 
     @classmethod
     def of(cls, client: OpenSearch, index: str) -> IndexDescription:
@@ -45,8 +48,15 @@ class IndexDescription:
             fields=dict(_flat_fields(answer["mappings"].get("properties", {}))),
             default_pipeline=settings.get("index.search.default_pipeline") or None,
             pipelines=_pipelines(client),
-            prune_postings=answer["mappings"].get("_meta", {}).get("osn", {}).get("prune_postings"),
+            meta=_record(answer["mappings"], index),
         )
+
+
+def _record(mapping: Mapping[str, Any], index: str) -> IndexMeta | None:
+    try:
+        return IndexMeta.from_mapping(mapping, index)
+    except ModelError:  # an index of someone else's: its mapping says what there is to know
+        return None
 
 
 def _flat_fields(properties: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -43,10 +43,9 @@ def page(request: LintedRequest) -> None:
 
 
 def clause_counts(request: LintedRequest) -> None:
-    analyzer = request.meta.analyzer if request.meta else None
     most = (request.capabilities.max_clause_count if request.capabilities else None) or MOST_CLAUSES
     for path, query in request.queries:
-        clauses = count(query, analyzer)
+        clauses = count(query, request.analyzer)
         certainly = clauses.widest_low > most or clauses.low > most + 1
         if not certainly and max(clauses.high, clauses.widest_high) <= most:
             continue

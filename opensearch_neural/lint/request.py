@@ -77,7 +77,12 @@ class LintedRequest:
     @property
     def prune_postings(self) -> str | None:
         """How the index's postings are pruned; None: not at all, or not known."""
-        return self.index.prune_postings or (self.meta.prune_postings if self.meta else None)
+        return self.meta.prune_postings if self.meta else None
+
+    @property
+    def analyzer(self) -> str | None:
+        """The analyzer of the index's texts; None if not known."""
+        return self.meta.analyzer if self.meta else None
 
     @property
     def vector_field(self) -> str | None:

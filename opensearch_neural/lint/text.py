@@ -8,13 +8,12 @@ from opensearch_neural.lint.request import Body, LintedRequest
 
 
 def match(request: LintedRequest, kind: str, inner: Body, path: Path) -> None:
-    analyzer = request.meta.analyzer if request.meta else None
     if kind == "match":
         ((_, how),) = list(inner.items())[:1] or [("", "")]
         how = how if isinstance(how, dict) else {"query": how}
     else:
         how = inner
-    analyzer, text = how.get("analyzer", analyzer), how.get("query")
+    analyzer, text = how.get("analyzer", request.analyzer), how.get("query")
     if not isinstance(text, str) or how.get("zero_terms_query") == "all":
         return
     words = [word for word in text.lower().split() if word not in ENGLISH_STOP_WORDS]
