@@ -40,6 +40,7 @@ from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, keep_shard_
 from opensearch_neural.models import directory
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
 from opensearch_neural.models.sparse.pruning import Pruning
+from opensearch_neural.queries import MOST_HITS
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -349,7 +350,7 @@ def _read(client: OpenSearch, index: str, meta: IndexMeta, id: str) -> tuple[Doc
 
 def _join(client: OpenSearch, index: str, id: str) -> tuple[Document, dict[str, int]] | None:
     segments.refresh(client, index)
-    body = {"query": {"term": {"parent": id}}, "size": 10_000, "sort": [{"passage.number": "asc"}]}
+    body = {"query": {"term": {"parent": id}}, "size": MOST_HITS, "sort": [{"passage.number": "asc"}]}
     hits = client.search(index=index, body=body)["hits"]["hits"]
     if not hits:
         return None

@@ -38,7 +38,7 @@ NOT_SEARCHED = ("_source", "other")
 BYTES_OF_A_WORD_POSTING = 1.4
 
 SHARD_BYTES = 50 * 10**9
-SHARD_DOCUMENTS = 2_147_483_519
+MOST_SHARD_DOCUMENTS = 2_147_483_519
 MERGED_SEGMENT_BYTES = 5 * 2**30
 # While a graph is built it lies on the heap: of each vector's 2·M neighbours the number and the score, 4 bytes each, and
 # the arrays' and objects' own bytes.
@@ -294,7 +294,7 @@ def plan(inspection: Inspection, documents: int, *, replicas: int | None = None)
     primaries = {part: math.ceil(size * scale) for part, size in inspection.sizes.items()}
     total = sum(primaries.values())
     shards = max(
-        1, math.ceil(total / SHARD_BYTES), math.ceil(documents * _of_lucene(inspection.meta) / SHARD_DOCUMENTS)
+        1, math.ceil(total / SHARD_BYTES), math.ceil(documents * _of_lucene(inspection.meta) / MOST_SHARD_DOCUMENTS)
     )
     heap = 0
     if inspection.meta.dense is not None:

@@ -22,9 +22,9 @@ from opensearch_neural.evaluation.measures import Measured, Qrels, cutoff, label
 from opensearch_neural.evaluation.result_rows import holm_rows, rows
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.index.record import existing_record
-from opensearch_neural.queries import Body
+from opensearch_neural.queries import MOST_HITS, Body
 from opensearch_neural.retrievers import Retriever, Run
-from opensearch_neural.retrievers.opensearch import MOST_HITS, Latencies, OpenSearchRetriever, search, time_queries
+from opensearch_neural.retrievers.opensearch import Latencies, OpenSearchRetriever, search, time_queries
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

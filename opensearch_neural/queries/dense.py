@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 COLLAPSED_PASSAGES = 5
 
 MOST_HITS = 10_000
+"""index.max_result_window: beyond it a search is refused unless the index was set up for more."""
 
 RESCORE_WINDOW = 100
 

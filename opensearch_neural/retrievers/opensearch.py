@@ -21,15 +21,13 @@ from numpy.typing import NDArray
 
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.queries import Body, best_passages, partial_answer
+from opensearch_neural.queries import MOST_HITS, Body, best_passages, partial_answer
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.ranking import require_positive
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-# index.max_result_window: beyond it a search is refused unless the index was set up for more.
-MOST_HITS = 10_000
 # Bodies are built this many at a time by the calling thread (an encoder need not be thread-safe), then sent together.
 _CHUNK = 64
 
