@@ -30,7 +30,7 @@ from trainers.tome.settings import TomeConfig
 logger = logging.getLogger(__name__)
 
 FOLDER = ".stages"
-"""Beside the model: the queries and passages that were generated on the way."""
+"""Beside the model: the queries that were generated on the way."""
 
 
 @dataclass(frozen=True, eq=False)
