@@ -28,13 +28,13 @@ from opensearch_neural.models.directory import hash_files, locate, read_osn_json
 from opensearch_neural.models.pretrained import T5, quiet_loading
 from trainers.common.config import fingerprint
 from trainers.common.precision import Computed, Precision, computed_in, computing_in
+from trainers.common.run_folder import FIRST, FOLDER
 from trainers.common.settings import TrainingSettings
 from trainers.data.candidates import CandidateSettings
 from trainers.data.loading import load_training
-from trainers.data.negatives import open_retriever
-from trainers.data.schedules import FIRST, FOLDER, TwoStageSettings, with_mined
+from trainers.data.negatives import open_retriever, with_mined
 from trainers.data.sets import DevSettings, SetSettings
-from trainers.dense import DenseConfig, train_dense
+from trainers.dense import DenseConfig, TwoStageSettings, train_dense
 from trainers.encoders.tower import read_config, read_start
 from trainers.multi_layer import MlrConfig, RepresentationSettings, SeparateTowers, build
 

@@ -21,16 +21,16 @@ from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.files import replaced
 from opensearch_neural.models.directory import hash_files
 from trainers.common.objective import ObjectiveSettings
+from trainers.common.run_folder import FIRST, FOLDER
 from trainers.common.settings import EncoderSettings, TrainingSettings
 from trainers.data.candidates import CandidateSettings
 from trainers.data.dev_measures import corpus_measures
 from trainers.data.formats import read_json_lines
 from trainers.data.leaks import find_leaks, without_leaks
 from trainers.data.loading import GENERATED, load_training, read_documents
-from trainers.data.schedules import FIRST, FOLDER, TwoStageSettings
 from trainers.data.sets import DevSettings, SetSettings
 from trainers.data.texts import TextStore, normalised
-from trainers.dense import DenseConfig, train_dense
+from trainers.dense import DenseConfig, TwoStageSettings, train_dense
 from trainers.doc2query.settings import Doc2QueryConfig
 from trainers.doc2query.train import train_doc2query
 from trainers.encoders import backbones

@@ -40,9 +40,8 @@ from trainers.data.examples import TrainingData  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
 from trainers.data.negatives import open_retriever  # noqa: E402
 from trainers.data.retrieval_batches import RetrievalCollate  # noqa: E402
-from trainers.data.schedules import TwoStageSettings  # noqa: E402
 from trainers.data.sets import SetSettings  # noqa: E402
-from trainers.dense import train_dense  # noqa: E402
+from trainers.dense import TwoStageSettings, train_dense  # noqa: E402
 from trainers.encoders import bi_encoder  # noqa: E402
 from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402
 from trainers.encoders.tower import read_start  # noqa: E402

@@ -13,8 +13,7 @@ from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import fingerprint
 from trainers.common.processes import main_process_first
 from trainers.data.examples import TrainingData
-from trainers.data.negatives import check_spec
-from trainers.data.schedules import with_mined
+from trainers.data.negatives import check_spec, with_mined
 from trainers.data.splits import fewer_documents
 from trainers.data.teach import cache_name, teach
 from trainers.data.teacher_ensemble import check_weights, open_teachers

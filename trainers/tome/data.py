@@ -19,6 +19,7 @@ from opensearch_neural.models.generative.settings import GenerativeSettings
 from opensearch_neural.models.generative.url_trie import CorpusUrls
 from trainers.common.config import fingerprint
 from trainers.common.processes import main_process_first
+from trainers.common.run_folder import FOLDER
 from trainers.data.examples import TrainingData
 from trainers.data.leaks import find_leaks, without_leaks
 from trainers.data.loading import format_of, read_documents
@@ -28,9 +29,6 @@ from trainers.doc2query.generate import generate_queries
 from trainers.tome.settings import TomeConfig
 
 logger = logging.getLogger(__name__)
-
-FOLDER = ".stages"
-"""Beside the model: the queries that were generated on the way."""
 
 
 @dataclass(frozen=True, eq=False)
