@@ -21,7 +21,7 @@ from trainers.common.config import fingerprint
 from trainers.common.processes import main_process_first
 from trainers.common.run_folder import FOLDER
 from trainers.data.examples import TrainingData
-from trainers.data.leaks import find_leaks, without_leaks
+from trainers.data.leaks import without_questions_of
 from trainers.data.loading import format_of, read_documents
 from trainers.data.sets import SetSettings
 from trainers.data.texts import TextStore
@@ -121,7 +121,8 @@ def read_sets(config: TomeConfig, limit: int | None = None) -> list[TrainingData
         if limit is not None:
             settings = replace(settings, limit=limit)
         sets.append(settings.load())
-    sets = without_unseen(config, sets)
+    unseen = [settings.load() for settings in config.unseen]
+    sets = [without_questions_of(data, unseen) for data in sets]
     return [
         first_candidates(data, config.candidates)
         if (settings.format or format_of(settings.path)) == "generated"
@@ -144,15 +145,8 @@ def generated_set(config: TomeConfig, corpus: TomeCorpus) -> TrainingData:
             precision=config.generation.precision,
         )
     data = SetSettings(path, corpus=config.corpus, name="generated").load()
-    return first_candidates(without_unseen(config, [data])[0], config.candidates)
-
-
-def without_unseen(config: TomeConfig, sets: list[TrainingData]) -> list[TrainingData]:
-    """`sets` without the questions of the sets that `unseen` names."""
-    for settings in config.unseen:
-        unseen = settings.load()
-        sets = [without_leaks(data, find_leaks(data, unseen)) for data in sets]
-    return sets
+    unseen = (settings.load() for settings in config.unseen)
+    return first_candidates(without_questions_of(data, unseen), config.candidates)
 
 
 def first_candidates(data: TrainingData, candidates: int | None) -> TrainingData:
