@@ -119,7 +119,7 @@ def _taught(name: str, data: TrainingData, config: SparseConfig) -> Teacher:
     folder = config.folder / "teachers" / data.name / cache_name(name, needed, depth=depth)
     with main_process_first():
         teach(name, needed, output=folder, depth=depth)
-    return open_teacher(folder, needed, missing="nan")
+    return open_teacher(folder, needed)
 
 
 def compared(data: TrainingData, candidates: SparseCandidates) -> TrainingData:
