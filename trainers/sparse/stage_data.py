@@ -140,7 +140,8 @@ def check_known(teacher: Teacher, data: TrainingData, candidates: SparseCandidat
     if not isinstance(teacher, PairTeacher):
         return
     known = drawn = 0
-    for example in data.examples[:: max(1, len(data) // 1000)]:
+    for index in range(0, len(data), max(1, len(data) // 1000)):
+        example = data.example(index)
         negatives = example.negatives[: candidates.depth]
         known += int(np.isfinite(teacher.scores([example.query_id], [list(negatives)])).sum()) if negatives else 0
         drawn += len(negatives)

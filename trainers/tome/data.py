@@ -180,7 +180,7 @@ def gather(sets: Sequence[TrainingData], documents: TextStore) -> Queries:
     texts = TextStore(what="query")
     pairs: list[tuple[int, int]] = []
     for data in sets:
-        for example in data.examples:
+        for example in map(data.example, range(len(data))):
             for positive in example.positives:
                 if positive not in documents:
                     raise InputError(
