@@ -50,7 +50,6 @@ from trainers.multi_layer import (  # noqa: E402
     MlrConfig,
     MultiLayerModel,
     RepresentationSettings,
-    SeparateTowers,
     build,
     chosen_layers,
 )
@@ -81,7 +80,7 @@ def configuration(backbone: Path, beir: Path, output: Path, **changes: Any) -> M
             if name in changes
         }
     )
-    encoder = SeparateTowers(query_length=16, document_length=32, **changes.pop("encoder", {}))
+    encoder = EncoderSettings(**{"tied": False, "query_length": 16, "document_length": 32} | changes.pop("encoder", {}))
     plain: dict[str, Any] = {
         "output": output,
         "start": str(backbone),
