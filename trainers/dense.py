@@ -24,20 +24,20 @@ from typing import Any
 import click
 from transformers import PreTrainedTokenizerBase, set_seed
 
-from opensearch_neural.models.directory import hash_files, locate
+from opensearch_neural.models.directory import hash_files, locate, read_osn_json
 from trainers.common.config import backbone_option, config_options, fingerprint
 from trainers.common.loop import train
 from trainers.common.objective import ObjectiveSettings
 from trainers.common.own_loss import LOSS_OPTION, loss_hash
 from trainers.common.precision import computed_in, computing_in
-from trainers.common.run_folder import Trained, tell
+from trainers.common.run_folder import FIRST, FOLDER, Trained, tell
 from trainers.common.settings import EncoderSettings, Role, TrainingSettings
 from trainers.common.training_model import TrainingModel
 from trainers.data.candidates import CandidateSettings, RetrievalData
 from trainers.data.dev_measures import DevSet, dev_measures
 from trainers.data.examples import TrainingData
+from trainers.data.negatives import with_mined
 from trainers.data.retrieval_batches import RetrievalCollate
-from trainers.data.schedules import FOLDER, TwoStageSettings, second_stage, two_stage, with_mined
 from trainers.data.sets import DevSettings, PreparedSets, SetSettings, prepare, rehearsed
 from trainers.data.teacher_ensemble import open_teachers
 from trainers.data.teachers import Teacher
@@ -46,6 +46,22 @@ from trainers.encoders.bi_encoder import BiEncoder
 from trainers.encoders.tower import Encoder, load_towers, read_start, resolved
 
 # ------------------------------------------------ settings
+
+
+@dataclass(slots=True)
+class TwoStageSettings:
+    """Retriever 2 from the same start as retriever 1, on what that one mines beside the original negatives."""
+
+    depth: int = 200
+    """of how many of retriever 1's best documents negatives are mined"""
+    keep: int | None = None
+    """how many mined ones stay; null keeps all"""
+    learning_rate: float | None = None
+    """of the second stage; null takes the first's"""
+    epochs: float | None = None
+    """of the second stage; null takes the first's"""
+    steps: int | None = None
+    """of the second stage; null takes the first's"""
 
 
 @dataclass(slots=True)
@@ -122,15 +138,33 @@ def train_dense(config: DenseConfig, build: Build = build) -> Trained:
     settings = config.two_stage
     if settings is None:
         return train_retriever(config, sets, prepared.dev, config.output, build)
-    stages = {
-        1: replace(config, two_stage=None, onnx=False),
-        2: replace(config, training=second_stage(config.training, settings)),
-    }
-    return two_stage(
-        sets,
-        lambda stage, of_stage, output: train_retriever(stages[stage], of_stage, prepared.dev, output, build),
-        config.output,
-        settings,
+    # Two stages (`query-as-context`, section 3.2; `multi-layer representations`, section 4.3.2 and appendix D): the pool of
+    # the second stage holds both stages' negatives.
+    train_retriever(replace(config, two_stage=None, onnx=False), sets, prepared.dev, folder / FIRST, build)
+    kind = (read_osn_json(folder / FIRST) or {})["kind"]
+    mined = [
+        with_mined(
+            data,
+            f"{kind}:{folder / FIRST}",
+            folder / f"{data.name}.{FIRST}.jsonl",
+            depth=settings.depth,
+            keep=settings.keep,
+            cache=folder / f"{data.name}.vectors",
+            add=True,
+        )
+        for data in sets
+    ]
+    second = replace(config, training=second_stage(config.training, settings))
+    return train_retriever(second, mined, prepared.dev, config.output, build)
+
+
+def second_stage(training: TrainingSettings, settings: TwoStageSettings) -> TrainingSettings:
+    """`training` with what the second stage changes."""
+    return replace(
+        training,
+        learning_rate=settings.learning_rate or training.learning_rate,
+        epochs=settings.epochs or training.epochs,
+        steps=settings.steps or training.steps,
     )
 
 

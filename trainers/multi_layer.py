@@ -45,8 +45,9 @@ from trainers.common.training_model import Losses, decay_groups
 from trainers.data.dev_measures import DEPTH
 from trainers.data.retrieval_batches import RetrievalTargets
 from trainers.dense import DenseConfig, rehearse, towers, train_dense
+from trainers.encoders.backbones import read_config
 from trainers.encoders.bi_encoder import BiEncoder
-from trainers.encoders.tower import Encoder, read_config, read_start, write_sentence_transformer
+from trainers.encoders.tower import Encoder, read_start, write_sentence_transformer
 
 PoolingStrategy = Literal["multi-vector", "self-contrastive", "average", "scalar-mix"]
 SEVERAL: tuple[PoolingStrategy, ...] = ("multi-vector", "self-contrastive")
@@ -92,17 +93,10 @@ class RepresentationSettings:
 
 
 @dataclass(slots=True)
-class SeparateTowers(EncoderSettings):
-    """As `EncoderSettings`, but by default queries and documents have separate transformers."""
-
-    tied: bool = False
-
-
-@dataclass(slots=True)
 class MlrConfig(DenseConfig):
     """The settings of `osn train mlr`: those of `osn train dense`, and the vectors of documents."""
 
-    encoder: SeparateTowers = field(default_factory=SeparateTowers)
+    encoder: EncoderSettings = field(default_factory=lambda: EncoderSettings(tied=False))
     representation: RepresentationSettings = field(default_factory=RepresentationSettings)
 
 

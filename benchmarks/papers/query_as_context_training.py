@@ -21,16 +21,16 @@ from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.files import replaced
 from opensearch_neural.models.directory import hash_files
 from trainers.common.objective import ObjectiveSettings
+from trainers.common.run_folder import FIRST, FOLDER
 from trainers.common.settings import EncoderSettings, TrainingSettings
 from trainers.data.candidates import CandidateSettings
 from trainers.data.dev_measures import corpus_measures
 from trainers.data.formats import read_json_lines
-from trainers.data.leaks import find_leaks, without_leaks
+from trainers.data.leaks import without_questions_of
 from trainers.data.loading import GENERATED, load_training, read_documents
-from trainers.data.schedules import FIRST, FOLDER, TwoStageSettings
 from trainers.data.sets import DevSettings, SetSettings
 from trainers.data.texts import TextStore, normalised
-from trainers.dense import DenseConfig, train_dense
+from trainers.dense import DenseConfig, TwoStageSettings, train_dense
 from trainers.doc2query.settings import Doc2QueryConfig
 from trainers.doc2query.train import train_doc2query
 from trainers.encoders import backbones
@@ -155,7 +155,7 @@ class QueryAsContextExperiment:
             yield from ((document.title, identifier) for identifier, document in documents.items() if document.title)
             return
         asked = load_training(self.data / name, split="train", name=name)
-        for example in without_leaks(asked, find_leaks(asked, self.judged(name).data)).examples:
+        for example in without_questions_of(asked, [self.judged(name).data]).examples:
             yield from ((example.query, document) for document in example.positives if document in documents)
 
     def human_questions(self, config: QueryAsContextConfig, at: int) -> Path:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.beir_parts import evenly, write_part
-from benchmarks.experiment import copied, shared, slug
+from benchmarks.experiment import shared, slug
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.files import write_text
 from opensearch_neural.models.generative.model import GenerativeModel, load_generative
@@ -31,7 +31,6 @@ from trainers.doc2query.train import train_doc2query
 from trainers.encoders.backbones import NewBackbone
 from trainers.masked_lm.settings import MaskedLmConfig
 from trainers.masked_lm.train import train_masked_lm
-from trainers.tome.data import read_sets
 from trainers.tome.settings import TomeConfig
 from trainers.tome.train import train_tome
 
@@ -41,16 +40,14 @@ SETS = ("tldr", "wikiqa-doc")
 PAIRS = ("squad-mix", *SETS)
 """What the generator learns questions from: the train splits."""
 TWO, SINGLE, SMALL, RANDOM = "two-stage", "single-stage", "single-stage, one T5", "random ids"
-BARE, HALF, SPANLESS, WRITTEN = "no prompts", "half the queries", "no spans", "written passages"
-ARMS = (TWO, SINGLE, SMALL, RANDOM, BARE, HALF, SPANLESS, WRITTEN)
+BARE, HALF = "no prompts", "half the queries"
+ARMS = (TWO, SINGLE, SMALL, RANDOM, BARE, HALF)
 LAYERS, DEEPER = 4, 9
 """The layers of a stage, and of the single stage with as many parameters (one table of word embeddings instead of two)."""
 EMBEDDING_RATE = 20.0
 """A new T5's word embeddings are 16 times as large as its matrices; at their rate it learns several times slower."""
 MASKED = 0.3
 """The share of corrupted tokens: T5's 15% teach too little in so few updates."""
-WRITTEN_SHARE = 5
-"""Stage 1 writes the passage of one in this many queries, for stage 2 to read."""
 SEED = 42
 
 
@@ -222,29 +219,17 @@ class Trainings:
             return replace(config, settings=GenerativeSettings(prompts=False))
         if arm == HALF:
             return replace(config, stages="passage", candidates=scale.candidates // 2)
-        if arm == SPANLESS:
-            return replace(config, stages="passage", spans=0)
         return config
 
     def train(self, arm: str) -> tuple[GenerativeModel, int]:
         """The model of an arm, trained if it is not there yet, and the updates of its stages together."""
         config = self.configuration(arm)
-        if arm == WRITTEN:
-            two = self.configuration(TWO)
-            shared({two.output: partial(train_tome, two)})
-            copied(two.output / PASSAGE, config.output / PASSAGE)
-            config = replace(config, written=count_queries(config) // WRITTEN_SHARE)
         stages = train_tome(config)
         for stage, outcome in stages.items():
             logger.info("%s, %s: %d steps, %s", arm, stage, outcome.steps, outcome.measures)
-        if arm not in (HALF, SPANLESS):
+        if arm != HALF:
             return load_generative(config.output), sum(outcome.steps for outcome in stages.values())
         # Stage 2 never sees a query, so it is the same.
         ((whole, updates),) = shared({self.output(TWO): partial(self.train, TWO)})
         model, tokenizer = load_sequence_to_sequence(config.output / PASSAGE)
         return replace(whole, passage=(model.to(whole.url[0].device).eval(), tokenizer)), updates
-
-
-def count_queries(config: TomeConfig) -> int:
-    """The (query, document) pairs that stage 1 learns."""
-    return sum(len(example.positives) for data in read_sets(config) for example in data.examples)

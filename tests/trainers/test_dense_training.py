@@ -26,9 +26,15 @@ from trainers.common.precision import Precision  # noqa: E402
 from trainers.common.settings import EncoderSettings, TrainingSettings  # noqa: E402
 from trainers.data.candidates import CandidateSettings  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
-from trainers.data.schedules import TwoStageSettings  # noqa: E402
 from trainers.data.sets import DevSettings, SetSettings  # noqa: E402
-from trainers.dense import DenseConfig, build, rehearse, train_dense  # noqa: E402
+from trainers.dense import (  # noqa: E402
+    DenseConfig,
+    TwoStageSettings,
+    build,
+    rehearse,
+    second_stage,
+    train_dense,
+)
 from trainers.encoders import backbones  # noqa: E402
 from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402
 from trainers.encoders.tower import load_towers, read_start  # noqa: E402
@@ -263,3 +269,9 @@ def test_a_start_that_does_not_fit_is_named(
 def test_distillation_needs_candidates() -> None:
     with pytest.raises(ValueError, match=r"candidates\.negatives"):
         DenseConfig(Path("x"), [SetSettings(Path("y"))], objective=ObjectiveSettings(kl=1.0))
+
+
+def test_the_second_stage_changes_what_it_names_alone() -> None:
+    first = TrainingSettings(steps=100, learning_rate=1e-5, batch_size=8)
+    second = second_stage(first, TwoStageSettings(learning_rate=5e-6))
+    assert (second.steps, second.learning_rate, second.batch_size) == (100, 5e-6, 8)

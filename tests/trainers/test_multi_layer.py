@@ -40,9 +40,8 @@ from trainers.data.examples import TrainingData  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
 from trainers.data.negatives import open_retriever  # noqa: E402
 from trainers.data.retrieval_batches import RetrievalCollate  # noqa: E402
-from trainers.data.schedules import TwoStageSettings  # noqa: E402
 from trainers.data.sets import SetSettings  # noqa: E402
-from trainers.dense import train_dense  # noqa: E402
+from trainers.dense import TwoStageSettings, train_dense  # noqa: E402
 from trainers.encoders import bi_encoder  # noqa: E402
 from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402
 from trainers.encoders.tower import read_start  # noqa: E402
@@ -51,7 +50,6 @@ from trainers.multi_layer import (  # noqa: E402
     MlrConfig,
     MultiLayerModel,
     RepresentationSettings,
-    SeparateTowers,
     build,
     chosen_layers,
 )
@@ -82,7 +80,7 @@ def configuration(backbone: Path, beir: Path, output: Path, **changes: Any) -> M
             if name in changes
         }
     )
-    encoder = SeparateTowers(query_length=16, document_length=32, **changes.pop("encoder", {}))
+    encoder = EncoderSettings(**{"tied": False, "query_length": 16, "document_length": 32} | changes.pop("encoder", {}))
     plain: dict[str, Any] = {
         "output": output,
         "start": str(backbone),

@@ -31,8 +31,9 @@ from opensearch_neural.models import registry  # noqa: E402
 from opensearch_neural.models.dense.multi_layer import StackedEncoder, load_multi_layer, load_single_or_several  # noqa: E402
 from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever  # noqa: E402
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever  # noqa: E402
+from trainers.common.settings import EncoderSettings  # noqa: E402
 from trainers.data.sets import SetSettings  # noqa: E402
-from trainers.multi_layer import MlrConfig, RepresentationSettings, SeparateTowers, build  # noqa: E402
+from trainers.multi_layer import MlrConfig, RepresentationSettings, build  # noqa: E402
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -57,7 +58,7 @@ def exported(folder: Path, beir: Path, **representation: Any) -> Path:
         output=folder,
         start=str(tiny_backbone(folder / "start", layers=3)),
         train=[SetSettings(beir)],
-        encoder=SeparateTowers(query_length=16, document_length=32, normalize=True),
+        encoder=EncoderSettings(tied=False, query_length=16, document_length=32, normalize=True),
         representation=RepresentationSettings(**{"pooling": "multi-vector", **representation}),
     )
     model = build(config)

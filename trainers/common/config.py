@@ -315,8 +315,6 @@ def _build(kind: Any, tree: _Tree, field: str, default: Any = None) -> Any:
     """The value of `tree` as `kind`; `field` is its dotted name, for errors. default: what a dataclass's fields are that
     `tree` does not have; its own defaults by default."""
     origin, arguments = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return _plain(tree)
     if origin in (Union, types.UnionType):
         return _build_union(arguments, tree, field, default)
     if origin is Literal:
@@ -325,15 +323,10 @@ def _build(kind: Any, tree: _Tree, field: str, default: Any = None) -> Any:
         raise _unfit(tree, field, "one of " + ", ".join(map(str, arguments)))
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _build_dataclass(kind, tree, field, default)
-    if origin in (list, tuple):
+    if origin is list:
         if not isinstance(tree.value, list):
             raise _unfit(tree, field, "a list")
-        items = [_build(arguments[0], item, f"{field}[{at}]") for at, item in enumerate(tree.value)]
-        return items if origin is list else tuple(items)
-    if origin in (dict, Mapping):
-        if not isinstance(tree.value, dict):
-            raise _unfit(tree, field, "fields with values")
-        return {key: _build(arguments[1], value, f"{field}.{key}") for key, value in tree.value.items()}
+        return [_build(arguments[0], item, f"{field}[{at}]") for at, item in enumerate(tree.value)]
     return _build_scalar(kind, tree, field)
 
 
@@ -426,12 +419,6 @@ def _described(value: Any) -> str:
     if isinstance(value, dict):
         return "fields with values"
     return "a list" if isinstance(value, list) else repr(value)
-
-
-def _plain(tree: _Tree) -> Any:
-    if isinstance(tree.value, dict):
-        return {key: _plain(child) for key, child in tree.value.items()}
-    return [_plain(child) for child in tree.value] if isinstance(tree.value, list) else tree.value
 
 
 def _dotted(field: str, name: str) -> str:

@@ -24,6 +24,10 @@ from trainers.common.config import fingerprint, save_config, to_dict
 from trainers.common.processes import is_main_process
 from trainers.common.training_model import TrainingModel
 
+FOLDER = ".stages"
+"""Where intermediate results lie in an output directory; hidden, since they are no part of the model."""
+FIRST = "retriever-1"
+"""What the first of two stages trains, there."""
 WITHOUT_EFFECT = (
     "log_every",
     "save_every",

@@ -22,6 +22,5 @@ tokenized.py             texts as token ids, padded
 masking.py               which tokens are masked
 embedding_cache.py       vectors of a text store, computed once
 resumable_chunks.py      long work in chunks, resumed where it stopped
-schedules.py             two stages, ramps
 dev_measures.py          retrieval on dev while training, on test afterwards
 """

@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -68,9 +67,9 @@ class TrainingData:
         return f"TrainingData({self.name!r}, {len(self)} examples, {len(self.documents)} documents)"
 
     @property
-    def examples(self) -> Sequence[Example]:
-        """The examples, each built when it is asked for."""
-        return _Examples(self)
+    def examples(self) -> list[Example]:
+        """All examples, built anew; of many, ask for `example(index)`."""
+        return [self.example(index) for index in range(len(self))]
 
     @cached_property
     def hash(self) -> str:
@@ -161,25 +160,6 @@ class TrainingData:
             tuple(sets),
             list(self.notes),
         )
-
-
-class _Examples(Sequence[Example]):
-    def __init__(self, data: TrainingData) -> None:
-        self._data = data
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Example]: ...
-    def __getitem__(self, index: int | slice) -> Example | list[Example]:
-        if isinstance(index, slice):
-            return [self._data.example(i) for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        return self._data.example(index % len(self))
 
 
 def training_pairs(

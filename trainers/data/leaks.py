@@ -10,7 +10,7 @@ favours models that memorize.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -86,18 +86,16 @@ def find_leaks(train: TrainingData, test: TrainingData) -> Leaks:
     return Leaks(train.name, test.name, shared, len(queries[1]), len(answers))
 
 
-def without_leaks(train: TrainingData, leaks: Leaks) -> TrainingData:
-    """`train` without the examples that ask a test question.
-
-    Compared as in `find_leaks`: every example with the same normalised text goes, not only the one that was named.
-    """
-    queries = {normalised(leak.text) for leak in leaks.of("query")}
-    rows = enumerate(train.query_rows.tolist())
-    kept = [index for index, row in rows if normalised(train.queries.text_at(row)) not in queries]
-    result = train.take(kept)
-    if lost := len(train) - len(kept):
-        result.notes.append(f"{train.name}: {lost} examples left out because {leaks.test} has them")
-    return result
+def without_questions_of(train: TrainingData, others: Iterable[TrainingData]) -> TrainingData:
+    """`train` without the examples that ask a question of `others`, by normalised text."""
+    for other in others:
+        questions = {normalised(other.queries.text_at(row)) for row in set(other.query_rows.tolist())}
+        rows = enumerate(train.query_rows.tolist())
+        kept = [index for index, row in rows if normalised(train.queries.text_at(row)) not in questions]
+        lost, train = len(train) - len(kept), train.take(kept)
+        if lost:
+            train.notes.append(f"{train.name}: {lost} examples left out because {other.name} has them")
+    return train
 
 
 def _compare(

@@ -41,10 +41,11 @@ from opensearch_neural.retrievers.generative import GenerativeRetriever
 from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 from trainers.common.locks import locked
+from trainers.common.processes import main_process_first
 from trainers.data.embedding_cache import dense_vectors, several_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
-from trainers.data.negatives_file import NEGATIVES
+from trainers.data.negatives_file import NEGATIVES, with_negatives
 from trainers.data.resumable_chunks import Chunk, summary, write_in_chunks
 from trainers.data.teacher_models import sparse_sides
 from trainers.data.texts import TextStore, normalised
@@ -127,6 +128,28 @@ def mine(
     with locked(output, done=output):
         write_in_chunks(output, NEGATIVES, made_by, -(-len(data) // chunk), work, unit=f"× {chunk} queries")
     return output
+
+
+def with_mined(
+    data: TrainingData,
+    retriever: str,
+    file: Path,
+    *,
+    depth: int,
+    keep: int | None = None,
+    cache: Path | None = None,
+    add: bool = False,
+    consistency: int | None = None,
+) -> TrainingData:
+    """`data` with hard negatives that `retriever` (see `open_retriever`) finds, mined into `file` where they are not yet.
+
+    add: beside the negatives it has. consistency: queries without a positive among the top N are left out. With
+    several processes, the first one mines while the others wait.
+    """
+    with main_process_first():
+        engine = open_retriever(retriever, data.documents, cache=cache)
+        mine(data, engine, output=file, depth=depth, keep=keep, consistency=consistency)
+    return with_negatives(data, file, add=add)
 
 
 def _select(

@@ -11,7 +11,7 @@ from typing import TypeVar
 from opensearch_neural.errors import InputError
 from trainers.data.dev_measures import DevSet, dev_set
 from trainers.data.examples import TrainingData
-from trainers.data.leaks import find_leaks, without_leaks
+from trainers.data.leaks import without_questions_of
 from trainers.data.loading import load_training
 from trainers.data.splits import fewer_documents, hold_back
 
@@ -106,9 +106,8 @@ def load_sets(
         return data if documents is None else fewer_documents(data, documents)
 
     sets = [load(settings) for settings in train]
-    for settings in unseen:
-        other = settings.load(folder)
-        sets = [without_leaks(data, find_leaks(data, other)) for data in sets]
+    others = [settings.load(folder) for settings in unseen]
+    sets = [without_questions_of(data, others) for data in sets]
     return sets, [load(settings) for settings in dev]
 
 
@@ -138,8 +137,7 @@ def prepare(
         parted = [hold_back(data, selection.hold_back, seed=seed) for data in sets]
         sets = [part for part, _ in parted]
         measured += [part for _, part in parted]
-    for other in (*measured, *held):
-        sets = [without_leaks(data, find_leaks(data, other)) for data in sets]
+    sets = [without_questions_of(data, (*measured, *held)) for data in sets]
     for data in sets:
         logger.info("train: %s, %d examples%s", data.name, len(data), "".join(f"; {note}" for note in data.notes))
     drawn = [dev_set(data, queries=selection.queries, documents=selection.documents, seed=seed) for data in measured]

@@ -97,7 +97,6 @@ def hold_back(
     share: float | int = 0.1,
     *,
     seed: int = 0,
-    name: str | None = None,
     apart: Apart = "documents",
     sets: Collection[str] | None = None,
 ) -> tuple[TrainingData, TrainingData]:
@@ -147,7 +146,7 @@ def hold_back(
     # What hangs together with held-back examples, and is of none of `sets`, is in neither part.
     dev = sorted(index for index in held if part[index] >= 0)
     train = [index for index in range(len(data)) if index not in held]
-    dev_name = name or f"{data.name}-dev"
+    dev_name = f"{data.name}-dev"
     if apart == "questions":
         return data.take(train), data.take(dev, name=dev_name)
     return _disjoint(data, train, dev, dev_name)

@@ -14,14 +14,12 @@ import hashlib
 import logging
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-import numpy.typing as npt
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, replaced, write_json
@@ -37,6 +35,7 @@ from trainers.data.loading import load_training
 from trainers.data.resumable_chunks import progress
 from trainers.data.teacher_models import SparseSides, cross_encoder, detect, query_vectors, sparse_sides
 from trainers.data.teachers import KINDS, LEXICAL, TeacherKind
+from trainers.data.texts import Ragged
 
 logger = logging.getLogger(__name__)
 DEPTH = 100
@@ -48,7 +47,7 @@ def cache_name(model: str | Path, data: TrainingData, *, depth: int = DEPTH) -> 
     """A folder's name for what `model` teaches of `data`: another where `teach` would refuse to share it."""
     made_by = [str(model), data.queries.hash, data.documents.hash]
     if str(model) != LEXICAL and detect(directory.locate(model)) == "cross-encoder":
-        made_by.append(_pairs(data, depth).hash)
+        made_by.append(_pairs_hash(_pairs(data, depth)))
     return f"{Path(model).name}-{fingerprint(*made_by)[:8]}"
 
 
@@ -84,7 +83,7 @@ def teach(
         settings["precision"] = precision
     elif kind == "cross-encoder":
         pairs = _pairs(data, depth)
-        settings["pairs"] = pairs.hash
+        settings["pairs"] = _pairs_hash(pairs)
     with locked(output, done=output / "teacher.json"):
         if _is_complete(output, info, data, settings):
             return output
@@ -167,19 +166,8 @@ def _teach_lexical(data: TrainingData, output: Path) -> Path:
     return _complete(output, info, data, _teach_sparse(sides, info, data, output))
 
 
-@dataclass
-class _Pairs:
+def _pairs(data: TrainingData, depth: int) -> Ragged:
     """Which documents a cross-encoder is shown for each query row: ascending document rows."""
-
-    indptr: npt.NDArray[np.int64]
-    documents: npt.NDArray[np.int32]
-
-    @property
-    def hash(self) -> str:
-        return hashlib.sha256(self.indptr.tobytes() + self.documents.tobytes()).hexdigest()[:16]
-
-
-def _pairs(data: TrainingData, depth: int) -> _Pairs:
     rows: list[list[int]] = [[] for _ in range(len(data.queries))]
     for index, query in enumerate(data.query_rows.tolist()):
         rows[query] = sorted({*data.positives[index].tolist(), *data.negatives[index][:depth].tolist()})
@@ -188,16 +176,18 @@ def _pairs(data: TrainingData, depth: int) -> _Pairs:
             f"{data.name} has no hard negatives: a cross-encoder would see nothing to compare positives with",
             "mine first (osn data mine), and give the file as --negatives",
         )
-    return _Pairs(
-        np.cumsum([0, *map(len, rows)], dtype=np.int64), np.array([d for row in rows for d in row], dtype=np.int32)
-    )
+    return Ragged(rows)
+
+
+def _pairs_hash(pairs: Ragged) -> str:
+    return hashlib.sha256(pairs.offsets.tobytes() + pairs.values.tobytes()).hexdigest()[:16]
 
 
 def _teach_pairs(
     folder: Path,
     info: ModelInfo,
     data: TrainingData,
-    pairs: _Pairs,
+    pairs: Ragged,
     output: Path,
     device: str | None,
     batch_size: int,
@@ -214,7 +204,7 @@ def _teach_pairs(
         texts = [
             (data.queries.text_at(query), data.documents.text_at(int(document)))
             for query in range(start, stop)
-            for document in pairs.documents[pairs.indptr[query] : pairs.indptr[query + 1]]
+            for document in pairs[query]
         ]
         scores = predict(texts) if texts else np.empty(0, dtype=np.float32)
         if not np.isfinite(scores).all():
@@ -224,7 +214,7 @@ def _teach_pairs(
             np.save(beside, scores)
     scores = np.concatenate([np.load(files[start], allow_pickle=False) for start in starts])
     with replaced(output / "pairs.npz") as beside:
-        np.savez(beside, indptr=pairs.indptr, documents=pairs.documents, scores=scores)
+        np.savez(beside, indptr=pairs.offsets, documents=pairs.values, scores=scores)
     shutil.rmtree(parts)
     return {"count": len(scores)}
 

@@ -77,7 +77,7 @@ class TeacherEnsemble:
 def open_teachers(folders: Sequence[Path], data: TrainingData, objective: ObjectiveSettings) -> list[Teacher]:
     """The teachers that `osn data teach` cached for `data`. Raises InputError if there are more or fewer than weights."""
     check_weights(len(folders), data, objective)
-    return [open_teacher(folder, data, missing="nan") for folder in folders]
+    return [open_teacher(folder, data) for folder in folders]
 
 
 def check_weights(teachers: int, data: TrainingData, objective: ObjectiveSettings) -> None:

@@ -8,8 +8,9 @@ A cache names model and data by hash, and is refused where they are not those of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -29,8 +30,9 @@ KINDS: tuple[TeacherKind, ...] = ("dense", "sparse", "cross-encoder")
 LEXICAL = "lexical"
 Scores = npt.NDArray[np.float32]
 DocumentIds = Sequence[str] | Sequence[Sequence[str]]
-OnMissing = Literal["refuse", "nan"]
-"""What to do with pairs that a cache does not have."""
+Rows = npt.NDArray[np.int64]
+AllPairs = Callable[[Rows, Rows], Scores]
+"""(query rows, document rows) → the scores of all their pairs, (queries, documents)."""
 
 
 class Teacher(Protocol):
@@ -39,24 +41,20 @@ class Teacher(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
-    def kind(self) -> TeacherKind: ...
-
     def scores(self, query_ids: Sequence[str], document_ids: DocumentIds) -> Scores:
         """The teacher's scores, (queries, candidates), higher is better.
 
         document_ids: one list for all queries, (candidates,), or each query's own, (queries, candidates).
-        Raises InputError for ids that the data does not have, ModelError for pairs that the cache does not have; with
-        missing "nan" both are NaN.
+        Pairs that the cache does not have are NaN. Raises InputError for ids that the data does not have; documents of a
+        siamese teacher that it does not have are NaN.
         """
         ...
 
 
-def open_teacher(folder: str | Path, data: TrainingData, *, missing: OnMissing = "refuse") -> Teacher:
+def open_teacher(folder: str | Path, data: TrainingData) -> Teacher:
     """The teacher that `teach` cached in `folder`, for the same queries and documents as `data` has.
 
-    missing: what becomes of pairs that a cross-encoder was not shown, and of documents that the data does not have. Raises
-    ModelError, with the hashes, where the cache is of other texts, is unfinished, or is broken.
+    Raises ModelError, with the hashes, where the cache is of other texts, is unfinished, or is broken.
     """
     folder = Path(folder)
     file = folder / "teacher.json"
@@ -79,66 +77,45 @@ def open_teacher(folder: str | Path, data: TrainingData, *, missing: OnMissing =
     if kind == "dense":
         queries = read_vectors(folder / "queries.npy", len(data.queries))
         documents = read_vectors(folder / "documents.npy", len(data.documents))
-        return DenseTeacher(name, data, queries, documents, missing)
+        return SiameseTeacher(name, data, partial(_dense_pairs, queries, documents))
     if kind == "sparse":
         of_queries = read_sparse(folder / "queries", data.queries).to_scipy()
         of_documents = read_sparse(folder / "documents", data.documents).to_scipy()
-        return SparseTeacher(name, data, of_queries, of_documents, missing)
-    return PairTeacher.read(name, data, folder, missing)
+        return SiameseTeacher(name, data, partial(_sparse_pairs, of_queries, of_documents))
+    return PairTeacher.read(name, data, folder)
 
 
-class _Siamese:
-    """Any pair can be scored: all pairs of the batch are, and each query's own are taken out of these."""
+def _dense_pairs(queries: npt.NDArray[Any], documents: npt.NDArray[Any], of: Rows, to: Rows) -> Scores:
+    """Inner products of vectors, (queries, dimension) and (documents, dimension): rows `of` with rows `to`."""
+    return queries[of].astype(np.float32) @ documents[to].astype(np.float32).T
 
+
+def _sparse_pairs(queries: csr_matrix, documents: csr_matrix, of: Rows, to: Rows) -> Scores:
+    """Inner products of sparse vectors, (queries, vocabulary) and (documents, vocabulary): rows `of` with rows `to`."""
+    return np.asarray((queries[of] @ documents[to].T).toarray(), dtype=np.float32)
+
+
+@dataclass
+class SiameseTeacher:
+    """Inner products of cached vectors. Any pair can be scored: all pairs of the batch are, and each query's own are taken
+    out of these."""
+
+    name: str
     data: TrainingData
-    missing: OnMissing
+    all_pairs: AllPairs
 
     def scores(self, query_ids: Sequence[str], document_ids: DocumentIds) -> Scores:
         queries = np.array([self.data.queries.row(query) for query in query_ids], dtype=np.int64)
         own, flat = _candidates(document_ids, len(query_ids))
         store = self.data.documents
-        absent = [self.missing == "nan" and document not in store for document in flat]
+        absent = [document not in store for document in flat]
         rows = [0 if gone else store.row(document) for document, gone in zip(flat, absent, strict=True)]
         documents, at = np.unique(np.array(rows, np.int64), return_inverse=True)
-        scores = np.where(absent, np.nan, self._all_pairs(queries, documents)[:, at])
+        scores = np.where(absent, np.nan, self.all_pairs(queries, documents)[:, at])
         if not own:
             return scores
         places = np.arange(len(flat)).reshape(len(query_ids), -1)
         return np.take_along_axis(scores, places, axis=1)
-
-    def _all_pairs(self, queries: npt.NDArray[np.int64], documents: npt.NDArray[np.int64]) -> Scores:
-        raise NotImplementedError
-
-
-@dataclass
-class DenseTeacher(_Siamese):
-    """Inner products of cached vectors: (queries, dimension) and (documents, dimension), memory-mapped."""
-
-    name: str
-    data: TrainingData
-    queries: npt.NDArray[Any]
-    documents: npt.NDArray[Any]
-    missing: OnMissing = "refuse"
-    kind: TeacherKind = "dense"
-
-    def _all_pairs(self, queries: npt.NDArray[np.int64], documents: npt.NDArray[np.int64]) -> Scores:
-        return self.queries[queries].astype(np.float32) @ self.documents[documents].astype(np.float32).T
-
-
-@dataclass
-class SparseTeacher(_Siamese):
-    """Inner products of cached sparse vectors: (queries, vocabulary) and (documents, vocabulary)."""
-
-    name: str
-    data: TrainingData
-    queries: csr_matrix
-    documents: csr_matrix
-    missing: OnMissing = "refuse"
-    kind: TeacherKind = "sparse"
-
-    def _all_pairs(self, queries: npt.NDArray[np.int64], documents: npt.NDArray[np.int64]) -> Scores:
-        product = self.queries[queries] @ self.documents[documents].T
-        return np.asarray(product.toarray(), dtype=np.float32)
 
 
 @dataclass
@@ -150,17 +127,15 @@ class PairTeacher:
     indptr: npt.NDArray[np.int64]
     documents: npt.NDArray[np.int32]
     values: npt.NDArray[np.float32]
-    missing: OnMissing = "refuse"
-    kind: TeacherKind = "cross-encoder"
 
     @classmethod
-    def read(cls, name: str, data: TrainingData, folder: Path, missing: OnMissing) -> PairTeacher:
+    def read(cls, name: str, data: TrainingData, folder: Path) -> PairTeacher:
         try:
             with np.load(folder / "pairs.npz", allow_pickle=False) as pairs:
                 arrays = (pairs["indptr"], pairs["documents"], pairs["scores"])
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(f"{folder / 'pairs.npz'} cannot be read: {error}", "make the cache again") from None
-        return cls(name, data, *arrays, missing)
+        return cls(name, data, *arrays)
 
     def scores(self, query_ids: Sequence[str], document_ids: DocumentIds) -> Scores:
         own, flat = _candidates(document_ids, len(query_ids))
@@ -176,15 +151,6 @@ class PairTeacher:
             place = np.minimum(np.searchsorted(known, wanted[at]), len(known) - 1)
             held = known[place] == wanted[at]
             scores[at, held] = self.values[span][place[held]]
-        absent = np.argwhere(np.isnan(scores))
-        if len(absent) and self.missing == "refuse":
-            query, document = query_ids[absent[0][0]], self.data.documents.ids[wanted[tuple(absent[0])]]
-            raise ModelError(
-                f"{self.name} was not shown {len(absent)} of these {scores.size} pairs, first: query {query!r} with "
-                f"document {document!r}",
-                "make the cache with the same --negatives and at least the depth that training draws from; a "
-                "cross-encoder cannot score in-batch negatives",
-            )
         return scores
 
 

@@ -26,6 +26,7 @@ from transformers import PreTrainedTokenizerBase
 from opensearch_neural.commands.headings import taking
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
+from trainers.common.locks import locked
 from trainers.common.precision import PRECISIONS, Precision, computed_in
 from trainers.data.loading import GENERATED, read_documents
 from trainers.data.negatives import RETRIEVERS, open_retriever
@@ -55,6 +56,7 @@ def generate_queries(
     """Write generated queries for every document to `output`; False if other shards are not done yet.
 
     After an interruption the same call continues and gives the same file: each chunk of passages is seeded by its number.
+    While another process is at it, it waits.
     Raises InputError if `output` was made by another model, from other documents or with other settings, ModelError for
     a model of `osn train` that is no generator.
     """
@@ -98,7 +100,9 @@ def generate_queries(
 
     chunks = -(-len(documents) // chunk)
     unit = f"× {chunk} passages"
-    return write_in_chunks(output, GENERATED, made_by, chunks, work, unit=unit, shard=shard) is not None
+    # Shards write beside each other; a shard is one process's work.
+    with locked(output.with_name(f"{output.name}.{shard[0]}-{shard[1]}"), done=output):
+        return write_in_chunks(output, GENERATED, made_by, chunks, work, unit=unit, shard=shard) is not None
 
 
 def generation_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -34,7 +34,6 @@ class QuestionSet(SetSettings):
 
 def _generated(corpus: Path, questions: str, *, name: str, limit: int | None, folder: Path | None) -> TrainingData:
     """The queries of a sequence-to-sequence model, kept in `folder` under a name that tells generator and documents."""
-    from trainers.common.locks import locked
     from trainers.common.processes import main_process_first
     from trainers.doc2query.generate import generate_queries
 
@@ -53,6 +52,6 @@ def _generated(corpus: Path, questions: str, *, name: str, limit: int | None, fo
     sampling = GenerationSettings(questions).sampling()
     made_by = fingerprint(hash_files(generator), sampling, documents.hash)
     file = folder / f"{name}.{made_by}.queries.jsonl"
-    with main_process_first(), locked(file, done=file):
+    with main_process_first():
         generate_queries(questions, documents, output=file, sampling=sampling)
     return load_training(file, corpus=corpus, format="generated", name=name)

@@ -28,19 +28,21 @@ class Candidate:
     """how many, the end included"""
 
 
-class TopKThenNucleus(LogitsProcessor):
-    """The k likeliest tokens, and of these the fewest whose probabilities sum to at least p (Holtzman et al., 2020).
+class Draw(LogitsProcessor):
+    """Draws one token, and gives −∞ to all others, so that greedy decoding takes it.
 
-    The same distribution as transformers' two warpers one after the other, which sort the whole vocabulary for it.
+    It is one of the k likeliest tokens, and of these of the fewest whose probabilities sum to at least p (Holtzman et al.,
+    2020): the same distribution as transformers' two warpers one after the other, which sort the whole vocabulary for it.
     """
 
     def __init__(self, top_k: int, top_p: float, temperature: float = 1.0) -> None:
         self.top_k, self.top_p, self.temperature = top_k, top_p, temperature
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """scores: (rows, vocabulary), before the softmax; −∞ in the result where a token is not drawn."""
-        kept, tokens = self.kept(scores)
-        return torch.full_like(scores, float("-inf")).scatter(-1, tokens, kept)
+        """scores: (rows, vocabulary), before the softmax."""
+        values, tokens = self.kept(scores)
+        drawn = tokens.gather(-1, torch.multinomial(values.float().softmax(dim=-1), 1))
+        return torch.full_like(scores, float("-inf")).scatter(-1, drawn, 0.0)
 
     def kept(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """(rows, k): scores of the k likeliest tokens, −∞ for those that are not drawn, and the tokens."""
@@ -48,19 +50,6 @@ class TopKThenNucleus(LogitsProcessor):
         probabilities = values.softmax(dim=-1)
         likelier = probabilities.cumsum(dim=-1) - probabilities
         return values.masked_fill(likelier >= self.top_p, float("-inf")), tokens
-
-
-class Draw(LogitsProcessor):
-    """Draws one of the tokens that `cut` keeps, and gives −∞ to all others, so that greedy decoding takes it."""
-
-    def __init__(self, cut: TopKThenNucleus) -> None:
-        self.cut = cut
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """scores: (rows, vocabulary), before the softmax."""
-        values, tokens = self.cut.kept(scores)
-        drawn = tokens.gather(-1, torch.multinomial(values.float().softmax(dim=-1), 1))
-        return torch.full_like(scores, float("-inf")).scatter(-1, drawn, 0.0)
 
 
 class Likelihoods(LogitsProcessor):
@@ -132,7 +121,7 @@ def _sample(
     inputs = pad_rows(ids, int(tokenizer.pad_token_id or 0)).to(model.device)
     mask = pad_rows([[1] * len(row) for row in ids], 0).to(model.device)
     likelihoods = Likelihoods()
-    draw = Draw(TopKThenNucleus(sampling.top_k, sampling.top_p, sampling.temperature))
+    draw = Draw(sampling.top_k, sampling.top_p, sampling.temperature)
     processors = LogitsProcessorList([likelihoods, draw])
     if sampling.copying and copying is not None:
         read = inputs.repeat_interleave(sampling.candidates, dim=0)

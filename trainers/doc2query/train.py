@@ -26,7 +26,7 @@ from trainers.common.loop import train
 from trainers.common.sampling import Visit
 from trainers.common.training_model import TrainingModel
 from trainers.data.examples import TrainingData
-from trainers.data.leaks import find_leaks, without_leaks
+from trainers.data.leaks import without_questions_of
 from trainers.data.loading import load_training
 from trainers.data.splits import hold_back, merge
 from trainers.doc2query.copying import Copying, copying_of, fitted
@@ -77,9 +77,8 @@ class QueryPairs:
 def read_data(config: Doc2QueryConfig, limit: int | None = None) -> tuple[TrainingData, TrainingData | None]:
     """(train, dev): the pairs without the questions of `unseen`, split by document. limit: examples of each set."""
     sets = [load_training(path, split=config.split, limit=limit) for path in config.data]
-    for path in config.unseen:
-        unseen = load_training(path, split="test")
-        sets = [without_leaks(data, find_leaks(data, unseen)) for data in sets]
+    unseen = [load_training(path, split="test") for path in config.unseen]
+    sets = [without_questions_of(data, unseen) for data in sets]
     data = merge(sets) if len(sets) > 1 else sets[0]
     if not config.dev_share:
         return data, None

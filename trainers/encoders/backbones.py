@@ -24,6 +24,7 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     EncoderDecoderModel,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
@@ -33,7 +34,7 @@ from transformers import (
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
-from opensearch_neural.models.pretrained import load_model, load_sequence_to_sequence, load_tokenizer, quiet
+from opensearch_neural.models.pretrained import first_line, load_model, load_sequence_to_sequence, load_tokenizer, quiet
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 
@@ -309,13 +310,16 @@ def sequence_to_sequence(name_or_path: str | Path) -> tuple[PreTrainedModel, Pre
 
 def is_sequence_to_sequence(name_or_path: str | Path) -> bool:
     """Whether a model directory or hub id is an encoder-decoder."""
-    folder = directory.locate(name_or_path)
+    return bool(read_config(directory.locate(name_or_path)).is_encoder_decoder)
+
+
+def read_config(folder: Path) -> PretrainedConfig:
+    """The configuration of a transformer's folder. Raises ModelError if there is none."""
     try:
-        return bool(
-            AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).is_encoder_decoder
-        )
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{folder} is no model that transformers reads: {error}") from None
+        raise ModelError(f"{folder} does not load as a transformer: {first_line(error)}") from None
+    return config
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

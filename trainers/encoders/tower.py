@@ -13,20 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import (
-    AutoConfig,
     AutoModel,
     AutoModelForTextEncoding,
     AutoTokenizer,
-    PretrainedConfig,
     PreTrainedModel,
 )
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object
-from opensearch_neural.models.dense.pooling import Pooling, pooled
+from opensearch_neural.models.dense.pooling import Pooling, pooled, pooling_modes
 from opensearch_neural.models.directory import Module, locate, refuse_several_vectors, routes
-from opensearch_neural.models.pretrained import T5, first_line, load_model, quiet_loading
+from opensearch_neural.models.pretrained import T5, load_model, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
 from trainers.common.settings import ROLES, EncoderSettings, Role
 from trainers.encoders import backbones
@@ -77,17 +75,16 @@ def read_start(name_or_path: str | Path) -> Start:
 
 def _pooling(module: Module) -> Pooling:
     file = module.path / "config.json"
-    config = read_json_object(file)
-    mode = config.get("pooling_mode")
-    if mode is None:  # as written before sentence-transformers 6
-        names = {"cls_token": "cls", "mean_tokens": "mean"}
-        on = [name.removeprefix("pooling_mode_") for name, value in config.items() if "pooling_mode_" in name and value]
-        mode = names.get(on[0], on[0]) if len(on) == 1 else on
-    if mode == "cls":
-        return "cls"
-    if mode == "mean":
-        return "mean"
-    raise ModelError(f"{file}: the pooling {mode!r} cannot be trained here", "name encoder.pooling: cls or mean")
+    match pooling_modes(read_json_object(file)):
+        case ["cls"]:
+            return "cls"
+        case ["mean"]:
+            return "mean"
+        case modes:
+            raise ModelError(
+                f"{file}: the pooling {', '.join(modes) or 'null'} cannot be trained here",
+                "name encoder.pooling: cls or mean",
+            )
 
 
 class Encoder(nn.Module):
@@ -229,17 +226,8 @@ def write_sentence_transformer(
     shutil.rmtree(temporary)
 
 
-def read_config(folder: Path) -> PretrainedConfig:
-    """The configuration of a transformer's folder. Raises ModelError if there is none."""
-    try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{folder} does not load as a transformer: {first_line(error)}") from error
-    return config
-
-
 def _load_backbone(folder: Path, dropout: float | None) -> PreTrainedModel:
-    config = read_config(folder)
+    config = backbones.read_config(folder)
     # Of a T5, whose configuration does not tell whether its folder holds a decoder too, the encoder alone.
     loader = AutoModelForTextEncoding if config.model_type in T5 else AutoModel
     backbone: PreTrainedModel

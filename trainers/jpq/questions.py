@@ -16,7 +16,7 @@ from opensearch_neural.errors import InputError
 from trainers.common.batches import Batch, Part
 from trainers.common.sampling import Visit
 from trainers.data.examples import TrainingData
-from trainers.data.leaks import find_leaks, without_leaks
+from trainers.data.leaks import without_questions_of
 from trainers.data.sets import load_sets
 from trainers.data.splits import hold_back, merge
 from trainers.data.texts import TextStore
@@ -48,8 +48,7 @@ def load_data(config: JpqConfig, documents: int | None = None) -> tuple[Training
             sets=judged or None,
         )
         dev.append(held)
-    for dev_data in dev:
-        data = without_leaks(data, find_leaks(data, dev_data))
+    data = without_questions_of(data, dev)
     if not len(data):
         raise InputError("nothing is left to train on: all questions are among those of dev or unseen")
     logger.info("train: %s, %d examples, %d documents", data.name, len(data), len(data.documents))

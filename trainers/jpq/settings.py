@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 from opensearch_neural.models.dense.quantized import CENTROIDS
+from trainers.common.run_folder import FOLDER
 from trainers.common.settings import TrainingSettings
 from trainers.data.examples import TrainingData, training_pairs
 from trainers.data.loading import read_documents
-from trainers.data.schedules import FOLDER
 from trainers.data.splits import Apart
 from trainers.data.texts import TextStore
 from trainers.doc2query.question_sets import QuestionSet

@@ -28,8 +28,8 @@ from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models.directory import hash_files
 from trainers.common.config import backbone_option, config_options, fingerprint
 from trainers.common.processes import is_main_process
+from trainers.common.run_folder import FIRST, FOLDER
 from trainers.data.dev_measures import corpus_measures, dev_set
-from trainers.data.schedules import FIRST, FOLDER
 from trainers.dense import rehearse as rehearse_dense
 from trainers.dense import train_dense
 from trainers.query_as_context.checks import refuse_early

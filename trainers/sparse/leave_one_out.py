@@ -18,8 +18,7 @@ from statistics import fmean
 
 from opensearch_neural.errors import InputError
 from trainers.common.config import fingerprint, load_config, to_yaml
-from trainers.common.run_folder import Trained
-from trainers.data.schedules import FOLDER
+from trainers.common.run_folder import FOLDER, Trained
 from trainers.doc2query.question_sets import QuestionSet
 from trainers.sparse.dev_measures import BASELINES, SUM
 from trainers.sparse.settings import SparseConfig, StageSettings

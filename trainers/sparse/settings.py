@@ -9,8 +9,8 @@ from typing import Literal
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.sparse.pruning import Pruning
 from trainers.common.objective import ObjectiveSettings
+from trainers.common.run_folder import FOLDER
 from trainers.common.settings import Role, TrainingSettings
-from trainers.data.schedules import FOLDER, quadratic_ramp
 from trainers.data.sets import DevSettings
 from trainers.doc2query.question_sets import QuestionSet
 
@@ -162,10 +162,15 @@ class RegularizationSettings:
         return min(1.0, self.delay + self.ramp) if self.weight or self.query_weight else 0.0
 
     def at(self, step: int, steps: int, role: Role = "document") -> float:
-        """λ of a role at a step."""
+        """λ of a role at a step: the weight times min(1, step / steps of the ramp)² (Formal et al. 2021, "SPLADE v2").
+
+        At full weight from the first step it would silence all terms before any has learned to be useful.
+        """
         weight = self.weight if role == "document" or self.query_weight is None else self.query_weight
-        late = step - self.delay * steps
-        return 0.0 if late < 0 else weight * quadratic_ramp(round(late), steps=round(self.ramp * steps))
+        late, ramp = step - self.delay * steps, round(self.ramp * steps)
+        if late < 0:
+            return 0.0
+        return weight if ramp < 1 else weight * min(1.0, round(late) / ramp) ** 2
 
 
 @dataclass(slots=True)

@@ -13,8 +13,7 @@ from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import fingerprint
 from trainers.common.processes import main_process_first
 from trainers.data.examples import TrainingData
-from trainers.data.negatives import check_spec
-from trainers.data.schedules import with_mined
+from trainers.data.negatives import check_spec, with_mined
 from trainers.data.splits import fewer_documents
 from trainers.data.teach import cache_name, teach
 from trainers.data.teacher_ensemble import check_weights, open_teachers
@@ -120,7 +119,7 @@ def _taught(name: str, data: TrainingData, config: SparseConfig) -> Teacher:
     folder = config.folder / "teachers" / data.name / cache_name(name, needed, depth=depth)
     with main_process_first():
         teach(name, needed, output=folder, depth=depth)
-    return open_teacher(folder, needed, missing="nan")
+    return open_teacher(folder, needed)
 
 
 def compared(data: TrainingData, candidates: SparseCandidates) -> TrainingData:
@@ -141,7 +140,8 @@ def check_known(teacher: Teacher, data: TrainingData, candidates: SparseCandidat
     if not isinstance(teacher, PairTeacher):
         return
     known = drawn = 0
-    for example in data.examples[:: max(1, len(data) // 1000)]:
+    for index in range(0, len(data), max(1, len(data) // 1000)):
+        example = data.example(index)
         negatives = example.negatives[: candidates.depth]
         known += int(np.isfinite(teacher.scores([example.query_id], [list(negatives)])).sum()) if negatives else 0
         drawn += len(negatives)

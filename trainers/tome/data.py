@@ -19,8 +19,9 @@ from opensearch_neural.models.generative.settings import GenerativeSettings
 from opensearch_neural.models.generative.url_trie import CorpusUrls
 from trainers.common.config import fingerprint
 from trainers.common.processes import main_process_first
+from trainers.common.run_folder import FOLDER
 from trainers.data.examples import TrainingData
-from trainers.data.leaks import find_leaks, without_leaks
+from trainers.data.leaks import without_questions_of
 from trainers.data.loading import format_of, read_documents
 from trainers.data.sets import SetSettings
 from trainers.data.texts import TextStore
@@ -28,9 +29,6 @@ from trainers.doc2query.generate import generate_queries
 from trainers.tome.settings import TomeConfig
 
 logger = logging.getLogger(__name__)
-
-FOLDER = ".stages"
-"""Beside the model: the queries and passages that were generated on the way."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +121,8 @@ def read_sets(config: TomeConfig, limit: int | None = None) -> list[TrainingData
         if limit is not None:
             settings = replace(settings, limit=limit)
         sets.append(settings.load())
-    sets = without_unseen(config, sets)
+    unseen = [settings.load() for settings in config.unseen]
+    sets = [without_questions_of(data, unseen) for data in sets]
     return [
         first_candidates(data, config.candidates)
         if (settings.format or format_of(settings.path)) == "generated"
@@ -146,15 +145,8 @@ def generated_set(config: TomeConfig, corpus: TomeCorpus) -> TrainingData:
             precision=config.generation.precision,
         )
     data = SetSettings(path, corpus=config.corpus, name="generated").load()
-    return first_candidates(without_unseen(config, [data])[0], config.candidates)
-
-
-def without_unseen(config: TomeConfig, sets: list[TrainingData]) -> list[TrainingData]:
-    """`sets` without the questions of the sets that `unseen` names."""
-    for settings in config.unseen:
-        unseen = settings.load()
-        sets = [without_leaks(data, find_leaks(data, unseen)) for data in sets]
-    return sets
+    unseen = (settings.load() for settings in config.unseen)
+    return first_candidates(without_questions_of(data, unseen), config.candidates)
 
 
 def first_candidates(data: TrainingData, candidates: int | None) -> TrainingData:
@@ -188,7 +180,7 @@ def gather(sets: Sequence[TrainingData], documents: TextStore) -> Queries:
     texts = TextStore(what="query")
     pairs: list[tuple[int, int]] = []
     for data in sets:
-        for example in data.examples:
+        for example in map(data.example, range(len(data))):
             for positive in example.positives:
                 if positive not in documents:
                     raise InputError(

@@ -46,8 +46,6 @@ class TomeConfig:
     """with "passage" or "url", a second run with the same output trains the other stage; "single" is query to URL"""
     url_backbone: str | None = None
     """the model of stage 2 (smaller in the paper); null is `backbone`"""
-    written: int = 0
-    """for how many queries stage 2 also trains on the passage that stage 1 writes; not in the paper"""
     settings: GenerativeSettings = field(default_factory=GenerativeSettings)
     """what both stages read and write"""
     dev_share: float = 0.02
@@ -64,10 +62,8 @@ class TomeConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.dev_share < 1:
             raise ValueError(f"dev_share must be from 0 to below 1, not {self.dev_share}")
-        if self.spans < 0 or self.written < 0 or (self.candidates is not None and self.candidates < 1):
-            raise ValueError("spans and written must not be below 0, candidates not below 1")
-        if self.written and self.stages != "both":
-            raise ValueError("written needs both stages in one run: stage 2 then waits for stage 1")
+        if self.spans < 0 or (self.candidates is not None and self.candidates < 1):
+            raise ValueError("spans must not be below 0, candidates not below 1")
 
     @property
     def single(self) -> bool:

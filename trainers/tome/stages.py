@@ -83,20 +83,11 @@ class ToUrl(ToPassage):
 
 @dataclass
 class PassageToUrl(ToUrl):
-    """Stage 2: each passage of the corpus to its URL; `queries` holds what stage 1 wrote, as further passages."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.query_tokens = self.tokens(self.queries.texts, self.settings.written_length)
+    """Stage 2: each passage of the corpus to its URL; without queries."""
 
     def __len__(self) -> int:
-        return len(self.corpus.passages) + len(self.queries.pairs)
+        return len(self.corpus.passages)
 
     def __getitem__(self, visit: Visit) -> LabelledRow:
-        own = len(self.corpus.passages)
-        if visit.index < own:
-            name, passage = self.corpus.passages.ids[visit.index], self.passage_tokens.rows([visit.index])[0]
-            return name, passage, self.target(visit.index)
-        query, document = self.queries.pairs[visit.index - own].tolist()
-        name = f"written for {self.queries.texts.ids[query]}"
-        return name, self.query_tokens.rows([query])[0], self.target(document)
+        row = visit.index
+        return self.corpus.passages.ids[row], self.passage_tokens.rows([row])[0], self.target(row)

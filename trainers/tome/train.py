@@ -17,17 +17,14 @@ import logging
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
-import torch
-from transformers import PreTrainedTokenizerBase, set_seed
+from transformers import set_seed
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models.directory import hash_files, locate, read_osn_json, write_osn_json
-from opensearch_neural.models.generative.model import load_generative, write_passages
+from opensearch_neural.models.generative.model import load_generative
 from opensearch_neural.models.generative.settings import FILE, KIND, PASSAGE, URL, write_learned, write_settings
 from trainers.common.config import backbone_option, config_options, fingerprint, save_config, to_dict
 from trainers.common.loop import train
@@ -35,11 +32,9 @@ from trainers.common.processes import is_main_process, main_process_first
 from trainers.common.run_folder import Trained, check_output, differing
 from trainers.common.settings import TrainingSettings
 from trainers.common.training_model import TrainingModel
-from trainers.data.texts import TextStore
 from trainers.encoders import backbones
 from trainers.encoders.sequence_to_sequence import Batched, SequenceToSequence, Some, log_likelihood, share_written
 from trainers.tome.data import (
-    FOLDER,
     Queries,
     TomeCorpus,
     corpus_documents,
@@ -80,7 +75,6 @@ def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Tra
     _check_stages(config, corpus)
 
     trained: dict[str, Trained] = {}
-    queries = Queries.none()
     if config.stages != "url":
         first, kind = (URL, ToUrl) if single else (PASSAGE, ToPassage)
         if config.generation.model is not None:
@@ -91,8 +85,7 @@ def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Tra
         held = kind(dev, corpus, tokenizers[first], settings) if len(dev.pairs) else None
         trained[first] = _train_stage(config, first, backbone[first], config.training, data, held)
     if config.stages in ("both", "url"):
-        written = _written(config, queries, corpus, tokenizers[PASSAGE]) if config.written else Queries.none()
-        data = PassageToUrl(written, corpus, tokenizers[URL], settings)
+        data = PassageToUrl(Queries.none(), corpus, tokenizers[URL], settings)
         learned = Some(data, MEASURED) if config.dev_share else None
         trained[URL] = _train_stage(config, URL, backbone[URL], config.url_training, data, learned)
     with main_process_first():
@@ -161,31 +154,6 @@ def _train_stage(
     )
 
 
-def _written(config: TomeConfig, queries: Queries, corpus: TomeCorpus, tokenizer: PreTrainedTokenizerBase) -> Queries:
-    """Passages that the trained stage 1 writes for `config.written` of the training queries, each with the query's document;
-    without those that are a document's own."""
-    order = np.random.default_rng([config.training.seed, 12]).permutation(len(queries.pairs))[: config.written]
-    chosen = queries.pairs[np.sort(order)]
-    path = config.output / FOLDER / "written.json"
-    made_by = {"stage": hash_files(config.output / PASSAGE), "queries": queries.take(np.sort(order)).hash}
-    with main_process_first():
-        if not path.exists() or read_json_object(path)["made_by"] != made_by:
-            model: Any = backbones.sequence_to_sequence(config.output / PASSAGE)[0]
-            place = "cuda" if torch.cuda.is_available() and config.training.device == "auto" else "cpu"
-            texts = [queries.texts.text_at(row) for row in chosen[:, 0].tolist()]
-            passages = write_passages(model.to(place).eval(), tokenizer, texts, config.settings)
-            write_json(path, {"made_by": made_by, "passages": passages}, indent=None)
-    written = TextStore(what="passage")
-    pairs: list[tuple[int, int]] = []
-    own = {corpus.passages.text_at(row): row for row in range(len(corpus.passages))}
-    for at, passage in enumerate(read_json_object(path)["passages"]):
-        # A document's own passage has that document's URL, whatever was asked; right ones are read anyway.
-        if passage and passage not in own:
-            name = f"{queries.texts.ids[chosen[at, 0]]}/{at}"
-            pairs.append((written.add(name, passage), int(chosen[at, 1])))
-    return Queries.of(written, pairs)
-
-
 def _check_stages(config: TomeConfig, corpus: TomeCorpus | None = None) -> None:
     """Raises InputError if a stage that is there was trained with other settings, on another corpus, or on passages cut
     otherwise: such stages do not read each other."""
@@ -241,7 +209,6 @@ def tome_command(config: TomeConfig, dry_run: bool) -> None:
                 config,
                 output=Path(folder) / "model",
                 generation=replace(config.generation, candidates=2, query_length=8),
-                written=min(config.written, 4),
                 training=config.training.two_steps(4),
                 url_training=config.url_training.two_steps(4),
             )

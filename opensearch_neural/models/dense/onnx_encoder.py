@@ -23,6 +23,7 @@ from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
 from opensearch_neural.models.dense.dense_encoder import ends_normalized, finite
+from opensearch_neural.models.dense.pooling import pooling_modes
 from opensearch_neural.models.dense.static_table import MODULE as STATIC
 from opensearch_neural.models.dense.static_table import StaticTable
 from opensearch_neural.models.directory import ModelInfo, Module
@@ -173,9 +174,8 @@ def _stage(module: Module) -> Callable[[Array, Array], Array]:
 
 
 def _pooling_mode(config: dict[str, Any], file: Path) -> str:
-    modes = config.get("pooling_mode") or [key for key in config if key.startswith("pooling_mode_") and config[key]]
-    modes = [modes] if isinstance(modes, str) else list(modes or ["mean"])
-    mode = str(modes[0]).removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
+    modes = pooling_modes(config) or ["mean"]
+    mode = modes[0]
     if len(modes) != 1 or mode not in _POOLING or config.get("include_prompt") is False:
         raise ModelError(f"{file}: the ONNX backend pools by one of {', '.join(_POOLING)}", "use the torch backend")
     return mode

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Pooling = Literal["cls", "mean"]
+
+
+def pooling_modes(config: Mapping[str, Any]) -> list[str]:
+    """The poolings ("cls", "mean", "max", …) that the configuration of a sentence-transformers Pooling names.
+
+    Before version 6 each was a field of its own: pooling_mode_cls_token, pooling_mode_mean_tokens, ….
+    """
+    modes = config.get("pooling_mode") or [key for key in config if key.startswith("pooling_mode_") and config[key]]
+    modes = [modes] if isinstance(modes, str) else modes
+    return [str(mode).removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token") for mode in modes]
 
 
 def pooled(hidden: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:

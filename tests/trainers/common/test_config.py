@@ -50,7 +50,7 @@ class Config:
     train: list[Source] = field(default_factory=list)
     pooling: Literal["cls", "mean"] = "mean"
     share: float | int | None = None
-    weights: dict[str, float] = field(default_factory=dict)
+    weights: list[float] = field(default_factory=list)
     tied: bool = True
 
 
@@ -77,7 +77,7 @@ train:
     split: dev
   - path: b
 share: 3
-weights: {a: 1, b: 2.5e-1}
+weights: [1, 2.5e-1]
 """
 
 
@@ -92,16 +92,16 @@ def test_values_arrive_as_their_types(tmp_path: Path) -> None:
     assert config.training.learning_rate == 2e-5  # YAML 1.1 reads 2e-5 as text
     assert config.train == [Source(Path("a"), "dev"), Source(Path("b"))]
     assert config.share == 3 and isinstance(config.share, int)
-    assert config.weights == {"a": 1.0, "b": 0.25}
+    assert config.weights == [1.0, 0.25]
 
 
 def test_overrides_come_last_and_reach_into_what_is_nested(tmp_path: Path) -> None:
-    overrides = ["training.steps=5", "pooling=cls", "train=[{path: c}]", "share=0.5", "training.steps=7", "weights.c=1"]
+    overrides = ["training.steps=5", "pooling=cls", "train=[{path: c}]", "share=0.5", "training.steps=7", "weights=[1]"]
     config = load_config(Config, written(tmp_path), overrides)
     assert (config.training.steps, config.pooling, config.share) == (7, "cls", 0.5)
     assert config.training.learning_rate == 2e-5
     assert config.train == [Source(Path("c"))]
-    assert config.weights["c"] == 1.0
+    assert config.weights == [1.0]
     assert load_config(Config, None, ["output=y"]).output == Path("y")
 
 

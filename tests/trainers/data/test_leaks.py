@@ -6,7 +6,7 @@ from pathlib import Path
 
 from training_files import pairs
 
-from trainers.data.leaks import find_leaks, without_leaks
+from trainers.data.leaks import find_leaks, without_questions_of
 from trainers.data.loading import load_training
 
 
@@ -29,7 +29,7 @@ def test_leaks_name_questions_and_documents_by_exact_and_normalised_text(tmp_pat
     assert "2 of 4 test questions of test are in train (1 exactly, 1 by normalised text)" in leaks.report()
     assert repr(test.examples[0].query_id) in leaks.report()
 
-    clean = without_leaks(train, leaks)
+    clean = without_questions_of(train, [test])
     assert [example.query for example in clean.examples] == ["why"]
     assert not find_leaks(clean, test).of("query")
 
@@ -38,4 +38,4 @@ def test_sets_without_leaks_pass(tmp_path: Path) -> None:
     train = load_training(pairs(tmp_path, "train", [("a", "x")]))
     test = load_training(pairs(tmp_path, "test", [("b", "y")]))
     leaks = find_leaks(train, test)
-    assert not leaks.found and without_leaks(train, leaks).hash == train.hash
+    assert not leaks.found and without_questions_of(train, [test]).hash == train.hash

@@ -10,9 +10,15 @@ from doc2query_setup import NOUNS, passage
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from trainers.doc2query import sampling
-from trainers.doc2query.sampling import TopKThenNucleus, sample_queries
+from trainers.doc2query.sampling import Draw, sample_queries
 from trainers.doc2query.settings import Sampling
 from trainers.encoders import backbones
+
+
+def kept(draw: Draw, scores: torch.Tensor) -> torch.Tensor:
+    """(rows, vocabulary): the scores of the tokens of which one is drawn, −∞ for the others."""
+    values, tokens = draw.kept(scores)
+    return torch.full_like(scores, float("-inf")).scatter(-1, tokens, values)
 
 
 @pytest.mark.parametrize(
@@ -24,16 +30,15 @@ def test_top_k_then_nucleus_is_what_transformers_warpers_give(top_k: int, top_p:
         [TemperatureLogitsWarper(temperature), TopKLogitsWarper(min(top_k, 40)), TopPLogitsWarper(top_p)]
     )
     ids = torch.zeros(20, 1, dtype=torch.long)
-    torch.testing.assert_close(TopKThenNucleus(top_k, top_p, temperature)(ids, scores), theirs(ids, scores))
+    torch.testing.assert_close(kept(Draw(top_k, top_p, temperature), scores), theirs(ids, scores))
 
 
 def test_nucleus_by_hand() -> None:
     scores = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
-    kept = TopKThenNucleus(4, 0.79)(torch.zeros(1, 1), scores).exp()
-    torch.testing.assert_close(kept, torch.tensor([[0.5, 0.3, 0.0, 0.0]]))
+    torch.testing.assert_close(kept(Draw(4, 0.79), scores).exp(), torch.tensor([[0.5, 0.3, 0.0, 0.0]]))
     # Of the top three, 0.5 / 0.95 is not yet 0.79, and together with the next it is more.
-    assert TopKThenNucleus(3, 0.79)(torch.zeros(1, 1), scores).isfinite().tolist() == [[True, True, False, False]]
-    assert TopKThenNucleus(1, 0.99)(torch.zeros(1, 1), scores).isfinite().tolist() == [[True, False, False, False]]
+    assert kept(Draw(3, 0.79), scores).isfinite().tolist() == [[True, True, False, False]]
+    assert kept(Draw(1, 0.99), scores).isfinite().tolist() == [[True, False, False, False]]
 
 
 def test_the_log_probability_is_that_of_the_tokens_under_the_whole_distribution(t5: Path) -> None:

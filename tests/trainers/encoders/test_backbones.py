@@ -119,7 +119,7 @@ def test_a_body_with_missing_weights_is_refused(headless: Path, tmp_path: Path) 
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"the weights lack .*intermediate"):
         masked_language_model(folder)
-    with pytest.raises(ModelError, match=r"does not load as MaskedLM|no model that transformers reads"):
+    with pytest.raises(ModelError, match=r"does not load as (MaskedLM|a transformer)"):
         masked_language_model(tmp_path)
 
 

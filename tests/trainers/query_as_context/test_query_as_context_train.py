@@ -22,9 +22,8 @@ from trainers.common.batches import IGNORED  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.data.loading import read_documents  # noqa: E402
-from trainers.data.schedules import TwoStageSettings  # noqa: E402
 from trainers.data.sets import SetSettings  # noqa: E402
-from trainers.dense import DenseConfig  # noqa: E402
+from trainers.dense import DenseConfig, TwoStageSettings  # noqa: E402
 from trainers.doc2query.settings import GenerationSettings  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.query_as_context import train as query_as_context  # noqa: E402
@@ -256,7 +255,7 @@ def test_a_schedule_that_was_interrupted_between_steps_goes_on(
     for step in (
         "query_as_context.train.pretrain",
         "query_as_context.train.train_dense",
-        "data.schedules.with_mined",
+        "dense.with_mined",
     ):
         with monkeypatch.context() as patch:
             for earlier in done:

@@ -100,6 +100,16 @@ def test_gradient_caching_has_the_gradient_of_the_whole_batch(tmp_path: Path, ba
             torch.testing.assert_close(one.grad, whole[name], atol=1e-5, rtol=1e-3)
 
 
+def test_the_ramp_is_quadratic_and_ends_at_one() -> None:
+    settings = RegularizationSettings(weight=1.0, ramp=1.0)
+    # (1/4)², (1/2)², 1, and 1 from there on
+    assert [settings.at(step, 100) for step in (0, 25, 50, 100, 300)] == [0, 0.0625, 0.25, 1, 1]
+
+
+def test_no_ramp_is_full_weight_from_the_start() -> None:
+    assert RegularizationSettings(weight=1.0, ramp=0.0).at(0, 100) == 1.0
+
+
 def test_the_regularizer_waits_then_grows_quadratically() -> None:
     settings = RegularizationSettings(weight=0.8, delay=0.5, ramp=0.25)
     assert [settings.at(step, 40) for step in (0, 19, 20, 25, 30, 40)] == pytest.approx([0, 0, 0, 0.2, 0.8, 0.8])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +25,6 @@ from trainers.data.negatives import open_retriever  # noqa: E402
 from trainers.data.sets import SetSettings  # noqa: E402
 from trainers.data.texts import TextStore  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
-from trainers.tome import train as tome  # noqa: E402
 from trainers.tome.settings import TomeConfig  # noqa: E402
 from trainers.tome.train import train_tome  # noqa: E402
 
@@ -86,39 +84,6 @@ def test_another_configuration_is_refused(zoo: Path, t5: Path, tmp_path: Path) -
         train_tome(config_for(output, zoo, t5, stages="passage", settings=other))
     with pytest.raises(InputError, match=r"another configuration \(stage: 'url' there, 'single' now\)"):
         train_tome(config_for(output, zoo, t5, stages="single"))
-    with pytest.raises(ValueError, match="written needs both stages"):
-        config_for(output, zoo, t5, stages="url", written=5)
-
-
-def test_stage_two_reads_what_stage_one_wrote_where_asked(
-    zoo: Path, t5: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-
-    tokenizer = backbones.load_tokenizer(t5)
-    config = config_for(tmp_path / "tome", zoo, t5, written=5)
-    own = config.settings.passage(tokenizer, "dog", "the dog lives here and eats what it finds in the garden")
-
-    def write(model: object, tokenizer: object, texts: list[str], settings: object) -> list[str]:
-        asked.extend(texts)
-        return ["title: cat", "", own] + ["title: x"] * (len(texts) - 3)
-
-    read: list[int] = []
-    train_stage = tome._train_stage
-
-    def trained(config: TomeConfig, stage: str, *others: Any) -> Any:
-        if stage == "url":
-            read.append(len(others[2].queries.pairs))
-        return train_stage(config, stage, *others)
-
-    monkeypatch.setattr(tome, "write_passages", write)
-    monkeypatch.setattr(tome, "_train_stage", trained)
-    train_tome(config)
-    assert len(asked) == 5
-    train_tome(config)
-    assert len(asked) == 5  # kept beside the model
-    # Of nothing nothing is learned, and a document's own passage leads to that document, whoever asked.
-    assert read == [3, 3]
 
 
 def test_stages_of_different_corpora_are_not_joined(zoo: Path, t5: Path, tmp_path: Path) -> None:
