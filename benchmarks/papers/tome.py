@@ -12,11 +12,12 @@ each set:
     random ids             the single stage with 12 digits in place of a URL
     no prompts             the two stages without "title:" and "passage:"
     half the queries       stage 1 with half of the generated queries
+    no spans               stage 1 without random spans of documents as queries
     gold passages          stage 2 alone, given the passage of the relevant document: what is lost in stage 1
 Each decodes freely (the paper's exact match), and held to the corpus's URLs, greedily and with 10 beams. All 10 hits of two
 stages come of one passage. Hits@k, the share of questions with a relevant document among the first k, on the test splits;
 intervals resample the relevant documents, of which several questions may ask. BM25 (OpenSearch's, its analyzer, k1 and b
-chosen on train) and all-MiniLM-L6-v2 as it is beside them.
+chosen on train), all-MiniLM-L6-v2 as it is, and BM25 fused with the two stages beside them.
 
 Started several times at once, with one thread each (OMP_NUM_THREADS=1), the command shares its trainings; latencies are then
 those of a last run alone. On a GPU if there is one.
@@ -57,6 +58,7 @@ from benchmarks.papers.tome_decoding import (
     GREEDY,
     WAYS,
     Decoder,
+    fused,
     gold_texts,
     hits,
     latency,
@@ -75,6 +77,7 @@ from benchmarks.papers.tome_training import (
     SETS,
     SINGLE,
     SMALL,
+    SPANLESS,
     TWO,
     TomeScale,
     Trainings,
@@ -100,16 +103,17 @@ from trainers.data.loading import load_training, read_documents
 from trainers.data.negatives import open_retriever
 
 DENSE = "sentence-transformers/all-MiniLM-L6-v2"
-BM25, MINILM, GOLD = "BM25", "MiniLM", "gold passages"
+BM25, MINILM, FUSED, GOLD = "BM25", "MiniLM", "BM25 and two-stage, RRF", "gold passages"
 TIMED = 200
 TIMED_ARMS = (TWO, SINGLE)
 DIFFERENCES = (
     (TWO, SMALL),
     (TWO, SINGLE),
     (RANDOM, SINGLE),
-    *((arm, TWO) for arm in (GOLD, BARE, HALF)),
+    *((arm, TWO) for arm in (GOLD, BARE, HALF, SPANLESS)),
     (TWO, BM25),
     (TWO, MINILM),
+    (FUSED, BM25),
 )
 
 
@@ -179,6 +183,8 @@ class SetExperiment:
                 rows += latency_rows(name, engine, latency(decoder.retriever(way), timed), len(timed), on=device)
             if arm == TWO:
                 rows += [replace(row, seed=SEED) for row in loss_rows(decoder, self.data, arm, self.test)]
+        if TWO in self.arms:
+            runs[MeasuredEngine(FUSED)] = fused(runs[MeasuredEngine(BM25)], runs[MeasuredEngine(TWO, SEED)])
         measured: dict[MeasuredEngine, Measured] = {engine: hits(run, self.test) for engine, run in runs.items()}
         return rows + compared(name, measured, DIFFERENCES, clusters=self.test.clusters)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.experiment import JudgedSet, kept
-from opensearch_neural.evaluation.measures import Measured
+from opensearch_neural.evaluation.measures import Measured, rank
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.models.directory import hash_files
 from opensearch_neural.models.generative.model import GenerativeModel
@@ -31,6 +31,7 @@ WAYS: dict[str, dict[str, Any]] = {FREE: {"decoding": "free"}, GREEDY: {"beams":
 """{way: options of GenerativeRetriever}."""
 DEPTH = 10
 UNTIMED = 5
+RRF_CONSTANT = 60
 
 
 @dataclass
@@ -87,6 +88,17 @@ def hits(run: Run, test: JudgedSet) -> Measured:
         per_query={MEASURES[name]: values for name, values in measured.per_query.items()},
         mean={MEASURES[name]: value for name, value in measured.mean.items()},
     )
+
+
+def fused(*runs: Run) -> Run:
+    """Reciprocal rank fusion: Σ 1 / (60 + rank) (Cormack, Clarke & Büttcher, SIGIR 2009)."""
+    result: Run = {}
+    for run in runs:
+        for query, of_query in run.items():
+            scores = result.setdefault(query, {})
+            for at, (document, _) in enumerate(rank(of_query), start=1):
+                scores[document] = scores.get(document, 0.0) + 1 / (RRF_CONSTANT + at)
+    return {query: dict(rank(scores)) for query, scores in result.items()}
 
 
 def gold_texts(model: GenerativeModel, data: Path, test: JudgedSet) -> dict[str, str]:

@@ -40,8 +40,8 @@ SETS = ("tldr", "wikiqa-doc")
 PAIRS = ("squad-mix", *SETS)
 """What the generator learns questions from: the train splits."""
 TWO, SINGLE, SMALL, RANDOM = "two-stage", "single-stage", "single-stage, one T5", "random ids"
-BARE, HALF = "no prompts", "half the queries"
-ARMS = (TWO, SINGLE, SMALL, RANDOM, BARE, HALF)
+BARE, HALF, SPANLESS = "no prompts", "half the queries", "no spans"
+ARMS = (TWO, SINGLE, SMALL, RANDOM, BARE, HALF, SPANLESS)
 LAYERS, DEEPER = 4, 9
 """The layers of a stage, and of the single stage with as many parameters (one table of word embeddings instead of two)."""
 EMBEDDING_RATE = 20.0
@@ -219,6 +219,8 @@ class Trainings:
             return replace(config, settings=GenerativeSettings(prompts=False))
         if arm == HALF:
             return replace(config, stages="passage", candidates=scale.candidates // 2)
+        if arm == SPANLESS:
+            return replace(config, stages="passage", spans=0)
         return config
 
     def train(self, arm: str) -> tuple[GenerativeModel, int]:
@@ -227,7 +229,7 @@ class Trainings:
         stages = train_tome(config)
         for stage, outcome in stages.items():
             logger.info("%s, %s: %d steps, %s", arm, stage, outcome.steps, outcome.measures)
-        if arm != HALF:
+        if arm not in (HALF, SPANLESS):
             return load_generative(config.output), sum(outcome.steps for outcome in stages.values())
         # Stage 2 never sees a query, so it is the same.
         ((whole, updates),) = shared({self.output(TWO): partial(self.train, TWO)})

@@ -22,7 +22,7 @@ from benchmarks.beir_parts import evenly  # noqa: E402
 from benchmarks.experiment import JudgedSet  # noqa: E402
 from benchmarks.papers import tome, tome_decoding, tome_training  # noqa: E402
 from benchmarks.papers.tome import BM25, GOLD, goals  # noqa: E402
-from benchmarks.papers.tome_decoding import FREE, GREEDY  # noqa: E402
+from benchmarks.papers.tome_decoding import FREE, GREEDY, fused  # noqa: E402
 from benchmarks.papers.tome_training import (  # noqa: E402
     ARMS,
     BARE,
@@ -32,6 +32,7 @@ from benchmarks.papers.tome_training import (  # noqa: E402
     RANDOM,
     SINGLE,
     SMALL,
+    SPANLESS,
     TWO,
     TomeScale,
     Trainings,
@@ -95,7 +96,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     for arm in (TWO, SINGLE, SMALL):
         assert value[f"{arm}, seed 42", "updates"].value == 3
     assert value[two, "parameters"].value == 2 * value[f"{SMALL}, seed 42", "parameters"].value
-    for arm in (BARE, HALF, GOLD):
+    for arm in (BARE, HALF, SPANLESS, GOLD):
         gain = value[f"{arm}, seed 42", f"Hits@1 - {two}"]
         assert gain.value == pytest.approx(value[f"{arm}, seed 42", "Hits@1"].value - value[two, "Hits@1"].value)
     assert (f"{RANDOM}, seed 42", f"Hits@1 - {SINGLE}, seed 42") in value
@@ -119,7 +120,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     monkeypatch.setattr(tome, "latency", lambda *_: (1.0, 1.0))
     fewer = rows_of("fewer", *(word for arm in (TWO, SINGLE, SMALL) for word in ("--arm", arm)))
     hits = [row for row in rows if row.measure.startswith("Hits")]
-    ablated = {RANDOM, BARE, HALF}
+    ablated = {RANDOM, BARE, HALF, SPANLESS}
     assert [row for row in hits if row.engine not in ablated] == [
         row for row in fewer if row.measure.startswith("Hits")
     ]
@@ -171,6 +172,12 @@ def test_a_part_of_a_set_holds_what_test_questions_ask_for_and_others(tmp_path: 
     assert evenly(["a", "b", "c", "d", "e"], 2) == ["a", "c"] and evenly(["a"], 3) == ["a"]
 
 
+def test_ranks_are_fused_by_hand() -> None:
+    found = fused({"q": {"a": 9.0, "b": 1.0}}, {"q": {"b": -1.0}, "r": {}})
+    assert found == {"q": {"b": pytest.approx(1 / 62 + 1 / 61), "a": pytest.approx(1 / 61)}, "r": {}}
+    assert list(found["q"]) == ["b", "a"]
+
+
 def gains(way: str, *lows: tuple[str, float, float | None], **how: Any) -> list[Row]:
     """Two stages to both rivals, of differences with these low ends: (set, to one T5, to one of as many parameters)."""
     return [
@@ -201,13 +208,14 @@ def test_each_arm_is_told_what_its_name_says(tmp_path: Path) -> None:
         SMALL: "single",
         RANDOM: "single",
         HALF: "passage",
+        SPANLESS: "passage",
     }
     assert {arm for arm, config in of.items() if config.training.steps == 14} == {SINGLE, SMALL, RANDOM}
     assert {config.training.steps for config in of.values()} == {10, 14}
     assert {config.url_training.steps for config in of.values() if config.stages == "both"} == {4}
     assert {arm for arm, config in of.items() if config.backbone.endswith("t5-9")} == {SINGLE, RANDOM}
     assert {arm: config.candidates for arm, config in of.items() if config.candidates is not None} == {HALF: 2}
-    assert {config.spans for config in of.values()} == {3}
+    assert {arm: config.spans for arm, config in of.items() if config.spans != 3} == {SPANLESS: 0}
     assert [arm for arm, config in of.items() if config.settings.identifiers == "random"] == [RANDOM]
     assert [arm for arm, config in of.items() if not config.settings.prompts] == [BARE]
     assert all([each.path for each in config.unseen] == [tmp_path / "tldr"] for config in of.values())
