@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder
+from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder, located
 from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.vectors import DenseVectors
@@ -191,21 +191,19 @@ def load_quantized(
     *,
     device: str | None = None,
     backend: Backend = "torch",
-    max_length: int | None = None,
     threads: int | None = None,
 ) -> QuantizedModel:
     """The quantized model of a directory that `osn train jpq` wrote; the options are those of `load_dense`.
 
     Raises ModelError if the directory holds another kind of model or a quantizer that does not fit its encoder.
     """
-    files = directory.ONNX_FILES if backend != "torch" else directory.DOCUMENT_FILES
-    folder = directory.locate(name_or_path, files=files)
+    folder = located(name_or_path, backend)
     content = directory.read_osn_json(folder)
     if content is None or content["kind"] != KIND:
         kind = "no osn.json" if content is None else f"a {content['kind']} model"
         raise ModelError(f"{folder} is no quantized model ({kind})", "`osn train jpq` makes one from a dense model")
     quantizer = Quantizer.load(folder / QUANTIZER_FILE)
-    dense = load_dense(name_or_path, device=device, backend=backend, max_length=max_length, threads=threads)
+    dense = load_dense(name_or_path, device=device, backend=backend, threads=threads)
     if dense.dimension != quantizer.dimension:
         raise ModelError(
             f"{folder}: the encoder's vectors have {dense.dimension} dimensions, the quantizer's {quantizer.dimension}"
