@@ -95,7 +95,12 @@ class Quantizer:
 
         Raises InputError for another dimension, for NaN or infinity, and for a query of zeros, which ranks nothing.
         """
-        return self._tables(np.asarray(query)[None])[0]
+        row = self._checked(np.asarray(query)[None], "query vector")
+        if not row.any():
+            raise InputError("query vector 0 of 1 is all zeros: it would rank nothing")
+        parts = (row @ self.rotation.T).reshape(1, self.subvectors, -1)
+        tables: DenseVectors = np.einsum("qmd,mkd->qmk", parts, self.scoring, optimize=True)
+        return tables[0]
 
     def reconstruct(self, codes: Codes) -> DenseVectors:
         """d† (n, D) of codes (n, M): the scoring centroids, rotated back (JPQ, eq. 8)."""
@@ -105,14 +110,6 @@ class Quantizer:
             chosen = self.scoring[np.arange(self.subvectors), checked[block]]  # (block, M, D/M)
             vectors[block] = chosen.reshape(-1, self.dimension) @ self.rotation
         return vectors
-
-    def scores(self, queries: DenseVectors, codes: Codes) -> DenseVectors:
-        """⟨q, d†⟩ of queries (q, D) with documents (n, M), by look-ups: (q, n) (JPQ, eq. 12)."""
-        tables, checked = self._tables(queries), self._checked_codes(codes)
-        total = np.zeros((len(tables), len(checked)), dtype=np.float32)
-        for part in range(self.subvectors):
-            total += tables[:, part, checked[:, part]]
-        return total
 
     def save(self, path: Path) -> None:
         """Write the three tensors to the safetensors file `path`."""
@@ -132,15 +129,6 @@ class Quantizer:
             raise ModelError(f"{path} cannot be read: {error}") from None
         except ModelError as error:
             raise ModelError(f"{path}: {error.message}") from None
-
-    def _tables(self, queries: DenseVectors) -> DenseVectors:
-        """(q, M, 256)"""
-        rows = self._checked(queries, "query vector")
-        if len(zeros := np.flatnonzero(~rows.any(axis=1))):
-            raise InputError(f"query vector {zeros[0]} of {len(rows)} is all zeros: it would rank nothing")
-        parts = (rows @ self.rotation.T).reshape(len(rows), self.subvectors, -1)
-        tables: DenseVectors = np.einsum("qmd,mkd->qmk", parts, self.scoring, optimize=True)
-        return tables
 
     def _checked(self, vectors: DenseVectors, what: str) -> DenseVectors:
         rows = np.ascontiguousarray(vectors, dtype=np.float32)
