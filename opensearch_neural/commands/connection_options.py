@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -53,7 +53,8 @@ def connection_options(command: Command) -> Command:
         with translate_errors():
             return command(*args, **kwargs)
 
-    return options_of(_connection, "connection", *(under("Connection", option) for option in options))(translated)
+    gathered = options_of(_connection, "connection", *(under("Connection", option) for option in options))(translated)
+    return cast(Command, gathered)
 
 
 def _connection(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -247,7 +247,7 @@ def evaluation_options(command: Command) -> Command:
             return None
         return gathered(*args, **kwargs)
 
-    return unless_before_a_subcommand
+    return cast(Command, unless_before_a_subcommand)
 
 
 def refuse_options_before(ctx: click.Context) -> None:
