@@ -19,7 +19,7 @@ import click
 from ingest.dead_letters import is_dead_letter_file, mended
 from ingest.duplicate_ids import FirstRecords
 from ingest.index_corpus import copy_index, is_index
-from ingest.settings import Command, options_of
+from opensearch_neural.commands.option_groups import Command, options_of
 from opensearch_neural.corpus.documents import Document, FieldNames, Rejected
 from opensearch_neural.corpus.passages import Passage, split
 from opensearch_neural.corpus.reader import read_corpus

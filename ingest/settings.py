@@ -6,47 +6,20 @@ gets them as one argument.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
 from opensearch_neural.cluster.patience import RetryPolicy
-from opensearch_neural.commands.connection_options import Command
-from opensearch_neural.commands.headings import taking
+from opensearch_neural.commands.option_groups import options_of
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import DenseType, PassageMeta
 from opensearch_neural.models.sparse.pruning import Pruning
 
 Dtype = Literal["fp32", "bf16"]
 MB = 1_000_000
-
-
-def options_of(make: Callable[..., Any], argument: str, *options: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """Add options to a click command, which gets the result of `make`.
-
-    Args:
-        make: called with the options' values as keyword arguments; for a dataclass these are its fields.
-        argument: the command's parameter for the result.
-    """
-    # click attaches options to a function; this one only serves to read their names.
-    noted: Any = lambda: None  # noqa: E731
-    for option in options:
-        option(noted)
-    names = [parameter.name for parameter in noted.__click_params__]
-
-    def decorate(command: Command) -> Command:
-        @functools.wraps(command)
-        def gathered(*arguments: Any, **values: Any) -> Any:
-            made = make(**{name: values.pop(name) for name in names})
-            return command(*arguments, **values, **{argument: made})
-
-        return taking(gathered, options)
-
-    return decorate
 
 
 def parse_passages(text: str) -> PassageMeta:

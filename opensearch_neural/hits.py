@@ -64,7 +64,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The answer to a request."""
 
     body: Body
@@ -80,7 +80,7 @@ class Found:
     warnings: list[str]
 
 
-def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Found:
+def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> SearchResult:
     """Search. explain: the hits say what adds to their scores.
 
     Raises ClusterError for a search that is refused, which tells the linter's findings too, and opensearch-py's errors.
@@ -118,7 +118,7 @@ def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Found:
         hit_of(hit, document=id if engines.meta.passages else None, encoder=encoder, adding=each)
         for (id, hit), each in zip(best, adding, strict=True)
     ]
-    return Found(body, answer["took"], shown, {**missing.facts, **partial}, findings, warnings)
+    return SearchResult(body, answer["took"], shown, {**missing.facts, **partial}, findings, warnings)
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def refusals_explained(findings: Sequence[Finding]) -> Iterator[None]:
         raise ClusterError(error.message, "\n  ".join(remedies) or None) from error
 
 
-def find_by_body(client: OpenSearch, index: str, body: Body, *, explain: bool = False) -> Found:
+def find_by_body(client: OpenSearch, index: str, body: Body, *, explain: bool = False) -> SearchResult:
     """Search with a body of the user's own, in any index, alias or pattern.
 
     explain: as in `find`; OpenSearch explains no hybrid query. Raises as `find`.
@@ -154,7 +154,7 @@ def find_by_body(client: OpenSearch, index: str, body: Body, *, explain: bool = 
     hits = answer["hits"]["hits"]
     adding, doubtful = read_explanations(body, [(hit["_id"], hit) for hit in hits])
     shown = [hit_of(hit, adding=each) for hit, each in zip(hits, adding, strict=True)]
-    return Found(body, answer["took"], shown, {**partial}, findings, [*partial.values(), *doubtful])
+    return SearchResult(body, answer["took"], shown, {**partial}, findings, [*partial.values(), *doubtful])
 
 
 def with_sentences(body: Body) -> Body:
@@ -277,3 +277,23 @@ GROUPS = {
     ("other", None): "other",
 }
 """{(source of a share, whether its token is in the text): what it is called}"""
+
+
+@dataclass(frozen=True)
+class ScorePart:
+    """The part of a hit's score from one kind of share."""
+
+    name: str
+    score: float
+    shares: list[Mapping[str, Any]]
+    """As `hit_of` gives them, the largest first."""
+
+
+def parts_of(hit: Mapping[str, Any]) -> list[ScorePart]:
+    """The parts of an explained hit's score, in the order of `GROUPS`; empty if it is not explained."""
+    parts = []
+    for key, name in GROUPS.items():
+        shares = [each for each in hit.get("tokens", ()) if (each["source"], each.get("literal")) == key]
+        if shares:
+            parts.append(ScorePart(name, sum(each["score"] for each in shares), shares))
+    return parts

@@ -143,7 +143,7 @@ def index_name(client: OpenSearch) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def _three_nodes() -> Iterator[node.RunningNode]:
+def _three_nodes() -> Iterator[node.ClusterState]:
     # Its nodes are killed and started again on their ports: away from those that other tests' clusters take meanwhile.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     (port,) = launch.free_ports(1, 9600 + 20 * worker, set())
@@ -151,21 +151,21 @@ def _three_nodes() -> Iterator[node.RunningNode]:
 
 
 @pytest.fixture
-def three_nodes(_three_nodes: node.RunningNode) -> node.RunningNode:
+def three_nodes(_three_nodes: node.ClusterState) -> node.ClusterState:
     """Three local nodes in one cluster, all of them up: what an earlier test killed is started again.
 
-    `node.kill_node(2, three_nodes.name)` kills one, `node.start(name=three_nodes.name, attached=True)` restarts it.
+    `kill_node(2, three_nodes.name)` kills one, `node.start(name=three_nodes.name, attached=True)` restarts it.
     Always the local node, whatever OSN_URL says: nobody's own cluster is killed by a test.
     """
     return node.start(name=_three_nodes.name, attached=True)
 
 
 @pytest.fixture
-def three_nodes_url(three_nodes: node.RunningNode) -> str:
+def three_nodes_url(three_nodes: node.ClusterState) -> str:
     return three_nodes.url
 
 
-def _local_cluster(name: str, **options: Any) -> Iterator[node.RunningNode]:
+def _local_cluster(name: str, **options: Any) -> Iterator[node.ClusterState]:
     # Attached: should pytest be killed, the nodes and their data go with it.
     try:
         running = node.start(name=name, attached=True, **{"port": 0, **options})

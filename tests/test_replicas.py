@@ -43,7 +43,7 @@ class Asked:
 
 
 @pytest.fixture
-def asked(three_nodes: node.RunningNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+def asked(three_nodes: node.ClusterState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
     client = connect(three_nodes.urls)
     run_job(client, job(write_jsonl(tmp_path / "c.jsonl", records(200)), INDEX, replicas=2), show_progress=False)
     client.cluster.health(index=INDEX, params={"wait_for_status": "green"})

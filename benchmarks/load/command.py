@@ -26,9 +26,10 @@ from benchmarks.load.workload import ModelChoice, allowed_target, prepare, store
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.commands.connection_options import Command, connection_options
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.headings import Headed, taking
+from opensearch_neural.commands.option_groups import Command
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.judgements import BeirData, read_queries
 from opensearch_neural.errors import InputError

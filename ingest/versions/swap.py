@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ingest.settings import options_of
 from ingest.versions.builds import serve, serving_index
 from ingest.writing import stored_documents
+from opensearch_neural.commands.option_groups import options_of
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.health import index_health

@@ -15,6 +15,7 @@ idf.py                 `osn model idf`: the IDF table of a corpus
 average.py             `osn model average`: one model of several
 urls.py                `osn model urls`: the URLs that a generative model may write
 export.py              `osn model export`: models in the formats of other software
+option_groups.py       options that a command gets as one argument
 connection_options.py  options that name a cluster
 engine_options.py      options that choose models and settings of engines
 evaluation_options.py  options that `osn eval` and `osn eval runs` share

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import click
 
 from opensearch_neural.cluster.credentials import ask_password
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import AWS_SERVICES, ConnectionSettings
-from opensearch_neural.commands.headings import taking, under
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+from opensearch_neural.commands.headings import under
+from opensearch_neural.commands.option_groups import Command, options_of
 
 
 def connection_options(command: Command) -> Command:
@@ -51,34 +49,37 @@ def connection_options(command: Command) -> Command:
     ]
 
     @functools.wraps(command)
-    def with_connection(
-        *args: Any,
-        osn_urls: tuple[str, ...],
-        osn_user: str | None,
-        osn_ask: bool,
-        osn_ca: str | None,
-        osn_client_cert: str | None,
-        osn_client_key: str | None,
-        osn_insecure: bool,
-        osn_aws_region: str | None,
-        osn_aws_service: str | None,
-        osn_timeout: float | None,
-        **kwargs: Any,
-    ) -> Any:
-        user, password = ask_password(osn_user) if osn_ask else (osn_user, None)
-        connection = ConnectionSettings.from_env(
-            urls=osn_urls or None,
-            user=user,
-            password=password,
-            ca=osn_ca,
-            client_cert=osn_client_cert,
-            client_key=osn_client_key,
-            verify=False if osn_insecure else None,
-            aws_region=osn_aws_region,
-            aws_service=osn_aws_service,
-            timeout=osn_timeout,
-        )
+    def translated(*args: Any, **kwargs: Any) -> Any:
         with translate_errors():
-            return command(*args, connection=connection, **kwargs)
+            return command(*args, **kwargs)
 
-    return taking(with_connection, (under("Connection", option) for option in options))
+    gathered = options_of(_connection, "connection", *(under("Connection", option) for option in options))(translated)
+    return cast(Command, gathered)
+
+
+def _connection(
+    *,
+    osn_urls: tuple[str, ...],
+    osn_user: str | None,
+    osn_ask: bool,
+    osn_ca: str | None,
+    osn_client_cert: str | None,
+    osn_client_key: str | None,
+    osn_insecure: bool,
+    osn_aws_region: str | None,
+    osn_aws_service: str | None,
+    osn_timeout: float | None,
+) -> ConnectionSettings:
+    user, password = ask_password(osn_user) if osn_ask else (osn_user, None)
+    return ConnectionSettings.from_env(
+        urls=osn_urls or None,
+        user=user,
+        password=password,
+        ca=osn_ca,
+        client_cert=osn_client_cert,
+        client_key=osn_client_key,
+        verify=False if osn_insecure else None,
+        aws_region=osn_aws_region,
+        aws_service=osn_aws_service,
+        timeout=osn_timeout,
+    )

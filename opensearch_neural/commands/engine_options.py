@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-from opensearch_neural.commands.connection_options import Command
 from opensearch_neural.commands.headings import taking
+from opensearch_neural.commands.option_groups import Command, options_of
 from opensearch_neural.engines import ENGINES
 from opensearch_neural.engines.options import Option
 from opensearch_neural.errors import InputError
 
+MODELS = (
+    click.option("--sparse", default=None, help="Sparse model, if the index's own is not found."),
+    click.option("--dense", default=None, help="Dense model, if the index's own is not found."),
+    click.option("--pq", default=None, help="Quantized model, if the index's own is not found."),
+    click.option(
+        "--backend",
+        type=click.Choice(["torch", "onnx", "onnx-int8"]),
+        default="torch",
+        show_default=True,
+        help="Encoder of dense and quantized queries. onnx needs an exported model or a token table, but "
+        "no torch; int8 is faster.",
+    ),
+)
+
 
 def models_options(command: Command) -> Command:
     """The options that name the models of an index: `sparse`, `dense`, `pq` and `backend`."""
-    options = [
-        click.option("--sparse", default=None, help="Sparse model, if the index's own is not found."),
-        click.option("--dense", default=None, help="Dense model, if the index's own is not found."),
-        click.option("--pq", default=None, help="Quantized model, if the index's own is not found."),
-        click.option(
-            "--backend",
-            type=click.Choice(["torch", "onnx", "onnx-int8"]),
-            default="torch",
-            show_default=True,
-            help="Encoder of dense and quantized queries. onnx needs an exported model or a token table, but "
-            "no torch; int8 is faster.",
-        ),
-    ]
-    return taking(command, options)
+    return taking(command, MODELS)
 
 
 def engine_options(command: Command) -> Command:
@@ -38,23 +38,17 @@ def engine_options(command: Command) -> Command:
 
     Raises InputError for a value that an engine's option does not take.
     """
-    options = _by_name()
-
-    @functools.wraps(command)
-    def with_settings(
-        *args: Any, sparse: str | None, dense: str | None, pq: str | None, backend: str, **kwargs: Any
-    ) -> Any:
-        settings = {name: kwargs.pop(f"{PREFIX}{name}") for name in options}
-        how = {"sparse": sparse, "dense": dense, "pq": pq, "backend": backend, **settings}
-        return command(*args, how=how, **kwargs)
-
-    decorated: Any = with_settings
-    for name, taken_by in reversed(options.items()):
+    options = [*MODELS]
+    for name, taken_by in _by_name().items():
         flag = f"--{name.replace('_', '-')}"
         option = taken_by[0][1]
         how: dict[str, Any] = {"is_flag": True} if option.is_flag else {"callback": _parsed_by(flag, option)}
-        decorated = click.option(flag, f"{PREFIX}{name}", default=None, help=_help(taken_by), **how)(decorated)
-    return models_options(decorated)
+        options.append(click.option(flag, f"{PREFIX}{name}", default=None, help=_help(taken_by), **how))
+    return options_of(_without_prefix, "how", *options)(command)
+
+
+def _without_prefix(**values: Any) -> dict[str, Any]:
+    return {name.removeprefix(PREFIX): value for name, value in values.items()}
 
 
 PREFIX = "engine_"

@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from opensearch_neural.commands.connection_options import Command
-from opensearch_neural.commands.headings import taking
+from opensearch_neural.commands.option_groups import Command, options_of
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.errors import InputError
 
@@ -196,7 +195,7 @@ def warn_of(judged: JudgedQueries, names: Sequence[str]) -> None:
 
 
 def evaluation_options(command: Command) -> Command:
-    """Add the options of `Evaluation`, which the command gets as `evaluation`; None before a subcommand."""
+    """Add the options of `Evaluation`, which the command gets as `evaluation`; it does not run before a subcommand."""
     options = [
         click.option("--data", type=FILE, default=None, help="A folder in BEIR layout: queries and qrels/SPLIT.tsv."),
         click.option("--split", default="test", show_default=True, help="Split of --data's judgements."),
@@ -238,18 +237,17 @@ def evaluation_options(command: Command) -> Command:
         click.option("--record", type=FILE, default=None, help="Write the result file summary.json here."),
         click.option("--report", type=FILE, default=None, help="Write a page to hand on here; needs the extra [ui]."),
     ]
-    own = [each.name for each in Evaluation.__dataclass_fields__.values() if each.init]
+    gathered = options_of(Evaluation, "evaluation", *options)(command)
 
-    @functools.wraps(command)
-    def with_evaluation(*args: Any, **kwargs: Any) -> Any:
-        said = {name: kwargs.pop(name) for name in own}
+    @functools.wraps(gathered)
+    def unless_before_a_subcommand(*args: Any, **kwargs: Any) -> Any:
         ctx = click.get_current_context()
         if ctx.invoked_subcommand is not None:
             refuse_options_before(ctx)
             return None
-        return command(*args, evaluation=Evaluation(**said), **kwargs)
+        return gathered(*args, **kwargs)
 
-    return taking(with_evaluation, options)
+    return cast(Command, unless_before_a_subcommand)
 
 
 def refuse_options_before(ctx: click.Context) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -12,7 +11,7 @@ import click
 from opensearch_neural import node as local_node
 from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.node.clusters import DEFAULT_NAME
+from opensearch_neural.node.clusters import DEFAULT_NAME, ClusterState
 from opensearch_neural.node.parts import PROFILES
 
 NAME = click.option(
@@ -114,18 +113,34 @@ def status(name: str | None, as_json: bool) -> None:
     """
     clusters = local_node.status(name)
     if as_json:
-        click.echo(json.dumps([asdict(cluster) for cluster in clusters], indent=2))
+        click.echo(json.dumps([_described(cluster, health) for cluster, health in clusters], indent=2))
         return
     if not clusters:
         click.echo("no local cluster" if name is None else f"no local cluster {name!r}")
-    for cluster in clusters:
-        state = cluster.health or ("no answer" if cluster.running else "stopped")
+    for cluster, health in clusters:
+        running = cluster.running
+        state = health or ("no answer" if running else "stopped")
         click.echo(
             f"{cluster.name}  {cluster.url}  {state}  {cluster.profile} {cluster.version}  heap {cluster.heap}  "
-            f"{cluster.running} of {len(cluster.nodes)} running  data {cluster.data}"
+            f"{len(running)} of {len(cluster.nodes)} running  data {cluster.data}"
         )
         for member in cluster.nodes:
-            click.echo(f"  node {member.index}  {member.url}  {f'pid {member.pid}' if member.running else 'down'}")
+            click.echo(f"  node {member.index}  {member.url}  {f'pid {member.pid}' if member in running else 'down'}")
+
+
+def _described(cluster: ClusterState, health: str | None) -> dict[str, Any]:
+    members = [
+        {
+            "index": member.index,
+            "url": member.url,
+            "pid": member.pid,
+            "running": cluster.is_up(member),
+            "log": str(cluster.log(member)),
+        }
+        for member in cluster.nodes
+    ]
+    known = {key: getattr(cluster, key) for key in ("name", "url", "profile", "version", "heap", "data")}
+    return {**known, "health": health, "nodes": members}
 
 
 @node.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -15,7 +15,7 @@ from opensearch_neural.commands.engine_options import PREFIX, engine_options
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.templates import read_templates
 from opensearch_neural.engines import ENGINES, open_engines
-from opensearch_neural.hits import GROUPS, Found, Request, find, find_by_body, parse_filter
+from opensearch_neural.hits import Request, SearchResult, find, find_by_body, parse_filter, parts_of
 from opensearch_neural.queries import Body
 
 
@@ -108,14 +108,14 @@ def print_body(body: Body) -> None:
     print(json.dumps(body, indent=2, ensure_ascii=False))
 
 
-def show(found: Found, engine: str, as_json: bool, from_: int) -> None:
+def show(result: SearchResult, engine: str, as_json: bool, from_: int) -> None:
     """Print the hits, for people or as JSON; warnings to stderr."""
-    warn([*map(str, found.findings), *found.warnings])
+    warn([*map(str, result.findings), *result.warnings])
     if as_json:
-        result = {"engine": engine, "took_ms": found.took, **found.facts, "hits": found.hits}
-        print(json.dumps(result, ensure_ascii=False, indent=2))
+        answer = {"engine": engine, "took_ms": result.took, **result.facts, "hits": result.hits}
+        print(json.dumps(answer, ensure_ascii=False, indent=2))
     else:
-        print_hits(found.hits, engine, found.took, from_)
+        print_hits(result.hits, engine, result.took, from_)
 
 
 def warn(messages: Iterable[str]) -> None:
@@ -137,25 +137,21 @@ def print_hits(hits: list[dict[str, Any]], engine: str, took: int, from_: int = 
         if hit["excerpt"]:
             click.echo(f"     {_marks(hit['excerpt'])}")
         if "tokens" in hit:
-            print_shares(hit["tokens"], hit["sum"])
+            print_shares(hit)
 
 
-def print_shares(tokens: Sequence[Mapping[str, Any]], total: float) -> None:
-    """A line for each token; if a score has several sources, a group for each source, with its sum."""
-    groups = {
-        name: members
-        for key, name in GROUPS.items()
-        if (members := [each for each in tokens if (each["source"], each.get("literal")) == key])
-    }
-    for name, members in groups.items():
+def print_shares(hit: Mapping[str, Any]) -> None:
+    """A line for each token; if a score has several parts, a group for each part, with its sum."""
+    parts = parts_of(hit)
+    for part in parts:
         indent = " " * 7
-        if len(groups) > 1:
-            click.echo(f"{indent}{name:<28} {sum(each['score'] for each in members):.3f}")
+        if len(parts) > 1:
+            click.echo(f"{indent}{part.name:<28} {part.score:.3f}")
             indent += "  "
-        for each in members:
+        for each in part.shares:
             product = f" = {each['query_weight']:.3f} × {each['document_weight']:.3f}" if "query_weight" in each else ""
             click.echo(f"{indent}{each['token']:<16} {each['score']:.3f}{product}")
-    click.echo(f"       {'sum':<28} {total:.3f}")
+    click.echo(f"       {'sum':<28} {hit['sum']:.3f}")
 
 
 def _marks(text: str) -> str:

@@ -236,13 +236,7 @@ def front_table(tried: Sequence[Tried], chosen: Chosen | None, measure: str, ful
 
     front = [each for each in pareto(tried) if each.setting is not None]
     lines = [
-        [
-            full if each.setting is None else str(each.setting),
-            f"{each.ms:.2f}",
-            f"{each.quality:.4f}",
-            f"{each.kept:.1%}",
-            "chosen" if chosen and each.setting == chosen.setting else "",
-        ]
+        [*each.cells(full), "chosen" if chosen and each.setting == chosen.setting else ""]
         for each in [*front, *([chosen.tried] if chosen and chosen.tried not in front else []), tried[0]]
     ]
     return table(["setting", "ms", measure, "kept", ""], lines)

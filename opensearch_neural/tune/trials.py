@@ -50,6 +50,11 @@ class Tried:
         _, low, _ = share(self.values, full.values, seed=seed)
         return low is not None and low >= keep
 
+    def cells(self, full: str) -> list[str]:
+        """What a table of settings shows of it: setting, milliseconds, quality, share kept. full: the name without one."""
+        name = full if self.setting is None else str(self.setting)
+        return [name, f"{self.ms:.2f}", f"{self.quality:.4f}", f"{self.kept:.1%}"]
+
 
 def pareto(tried: Sequence[Tried]) -> list[Tried]:
     """Those that no other beats in both time and quality, the fastest first."""

@@ -17,7 +17,7 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError
-from opensearch_neural.hits import GROUPS, Found, Request, find, find_by_body
+from opensearch_neural.hits import Request, SearchResult, find, find_by_body
 from opensearch_neural.index.record import existing_record
 from opensearch_neural.queries import Body, Clause
 from opensearch_neural.ui.state import OWN_BODY, Column, State
@@ -80,7 +80,7 @@ class Searcher:
         asked.body["timeout"] = f"{SECONDS}s"
         return asked
 
-    def find(self, column: Column, state: State, *, explain: bool = True) -> Found:
+    def find(self, column: Column, state: State, *, explain: bool = True) -> SearchResult:
         """The hits of a column."""
         asked = self.request(column, state)
         if isinstance(asked, Request):
@@ -150,24 +150,3 @@ def measure_times(searcher: Searcher, columns: Sequence[Column], state: State, *
 def spread(values: Sequence[float]) -> str:
     """ "12.1 (11.8 to 14.0)": median, minimum and maximum."""
     return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
-
-
-@dataclass(frozen=True)
-class ScorePart:
-    """The part of a hit's score from one kind of share."""
-
-    name: str
-    score: float
-    tokens: list[tuple[str, float]]
-    """(token, score), the largest first."""
-
-
-def parts_of(hit: Mapping[str, Any]) -> list[ScorePart]:
-    """The parts of an explained hit's score, in the order of `GROUPS`; empty if it is not explained."""
-    parts = []
-    for key, name in GROUPS.items():
-        shares = [each for each in hit.get("tokens", ()) if (each["source"], each.get("literal")) == key]
-        if shares:
-            total = sum(each["score"] for each in shares)
-            parts.append(ScorePart(name, total, [(each["token"], each["score"]) for each in shares]))
-    return parts

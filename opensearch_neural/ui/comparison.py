@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import OsnError
-from opensearch_neural.hits import Found
+from opensearch_neural.hits import ScorePart, SearchResult, parts_of
 from opensearch_neural.ui.absence import why_absent
-from opensearch_neural.ui.columns import ScorePart, Searcher, Times, measure_times, parts_of
+from opensearch_neural.ui.columns import Searcher, Times, measure_times
 from opensearch_neural.ui.state import Column, State
 
 T = TypeVar("T")
@@ -32,10 +32,10 @@ class ShownHit:
 
 @dataclass
 class Shown:
-    """A column with what it found, or the error instead."""
+    """A column with the result of its search, or the error instead."""
 
     column: Column
-    found: Found | None = None
+    result: SearchResult | None = None
     error: str = ""
     hits: list[ShownHit] = field(default_factory=list)
     gone: list[tuple[int, str, str]] = field(default_factory=list)
@@ -59,13 +59,13 @@ def compared(searcher: Searcher, state: State, *, explain: bool = True) -> list[
     find = partial(searcher.find, explain=explain)
     shown = [Shown(column) for column in state.columns]
     with ThreadPoolExecutor(3 * len(shown) or 1) as pool:
-        found = [pool.submit(translated, find, each.column, state) for each in shown]
+        results = [pool.submit(translated, find, each.column, state) for each in shown]
         certain = [pool.submit(translated, searcher.certain, each.column, state) for each in shown]
         absent = [pool.submit(translated, why_absent, searcher, each.column, state) for each in shown if state.document]
-    for each, finding, proof, why in zip_longest(shown, found, certain, absent):
+    for each, searched, proof, why in zip_longest(shown, results, certain, absent):
         try:
-            each.found, each.certain = finding.result(), proof.result()
-            if not each.found.facts.get("exact", True):
+            each.result, each.certain = searched.result(), proof.result()
+            if not each.result.facts.get("exact", True):
                 each.certain = False
             each.absence = why.result() if why else ""
         except OsnError as error:
@@ -90,7 +90,7 @@ def beside(shown: Sequence[Shown]) -> None:
     first: dict[str, int] = {}
     titles: dict[str, str] = {}
     for number, each in enumerate(shown):
-        hits = each.found.hits if each.found else []
+        hits = each.result.hits if each.result else []
         ranks = {hit["id"]: rank for rank, hit in enumerate(hits, 1)}
         if number == 0:
             first, titles = ranks, {hit["id"]: hit["title"] or hit["id"] for hit in hits}
@@ -98,7 +98,7 @@ def beside(shown: Sequence[Shown]) -> None:
             ShownHit(rank, hit, shift(rank, first.get(hit["id"])) if number else "", parts_of(hit))
             for rank, hit in enumerate(hits, 1)
         ]
-        if number and each.found and first:
+        if number and each.result and first:
             each.shared = len(first.keys() & ranks.keys())
             each.gone = [(rank, id, titles[id]) for id, rank in first.items() if id not in ranks]
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from opensearch_neural.engines import ENGINES
 from opensearch_neural.errors import MissingExtra, OsnError
-from opensearch_neural.ui.columns import Searcher, parts_of, spread
+from opensearch_neural.hits import parts_of
+from opensearch_neural.ui.columns import Searcher, spread
 from opensearch_neural.ui.comparison import Shown
 from opensearch_neural.ui.state import MOST_COLUMNS, MOST_HITS, OWN_BODY, SETTINGS, Column, State, offered
 from opensearch_neural.ui.walk import Place

@@ -47,16 +47,7 @@ def tune_report(
             label = "chosen"
         points.append((label, each.ms, each.quality, f"{each.quality:.3f}, {each.ms:.2f} ms"))
     title = f"Share kept of the {measure} of {full}, 95% intervals; the line is at {line:.1%}"
-    lines = [
-        [
-            full if each.setting is None else str(each.setting),
-            f"{each.ms:.2f}",
-            f"{each.quality:.4f}",
-            f"{each.kept:.1%}",
-            "yes" if each in front else "",
-        ]
-        for each in sorted(tried, key=lambda each: each.ms)
-    ]
+    lines = [[*each.cells(full), "yes" if each in front else ""] for each in sorted(tried, key=lambda each: each.ms)]
     return report_page(
         "osn tune",
         summary,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cluster_servers import Answer, Request, closed_port, forbidden, forbidding_proxy
+from osn_node import kill_node
 
 from opensearch_neural import node
 from opensearch_neural.cluster import capabilities
@@ -252,7 +253,7 @@ def test_a_version_is_read_as_numbers(version: str, number: tuple[int, int]) -> 
 
 
 @pytest.fixture(scope="module")
-def expendable_node() -> Iterator[node.RunningNode]:
+def expendable_node() -> Iterator[node.ClusterState]:
     """A local node that a test may break. Its k-NN plugin comes without native libraries."""
     name = f"osn-tests-faiss-{os.getpid()}"
     try:
@@ -264,7 +265,7 @@ def expendable_node() -> Iterator[node.RunningNode]:
 @pytest.mark.cluster
 @pytest.mark.timeout(240)  # what hangs here would hang for good
 def test_trying_faiss_where_its_libraries_are_missing_says_no_and_leaves_a_working_node(
-    expendable_node: node.RunningNode,
+    expendable_node: node.ClusterState,
 ) -> None:
     client = connect(expendable_node.url)
     for _ in range(2):
@@ -281,7 +282,7 @@ def test_trying_faiss_where_its_libraries_are_missing_says_no_and_leaves_a_worki
 
 @pytest.mark.cluster
 def test_a_node_that_dies_of_the_faiss_trial_starts_again_without_the_vector(
-    expendable_node: node.RunningNode,
+    expendable_node: node.ClusterState,
 ) -> None:
     """Its translog would bring the vector back, and the node would die of it again, at every start."""
     client = connect(expendable_node.url)
@@ -289,7 +290,7 @@ def test_a_node_that_dies_of_the_faiss_trial_starts_again_without_the_vector(
     settings = {"number_of_shards": 1, "number_of_replicas": 0, **capabilities.FAISS_TRIAL}
     client.indices.create(index="trial", body={"settings": {"index": settings}, "mappings": mapping})
     client.index(index="trial", id="1", body={"v": [1.0, 2.0]}, request_timeout=10)
-    node.kill_node(1, expendable_node.name)
+    kill_node(1, expendable_node.name)
     again = node.start(name=expendable_node.name, attached=True, timeout=90)
     client = connect(again.url)
     assert client.cluster.health()["status"] == "green"

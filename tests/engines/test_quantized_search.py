@@ -137,7 +137,7 @@ class Written:
         return {hit["_id"]: hit["_score"] for hit in self.client.search(index=self.index, body=body)["hits"]["hits"]}
 
     def inner_products(self, text: str) -> dict[str, float]:
-        scores = self.model.quantizer.scores(self.model.encode_queries([text]), self.codes)[0]
+        (scores,) = self.model.encode_queries([text]) @ self.model.quantizer.reconstruct(self.codes).T
         return dict(zip(self.ids, scores.tolist(), strict=True))
 
 

@@ -18,6 +18,7 @@ import pytest
 from corpora import job, letters, records, snapshot, write_jsonl
 from fault_proxy import Fault, FaultProxy, Request
 from opensearchpy import OpenSearch
+from osn_node import kill_node
 
 from ingest.job import run_job
 from opensearch_neural import node
@@ -123,7 +124,7 @@ def test_a_kill_costs_no_more_than_what_was_on_its_way(
 # ---------------------------------------------------------------- nodes
 
 
-def test_a_node_can_be_lost_and_started_again_and_nothing_is_lost(three_nodes: node.RunningNode) -> None:
+def test_a_node_can_be_lost_and_started_again_and_nothing_is_lost(three_nodes: node.ClusterState) -> None:
     client = OpenSearch(three_nodes.urls, timeout=30, max_retries=3, retry_on_timeout=True)
     members = {row["name"] for row in client.cat.nodes(format="json")}
     assert members == {f"{three_nodes.name}-{i}" for i in (1, 2, 3)}
@@ -133,13 +134,13 @@ def test_a_node_can_be_lost_and_started_again_and_nothing_is_lost(three_nodes: n
     for i in range(20):
         client.index(index="kept", id=str(i), body={"n": i})
 
-    node.kill_node(2, three_nodes.name)
+    kill_node(2, three_nodes.name)
     client = OpenSearch([three_nodes.urls[0], three_nodes.urls[2]], timeout=30, max_retries=3)
     client.index(index="kept", id="while it was away", body={"n": 20})
     client.indices.refresh(index="kept")
     assert client.count(index="kept")["count"] == 21
-    (known,) = node.status(three_nodes.name)
-    assert [member.running for member in known.nodes] == [True, False, True]
+    ((known, _),) = node.status(three_nodes.name)
+    assert [known.is_up(member) for member in known.nodes] == [True, False, True]
 
     again = node.start(name=three_nodes.name, attached=True)
     assert again.urls == three_nodes.urls
@@ -153,7 +154,7 @@ def test_a_node_can_be_lost_and_started_again_and_nothing_is_lost(three_nodes: n
 
 @pytest.mark.parametrize("keep_replicas", [True, False], ids=["with a replica", "loading without replicas"])
 def test_a_node_killed_under_way_loses_and_doubles_nothing(
-    three_nodes: node.RunningNode, index_name: str, tmp_path: Path, seed: random.Random, keep_replicas: bool
+    three_nodes: node.ClusterState, index_name: str, tmp_path: Path, seed: random.Random, keep_replicas: bool
 ) -> None:
     client = connect(three_nodes.urls)
     settings = job(
@@ -181,7 +182,7 @@ def test_a_node_killed_under_way_loses_and_doubles_nothing(
                 time.sleep(0.01)
             assert not done
             # Not the first, which the proxy speaks to: that the connection fails is tested above.
-            node.kill_node(seed.choice([2, 3]), three_nodes.name)
+            kill_node(seed.choice([2, 3]), three_nodes.name)
             at_kill = len(proxy.bulks)
             node.start(name=three_nodes.name, attached=True)
         finally:

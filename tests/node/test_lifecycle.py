@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from opensearchpy import OpenSearch
-from osn_node import OSN_NODE, osn_node, wait_for
+from osn_node import OSN_NODE, kill_node, osn_node, wait_for
 
 from opensearch_neural import node
 from opensearch_neural.errors import ClusterError
@@ -172,9 +172,9 @@ class TestOneNode:
         name = one_node.name
         one_node.client.index(index="kept", id="1", body={"a": 1}, params={"refresh": "true"})
 
-        node.kill_node(1, name)
-        (known,) = node.status(name)
-        assert (known.running, known.health) == (0, None)
+        kill_node(1, name)
+        ((known, health),) = node.status(name)
+        assert (known.running, health) == ([], None)
         # A pid file that is stale in the worst way: the pid is that of another process, which must be left alone.
         state = one_node.state
         replace(state, nodes=[replace(state.nodes[0], pid=os.getpid())]).write()
@@ -182,7 +182,7 @@ class TestOneNode:
         assert again.url == one_node.url
         assert again.pids != one_node.pids
         assert one_node.client.get(index="kept", id="1")["_source"] == {"a": 1}
-        assert Path(known.nodes[0].log).with_suffix(".log.1").exists(), "what the node wrote before it died is kept"
+        assert known.log(known.nodes[0]).with_suffix(".log.1").exists(), "what the node wrote before it died is kept"
 
         assert node.stop(name) is True
         assert node.stop(name) is False

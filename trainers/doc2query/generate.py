@@ -13,9 +13,7 @@ the query's probability under the model, copying and its end included, before to
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ import click
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from opensearch_neural.commands.headings import taking
+from opensearch_neural.commands.option_groups import options_of
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
 from trainers.common.locks import locked
@@ -105,42 +103,33 @@ def generate_queries(
         return write_in_chunks(output, GENERATED, made_by, chunks, work, unit=unit, shard=shard) is not None
 
 
-def generation_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a generator to a command, which gets them as `generation`."""
-
-    @functools.wraps(command)
-    def gathered(**options: Any) -> None:
-        settings = {field.name: options.pop(field.name) for field in fields(GenerationSettings)}
-        command(generation=GenerationSettings(**settings), **options)
-
-    options = (
-        click.option("--model", required=True, help="A sequence-to-sequence model: directory or hub id."),
-        click.option("--candidates", default=5, show_default=True, help="Queries for each passage."),
-        click.option("--top-k", default=25, show_default=True, help="Sample from the k likeliest tokens."),
-        click.option(
-            "--top-p",
-            default=0.95,
-            show_default=True,
-            help="Sample from the fewest tokens with this total probability.",
-        ),
-        click.option("--temperature", default=1.0, show_default=True, help="Sampling temperature."),
-        click.option(
-            "--copying", type=float, help="Extra weight of the passage's own words.  [default: as fitted, or 0]"
-        ),
-        click.option("--query-length", type=int, help="Most tokens of a query.  [default: as trained, or 64]"),
-        click.option("--passage-length", type=int, help="Tokens to read of a passage.  [default: as trained, or 384]"),
-        click.option("--prefix", help="Text before each passage.  [default: as trained, or nothing]"),
-        click.option("--batch-size", default=32, show_default=True, help="Passages in a batch."),
-        click.option("--seed", default=42, show_default=True, help="The same seed gives the same queries."),
-        click.option(
-            "--precision",
-            type=click.Choice(PRECISIONS),
-            default="float32",
-            show_default=True,
-            help="Precision of the network.",
-        ),
-    )
-    return taking(gathered, options)
+generation_options = options_of(
+    GenerationSettings,
+    "generation",
+    click.option("--model", required=True, help="A sequence-to-sequence model: directory or hub id."),
+    click.option("--candidates", default=5, show_default=True, help="Queries for each passage."),
+    click.option("--top-k", default=25, show_default=True, help="Sample from the k likeliest tokens."),
+    click.option(
+        "--top-p",
+        default=0.95,
+        show_default=True,
+        help="Sample from the fewest tokens with this total probability.",
+    ),
+    click.option("--temperature", default=1.0, show_default=True, help="Sampling temperature."),
+    click.option("--copying", type=float, help="Extra weight of the passage's own words.  [default: as fitted, or 0]"),
+    click.option("--query-length", type=int, help="Most tokens of a query.  [default: as trained, or 64]"),
+    click.option("--passage-length", type=int, help="Tokens to read of a passage.  [default: as trained, or 384]"),
+    click.option("--prefix", help="Text before each passage.  [default: as trained, or nothing]"),
+    click.option("--batch-size", default=32, show_default=True, help="Passages in a batch."),
+    click.option("--seed", default=42, show_default=True, help="The same seed gives the same queries."),
+    click.option(
+        "--precision",
+        type=click.Choice(PRECISIONS),
+        default="float32",
+        show_default=True,
+        help="Precision of the network.",
+    ),
+)
 
 
 @click.command("generate-queries")

@@ -1,6 +1,6 @@
 """The sparse head in training: pooled tile by tile, forward and backward, for all of the vocabulary or for a sample of it.
 
-SPLADE's weight of the vocabulary entry v is activated(max_l h_l · w_v + b_v), see `models.sparse_head`. Its
+SPLADE's weight of the vocabulary entry v is activated(max_l h_l · w_v + b_v), see `models.sparse.head`. Its
 gradient reaches one position of each (document, entry), the largest, and only where the weight is above 0: of 30,522
 entries a trained document has some hundred. So the forward pass keeps no logits, only the largest of each pair, and
 the backward pass looks for the positions again, for the few entries that have a gradient.

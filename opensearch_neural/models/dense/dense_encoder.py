@@ -1,4 +1,4 @@
-"""What a dense encoder is, whatever runs its network: torch (`dense`), ONNX Runtime (`dense_onnx`)."""
+"""What a dense encoder is, whatever runs its network: torch (`torch_encoder`), ONNX Runtime (`onnx_encoder`)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ from opensearch_neural.models.directory import ModelInfo
 
 Backend = Literal["torch", "onnx", "onnx-int8"]
 """The runtime of the network: torch, ONNX Runtime, or ONNX Runtime with weights and activations rounded to 8 bits."""
+
+
+def located(name_or_path: str | Path, backend: Backend) -> Path:
+    """The folder of a dense model, as `directory.locate` finds it, with the files that the backend reads."""
+    files = directory.DOCUMENT_FILES if backend == "torch" else directory.ONNX_FILES
+    return directory.locate(name_or_path, files=files)
 
 
 class DenseEncoder(Protocol):

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder, finite
+from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder, finite, located
 from opensearch_neural.models.dense.pooling import Pooling, pooled
 from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, load_dense
 from opensearch_neural.models.directory import ModelInfo
@@ -281,9 +281,7 @@ def load_single_or_several(
 
     Raises ModelError for one of the vectors of all tokens: the record of an index has one number for all.
     """
-    folder = directory.locate(
-        name_or_path, files=directory.ONNX_FILES if backend != "torch" else directory.DOCUMENT_FILES
-    )
+    folder = located(name_or_path, backend)
     if not (folder / FILE).exists():
         return load_dense(name_or_path, device=device, backend=backend, threads=threads)
     encoder = load_multi_layer(name_or_path, device=device, backend=backend, threads=threads)
@@ -335,8 +333,7 @@ def load_multi_layer(
     """The multi-vector model of a directory that `osn train mlr` wrote. backend, threads: how queries are encoded, as in
     `load_dense`; documents are encoded by torch. Raises ModelError if the directory holds another kind of model.
     """
-    files = directory.ONNX_FILES if backend != "torch" else directory.DOCUMENT_FILES
-    folder = directory.locate(name_or_path, files=files)
+    folder = located(name_or_path, backend)
     selection, mix = read_selection(folder)
     query = load_dense(folder / QUERY, device=device, backend=backend, threads=threads)
     info = directory.model_info(folder, name=name_or_path, kind=KIND)

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder
+from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder, located
 from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.vectors import DenseVectors
@@ -95,7 +95,12 @@ class Quantizer:
 
         Raises InputError for another dimension, for NaN or infinity, and for a query of zeros, which ranks nothing.
         """
-        return self._tables(np.asarray(query)[None])[0]
+        row = self._checked(np.asarray(query)[None], "query vector")
+        if not row.any():
+            raise InputError("query vector 0 of 1 is all zeros: it would rank nothing")
+        parts = (row @ self.rotation.T).reshape(1, self.subvectors, -1)
+        tables: DenseVectors = np.einsum("qmd,mkd->qmk", parts, self.scoring, optimize=True)
+        return tables[0]
 
     def reconstruct(self, codes: Codes) -> DenseVectors:
         """d† (n, D) of codes (n, M): the scoring centroids, rotated back (JPQ, eq. 8)."""
@@ -105,14 +110,6 @@ class Quantizer:
             chosen = self.scoring[np.arange(self.subvectors), checked[block]]  # (block, M, D/M)
             vectors[block] = chosen.reshape(-1, self.dimension) @ self.rotation
         return vectors
-
-    def scores(self, queries: DenseVectors, codes: Codes) -> DenseVectors:
-        """⟨q, d†⟩ of queries (q, D) with documents (n, M), by look-ups: (q, n) (JPQ, eq. 12)."""
-        tables, checked = self._tables(queries), self._checked_codes(codes)
-        total = np.zeros((len(tables), len(checked)), dtype=np.float32)
-        for part in range(self.subvectors):
-            total += tables[:, part, checked[:, part]]
-        return total
 
     def save(self, path: Path) -> None:
         """Write the three tensors to the safetensors file `path`."""
@@ -132,15 +129,6 @@ class Quantizer:
             raise ModelError(f"{path} cannot be read: {error}") from None
         except ModelError as error:
             raise ModelError(f"{path}: {error.message}") from None
-
-    def _tables(self, queries: DenseVectors) -> DenseVectors:
-        """(q, M, 256)"""
-        rows = self._checked(queries, "query vector")
-        if len(zeros := np.flatnonzero(~rows.any(axis=1))):
-            raise InputError(f"query vector {zeros[0]} of {len(rows)} is all zeros: it would rank nothing")
-        parts = (rows @ self.rotation.T).reshape(len(rows), self.subvectors, -1)
-        tables: DenseVectors = np.einsum("qmd,mkd->qmk", parts, self.scoring, optimize=True)
-        return tables
 
     def _checked(self, vectors: DenseVectors, what: str) -> DenseVectors:
         rows = np.ascontiguousarray(vectors, dtype=np.float32)
@@ -191,21 +179,19 @@ def load_quantized(
     *,
     device: str | None = None,
     backend: Backend = "torch",
-    max_length: int | None = None,
     threads: int | None = None,
 ) -> QuantizedModel:
     """The quantized model of a directory that `osn train jpq` wrote; the options are those of `load_dense`.
 
     Raises ModelError if the directory holds another kind of model or a quantizer that does not fit its encoder.
     """
-    files = directory.ONNX_FILES if backend != "torch" else directory.DOCUMENT_FILES
-    folder = directory.locate(name_or_path, files=files)
+    folder = located(name_or_path, backend)
     content = directory.read_osn_json(folder)
     if content is None or content["kind"] != KIND:
         kind = "no osn.json" if content is None else f"a {content['kind']} model"
         raise ModelError(f"{folder} is no quantized model ({kind})", "`osn train jpq` makes one from a dense model")
     quantizer = Quantizer.load(folder / QUANTIZER_FILE)
-    dense = load_dense(name_or_path, device=device, backend=backend, max_length=max_length, threads=threads)
+    dense = load_dense(name_or_path, device=device, backend=backend, threads=threads)
     if dense.dimension != quantizer.dimension:
         raise ModelError(
             f"{folder}: the encoder's vectors have {dense.dimension} dimensions, the quantizer's {quantizer.dimension}"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder, ends_normalized, finite
+from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder, ends_normalized, finite, located
 from opensearch_neural.models.dense.onnx_encoder import OnnxDenseEncoder
 from opensearch_neural.models.dense.static_table import truncate
 from opensearch_neural.models.directory import ModelInfo
@@ -47,8 +47,7 @@ def load_dense(
     max_length: tokens read of a text, at most the model's. threads: of ONNX Runtime; None: one for each core. A short
     query on two threads takes hardly less time than on one, and half as much again of the processor.
     """
-    files = directory.ONNX_FILES if backend != "torch" else directory.DOCUMENT_FILES
-    folder = directory.locate(name_or_path, files=files)
+    folder = located(name_or_path, backend)
     info = directory.model_info(folder, name=name_or_path, kind=KIND)
     if not directory.routes(folder):
         directory.refuse_several_vectors(folder)

@@ -125,11 +125,6 @@ class Trie:
             node = self.child(node, np.array([token], dtype=np.int64))
         return int(node[0])
 
-    def find(self, sequence: Sequence[int]) -> int:
-        """The number of a sequence, `OUTSIDE` for one that is not in the trie."""
-        node = self.child_by(sequence)
-        return OUTSIDE if node == OUTSIDE else int(self.ends[node])
-
     def opening(self, end: int) -> list[int]:
         """The tokens before `end` that all sequences begin with."""
         tokens: list[int] = []
@@ -262,11 +257,6 @@ class CorpusUrls:
         """The tokens that stand for each document in the trie, which a model is to learn to write. encode: what the trie was
         built with."""
         return _kept(self.urls, encode, self.length)
-
-    @cached_property
-    def rows(self) -> dict[str, int]:
-        """{URL: the number of its document}."""
-        return {url: row for row, url in enumerate(self.urls)}
 
     def save(self, folder: Path) -> None:
         """Write the folder. `urls.json`, which names the other files, comes last: until then what was there stays whole.

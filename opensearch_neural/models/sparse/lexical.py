@@ -14,11 +14,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +87,8 @@ class LexicalEncoder:
         folder = Path(path)
         self.query.save(folder)
         # transformers finds no architecture for this kind: an honest refusal, where a borrowed one would load wrongly.
-        write_json(folder / "config.json", {"kind": KIND, **self.statistics})
+        statistics = {"k1": self.k1, "b": self.b, "average_length": self.average_length, "documents": self.documents}
+        write_json(folder / "config.json", {"kind": KIND, **statistics})
         training = {"k1": self.k1, "b": self.b, "documents": self.documents}
         directory.write_osn_json(folder, KIND, training=training, data_hash=self.data_hash)
 
@@ -100,25 +100,7 @@ class LexicalEncoder:
         config = read_json_object(file)
         if config.get("kind") != KIND:
             raise ModelError(f"{file}: expected kind {KIND!r}, found {config.get('kind')!r}")
-        return cls.from_statistics(
-            TableEncoder.load(folder),
-            config,
-            source=file,
-            name=directory.display_name(path),
-            path=folder,
-            data_hash=(directory.read_osn_json(folder) or {}).get("data_hash"),
-        )
-
-    @property
-    def statistics(self) -> dict[str, float]:
-        """What documents are weighed by, beside the query side: the fields of a file that `from_statistics` reads."""
-        return {"k1": self.k1, "b": self.b, "average_length": self.average_length, "documents": self.documents}
-
-    @classmethod
-    def from_statistics(
-        cls, query: TableEncoder, statistics: Mapping[str, Any], *, source: Path, **identity: Any
-    ) -> LexicalEncoder:
-        """The encoder of `statistics`. Raises ModelError, naming `source`, for a field missing or out of range."""
+        query = TableEncoder.load(folder)
         numbers: dict[str, float] = {}
         for key, (low, high) in {
             "k1": (0.0, np.inf),
@@ -126,13 +108,20 @@ class LexicalEncoder:
             "average_length": (np.nextafter(0, 1), np.inf),
             "documents": (1, np.inf),
         }.items():
-            value = statistics.get(key)
+            value = config.get(key)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-                raise ModelError(
-                    f"{source}, field {key!r}: expected a number from {low:g} to {high:g}, found {value!r}"
-                )
+                raise ModelError(f"{file}, field {key!r}: expected a number from {low:g} to {high:g}, found {value!r}")
             numbers[key] = value
-        return cls(query, numbers["average_length"], int(numbers["documents"]), numbers["k1"], numbers["b"], **identity)
+        return cls(
+            query,
+            numbers["average_length"],
+            int(numbers["documents"]),
+            numbers["k1"],
+            numbers["b"],
+            name=directory.display_name(path),
+            path=folder,
+            data_hash=(directory.read_osn_json(folder) or {}).get("data_hash"),
+        )
 
 
 class NoTokens(InputError):

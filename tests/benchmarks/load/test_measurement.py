@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from loaded_index import write
 from osn_command import osn_command
+from osn_node import kill_node
 from page_elements import Elements
 
 from benchmarks.load import report, result
@@ -157,7 +158,7 @@ def test_a_killed_worker_ends_the_run_with_what_was_measured(
 
 
 @pytest.fixture
-def own_node() -> Iterator[node.RunningNode]:
+def own_node() -> Iterator[node.ClusterState]:
     """A node that a test may kill."""
     name = f"osn-load-tests-{uuid.uuid4().hex[:8]}"
     try:
@@ -168,14 +169,14 @@ def own_node() -> Iterator[node.RunningNode]:
 
 @pytest.mark.cluster
 def test_a_dying_node_ends_the_run_with_what_was_measured(
-    own_node: node.RunningNode, corpus: Path, tmp_path: Path
+    own_node: node.ClusterState, corpus: Path, tmp_path: Path
 ) -> None:
     client = connect(settings=ConnectionSettings(urls=(own_node.url,), patience=0.5))
     index = f"osn-test-load-{uuid.uuid4().hex[:8]}"
     write(client, corpus, index)
     settings = replace(QUICK, requests=100_000, longest=0.8, quality=False)
     began = time.monotonic()
-    kill = during_the_blocks(lambda: threading.Timer(0.3, node.kill_node, (1, own_node.name)).start())
+    kill = during_the_blocks(lambda: threading.Timer(0.3, kill_node, (1, own_node.name)).start())
     found = run(client, own_node.url, index, corpus, settings=settings, out=tmp_path, on_block=kill)
     assert time.monotonic() - began < 90
     assert found.partial is not None and "the cluster stopped answering" in found.partial

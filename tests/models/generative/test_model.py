@@ -21,7 +21,7 @@ from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.directory import write_osn_json  # noqa: E402
 from opensearch_neural.models.generative.model import GenerativeModel, UrlTokenizer, load_generative  # noqa: E402
 from opensearch_neural.models.generative.settings import KIND, GenerativeSettings, write_settings  # noqa: E402
-from opensearch_neural.models.generative.url_trie import OUTSIDE, CorpusUrls  # noqa: E402
+from opensearch_neural.models.generative.url_trie import CorpusUrls  # noqa: E402
 from opensearch_neural.retrievers.generative import GenerativeRetriever  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 
@@ -279,7 +279,7 @@ def test_greedy_is_the_free_choice_where_that_is_a_url(model: GenerativeModel) -
     urls = indexed(learned, *dict.fromkeys([*(url for _, url in ended), *known.values(), *others, "t"]))
     found = learned.find_documents(texts, urls)
     for text, url in ended:
-        assert found[texts.index(text)][0][0] == urls.rows[url]
+        assert found[texts.index(text)][0][0] == urls.urls.index(url)
 
 
 def test_batches_and_beams_of_others_change_nothing(model: GenerativeModel) -> None:
@@ -350,6 +350,6 @@ def test_free_decoding_may_leave_the_corpus(model: GenerativeModel) -> None:
     written = learned.find_urls(["the cat", "the fish"])
     assert written == ["https://x/2", "https://x/1"]
     urls = indexed(model, "https://x/1", "https://y/")
-    assert [urls.rows.get(one, OUTSIDE) for one in written] == [OUTSIDE, 0]
+    assert [url in urls.urls for url in written] == [False, True]
     held = learned.find_documents(["the cat"], urls, beams=2)
     assert {row for row, _ in held[0]} == {0, 1}, "under constraint it stays in the corpus"

@@ -43,7 +43,7 @@ def test_the_fewest_and_the_most_parts(m: int) -> None:
     lost = np.square(vectors - quantizer.reconstruct(codes)).sum(axis=1).mean()
     # 256 centroids for 300 vectors, or for 300 numbers: nearly all have their own.
     assert lost < 0.1 * np.square(vectors).sum(axis=1).mean()
-    scores = quantizer.scores(vectors[:5], codes)
+    scores = [quantizer.table(vector)[np.arange(m), codes].sum(axis=1) for vector in vectors[:5]]
     np.testing.assert_allclose(scores, vectors[:5] @ quantizer.reconstruct(codes).T, atol=1e-4)
 
 

@@ -45,4 +45,5 @@ def test_long_texts_and_urls_are_cut_at_their_lengths(t5: Path) -> None:
     assert len(target) <= SMALL.written_length and target[-1] == tokenizer.eos_token_id
     url = ToUrl(queries, corpus, tokenizer, SMALL)[Visit(0, 0, 0, 0)][2]
     assert len(url) == SMALL.url_length and url[-1] == tokenizer.eos_token_id
-    assert corpus.urls.trie.find(url) == 0
+    trie = corpus.urls.trie
+    assert trie.ends[trie.child_by(url)] == 0

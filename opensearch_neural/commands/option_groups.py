@@ -1,0 +1,35 @@
+"""Options that several commands share, which a command gets as one argument."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from opensearch_neural.commands.headings import taking
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def options_of(make: Callable[..., Any], argument: str, *options: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Add options to a click command, which gets the result of `make`.
+
+    Args:
+        make: called with the options' values as keyword arguments; for a dataclass these are its fields.
+        argument: the command's parameter for the result.
+    """
+    # click attaches options to a function; this one only serves to read their names.
+    noted: Any = lambda: None  # noqa: E731
+    for option in options:
+        option(noted)
+    names = [parameter.name for parameter in noted.__click_params__]
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def gathered(*arguments: Any, **values: Any) -> Any:
+            made = make(**{name: values.pop(name) for name in names})
+            return command(*arguments, **values, **{argument: made})
+
+        return taking(gathered, options)
+
+    return decorate
