@@ -34,7 +34,7 @@ import click
 from benchmarks.publish import publish
 from opensearch_neural.errors import MissingExtra
 from opensearch_neural.evaluation import result_rows
-from opensearch_neural.evaluation.measures import Measured, Qrels, averaged
+from opensearch_neural.evaluation.measures import Measured, Qrels, averaged, measure
 from opensearch_neural.evaluation.results import Goal, Key, MeasuredEngine, Row
 from opensearch_neural.files import replaced, write_json
 from opensearch_neural.retrievers import Run
@@ -134,8 +134,6 @@ class JudgedSet:
         return self.data.query_texts()
 
     def measure(self, run: Run, measures: Iterable[str]) -> Measured:
-        from opensearch_neural.evaluation.measures import measure
-
         return measure(run, self.qrels, measures)
 
 

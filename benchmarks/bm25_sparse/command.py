@@ -54,9 +54,8 @@ from benchmarks.bm25_sparse.models import (
     start_option,
 )
 from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
-from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList, owned_option
-from benchmarks.local_cluster import heap_option, reachable
+from benchmarks.local_cluster import NODE, heap_option, reachable
 from benchmarks.plots import pyplot, save
 from benchmarks.render import error_bars
 from opensearch_neural.cluster.connect import connect

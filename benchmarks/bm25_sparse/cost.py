@@ -87,9 +87,9 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
     for size in experiment.sizes:
         for model in first_models(experiment):
             name, how = f"{size}-{slug(model.name)}", (client, chosen, experiment, size, model)
-            rows += kept_rows(experiment, name, partial(loaded, *how))
+            rows += kept_rows(experiment, name, partial(load_rows, *how))
             name = f"{name}-score-kept-weight-{slug(f'{WeightedSum.weight:g}')}"
-            rows += kept_rows(experiment, name, partial(score_kept, *how))
+            rows += kept_rows(experiment, name, partial(score_kept_rows, *how))
             client.indices.delete(index=growth_of(experiment, model, size).index, params={"ignore": 404})
     rows += dense_load_rows(client, chosen, experiment)
     return rows + document_rows(client, experiment)
@@ -116,7 +116,7 @@ def dense_load_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: 
     sizes = [size for size in experiment.sizes if size <= MOST_DENSE] if experiment.dense_sets else []
     for size, model in product(sizes, first_models(experiment)):
         name = f"{size}-{_vectors_of(experiment, model)}"
-        rows += kept_rows(experiment, name, partial(loaded_with_dense, client, chosen, experiment, size, model))
+        rows += kept_rows(experiment, name, partial(load_rows_with_dense, client, chosen, experiment, size, model))
         index = growth_of(experiment, model, size, with_dense=True).index
         client.indices.delete(index=index, params={"ignore": 404})
     return rows
@@ -162,10 +162,10 @@ def growth_of(experiment: Experiment, model: MeasuredEngine, size: int, *, with_
 # ------------------------------------------------ under load
 
 
-def loaded(
+def load_rows(
     client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: MeasuredEngine
 ) -> list[dict[str, Any]]:
-    """The rows of the load benchmark on `size` documents with the model's vectors, without what `score_kept` measures.
+    """The rows of the load benchmark on `size` documents with the model's vectors, without what `score_kept_rows` measures.
 
     Raises ClusterError if it stopped.
     """
@@ -174,7 +174,7 @@ def loaded(
     return [_plain(row, growth, model.name) for row in rows]
 
 
-def score_kept(
+def score_kept_rows(
     client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: MeasuredEngine
 ) -> list[dict[str, Any]]:
     """What the windows keep of the exact result on the same index, beside the overlap with it."""
@@ -188,7 +188,7 @@ def score_kept(
     return [_plain(row, growth, model.name) for row in nearness_rows(client, workload, queries, growth.index)]
 
 
-def loaded_with_dense(
+def load_rows_with_dense(
     client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: MeasuredEngine
 ) -> list[dict[str, Any]]:
     """Rows of the engines that need dense vectors and codes, beside BM25 on the same index."""

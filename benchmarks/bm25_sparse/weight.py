@@ -35,9 +35,8 @@ from benchmarks.bm25_sparse.measures import (
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, TRAINED_ON, Experiment, arm_option, check_codes, start_option
 from benchmarks.experiment import PaperPart, kept_measured, paper_options, run_parts, slug
-from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList
-from benchmarks.local_cluster import heap_option, ingested, reachable
+from benchmarks.local_cluster import NODE, heap_option, ingested, reachable
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings

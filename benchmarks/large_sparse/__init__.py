@@ -12,7 +12,7 @@ blocks               neighbours in that order form blocks; a block document hold
                      documents alone are scored
 
     command.py    `osn bench large-sparse`
-    documents.py  draws the documents, puts them in order and writes the three indexes
+    indexes.py    draws the documents, puts them in order and writes the three indexes
     arms.py       the ideas as request bodies
     measures.py   tuning on train queries, quality, cost
 """

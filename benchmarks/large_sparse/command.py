@@ -24,8 +24,7 @@ import click
 from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import PaperPart, Table, goal_of, run_parts, work_options
 from benchmarks.grown.index import Growth
-from benchmarks.grown.scale import NODE
-from benchmarks.large_sparse.documents import Layout
+from benchmarks.large_sparse.indexes import Layout
 from benchmarks.large_sparse.measures import (
     BM25,
     BYTES,
@@ -38,7 +37,7 @@ from benchmarks.large_sparse.measures import (
 )
 from benchmarks.load.blocks import Level
 from benchmarks.load.command import NumberList, owned_option
-from benchmarks.local_cluster import heap_option, reachable
+from benchmarks.local_cluster import NODE, heap_option, reachable
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options

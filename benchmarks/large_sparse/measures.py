@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.experiment import kept, slug
 from benchmarks.large_sparse.arms import BestBlocks, ClientBlocks, DocumentsOfBlocks, FieldSearch, RareWordsFirst
-from benchmarks.large_sparse.documents import (
+from benchmarks.large_sparse.indexes import (
     BLOCKS,
     CLUSTERED,
     PLAIN,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.large_sparse.arms import BlockTable, cut_tokens
-from benchmarks.large_sparse.documents import block_maxima, order_by_content, write_table
+from benchmarks.large_sparse.indexes import block_maxima, order_by_content, write_table
 from opensearch_neural.models.vectors import SparseVectors
 
 VOCABULARY = [f"t{at}" for at in range(40)]
@@ -70,7 +70,7 @@ def test_a_cut_leaves_out_what_is_frequent_and_light() -> None:
 def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_score(tmp_path: Path) -> None:
     from benchmarks.grown.index import Growth
     from benchmarks.large_sparse.command import goals
-    from benchmarks.large_sparse.documents import Layout
+    from benchmarks.large_sparse.indexes import Layout
     from benchmarks.large_sparse.measures import LargeSparseExperiment
     from opensearch_neural.evaluation.results import Row
 
@@ -94,7 +94,7 @@ def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_scor
 
 def test_the_bytes_of_an_index_are_kept_apart_for_each_choice_of_pruned_fields(tmp_path: Path) -> None:
     from benchmarks.grown.index import Growth
-    from benchmarks.large_sparse.documents import Layout
+    from benchmarks.large_sparse.indexes import Layout
     from opensearch_neural.models.sparse.pruning import Pruning
 
     half, most = (Pruning.parse(f"alpha_mass:{share}") for share in (0.5, 0.7))
