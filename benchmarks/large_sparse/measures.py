@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.experiment import kept, slug
-from benchmarks.large_sparse.arms import BestBlocks, ClientBlocks, DocumentsOfBlocks, FieldSearch, RareWordsFirst
+from benchmarks.large_sparse.arms import BestBlocks, DocumentsOfBlocks, FieldSearch
 from benchmarks.large_sparse.indexes import (
     BLOCKS,
     CLUSTERED,
@@ -61,7 +61,7 @@ SUMS = {SUM: None, f"{SUM}, window 20": 20, f"{SUM}, window 50": 50}
 """{way to search by the sum with BM25: window; None: that of the index}"""
 NDCG = "nDCG@10"
 BYTES = "bytes read, a document"
-"""Bytes on disk of the fields that a search reads; for blocks, with their index or the client's table."""
+"""Bytes on disk of the fields that a search reads; for blocks, with their index."""
 LEAST_KEPT = 0.99
 LOAD = LoadSettings(rounds=8, settle=0.3, ceiling=0.5, warmup=WarmupSettings(30, 90), quality=False)
 TUNING_QUERIES = 100
@@ -71,7 +71,6 @@ PASSES = 3
 WINDOWS = (10, 15, 20, 30, 50, 100, 200, 300, 400, 600, 800)
 CUTS = (0.2, 0.4, 0.6, 0.8, 0.9)
 RARE, HIGH_IDF_WINDOWS = tuple(map(Rare.parse, ("ratio:0.4", "ratio:0.5", "ratio:0.6", "share:0.8"))), (20, 30, 50, 100)
-WORD_SHARES = (0.7, 0.8, 0.85, 0.9)
 PRUNE_RATIOS, EXPANSIONS = (0.2, 0.4, 0.6), (2.0, 3.0, 5.0, 10.0, 20.0, 40.0)
 BLOCK_COUNTS = (10, 20, 40, 80, 160)
 
@@ -118,11 +117,6 @@ def _pruned(
     return SearchArm(variant, (field, *([ROWS] if window is not None else ())))
 
 
-def _rare_words(share: float, window: int) -> SearchArm:
-    variant = Variant(f"{SUM}: rare words {share:g}, window {window}", SUM, bodies=RareWordsFirst(share, window))
-    return SearchArm(variant, ("contents", ROWS))
-
-
 def fixed(layout: Layout) -> list[SearchArm]:
     """The arms that have nothing to tune: baselines, documents pruned and searched as they are, the clustered index."""
     clustered = layout.index(CLUSTERED)
@@ -159,17 +153,11 @@ def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
         index = layout.index(BLOCKS)
         return SearchArm(Variant(name, "sparse", index=index, bodies=first, follow=second), ("sparse", BLOCKS))
 
-    def client_blocks(count: int) -> SearchArm:
-        name = f"blocks: {count} of {layout.block} documents, chosen by the client"
-        bodies = ClientBlocks(count, layout.table)
-        return SearchArm(Variant(name, "sparse", index=documents, bodies=bodies), ("sparse", "table"))
-
     ways = (None, *WINDOWS)
     made = {
         TWO_PHASE: [two_phase(*how) for how in product(PRUNE_RATIOS, EXPANSIONS)],
         "high-idf-first": [high_idf_first(*how) for how in product(RARE, HIGH_IDF_WINDOWS)],
         **{f"pruned {rule}": [_pruned(layout, "pruned", rule, window) for window in WINDOWS] for rule in layout.prunes},
-        f"{SUM} rare words": [_rare_words(*how) for how in product(WORD_SHARES, WINDOWS)],
         "cut": [_pruned(layout, "cut", None, *how) for how in product(ways, CUTS)],
         "pruned and cut": [_pruned(layout, "pruned", *how) for how in product(layout.prunes, WINDOWS, CUTS)],
     }
@@ -178,7 +166,6 @@ def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
     rules = layout.clustered_prunes
     return made | {
         "blocks": [blocks(count) for count in BLOCK_COUNTS],
-        "client blocks": [client_blocks(count) for count in BLOCK_COUNTS],
         "clustered and pruned": [
             _pruned(layout, "clustered", rule, window, 1.0, CLUSTERED) for rule, window in product(rules, ways)
         ],
