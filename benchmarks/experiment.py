@@ -108,6 +108,11 @@ def kept_measured(file: Path, compute: Callable[[], Measured]) -> Measured:
     return Measured(**kept(file, lambda: asdict(compute())))
 
 
+def kept_rows(file: Path, compute: Callable[[], Iterable[Row]]) -> list[Row]:
+    """The rows that `compute` made, kept in `file`."""
+    return [Row.from_json(row) for row in kept(file, lambda: [row.to_json() for row in compute()])]
+
+
 def copied(made: Path, output: Path) -> None:
     """Copy the folder `made` to `output` if nothing is there yet; stopped in the middle, nothing is there."""
     if not output.exists():

@@ -189,7 +189,7 @@ def score_kept(
         with translate_errors(), stored_pipelines(client, variants) as pipelines:
             asked = LoadTarget(connection), growth.index, variants, list(texts.values())
             workload = prepare(client, *asked, pipelines=pipelines)
-            set_ = f"{growth.documents:,} documents"
+            set_ = grown.set_of_size(growth.documents)
             rows += nearness_rows(client, workload, texts, set_, seed=seed)
             rows += certified_rows(client, workload, list(texts.values()), set_, passes=passes, seed=seed)
             if rule is not None and passes:

@@ -34,7 +34,7 @@ from typing import Any
 
 import click
 
-from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows, dense_cost_rows, documents
+from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows, dense_cost_rows
 from benchmarks.bm25_sparse.measures import (
     BM25,
     DENSE_ENGINES,
@@ -54,6 +54,7 @@ from benchmarks.bm25_sparse.models import (
     start_option,
 )
 from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
+from benchmarks.grown.index import set_of_size
 from benchmarks.load.command import NumberList, owned_option
 from benchmarks.local_cluster import NODE, heap_option, reachable
 from benchmarks.plots import pyplot, save
@@ -105,11 +106,11 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
         for arm in experiment.arms:
             limit = MOST_COST.get(size)
             for measure in ("P50", "P99"):
-                ratio = table.ratio(documents(size), LEVEL, SUM, BM25, measure, variant=arm)
+                ratio = table.ratio(set_of_size(size), LEVEL, SUM, BM25, measure, variant=arm)
                 if limit and ratio:
                     words = f"bm25-sparse {arm}: {measure} on {ratio.where}, in BM25's, at most"
                     made.append(goal_of(words, limit, round(ratio.value, 3), ratio.value <= limit))
-            if share := table.value(documents(size), SUM, "score kept", variant=arm):
+            if share := table.value(set_of_size(size), SUM, "score kept", variant=arm):
                 words = f"bm25-sparse {arm}: score kept on {share.set}, at least"
                 made.append(goal_of(words, LEAST_KEPT, round(share.value, 4), share.value >= LEAST_KEPT))
     return made
@@ -139,14 +140,14 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     figure, axis = plt.subplots(figsize=(6.4, 5.0))
     size = max(experiment.sizes, default=0)
     table = Table(rows, experiment.seeds)
-    label = common_mean(rows, documents(size))
+    label = common_mean(rows, set_of_size(size))
     variants = list(dict.fromkeys(row.variant for row in rows if row.variant))
     models = sorted(variants, key=lambda name: ARMS.index(name) if name in ARMS else len(ARMS))
     points = {
         (arm, engine): (cost, gain)
         for arm, engine in product(models, ENGINES)
         if (gain := table.difference(label, engine, BM25, "nDCG@10", variant=arm))
-        and (cost := table.ratio(documents(size), LEVEL, engine, BM25, "P99", variant=arm))
+        and (cost := table.ratio(set_of_size(size), LEVEL, engine, BM25, "P99", variant=arm))
     }
     if not points:  # no P99 was measured, and an earlier run's plot is not this one's
         plt.close(figure)
@@ -164,7 +165,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     if axis.get_xlim()[1] > WIDE:
         axis.set_xscale("log")
         axis.xaxis.set(major_locator=plt.FixedLocator(TICKS), major_formatter="{x:g}", minor_locator=plt.NullLocator())
-    axis.set(xlabel=f"P99, in BM25's ({documents(size)}, {LEVEL})", ylabel=f"points of nDCG@10 over BM25,\n{label}")
+    axis.set(xlabel=f"P99, in BM25's ({set_of_size(size)}, {LEVEL})", ylabel=f"points of nDCG@10 over BM25,\n{label}")
     keys = [Line2D([], [], color="black", marker="s", linestyle="", label=BM25)]
     keys += [Line2D([], [], color="grey", marker=mark, linestyle="", label=engine) for engine, mark in marks.items()]
     keys += [Line2D([], [], color=color, linewidth=5, label=arm) for arm, color in colors.items()]

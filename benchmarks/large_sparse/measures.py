@@ -11,7 +11,8 @@ from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.experiment import kept, slug
+from benchmarks.experiment import kept, kept_rows, slug
+from benchmarks.grown.index import set_of_size
 from benchmarks.large_sparse.arms import BestBlocks, DocumentsOfBlocks, FieldSearch
 from benchmarks.large_sparse.indexes import (
     BLOCKS,
@@ -23,8 +24,8 @@ from benchmarks.large_sparse.indexes import (
     remove_all,
     write_all,
 )
-from benchmarks.load import quality, result
-from benchmarks.load.command import queries_of, run
+from benchmarks.load import quality
+from benchmarks.load.command import rows_under_load
 from benchmarks.load.measurement import LoadSettings
 from benchmarks.load.phases import WarmupSettings
 from benchmarks.load.variants import TWO_PHASE, Variant, parameters
@@ -39,7 +40,6 @@ from benchmarks.load.workload import (
     stored_pipelines,
 )
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.errors import ClusterError
 from opensearch_neural.evaluation import measures, result_rows
 from opensearch_neural.evaluation.overlap import PAGE
 from opensearch_neural.evaluation.results import Row
@@ -240,7 +240,7 @@ def rows_of(client: OpenSearch, target: LoadTarget, experiment: LargeSparseExper
     """All rows of one size: the set is the number of documents. Its indexes are deleted unless they are to be kept. Raises
     ClusterError if the load test stopped."""
 
-    def measured() -> list[dict[str, Any]]:
+    def measured() -> list[Row]:
         with translate_errors():
             write_all(client, layout, logger.info)
             model = ModelChoice(sparse=None if experiment.model == "lexical" else experiment.model)
@@ -252,12 +252,12 @@ def rows_of(client: OpenSearch, target: LoadTarget, experiment: LargeSparseExper
                 arms += [arm for arm in settings if arm.variant.name == choice["chosen"]]
             rows = quality_rows(client, target, experiment, layout, model, arms)
             rows += cost_rows(client, target, experiment, layout, model, arms)
-        return [row.to_json() for row in rows]
+        return rows
 
-    made = kept(layout.folder / f"rows-{_asked(experiment, layout)}.json", measured)
+    rows = kept_rows(layout.folder / f"rows-{_asked(experiment, layout)}.json", measured)
     if not experiment.keep:
         remove_all(client, layout)
-    return [Row.from_json(row) for row in made]
+    return rows
 
 
 def _asked(experiment: LargeSparseExperiment, layout: Layout) -> str:
@@ -269,11 +269,6 @@ def _asked(experiment: LargeSparseExperiment, layout: Layout) -> str:
 
 def _names(arms: Iterable[SearchArm]) -> list[str]:
     return [arm.variant.name for arm in arms]
-
-
-def documents(layout: Layout) -> str:
-    """The set of a size's rows."""
-    return f"{layout.growth.documents:,} documents"
 
 
 def quality_rows(
@@ -294,16 +289,17 @@ def quality_rows(
         texts = list(judged.queries.values())
         workload = prepare(client, target, layout.index(PLAIN), variants, texts, model, pipelines)
         logger.info("quality")
-        near = quality.nearness_rows(client, workload, judged.queries, documents(layout))
+        set_ = set_of_size(layout.growth.documents)
+        near = quality.nearness_rows(client, workload, judged.queries, set_)
         found = {each.name: quality.retrieve(client, workload, each, judged.queries, PAGE) for each in variants}
     words = [each.name for each in variants if each.engine == BM25]  # what they find is no part of the sparse result
     rows = [row for row in near if row.engine not in words]
     ndcg = {name: measures.measure(run, judged.qrels, (NDCG,)) for name, run in found.items()}
-    rows += result_rows.rows(documents(layout), ndcg, baseline=None)
+    rows += result_rows.rows(set_, ndcg, baseline=None)
     sizes = bytes_of(client, layout)
     for arm in arms:
         size = sum(sizes[part] for part in arm.reads)
-        rows.append(Row(documents(layout), arm.variant.name, BYTES, size, None, None, layout.growth.documents))
+        rows.append(Row(set_, arm.variant.name, BYTES, size, None, None, layout.growth.documents))
     return rows
 
 
@@ -316,21 +312,11 @@ def cost_rows(
     arms: Iterable[SearchArm],
 ) -> list[Row]:
     """P50, P99 and throughput of all arms under load in random turns, also as ratios to BM25's in the plain index."""
-    _, texts = queries_of(None, experiment.data, "test", None)
-    settings = replace(
-        LOAD, clients=experiment.clients, minutes=experiment.minutes, requests=experiment.requests
-    ).validate()
-    index = layout.index(PLAIN)
+    settings = replace(LOAD, clients=experiment.clients, minutes=experiment.minutes, requests=experiment.requests)
     variants = [arm.variant for arm in arms]
     folder = layout.folder / f"load-{_asked(experiment, layout)}"
-    measured = run(client, target, index, variants, texts, model, settings, None, folder, False)
-    if measured.partial:
-        raise ClusterError(
-            f"the load test was interrupted: {measured.partial}", "run the same command again to continue"
-        )
-    for incident in measured.incidents:
-        logger.warning("%s", incident)
-    return [replace(row, set=documents(layout)) for row in result.rows(measured)]
+    rows = rows_under_load(client, target, layout.index(PLAIN), variants, experiment.data, model, settings, folder)
+    return [replace(row, set=set_of_size(layout.growth.documents)) for row in rows]
 
 
 def everything(client: OpenSearch, settings: ConnectionSettings, experiment: LargeSparseExperiment) -> list[Row]:

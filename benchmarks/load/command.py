@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -31,9 +32,11 @@ from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.headings import Headed, taking
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.judgements import BeirData, read_queries
-from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.results import Data, data_facts
+from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.evaluation.results import Data, Row, data_facts
 from opensearch_neural.files import write_text
+
+logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 10.0
 SPACES = 1000  # of the progress bar: shares of the work are written as thousandths
@@ -258,6 +261,31 @@ def finish(
         print(report.text(measurement, levels))
     refused = any(cell.refused for row in levels.values() for cell in row.values())
     return not measurement.partial and not refused
+
+
+def rows_under_load(
+    client: Any,
+    target: Any,
+    index: str,
+    variants: Any,
+    data: Path,
+    models: ModelChoice,
+    settings: LoadSettings,
+    folder: Path,
+) -> list[Row]:
+    """Measure with the test queries of `data`, to the end; go on with what an interrupted run left in `folder`.
+
+    Raises ClusterError if it stopped, InputError for settings that cannot work.
+    """
+    _, texts = queries_of(None, data, "test", None)
+    measured = run(client, target, index, variants, texts, models, settings.validate(), None, folder, False)
+    if measured.partial:
+        raise ClusterError(
+            f"the load test of {index} stopped: {measured.partial}", "run the same command again to continue"
+        )
+    for incident in measured.incidents:
+        logger.warning("%s", incident)
+    return result.rows(measured)
 
 
 @contextmanager
