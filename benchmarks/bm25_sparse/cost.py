@@ -109,7 +109,7 @@ def document_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
 def dense_load_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
     """Each size of at most MOST_DENSE documents under load by the engines that need dense vectors, if there are any."""
     rows: list[Row] = []
-    sizes = [size for size in experiment.sizes if size <= MOST_DENSE] if experiment.dense_sets else []
+    sizes = [size for size in experiment.sizes if size <= MOST_DENSE] if experiment.dense else []
     for size, model in product(sizes, first_models(experiment)):
         name = f"{size}-{_vectors_of(experiment, model)}"
         rows += kept_cost(experiment, name, partial(load_rows_with_dense, client, chosen, experiment, size, model))
@@ -130,7 +130,7 @@ def kept_cost(experiment: Experiment, name: str, measure: Callable[[], list[Row]
 
 def _vectors_of(experiment: Experiment, model: MeasuredEngine) -> str:
     """The arm, with the dense model and named codes if there is a dense one. Costs are of the first seed alone."""
-    return dense.kept_variant(experiment, model.name) if experiment.dense_sets else slug(model.name)
+    return dense.kept_variant(experiment, model.name) if experiment.dense else slug(model.name)
 
 
 def _variant(experiment: Experiment, model: MeasuredEngine, engine: str) -> str:
@@ -218,13 +218,13 @@ def under_load(
 
 def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngine) -> list[Row]:
     """What an index for each engine weighs: text, what BM25 searches, and the vectors that the engine needs."""
-    growth = growth_of(experiment, model, FIELD_SAMPLE, with_dense=bool(experiment.dense_sets))
+    growth = growth_of(experiment, model, FIELD_SAMPLE, with_dense=bool(experiment.dense))
     meta, resampler, vocabulary = resampler_of(growth)
     sample = list(resampler.take(growth.documents))
     sizes = bytes_by_field(client, meta, sample, drawn_vectors(growth, resampler, vocabulary))
     text, sparse = ("contents", STORED), ("sparse", forward_index.FIELD)
     fields: dict[str, tuple[str, ...]] = dict.fromkeys(SPARSE_ENGINES, (*text, *sparse))
-    if experiment.dense_sets:
+    if experiment.dense:
         with_dense = {HYBRID: (*text, "dense"), **dict.fromkeys(CASCADES, (*text, *sparse, "pq"))}
         fields |= {engine: with_dense[engine] for engine in dense_engines(experiment, model.name)}
     rows = [
@@ -242,7 +242,7 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[Row]:
     """How many documents of COST_SET a second are given the vectors that each engine needs, with intervals over turns."""
     sparse = load_sparse(experiment.on_corpus(model, COST_SET))
     encoders: dict[Sequence[str], Vectorizer] = {SPARSE_ENGINES: Encoders(sparse)}
-    if experiment.dense_sets:
+    if experiment.dense:
         beside = dense_engines(experiment, model.name)
         if HYBRID in beside:
             encoders[(HYBRID,)] = Encoders(dense=load_dense(str(experiment.dense)))

@@ -113,7 +113,7 @@ def measured_set(
         for engine in names:
             own = MeasuredEngine(BM25) if engine == BM25 else MeasuredEngine(engine, model.seed, model.name)
             measured[own] = kept_measured(kept_of(folder, engine), not_measured)
-        if name in experiment.dense_sets:
+        if experiment.dense:
             measured |= dense_measured(client, experiment, model, name)
         for measure, value in kept(kept_of(folder, FACTS), not_measured).items():
             rows.append(Row(name, SUM, measure, value, None, None, 1, seed=model.seed, variant=model.name))
@@ -231,9 +231,9 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
 
 
 def dense_quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
-    """The differences of the engines that need a dense model, in each set that has one and in their mean."""
+    """The differences of the engines that need a dense model, in each set and in their means."""
     of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
-    for name in experiment.dense_sets:
+    for name in experiment.sets:
         measured: dict[MeasuredEngine, Measured] = {}
         for model in experiment.models:
             measured |= dense_measured(client, experiment, model, name)
@@ -241,8 +241,7 @@ def dense_quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
     gains = [(engine, rival) for engine, rival in DIFFERENCES if engine in DENSE_ENGINES]
     rows = [row for name, own in of_sets.items() for row in compared(name, own, gains, seeds=experiment.seeds)]
     for label, names in sets_of_means(experiment).items():
-        if {*names} <= of_sets.keys():
-            rows += mean_rows(label, {name: of_sets[name] for name in names}, gains)
+        rows += mean_rows(label, {name: of_sets[name] for name in names}, gains)
     return hybrid_once(rows)
 
 
@@ -260,11 +259,8 @@ def hybrid_once(rows: Sequence[Row]) -> list[Row]:
 
 
 def sets_of_means(experiment: Experiment) -> dict[str, list[str]]:
-    """{what a mean is called: its sets} of all sets, of those that no arm is trained on, and of those with dense vectors
-    where others have none."""
+    """{what a mean is called: its sets} of all sets, and of those that no arm is trained on."""
     groups = {"sets": [*experiment.sets], "unseen sets": experiment.unseen}
-    if len(experiment.dense_sets) < len(experiment.sets):
-        groups[f"sets of at most {experiment.dense_documents:,} documents"] = experiment.dense_sets
     return {f"mean of {len(names)} {kind}": names for kind, names in groups.items() if names}
 
 
@@ -278,7 +274,7 @@ def mean_terms(label: str, rows: Sequence[Row], experiment: Experiment) -> list[
     for own in of_model.values():
         mean = replace(own[0], set=label, sets=len(own), value=fmean(row.value for row in own))
         made += [replace(mean, engine=engine) for engine in SPARSE_ENGINES]
-        if experiment.dense_sets:
+        if experiment.dense:
             variant = dense.variant(experiment, mean.variant)
             beside = dense_engines(experiment, mean.variant)
             made += [replace(mean, engine=engine, variant=variant) for engine in CASCADES if engine in beside]

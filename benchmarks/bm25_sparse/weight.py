@@ -114,7 +114,7 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
     for model in experiment.models:
         variant = model.name if experiment.dense is None else dense.variant(experiment, model.name)
         own: list[Row] = []
-        for name in experiment.sets if experiment.dense is None else experiment.dense_sets:
+        for name in experiment.sets:
             if split := split_of(experiment.sets[name], variant):
                 measured = measured_set(client, experiment, model, name, split, weights, most)
                 made = result_rows.rows(f"{name} {split}", measured, baseline=MeasuredEngine(BM25))
