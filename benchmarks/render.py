@@ -2,19 +2,16 @@
 
 Markdown, for a terminal, the README and docs/: all rows of results (`text`), or what a page shows of one (`gains`, `arms`,
 `ratios`, `costs`, `quality_and_cost`, `kept_and_cost`). HTML: one page of all results that needs nothing else (`page`).
-SVG: the frame of a plot (`svg`).
 """
 
 from __future__ import annotations
 
 import base64
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from opensearch_neural.errors import MissingExtra
 from opensearch_neural.evaluation.results import Goal, Row, Summary
 from opensearch_neural.evaluation.tables import cell, number, pivot, result_table, table
 
@@ -285,31 +282,7 @@ def _goal_cells(goal: Goal) -> tuple[str, str, str, str]:
     return goal.goal, target, value, "yes" if goal.met else "no"
 
 
-# ------------------------------------------------ SVG
-
-
-def svg(draw: Callable[[Any], bool]) -> str | None:
-    """What `draw` draws into the axes it is given; None if it says that there is nothing to draw.
-
-    Raises MissingExtra without matplotlib.
-    """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise MissingExtra("drawing plots", "bench") from error
-    with matplotlib.rc_context({"svg.hashsalt": "osn", "svg.fonttype": "none", "font.size": 9}):
-        drawing = Figure(figsize=(6.4, 3.8), layout="constrained")
-        axes = drawing.add_subplot()
-        if not draw(axes):
-            return None
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=7, frameon=False)
-        out = io.StringIO()
-        drawing.savefig(out, format="svg", metadata={"Date": None})
-    return out.getvalue()
+# ------------------------------------------------ plots
 
 
 def error_bars(numbers: Sequence[WithInterval], scale: float = 1.0) -> list[list[float]]:

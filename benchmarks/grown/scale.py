@@ -156,7 +156,7 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
 )
 @click.option("--engines", default="paper,two-phase", show_default=True, help="As for `osn bench load`.")
 @click.option("--index", "prefix", default="osn-scale", show_default=True, help="Indexes are called INDEX-DOCUMENTS.")
-@output_option("Where measurements, report and plots go.", default=Path("load-scale"), show_default=True)
+@output_option("Where measurements and tables go.", default=Path("load-scale"), show_default=True)
 @node_options
 @growing_options
 @measuring_options

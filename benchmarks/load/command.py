@@ -253,7 +253,7 @@ def finish(
 
         write_text(page, report_page.page(measurement, made, levels))
         print(f"wrote {page}", file=sys.stderr)
-    for path in [*report.write(folder, measurement, made, levels), *([made.write(record)] if record else [])]:
+    for path in [*report.write(folder, made), *([made.write(record)] if record else [])]:
         print(f"wrote {path}", file=sys.stderr)
     if as_json:
         print(json.dumps(made.to_json(), ensure_ascii=False, indent=1))
