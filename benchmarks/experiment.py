@@ -34,7 +34,7 @@ import click
 from benchmarks.publish import publish
 from opensearch_neural.errors import MissingExtra
 from opensearch_neural.evaluation import result_rows
-from opensearch_neural.evaluation.measures import Measured, Qrels, averaged
+from opensearch_neural.evaluation.measures import Measured, Qrels, averaged, measure
 from opensearch_neural.evaluation.results import Goal, Key, MeasuredEngine, Row
 from opensearch_neural.files import replaced, write_json
 from opensearch_neural.retrievers import Run
@@ -108,6 +108,11 @@ def kept_measured(file: Path, compute: Callable[[], Measured]) -> Measured:
     return Measured(**kept(file, lambda: asdict(compute())))
 
 
+def kept_rows(file: Path, compute: Callable[[], Iterable[Row]]) -> list[Row]:
+    """The rows that `compute` made, kept in `file`."""
+    return [Row.from_json(row) for row in kept(file, lambda: [row.to_json() for row in compute()])]
+
+
 def copied(made: Path, output: Path) -> None:
     """Copy the folder `made` to `output` if nothing is there yet; stopped in the middle, nothing is there."""
     if not output.exists():
@@ -134,8 +139,6 @@ class JudgedSet:
         return self.data.query_texts()
 
     def measure(self, run: Run, measures: Iterable[str]) -> Measured:
-        from opensearch_neural.evaluation.measures import measure
-
         return measure(run, self.qrels, measures)
 
 

@@ -21,6 +21,9 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
+NODE = "osn-bench"
+"""The name of the local node on which benchmarks write indexes of their own."""
+
 
 def heap_option(default: str) -> Callable[[Any], Any]:
     return click.option(

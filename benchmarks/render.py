@@ -1,21 +1,17 @@
 """Result rows as every table and page.
 
 Markdown, for a terminal, the README and docs/: all rows of results (`text`), or what a page shows of one (`gains`, `arms`,
-`ratios`, `costs`, `quality_and_cost`, `kept_and_cost`). HTML: one page of all results that needs nothing else (`page`), and
-the parts that other pages are made of (`document`, `html_table`, `figure`). SVG: the frame of a plot (`svg`).
+`ratios`, `costs`, `quality_and_cost`, `kept_and_cost`). HTML: one page of all results that needs nothing else (`page`).
 """
 
 from __future__ import annotations
 
 import base64
-import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from html import escape
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from opensearch_neural.errors import MissingExtra
 from opensearch_neural.evaluation.results import Goal, Row, Summary
 from opensearch_neural.evaluation.tables import cell, number, pivot, result_table, table
 
@@ -257,91 +253,26 @@ def in_points(row: Row) -> Row:
 
 
 def page(summaries: Mapping[str, Summary], folder: Path) -> str:
-    """The HTML page; `folder` is where the experiments' folders lie, for the plots in them."""
-    met = sum(goal.met for summary in summaries.values() for goal in summary.goals)
-    goals = sum(len(summary.goals) for summary in summaries.values())
-    links = "".join(
-        f'<li><a href="#{escape(name)}">{escape(each.title or name)}</a></li>' for name, each in summaries.items()
-    )
-    sections = "\n".join(_section(name, summary, folder / name) for name, summary in summaries.items())
-    body = f"""<h1>Results</h1>
-<p>{len(summaries)} experiments, {met} of {goals} goals met. Brackets are 95% intervals; n is how many queries or requests a
-number rests on, and shows when it is pointed at.</p>
-<nav><ul>{links}</ul></nav>
-{sections}"""
-    return document("Results", body)
+    """The HTML page of all results; `folder` is where the experiments' folders lie, for the plots in them.
 
+    Raises MissingExtra without the extra [ui].
+    """
+    from opensearch_neural.ui.pages import render
 
-def document(title: str, body: str) -> str:
-    """A whole HTML page; body: HTML."""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-</body>
-</html>
-"""
-
-
-def _section(name: str, summary: Summary, folder: Path) -> str:
-    parts = [
-        f'<section id="{escape(name)}">',
-        f"<h2>{escape(summary.title or name)}</h2>",
-        f"<pre>{escape(summary.command)}</pre>",
-        _rows(summary.rows),
-        _goals(summary.goals),
-        *(
-            figure(path.stem, path.read_bytes(), PLOTS[path.suffix])
-            for path in sorted(folder.iterdir())
+    sections = []
+    for name, summary in summaries.items():
+        columns, lines = pivot(summary.rows)
+        plots = [
+            (path.stem, PLOTS[path.suffix], base64.b64encode(path.read_bytes()).decode())
+            for path in sorted((folder / name).iterdir())
             if path.suffix in PLOTS
-        ),
-        "<details><summary>Code, machine, data, seeds</summary><dl>",
-        _fact("code", summary.code),
-        _fact("machine", ", ".join(f"{key} {value}" for key, value in summary.machine.items())),
-        *(
-            _fact(f"data: {data.name}", "\n".join(f"{digest}  {file}" for file, digest in data.files.items()))
-            for data in summary.data
-        ),
-        _fact("seeds", ", ".join(map(str, summary.seeds)) or "none"),
-        "</dl></details>",
-        "</section>",
-    ]
-    return "\n".join(part for part in parts if part)
-
-
-def _rows(rows: Sequence[Row]) -> str:
-    if not rows:
-        return ""
-    measures, lines = pivot(rows)
-    body = (
-        [f"<td>{escape(data)}</td><td>{escape(engine)}</td>", *(_value(values.get(name)) for name in measures)]
-        for data, engine, values in lines
-    )
-    return html_table(["set", "engine", *measures], ("".join(cells) for cells in body))
-
-
-def _value(row: Row | None) -> str:
-    if row is None:
-        return "<td></td>"
-    value, _, interval = cell(row).partition(" ")
-    spread = f'<span class="interval">{escape(interval)}</span>' if interval else ""
-    return f'<td class="number" title="{row.value!r}, n = {row.n:,}">{escape(value)}{spread}</td>'
-
-
-def _goals(goals: Sequence[Goal]) -> str:
-    lines = (
-        f'<td>{escape(goal)}</td><td>{escape(target)}</td><td>{escape(value)}</td><td class="{met}">{met}</td>'
-        for goal, target, value, met in map(_goal_cells, goals)
-    )
-    return html_table(["goal", "target", "value", "met"], lines) if goals else ""
+        ]
+        goals = list(map(_goal_cells, summary.goals))
+        section = {"name": name, "summary": summary, "columns": columns, "lines": lines, "goals": goals, "plots": plots}
+        sections.append(section)
+    every = [goal for summary in summaries.values() for goal in summary.goals]
+    met = sum(goal.met for goal in every)
+    return render("results.html", alone=True, sections=sections, cell=cell, goals=len(every), met=met)
 
 
 def _goal_cells(goal: Goal) -> tuple[str, str, str, str]:
@@ -351,48 +282,7 @@ def _goal_cells(goal: Goal) -> tuple[str, str, str, str]:
     return goal.goal, target, value, "yes" if goal.met else "no"
 
 
-def html_table(header: Iterable[str], lines: Iterable[str]) -> str:
-    """header: texts; lines: the HTML of each line's cells."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in header)
-    body = "\n".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
-
-
-def figure(name: str, content: bytes, kind: str) -> str:
-    """A plot within the page."""
-    encoded = base64.b64encode(content).decode()
-    return f'<figure><img alt="{escape(name)}" src="data:{kind};base64,{encoded}"></figure>'
-
-
-def _fact(name: str, value: str) -> str:
-    return f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
-
-
-# ------------------------------------------------ SVG
-
-
-def svg(draw: Callable[[Any], bool]) -> str | None:
-    """What `draw` draws into the axes it is given; None if it says that there is nothing to draw.
-
-    Raises MissingExtra without matplotlib.
-    """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise MissingExtra("drawing plots", "bench") from error
-    with matplotlib.rc_context({"svg.hashsalt": "osn", "svg.fonttype": "none", "font.size": 9}):
-        drawing = Figure(figsize=(6.4, 3.8), layout="constrained")
-        axes = drawing.add_subplot()
-        if not draw(axes):
-            return None
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=7, frameon=False)
-        out = io.StringIO()
-        drawing.savefig(out, format="svg", metadata={"Date": None})
-    return out.getvalue()
+# ------------------------------------------------ plots
 
 
 def error_bars(numbers: Sequence[WithInterval], scale: float = 1.0) -> list[list[float]]:
@@ -400,23 +290,3 @@ def error_bars(numbers: Sequence[WithInterval], scale: float = 1.0) -> list[list
     below = [0.0 if each.low is None else max(0.0, each.value - each.low) for each in numbers]
     above = [0.0 if each.high is None else max(0.0, each.high - each.value) for each in numbers]
     return [[scale * reach for reach in side] for side in (below, above)]
-
-
-_STYLE = """
-:root { color-scheme: light dark; --line: #8884; --quiet: #777; --good: #17803d; --bad: #c22f2f; }
-body { margin: 0; font: 16px/1.5 system-ui, sans-serif; }
-main { max-width: 72rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
-h2 { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line); }
-pre, dd { font: 13px/1.5 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
-.wide { overflow-x: auto; margin: 1rem 0; }
-table { border-collapse: collapse; font-size: 14px; }
-th, td { padding: .35rem .75rem; text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { max-width: 12rem; }
-.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
-.interval { display: block; color: var(--quiet); font-size: 12px; }
-.yes { color: var(--good); }
-.no { color: var(--bad); font-weight: 600; }
-img { max-width: 100%; background: #fff; }
-dt { font-weight: 600; }
-dd { margin: 0 0 .5rem; }
-"""

@@ -12,8 +12,7 @@ That needs no judgements: the window to take is read from it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -189,7 +188,7 @@ def score_kept(
         with translate_errors(), stored_pipelines(client, variants) as pipelines:
             asked = LoadTarget(connection), growth.index, variants, list(texts.values())
             workload = prepare(client, *asked, pipelines=pipelines)
-            set_ = f"{growth.documents:,} documents"
+            set_ = grown.set_of_size(growth.documents)
             rows += nearness_rows(client, workload, texts, set_, seed=seed)
             rows += certified_rows(client, workload, list(texts.values()), set_, passes=passes, seed=seed)
             if rule is not None and passes:
@@ -205,7 +204,7 @@ def certified_rows(
 ) -> list[Row]:
     """The share of the queries whose page is proved to be the exact one, of each engine that knows such a proof.
 
-    passes: where above 0, rows on what it costs to widen the window until all pages are, see `certain_rows`.
+    passes: where above 0, rows on what it costs to widen the window until all pages are, see `certain_cost_rows`.
     """
     rows = []
     for variant in workload.variants:
@@ -216,59 +215,53 @@ def certified_rows(
         if certain:
             rows.append(Row(set_, variant.name, CERTIFIED, sum(certain) / len(certain), None, None, len(certain)))
             if passes:
-                costs = certain_costs(client, opened, variant.engine, texts, page_of(variant), passes)
-                rows += certain_rows(set_, variant.name, costs, seed)
+                windowed, exact = opened.engine(variant.engine), opened.with_settings(exact=True).engine(variant.engine)
+                assert isinstance(windowed, Windowed)
+                last, seconds = certain_costs(client, windowed, exact, texts, opened.page(**page_of(variant)), passes)
+                rows += certain_cost_rows(set_, variant.name, windowed.window(), last, seconds, seed)
     return rows
 
 
-@dataclass(frozen=True)
-class CertainCost:
-    """How a query came to a certain page, and seconds, each the fastest of several passes."""
-
-    first: int
-    """The window that it began with."""
-    last: int | None
-    """The window whose page was certain; None: all documents were searched."""
-    certain: float
-    """Until a page was certain."""
-    window: float
-    """The page of the first window."""
-    whole: float
-    """The search of all documents."""
+Seconds = dict[str, list[float]]
+"""{way to search: seconds for each query, in the fastest of several passes}"""
 
 
 def certain_costs(
-    client: OpenSearch, opened: Engines, engine: str, texts: list[str], page: Mapping[str, Any], passes: int
-) -> list[CertainCost]:
-    """Of each query, by one client. The three ways take turns in beginning a pass."""
-    windowed, exact = opened.engine(engine), opened.with_settings(exact=True).engine(engine)
-    assert isinstance(windowed, Windowed)
-    asked, first = opened.page(**page), windowed.window()
-    ways: dict[str, Callable[[str], Any]] = {
-        "certain": lambda text: window_until_certain(client, windowed, exact, text, asked),
-        "window": lambda text: client.search(index=opened.index, body=windowed.body(text, asked)),
-        "whole": lambda text: client.search(index=opened.index, body=exact.body(text, asked)),
-    }
-    costs = []
+    client: OpenSearch, windowed: Windowed, exact: Engine, texts: list[str], page: dict[str, Any], passes: int
+) -> tuple[list[int | None], Seconds]:
+    """(for each query the window whose page was certain, None if all documents were searched; seconds until then, of the
+    first window's page, and of the search of all documents), by one client."""
+    last, seconds = timed(
+        {
+            "certain": lambda text: window_until_certain(client, windowed, exact, text, page),
+            "window": lambda text: client.search(index=windowed.opened.index, body=windowed.body(text, page)),
+            "whole": lambda text: client.search(index=exact.opened.index, body=exact.body(text, page)),
+        },
+        texts,
+        passes,
+    )
+    return last["certain"], seconds
+
+
+def timed(
+    ways: Mapping[str, Callable[[str], Any]], texts: Iterable[str], passes: int
+) -> tuple[dict[str, list[Any]], Seconds]:
+    """({way: what it gave last for each text}, seconds). Ways take turns in beginning a pass."""
+    answers: dict[str, list[Any]] = {way: [] for way in ways}
+    seconds: Seconds = {way: [] for way in ways}
     for text in texts:
-        seconds, found = fastest(ways, text, passes)
-        costs.append(CertainCost(first, found["certain"], **seconds))
-    return costs
-
-
-def fastest(
-    ways: Mapping[str, Callable[[str], Any]], text: str, passes: int
-) -> tuple[dict[str, float], dict[str, Any]]:
-    """({way: its seconds in the fastest pass}, {way: what it gave last}). They take turns in beginning a pass."""
-    seconds: dict[str, float] = {}
-    found: dict[str, Any] = {}
-    for turn in range(passes):
-        for way in (list(ways) * 2)[turn % len(ways) :][: len(ways)]:
-            begun = time.perf_counter()
-            found[way] = ways[way](text)
-            taken = time.perf_counter() - begun
-            seconds[way] = min(taken, seconds.get(way, taken))
-    return seconds, found
+        fastest: dict[str, float] = {}
+        answer: dict[str, Any] = {}
+        for turn in range(passes):
+            for way in (list(ways) * 2)[turn % len(ways) :][: len(ways)]:
+                begun = time.perf_counter()
+                answer[way] = ways[way](text)
+                taken = time.perf_counter() - begun
+                fastest[way] = min(taken, fastest.get(way, taken))
+        for way in ways:
+            answers[way].append(answer[way])
+            seconds[way].append(fastest[way])
+    return answers, seconds
 
 
 def window_until_certain(
@@ -285,21 +278,22 @@ def window_until_certain(
     return None
 
 
-def certain_rows(set_: str, engine: str, costs: list[CertainCost], seed: int) -> list[Row]:
+def certain_cost_rows(
+    set_: str, engine: str, first: int, last: list[int | None], seconds: Seconds, seed: int
+) -> list[Row]:
     """How often the window was widened, or all documents were searched; the mean window that was enough, of the other
-    queries; and the time of all queries until their page was certain, in that of other searches."""
+    queries; and the time of all queries until their page was certain, in that of other searches.
+
+    first: the window that each query began with; last, seconds: as `certain_costs` gives them
+    """
     rows = [
-        share(set_, engine, WIDENED, [cost.last != cost.first for cost in costs]),
-        share(set_, engine, SEARCHED_WHOLE, [cost.last is None for cost in costs]),
+        share(set_, engine, WIDENED, [window != first for window in last]),
+        share(set_, engine, SEARCHED_WHOLE, [window is None for window in last]),
     ]
-    if enough := [cost.last for cost in costs if cost.last is not None]:
+    if enough := [window for window in last if window is not None]:
         rows.append(Row(set_, engine, LAST_WINDOW, sum(enough) / len(enough), None, None, len(enough)))
-    certain = [cost.certain for cost in costs]
-    for baseline, seconds in (
-        ("its window", [cost.window for cost in costs]),
-        ("the whole search", [cost.whole for cost in costs]),
-    ):
-        rows.append(time_ratio(set_, engine, TIME, certain, baseline, seconds, seed))
+    for baseline, way in (("its window", "window"), ("the whole search", "whole")):
+        rows.append(time_ratio(set_, engine, TIME, seconds["certain"], baseline, seconds[way], seed))
     return rows
 
 
@@ -329,20 +323,19 @@ def pruned_rows(
     for variant in workload.variants:
         if variant.whole or variant.engine not in ("sparse", "high-idf-first"):
             continue
-        opened = with_options(variant, workload.engines_of(variant))
-        seconds, short = pruned_costs(client, opened, variant.engine, texts, page_of(variant), passes)
-        if not short:
-            continue
-        rows.append(share(set_, variant.name, FILLED, short))
-        for measure, way in ((FILL_TIME, "fill"), (WHOLE_TIME, "whole")):
-            rows.append(time_ratio(set_, variant.name, measure, seconds[way], "its window", seconds["page"], seed))
+        opened, page = with_options(variant, workload.engines_of(variant)), page_of(variant)
+        short, seconds = pruned_costs(client, opened, variant.engine, texts, page, passes)
+        if short:
+            rows.append(share(set_, variant.name, FILLED, short))
+            for measure, way in ((FILL_TIME, "fill"), (WHOLE_TIME, "whole")):
+                rows.append(time_ratio(set_, variant.name, measure, seconds[way], "its window", seconds["page"], seed))
     return rows
 
 
 def pruned_costs(
     client: OpenSearch, opened: Engines, engine: str, texts: list[str], page: Mapping[str, Any], passes: int
-) -> tuple[dict[str, list[float]], list[bool]]:
-    """({request: seconds for each query}, whether its page was short), of the queries with known tokens, by one client."""
+) -> tuple[list[bool], Seconds]:
+    """(whether the page was short, seconds), of each query with known tokens, by one client."""
     windowed, exact = opened.engine(engine), opened.with_settings(exact=True).engine(engine)
     asked = opened.page(**page)
 
@@ -357,13 +350,5 @@ def pruned_costs(
         "fill": lambda text: search(fill(text) or {}),
         "whole": lambda text: search(exact.body(text, asked)),
     }
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    short = []
-    for text in texts:
-        if fill(text) is None:
-            continue
-        taken, found = fastest(ways, text, passes)
-        for way, each in taken.items():
-            seconds[way].append(each)
-        short.append(len(found["page"]["hits"]["hits"]) < page["size"])
-    return seconds, short
+    answers, seconds = timed(ways, [text for text in texts if fill(text) is not None], passes)
+    return [len(answer["hits"]["hits"]) < page["size"] for answer in answers["page"]], seconds

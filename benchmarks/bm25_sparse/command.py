@@ -1,10 +1,4 @@
-"""BM25, and what a sparse model adds: what it gains on judged sets, and what it costs under load, of the same models.
-
-    osn bench bm25-sparse --start MODEL --data DIR --work DIR --record benchmarks/results/bm25_sparse
-
-`--data` holds BEIR folders, each with a test split. MODEL is a published SPLADE. Arms: the model as it is, trained on
-the train splits of TRAINED_ON by the recipe sparse-published-start, and that averaged with its start. The other sets are
-unseen by every arm.
+"""`osn bench bm25-sparse`: what a sparse model adds to BM25 on judged sets, and what it costs under load.
 
 Quality: each set is ingested with each model into an index of its own, its queries weighed by the IDF of that set's corpus.
 All engines search as `osn search` does, with no setting chosen on any of the sets. The rivals are the index's own BM25, and
@@ -15,12 +9,11 @@ Cost: an index of so many documents resampled from COST_SET with the model's vec
 load in random turns, and what they keep of the exact result's score. Beside it the bytes a document of an index that has
 what the engine needs, documents encoded a second on this machine, and the terms that the model gives a document.
 
-With --dense, `hybrid` and two cascades are measured too, in indexes that hold dense vectors and codes beside the published
-model's sparse vectors. Of each other arm the cascade after bm25-sparse is measured: its quality with every seed, its cost
-with the first. All this in sets of at most --dense-documents, and under load with up to 100,000 documents. ONNX Runtime
-encodes the queries in 8 bits. The codes are of OPQ learned from the dense vectors of these sets; with --pq they are that
-model's, it encodes the cascades' queries, and their rows name it. The cascade after bm25-sparse is compared with hybrid,
-which is the same beside every sparse model; with --pq, which measures none, with the one that --work has, if any.
+With --dense the same is measured of `hybrid` and two cascades, in indexes with dense vectors and codes too, under load with
+up to 100,000 documents; of each trained arm of the cascade after bm25-sparse alone, its cost with the first seed. ONNX
+Runtime encodes the queries in 8 bits. The codes are of OPQ learned from the dense vectors of all sets; with --pq they are
+that model's, it encodes the cascades' queries, and their rows name it. The cascade after bm25-sparse is compared with
+hybrid, which is the same beside every sparse model; with --pq, which measures none, with the one that --work has, if any.
 
 The plot has quality against P99, an engine a point. Everything that takes long is kept in --work; the same command goes on.
 """
@@ -34,7 +27,7 @@ from typing import Any
 
 import click
 
-from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows, dense_cost_rows, documents
+from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows, dense_cost_rows
 from benchmarks.bm25_sparse.measures import (
     BM25,
     DENSE_ENGINES,
@@ -46,7 +39,6 @@ from benchmarks.bm25_sparse.measures import (
 )
 from benchmarks.bm25_sparse.models import (
     ARMS,
-    DENSE_DOCUMENTS,
     PUBLISHED,
     Experiment,
     arm_option,
@@ -54,9 +46,9 @@ from benchmarks.bm25_sparse.models import (
     start_option,
 )
 from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
-from benchmarks.grown.scale import NODE
+from benchmarks.grown.index import set_of_size
 from benchmarks.load.command import NumberList, owned_option
-from benchmarks.local_cluster import heap_option, reachable
+from benchmarks.local_cluster import NODE, heap_option, reachable
 from benchmarks.plots import pyplot, save
 from benchmarks.render import error_bars
 from opensearch_neural.cluster.connect import connect
@@ -106,11 +98,11 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
         for arm in experiment.arms:
             limit = MOST_COST.get(size)
             for measure in ("P50", "P99"):
-                ratio = table.ratio(documents(size), LEVEL, SUM, BM25, measure, variant=arm)
+                ratio = table.ratio(set_of_size(size), LEVEL, SUM, BM25, measure, variant=arm)
                 if limit and ratio:
                     words = f"bm25-sparse {arm}: {measure} on {ratio.where}, in BM25's, at most"
                     made.append(goal_of(words, limit, round(ratio.value, 3), ratio.value <= limit))
-            if share := table.value(documents(size), SUM, "score kept", variant=arm):
+            if share := table.value(set_of_size(size), SUM, "score kept", variant=arm):
                 words = f"bm25-sparse {arm}: score kept on {share.set}, at least"
                 made.append(goal_of(words, LEAST_KEPT, round(share.value, 4), share.value >= LEAST_KEPT))
     return made
@@ -140,14 +132,14 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     figure, axis = plt.subplots(figsize=(6.4, 5.0))
     size = max(experiment.sizes, default=0)
     table = Table(rows, experiment.seeds)
-    label = common_mean(rows, documents(size))
+    label = common_mean(rows, set_of_size(size))
     variants = list(dict.fromkeys(row.variant for row in rows if row.variant))
     models = sorted(variants, key=lambda name: ARMS.index(name) if name in ARMS else len(ARMS))
     points = {
         (arm, engine): (cost, gain)
         for arm, engine in product(models, ENGINES)
         if (gain := table.difference(label, engine, BM25, "nDCG@10", variant=arm))
-        and (cost := table.ratio(documents(size), LEVEL, engine, BM25, "P99", variant=arm))
+        and (cost := table.ratio(set_of_size(size), LEVEL, engine, BM25, "P99", variant=arm))
     }
     if not points:  # no P99 was measured, and an earlier run's plot is not this one's
         plt.close(figure)
@@ -165,7 +157,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     if axis.get_xlim()[1] > WIDE:
         axis.set_xscale("log")
         axis.xaxis.set(major_locator=plt.FixedLocator(TICKS), major_formatter="{x:g}", minor_locator=plt.NullLocator())
-    axis.set(xlabel=f"P99, in BM25's ({documents(size)}, {LEVEL})", ylabel=f"points of nDCG@10 over BM25,\n{label}")
+    axis.set(xlabel=f"P99, in BM25's ({set_of_size(size)}, {LEVEL})", ylabel=f"points of nDCG@10 over BM25,\n{label}")
     keys = [Line2D([], [], color="black", marker="s", linestyle="", label=BM25)]
     keys += [Line2D([], [], color="grey", marker=mark, linestyle="", label=engine) for engine, mark in marks.items()]
     keys += [Line2D([], [], color=color, linewidth=5, label=arm) for arm, color in colors.items()]
@@ -196,13 +188,6 @@ def shown(row: Row) -> bool:
     default=None,
     help="Quantized model of --dense: of what needs a dense model, cascades alone are measured, by its codes.  [default: "
     "OPQ of --dense's vectors]",
-)
-@click.option(
-    "--dense-documents",
-    type=click.IntRange(min=1),
-    default=DENSE_DOCUMENTS,
-    show_default=True,
-    help="Documents of the largest set on which hybrid and cascades are measured.",
 )
 @click.option(
     "--beside",

@@ -24,11 +24,10 @@ from benchmarks.bm25_sparse.measures import (
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.cluster_bm25 import corpus_of
-from benchmarks.experiment import kept, slug
+from benchmarks.experiment import kept_rows, slug
 from benchmarks.grown.field_bytes import STORED, bytes_by_field
-from benchmarks.grown.index import Growth, drawn_vectors, grow, resampler_of
-from benchmarks.load import result
-from benchmarks.load.command import queries_of, run
+from benchmarks.grown.index import Growth, drawn_vectors, grow, resampler_of, set_of_size
+from benchmarks.load.command import queries_of, rows_under_load
 from benchmarks.load.measurement import LoadSettings
 from benchmarks.load.phases import WarmupSettings
 from benchmarks.load.quality import nearness_rows, some
@@ -41,7 +40,6 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.engines.settings import WeightedSum
-from opensearch_neural.errors import ClusterError
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.models.dense.quantized import load_quantized
 from opensearch_neural.models.dense.torch_encoder import load_dense
@@ -63,7 +61,6 @@ TURNS, TURN = 8, 32
 """How often each encoder has its turn, and how many documents it gets."""
 NAMED = {slug(engine): engine for engine in WAYS}
 """{variant under load: its name in the table}"""
-Measure = Callable[[], list[dict[str, Any]]]
 
 
 def variants_of(engines: Iterable[str]) -> str:
@@ -83,13 +80,12 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
     The variant of a row is the arm, its set the size; of bytes and encoding, what they were measured on.
     """
     rows: list[Row] = []
-
     for size in experiment.sizes:
         for model in first_models(experiment):
             name, how = f"{size}-{slug(model.name)}", (client, chosen, experiment, size, model)
-            rows += kept_rows(experiment, name, partial(loaded, *how))
+            rows += kept_cost(experiment, name, partial(load_rows, *how))
             name = f"{name}-score-kept-weight-{slug(f'{WeightedSum.weight:g}')}"
-            rows += kept_rows(experiment, name, partial(score_kept, *how))
+            rows += kept_cost(experiment, name, partial(score_kept_rows, *how))
             client.indices.delete(index=growth_of(experiment, model, size).index, params={"ignore": 404})
     rows += dense_load_rows(client, chosen, experiment)
     return rows + document_rows(client, experiment)
@@ -105,18 +101,18 @@ def document_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
     rows: list[Row] = []
     for model in first_models(experiment) if experiment.sizes else ():
         vectors = _vectors_of(experiment, model)
-        rows += kept_rows(experiment, f"bytes-{vectors}", partial(stored_bytes, client, experiment, model))
-        rows += kept_rows(experiment, f"encoding-{vectors}", partial(encoding_rates, experiment, model))
+        rows += kept_cost(experiment, f"bytes-{vectors}", partial(stored_bytes, client, experiment, model))
+        rows += kept_cost(experiment, f"encoding-{vectors}", partial(encoding_rates, experiment, model))
     return rows
 
 
 def dense_load_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
     """Each size of at most MOST_DENSE documents under load by the engines that need dense vectors, if there are any."""
     rows: list[Row] = []
-    sizes = [size for size in experiment.sizes if size <= MOST_DENSE] if experiment.dense_sets else []
+    sizes = [size for size in experiment.sizes if size <= MOST_DENSE] if experiment.dense else []
     for size, model in product(sizes, first_models(experiment)):
         name = f"{size}-{_vectors_of(experiment, model)}"
-        rows += kept_rows(experiment, name, partial(loaded_with_dense, client, chosen, experiment, size, model))
+        rows += kept_cost(experiment, name, partial(load_rows_with_dense, client, chosen, experiment, size, model))
         index = growth_of(experiment, model, size, with_dense=True).index
         client.indices.delete(index=index, params={"ignore": 404})
     return rows
@@ -128,18 +124,13 @@ def dense_cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: 
     return [row for row in rows if row.engine in DENSE_ENGINES]
 
 
-def kept_rows(experiment: Experiment, name: str, measure: Measure) -> list[Row]:
-    return [Row.from_json(row) for row in kept(experiment.work / "cost" / f"{name}.json", measure)]
-
-
-def documents(size: int) -> str:
-    """The set of a size's rows."""
-    return f"{size:,} documents"
+def kept_cost(experiment: Experiment, name: str, measure: Callable[[], list[Row]]) -> list[Row]:
+    return kept_rows(experiment.work / "cost" / f"{name}.json", measure)
 
 
 def _vectors_of(experiment: Experiment, model: MeasuredEngine) -> str:
     """The arm, with the dense model and named codes if there is a dense one. Costs are of the first seed alone."""
-    return dense.kept_variant(experiment, model.name) if experiment.dense_sets else slug(model.name)
+    return dense.kept_variant(experiment, model.name) if experiment.dense else slug(model.name)
 
 
 def _variant(experiment: Experiment, model: MeasuredEngine, engine: str) -> str:
@@ -162,10 +153,10 @@ def growth_of(experiment: Experiment, model: MeasuredEngine, size: int, *, with_
 # ------------------------------------------------ under load
 
 
-def loaded(
+def load_rows(
     client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: MeasuredEngine
-) -> list[dict[str, Any]]:
-    """The rows of the load benchmark on `size` documents with the model's vectors, without what `score_kept` measures.
+) -> list[Row]:
+    """The rows of the load benchmark on `size` documents with the model's vectors, without what `score_kept_rows` measures.
 
     Raises ClusterError if it stopped.
     """
@@ -174,9 +165,9 @@ def loaded(
     return [_plain(row, growth, model.name) for row in rows]
 
 
-def score_kept(
+def score_kept_rows(
     client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: MeasuredEngine
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """What the windows keep of the exact result on the same index, beside the overlap with it."""
     growth = growth_of(experiment, model, size)
     grow(client, growth, say=logger.info)
@@ -188,9 +179,9 @@ def score_kept(
     return [_plain(row, growth, model.name) for row in nearness_rows(client, workload, queries, growth.index)]
 
 
-def loaded_with_dense(
+def load_rows_with_dense(
     client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: MeasuredEngine
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Rows of the engines that need dense vectors and codes, beside BM25 on the same index."""
     growth = growth_of(experiment, model, size, with_dense=True)
     named = dense.query_models(experiment)
@@ -200,9 +191,9 @@ def loaded_with_dense(
     return [_plain(row, growth, variant) for row in rows if NAMED.get(row.engine, row.engine) in engines]
 
 
-def _plain(row: Row, growth: Growth, variant: str) -> dict[str, Any]:
+def _plain(row: Row, growth: Growth, variant: str) -> Row:
     engine = NAMED.get(row.engine, row.engine)
-    return replace(row, set=documents(growth.documents), variant=variant, engine=engine).to_json()
+    return replace(row, set=set_of_size(growth.documents), variant=variant, engine=engine)
 
 
 def under_load(
@@ -216,32 +207,24 @@ def under_load(
 ) -> list[Row]:
     """The rows of the load benchmark; settings: more of `LoadSettings`. Raises ClusterError if it stopped."""
     grow(client, growth, say=logger.info)
-    _, texts = queries_of(None, experiment.sets[COST_SET], "test", None)
-    chosen_settings = replace(LOAD, clients=experiment.clients, minutes=experiment.minutes, **settings).validate()
-    target = allowed_target(chosen, owned=experiment.owned)
-    folder = experiment.work / "load" / growth.index
-    measured = run(
-        client, target, growth.index, parse_variants(variants), texts, models, chosen_settings, None, folder, False
-    )  # fmt: skip
-    if measured.partial:
-        raise ClusterError(
-            f"the load test of {growth.index} stopped: {measured.partial}", "run the same command again to continue"
-        )
-    return result.rows(measured)
+    load = replace(LOAD, clients=experiment.clients, minutes=experiment.minutes, **settings)
+    target, folder = allowed_target(chosen, owned=experiment.owned), experiment.work / "load" / growth.index
+    data = experiment.sets[COST_SET]
+    return rows_under_load(client, target, growth.index, parse_variants(variants), data, models, load, folder)
 
 
 # ------------------------------------------------ documents
 
 
-def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngine) -> list[dict[str, Any]]:
+def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngine) -> list[Row]:
     """What an index for each engine weighs: text, what BM25 searches, and the vectors that the engine needs."""
-    growth = growth_of(experiment, model, FIELD_SAMPLE, with_dense=bool(experiment.dense_sets))
+    growth = growth_of(experiment, model, FIELD_SAMPLE, with_dense=bool(experiment.dense))
     meta, resampler, vocabulary = resampler_of(growth)
     sample = list(resampler.take(growth.documents))
     sizes = bytes_by_field(client, meta, sample, drawn_vectors(growth, resampler, vocabulary))
     text, sparse = ("contents", STORED), ("sparse", forward_index.FIELD)
     fields: dict[str, tuple[str, ...]] = dict.fromkeys(SPARSE_ENGINES, (*text, *sparse))
-    if experiment.dense_sets:
+    if experiment.dense:
         with_dense = {HYBRID: (*text, "dense"), **dict.fromkeys(CASCADES, (*text, *sparse, "pq"))}
         fields |= {engine: with_dense[engine] for engine in dense_engines(experiment, model.name)}
     rows = [
@@ -252,14 +235,14 @@ def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngi
     if model.name == PUBLISHED:
         plain = sum(sizes[field] for field in text)
         rows.append(Row(f"{COST_SET}, by field", BM25, BYTES, plain, None, None, len(sample)))
-    return [row.to_json() for row in rows]
+    return rows
 
 
-def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[dict[str, Any]]:
+def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[Row]:
     """How many documents of COST_SET a second are given the vectors that each engine needs, with intervals over turns."""
     sparse = load_sparse(experiment.on_corpus(model, COST_SET))
     encoders: dict[Sequence[str], Vectorizer] = {SPARSE_ENGINES: Encoders(sparse)}
-    if experiment.dense_sets:
+    if experiment.dense:
         beside = dense_engines(experiment, model.name)
         if HYBRID in beside:
             encoders[(HYBRID,)] = Encoders(dense=load_dense(str(experiment.dense)))
@@ -282,7 +265,7 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[dict[s
             *rate(timed, TURN),
             len(documents),
             variant=_variant(experiment, model, engine),
-        ).to_json()
+        )
         for engines, timed in times.items()
         for engine in engines
     ]

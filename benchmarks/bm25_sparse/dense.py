@@ -1,7 +1,7 @@
 """The dense model of `osn bench bm25-sparse`: what `hybrid` and the cascades search.
 
 vectors/SET-DENSE          dense vectors, encoded once
-models/DENSE-opq           their codes: OPQ learned from all sets that have dense vectors, nothing trained by questions
+models/DENSE-opq           their codes: OPQ learned from all sets, nothing trained by questions
 vectors/SET-MODEL-DENSE    sparse and dense vectors as one encoding
 """
 
@@ -133,7 +133,7 @@ def quantized(experiment: Experiment) -> str:
         return experiment.pq
     folder = experiment.work / "models" / f"{dense_name(experiment)}-opq"
     if not folder.exists():
-        vectors = np.concatenate([stored_dense(dense_vectors(experiment, name)) for name in experiment.dense_sets])
+        vectors = np.concatenate([stored_dense(dense_vectors(experiment, name)) for name in experiment.sets])
         start = load_dense(str(experiment.dense), device="cpu")
         assert isinstance(start, TorchDenseEncoder)
         subvectors = max(m for m in range(1, MOST_SUBVECTORS + 1) if start.dimension % m == 0)

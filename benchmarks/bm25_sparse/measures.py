@@ -24,7 +24,7 @@ from ingest.vectors.shards import LoadedShard
 from ingest.vectors.stored_vectors import Manifest
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
-from opensearch_neural.engines import open_engines
+from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.evaluation.engine_comparison import run_engine
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
@@ -71,6 +71,10 @@ def way_of(engine: str) -> tuple[str, dict[str, Any]]:
     return WAYS.get(engine, (engine, {}))
 
 
+def ways_of(engines: Iterable[str]) -> dict[str, tuple[str, dict[str, Any]]]:
+    return {engine: way_of(engine) for engine in engines}
+
+
 # ------------------------------------------------ quality
 
 
@@ -103,17 +107,14 @@ def measured_set(
         if MeasuredEngine(BM25) not in measured:  # it finds the same whatever vectors lie beside the text
             names.insert(0, BM25)
         if not all(kept_of(folder, made).exists() for made in (*names, FACTS)):
-            vectors = dense.sparse_vectors(experiment, model, name)
-            with (
-                ingested(client, job_of(experiment, name, vectors, None), show_progress=False) as index,
-                translate_errors(),
-            ):
-                measure_index(client, index, experiment, name, names, folder)
-                kept(kept_of(folder, FACTS), lambda: facts(client, index, vectors))  # noqa: B023
+            with opened_index(client, experiment, model, name) as engines:
+                measure_index(client, engines, ways_of(names), judged_queries(experiment.sets[name]), folder)
+                vectors = dense.sparse_vectors(experiment, model, name)
+                kept(kept_of(folder, FACTS), partial(facts, client, engines, vectors))
         for engine in names:
             own = MeasuredEngine(BM25) if engine == BM25 else MeasuredEngine(engine, model.seed, model.name)
             measured[own] = kept_measured(kept_of(folder, engine), not_measured)
-        if name in experiment.dense_sets:
+        if experiment.dense:
             measured |= dense_measured(client, experiment, model, name)
         for measure, value in kept(kept_of(folder, FACTS), not_measured).items():
             rows.append(Row(name, SUM, measure, value, None, None, 1, seed=model.seed, variant=model.name))
@@ -131,8 +132,8 @@ def dense_measured(
     names = (BM25, *beside) if model.name == PUBLISHED else beside
     folder = measured_with(experiment, model, name)
     if not all(kept_of(folder, engine).exists() for engine in names):
-        with dense_index(client, experiment, model, name) as (index, how), translate_errors():
-            measure_index(client, index, experiment, name, names, folder, **how)
+        with opened_index(client, experiment, model, name, with_dense=True) as engines:
+            measure_index(client, engines, ways_of(names), judged_queries(experiment.sets[name]), folder)
     found = {engine: kept_measured(kept_of(folder, engine), not_measured) for engine in names}
     variant = dense.variant(experiment, model.name)
     measured = {MeasuredEngine(engine, model.seed, variant): found[engine] for engine in beside}
@@ -149,36 +150,37 @@ def measured_with(experiment: Experiment, model: MeasuredEngine, name: str) -> P
 
 
 @contextmanager
-def dense_index(
-    client: OpenSearch, experiment: Experiment, model: MeasuredEngine, name: str
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(an index of the set with dense vectors, codes and the model's sparse vectors; how `open_engines` opens it)"""
-    vectors = dense.all_vectors(experiment, model, name)
-    job = job_of(experiment, name, vectors, dense.quantized(experiment))
-    with ingested(client, job, show_progress=False) as index:
-        yield index, {**dense.query_models(experiment), "backend": BACKEND}
+def opened_index(
+    client: OpenSearch, experiment: Experiment, model: MeasuredEngine, name: str, *, with_dense: bool = False
+) -> Iterator[Engines]:
+    """The engines of an index of the set with the model's sparse vectors, and with dense vectors and codes beside them."""
+    how: dict[str, Any] = {}
+    if with_dense:
+        job = job_of(experiment, name, dense.all_vectors(experiment, model, name), dense.quantized(experiment))
+        how = {**dense.query_models(experiment), "backend": BACKEND}
+    else:
+        job = job_of(experiment, name, dense.sparse_vectors(experiment, model, name), None)
+    with ingested(client, job, show_progress=False) as index, translate_errors():
+        yield open_engines(client, index, **how)
 
 
 def measure_index(
     client: OpenSearch,
-    index: str,
-    experiment: Experiment,
-    name: str,
-    names: Iterable[str],
+    engines: Engines,
+    ways: Mapping[str, tuple[str, dict[str, Any]]],
+    judged: BeirData,
     folder: Path,
-    **how: Any,
+    measures: Sequence[str] = MEASURES,
 ) -> None:
-    """What the engines `names` find in the index is kept in `folder`; `how` as `open_engines` takes it."""
-    judged = judged_queries(experiment.sets[name])
-    engines = open_engines(client, index, **how)
+    """What each way to search finds in the index is kept in `folder`. ways: {its name: (the engine, its settings)}"""
 
-    def of_engine(engine: str) -> Measured:
-        searched_by, settings = way_of(engine)
+    def measured(name: str) -> Measured:
+        searched_by, settings = ways[name]
         body_of = engines.with_settings(**settings).body_of(searched_by)
-        return run_engine(client, index, engine, body_of, judged.queries, judged.qrels, MEASURES).measured
+        return run_engine(client, engines.index, name, body_of, judged.queries, judged.qrels, measures).measured
 
-    for engine in names:
-        kept_measured(kept_of(folder, engine), partial(of_engine, engine))
+    for name in ways:
+        kept_measured(kept_of(folder, name), partial(measured, name))
 
 
 def kept_of(folder: Path, name: str) -> Path:
@@ -201,16 +203,16 @@ def not_measured() -> Any:
     raise AssertionError("measured before")
 
 
-def facts(client: OpenSearch, index: str, vectors: Path) -> dict[str, float]:
+def facts(client: OpenSearch, engines: Engines, vectors: Path) -> dict[str, float]:
     """What the index weighs, and how many terms the model gives a document. vectors: their manifest."""
     folder = vectors.parent / Manifest.read(vectors).hash
     shards = [LoadedShard.read(path, []).sparse for path in sorted(folder.glob("*.safetensors"))]
     documents = sum(len(shard.indptr) - 1 for shard in shards if shard is not None)
-    stats = client.indices.stats(index=index, metric="store,docs")["_all"]["primaries"]
+    stats = client.indices.stats(index=engines.index, metric="store,docs")["_all"]["primaries"]
     return {
         TERMS: sum(len(shard.weights) for shard in shards if shard is not None) / max(1, documents),
         "bytes a document": stats["store"]["size_in_bytes"] / stats["docs"]["count"],
-        "scale": float(open_engines(client, index).meta.extra.get(SCALE, float("nan"))),
+        "scale": float(engines.meta.extra.get(SCALE, float("nan"))),
     }
 
 
@@ -231,9 +233,9 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
 
 
 def dense_quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
-    """The differences of the engines that need a dense model, in each set that has one and in their mean."""
+    """The differences of the engines that need a dense model, in each set and in their means."""
     of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
-    for name in experiment.dense_sets:
+    for name in experiment.sets:
         measured: dict[MeasuredEngine, Measured] = {}
         for model in experiment.models:
             measured |= dense_measured(client, experiment, model, name)
@@ -241,8 +243,7 @@ def dense_quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
     gains = [(engine, rival) for engine, rival in DIFFERENCES if engine in DENSE_ENGINES]
     rows = [row for name, own in of_sets.items() for row in compared(name, own, gains, seeds=experiment.seeds)]
     for label, names in sets_of_means(experiment).items():
-        if {*names} <= of_sets.keys():
-            rows += mean_rows(label, {name: of_sets[name] for name in names}, gains)
+        rows += mean_rows(label, {name: of_sets[name] for name in names}, gains)
     return hybrid_once(rows)
 
 
@@ -260,11 +261,8 @@ def hybrid_once(rows: Sequence[Row]) -> list[Row]:
 
 
 def sets_of_means(experiment: Experiment) -> dict[str, list[str]]:
-    """{what a mean is called: its sets} of all sets, of those that no arm is trained on, and of those with dense vectors
-    where others have none."""
+    """{what a mean is called: its sets} of all sets, and of those that no arm is trained on."""
     groups = {"sets": [*experiment.sets], "unseen sets": experiment.unseen}
-    if len(experiment.dense_sets) < len(experiment.sets):
-        groups[f"sets of at most {experiment.dense_documents:,} documents"] = experiment.dense_sets
     return {f"mean of {len(names)} {kind}": names for kind, names in groups.items() if names}
 
 
@@ -278,7 +276,7 @@ def mean_terms(label: str, rows: Sequence[Row], experiment: Experiment) -> list[
     for own in of_model.values():
         mean = replace(own[0], set=label, sets=len(own), value=fmean(row.value for row in own))
         made += [replace(mean, engine=engine) for engine in SPARSE_ENGINES]
-        if experiment.dense_sets:
+        if experiment.dense:
             variant = dense.variant(experiment, mean.variant)
             beside = dense_engines(experiment, mean.variant)
             made += [replace(mean, engine=engine, variant=variant) for engine in CASCADES if engine in beside]

@@ -13,10 +13,8 @@ import click
 
 from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import slug, trials
-from ingest.corpus import ignore
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.reading import reading
-from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import MeasuredEngine
 from opensearch_neural.models import directory
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 
 TRAINED_ON = ("squad-mix", "tldr", "wikiqa-doc", "wikiqa-sent", "wikitablequestions")
 PUBLISHED = "as published"
-DENSE_DOCUMENTS = 30_000
-"""The most documents of a set that a dense model encodes: the largest recorded one has 26,265."""
 STEPS = {"trained 10 minutes": 900, "trained an hour": 5400}
 """{arm: steps of 32 questions}; the times are of two cores."""
 AVERAGED = {f"{arm}, averaged": arm for arm in STEPS}
@@ -84,7 +80,6 @@ class Experiment:
     minutes: float = 1.0
     owned: bool = False
     pq: str | None = None
-    dense_documents: int = DENSE_DOCUMENTS
 
     @property
     def sets(self) -> dict[str, Path]:
@@ -94,14 +89,6 @@ class Experiment:
     @property
     def unseen(self) -> list[str]:
         return [name for name in self.sets if name not in TRAINED_ON]
-
-    @cached_property
-    def dense_sets(self) -> list[str]:
-        """The sets in which `hybrid` and `cascade` are measured."""
-        if self.dense is None:
-            return []
-        corpora = {name: read_corpus(str(corpus_of(folder)), on_reject=ignore) for name, folder in self.sets.items()}
-        return [name for name, corpus in corpora.items() if sum(1 for _ in corpus) <= self.dense_documents]
 
     @property
     def trained_arms(self) -> list[str]:

@@ -11,13 +11,11 @@ trained on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,25 +24,21 @@ from benchmarks.bm25_sparse.measures import (
     BM25,
     SUM,
     SUM_CASCADE,
-    dense_index,
-    job_of,
     judged_queries,
     kept_of,
+    measure_index,
     not_measured,
+    opened_index,
     way_of,
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, TRAINED_ON, Experiment, arm_option, check_codes, start_option
 from benchmarks.experiment import PaperPart, kept_measured, paper_options, run_parts, slug
-from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList
-from benchmarks.local_cluster import heap_option, ingested, reachable
+from benchmarks.local_cluster import NODE, heap_option, reachable
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.engines import open_engines
 from opensearch_neural.evaluation import result_rows
-from opensearch_neural.evaluation.engine_comparison import run_engine
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
 
@@ -78,35 +72,13 @@ def measured_set(
     folder = experiment.work / "weights" / f"{name}-{split}-{most}-{models}"
     label = SUM if experiment.dense is None else SUM_CASCADE
     searched_by, settings = way_of(label)
-    named = {f"{label}, weight {weight:g}": weight for weight in weights}
-
-    files = {engine: kept_of(folder, engine) for engine in (BM25, *named)}
+    ways = {f"{label}, weight {weight:g}": (searched_by, {**settings, "weight": weight}) for weight in weights}
+    ways = {BM25: (BM25, {}), **ways}
+    files = {engine: kept_of(folder, engine) for engine in ways}
     if not all(file.exists() for file in files.values()):
-        with weighted_index(client, experiment, model, name) as (index, how), translate_errors():
-            asked, engines = judged_queries(experiment.sets[name], split, most), open_engines(client, index, **how)
-
-            def measure(engine: str) -> Measured:
-                opened = engines.with_settings(**settings, weight=named[engine]) if engine in named else engines
-                body_of = opened.body_of(searched_by if engine in named else BM25)
-                return run_engine(client, index, engine, body_of, asked.queries, asked.qrels, (MEASURE,)).measured
-
-            for engine, file in files.items():
-                kept_measured(file, partial(measure, engine))
+        with opened_index(client, experiment, model, name, with_dense=experiment.dense is not None) as engines:
+            measure_index(client, engines, ways, judged_queries(experiment.sets[name], split, most), folder, (MEASURE,))
     return {MeasuredEngine(engine): kept_measured(file, not_measured) for engine, file in files.items()}
-
-
-@contextmanager
-def weighted_index(
-    client: OpenSearch, experiment: Experiment, model: MeasuredEngine, name: str
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(an index of the set with the vectors that are weighed, how `open_engines` opens it)"""
-    if experiment.dense is not None:
-        with dense_index(client, experiment, model, name) as opened:
-            yield opened
-        return
-    job = job_of(experiment, name, dense.sparse_vectors(experiment, model, name), None)
-    with ingested(client, job, show_progress=False) as index:
-        yield index, {}
 
 
 def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[float], most: int) -> list[Row]:
@@ -115,7 +87,7 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
     for model in experiment.models:
         variant = model.name if experiment.dense is None else dense.variant(experiment, model.name)
         own: list[Row] = []
-        for name in experiment.sets if experiment.dense is None else experiment.dense_sets:
+        for name in experiment.sets:
             if split := split_of(experiment.sets[name], variant):
                 measured = measured_set(client, experiment, model, name, split, weights, most)
                 made = result_rows.rows(f"{name} {split}", measured, baseline=MeasuredEngine(BM25))

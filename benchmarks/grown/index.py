@@ -42,6 +42,11 @@ log = logging.getLogger(__name__)
 BATCH = 256
 
 
+def set_of_size(documents: int) -> str:
+    """The set of rows that were measured on so many drawn documents."""
+    return f"{documents:,} documents"
+
+
 @dataclass(frozen=True)
 class Growth:
     """What to write."""

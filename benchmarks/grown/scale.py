@@ -19,7 +19,7 @@ from benchmarks.load.command import NumberList, finish, load_settings, measuring
 from benchmarks.load.measurement import Measurement
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import ModelChoice, allowed_target
-from benchmarks.local_cluster import heap_option, reachable
+from benchmarks.local_cluster import NODE, heap_option, reachable
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
@@ -29,7 +29,6 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row, Summary, data_facts
 from opensearch_neural.models.sparse.pruning import Pruning
 
-NODE = "osn-bench"
 FIELD_SAMPLE = 3000  # documents that are written field by field to see what each costs
 CORPUS_DOCUMENTS = 20_000  # of the documentation strings, if no corpus is named
 
@@ -157,7 +156,7 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
 )
 @click.option("--engines", default="paper,two-phase", show_default=True, help="As for `osn bench load`.")
 @click.option("--index", "prefix", default="osn-scale", show_default=True, help="Indexes are called INDEX-DOCUMENTS.")
-@output_option("Where measurements, report and plots go.", default=Path("load-scale"), show_default=True)
+@output_option("Where measurements and tables go.", default=Path("load-scale"), show_default=True)
 @node_options
 @growing_options
 @measuring_options

@@ -8,11 +8,10 @@ query cut            tokens that are in many documents and weigh little are left
 clustered            similar documents get neighbouring numbers, by an index sort on their place in an order by content, so
                      that a block of postings has one topic, and blocks of other topics are passed over
 blocks               neighbours in that order form blocks; a block document holds the largest weight of each token in its
-                     block. The best blocks are chosen first, by a request or by a table that the client holds, and their
-                     documents alone are scored
+                     block. A first request chooses the best blocks, and a second scores their documents alone
 
     command.py    `osn bench large-sparse`
-    documents.py  draws the documents, puts them in order and writes the three indexes
+    indexes.py    draws the documents, puts them in order and writes the three indexes
     arms.py       the ideas as request bodies
     measures.py   tuning on train queries, quality, cost
 """

@@ -23,22 +23,20 @@ import click
 
 from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import PaperPart, Table, goal_of, run_parts, work_options
-from benchmarks.grown.index import Growth
-from benchmarks.grown.scale import NODE
-from benchmarks.large_sparse.documents import Layout
+from benchmarks.grown.index import Growth, set_of_size
+from benchmarks.large_sparse.indexes import Layout
 from benchmarks.large_sparse.measures import (
     BM25,
     BYTES,
     LEAST_KEPT,
     NDCG,
     LargeSparseExperiment,
-    documents,
     everything,
     of_the_sum,
 )
 from benchmarks.load.blocks import Level
 from benchmarks.load.command import NumberList, owned_option
-from benchmarks.local_cluster import heap_option, reachable
+from benchmarks.local_cluster import NODE, heap_option, reachable
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
@@ -56,16 +54,16 @@ def goals(experiment: LargeSparseExperiment, rows: Sequence[Row]) -> list[Goal]:
     table = Table(rows)
     made = []
     for layout in experiment.layouts:
-        not_of_the_model = of_the_sum(layout)
+        not_of_the_model, where = of_the_sum(layout), set_of_size(layout.growth.documents)
         enough = {
             row.engine: row.value
             for row in rows
-            if (row.set, row.measure) == (documents(layout), "score kept")
+            if (row.set, row.measure) == (where, "score kept")
             and row.value >= LEAST_KEPT
             and row.engine not in not_of_the_model
         }
         for clients in experiment.clients:
-            where, level = documents(layout), Level("closed", clients).label
+            level = Level("closed", clients).label
             ratios = {name: row.value for name in enough if (row := table.ratio(where, level, name, BM25, "P99"))}
             words = f"P99 on {where}, {level}, in BM25's, at most, with {LEAST_KEPT:g} of the score kept"
             best = min(ratios, key=ratios.__getitem__, default="")

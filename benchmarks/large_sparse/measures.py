@@ -11,9 +11,10 @@ from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.experiment import kept, slug
-from benchmarks.large_sparse.arms import BestBlocks, ClientBlocks, DocumentsOfBlocks, FieldSearch, RareWordsFirst
-from benchmarks.large_sparse.documents import (
+from benchmarks.experiment import kept, kept_rows, slug
+from benchmarks.grown.index import set_of_size
+from benchmarks.large_sparse.arms import BestBlocks, DocumentsOfBlocks, FieldSearch
+from benchmarks.large_sparse.indexes import (
     BLOCKS,
     CLUSTERED,
     PLAIN,
@@ -23,8 +24,8 @@ from benchmarks.large_sparse.documents import (
     remove_all,
     write_all,
 )
-from benchmarks.load import quality, result
-from benchmarks.load.command import queries_of, run
+from benchmarks.load import quality
+from benchmarks.load.command import rows_under_load
 from benchmarks.load.measurement import LoadSettings
 from benchmarks.load.phases import WarmupSettings
 from benchmarks.load.variants import TWO_PHASE, Variant, parameters
@@ -39,7 +40,6 @@ from benchmarks.load.workload import (
     stored_pipelines,
 )
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.errors import ClusterError
 from opensearch_neural.evaluation import measures, result_rows
 from opensearch_neural.evaluation.overlap import PAGE
 from opensearch_neural.evaluation.results import Row
@@ -61,7 +61,7 @@ SUMS = {SUM: None, f"{SUM}, window 20": 20, f"{SUM}, window 50": 50}
 """{way to search by the sum with BM25: window; None: that of the index}"""
 NDCG = "nDCG@10"
 BYTES = "bytes read, a document"
-"""Bytes on disk of the fields that a search reads; for blocks, with their index or the client's table."""
+"""Bytes on disk of the fields that a search reads; for blocks, with their index."""
 LEAST_KEPT = 0.99
 LOAD = LoadSettings(rounds=8, settle=0.3, ceiling=0.5, warmup=WarmupSettings(30, 90), quality=False)
 TUNING_QUERIES = 100
@@ -71,7 +71,6 @@ PASSES = 3
 WINDOWS = (10, 15, 20, 30, 50, 100, 200, 300, 400, 600, 800)
 CUTS = (0.2, 0.4, 0.6, 0.8, 0.9)
 RARE, HIGH_IDF_WINDOWS = tuple(map(Rare.parse, ("ratio:0.4", "ratio:0.5", "ratio:0.6", "share:0.8"))), (20, 30, 50, 100)
-WORD_SHARES = (0.7, 0.8, 0.85, 0.9)
 PRUNE_RATIOS, EXPANSIONS = (0.2, 0.4, 0.6), (2.0, 3.0, 5.0, 10.0, 20.0, 40.0)
 BLOCK_COUNTS = (10, 20, 40, 80, 160)
 
@@ -118,11 +117,6 @@ def _pruned(
     return SearchArm(variant, (field, *([ROWS] if window is not None else ())))
 
 
-def _rare_words(share: float, window: int) -> SearchArm:
-    variant = Variant(f"{SUM}: rare words {share:g}, window {window}", SUM, bodies=RareWordsFirst(share, window))
-    return SearchArm(variant, ("contents", ROWS))
-
-
 def fixed(layout: Layout) -> list[SearchArm]:
     """The arms that have nothing to tune: baselines, documents pruned and searched as they are, the clustered index."""
     clustered = layout.index(CLUSTERED)
@@ -159,17 +153,11 @@ def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
         index = layout.index(BLOCKS)
         return SearchArm(Variant(name, "sparse", index=index, bodies=first, follow=second), ("sparse", BLOCKS))
 
-    def client_blocks(count: int) -> SearchArm:
-        name = f"blocks: {count} of {layout.block} documents, chosen by the client"
-        bodies = ClientBlocks(count, layout.table)
-        return SearchArm(Variant(name, "sparse", index=documents, bodies=bodies), ("sparse", "table"))
-
     ways = (None, *WINDOWS)
     made = {
         TWO_PHASE: [two_phase(*how) for how in product(PRUNE_RATIOS, EXPANSIONS)],
         "high-idf-first": [high_idf_first(*how) for how in product(RARE, HIGH_IDF_WINDOWS)],
         **{f"pruned {rule}": [_pruned(layout, "pruned", rule, window) for window in WINDOWS] for rule in layout.prunes},
-        f"{SUM} rare words": [_rare_words(*how) for how in product(WORD_SHARES, WINDOWS)],
         "cut": [_pruned(layout, "cut", None, *how) for how in product(ways, CUTS)],
         "pruned and cut": [_pruned(layout, "pruned", *how) for how in product(layout.prunes, WINDOWS, CUTS)],
     }
@@ -178,7 +166,6 @@ def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
     rules = layout.clustered_prunes
     return made | {
         "blocks": [blocks(count) for count in BLOCK_COUNTS],
-        "client blocks": [client_blocks(count) for count in BLOCK_COUNTS],
         "clustered and pruned": [
             _pruned(layout, "clustered", rule, window, 1.0, CLUSTERED) for rule, window in product(rules, ways)
         ],
@@ -253,7 +240,7 @@ def rows_of(client: OpenSearch, target: LoadTarget, experiment: LargeSparseExper
     """All rows of one size: the set is the number of documents. Its indexes are deleted unless they are to be kept. Raises
     ClusterError if the load test stopped."""
 
-    def measured() -> list[dict[str, Any]]:
+    def measured() -> list[Row]:
         with translate_errors():
             write_all(client, layout, logger.info)
             model = ModelChoice(sparse=None if experiment.model == "lexical" else experiment.model)
@@ -265,12 +252,12 @@ def rows_of(client: OpenSearch, target: LoadTarget, experiment: LargeSparseExper
                 arms += [arm for arm in settings if arm.variant.name == choice["chosen"]]
             rows = quality_rows(client, target, experiment, layout, model, arms)
             rows += cost_rows(client, target, experiment, layout, model, arms)
-        return [row.to_json() for row in rows]
+        return rows
 
-    made = kept(layout.folder / f"rows-{_asked(experiment, layout)}.json", measured)
+    rows = kept_rows(layout.folder / f"rows-{_asked(experiment, layout)}.json", measured)
     if not experiment.keep:
         remove_all(client, layout)
-    return [Row.from_json(row) for row in made]
+    return rows
 
 
 def _asked(experiment: LargeSparseExperiment, layout: Layout) -> str:
@@ -282,11 +269,6 @@ def _asked(experiment: LargeSparseExperiment, layout: Layout) -> str:
 
 def _names(arms: Iterable[SearchArm]) -> list[str]:
     return [arm.variant.name for arm in arms]
-
-
-def documents(layout: Layout) -> str:
-    """The set of a size's rows."""
-    return f"{layout.growth.documents:,} documents"
 
 
 def quality_rows(
@@ -307,16 +289,17 @@ def quality_rows(
         texts = list(judged.queries.values())
         workload = prepare(client, target, layout.index(PLAIN), variants, texts, model, pipelines)
         logger.info("quality")
-        near = quality.nearness_rows(client, workload, judged.queries, documents(layout))
+        set_ = set_of_size(layout.growth.documents)
+        near = quality.nearness_rows(client, workload, judged.queries, set_)
         found = {each.name: quality.retrieve(client, workload, each, judged.queries, PAGE) for each in variants}
     words = [each.name for each in variants if each.engine == BM25]  # what they find is no part of the sparse result
     rows = [row for row in near if row.engine not in words]
     ndcg = {name: measures.measure(run, judged.qrels, (NDCG,)) for name, run in found.items()}
-    rows += result_rows.rows(documents(layout), ndcg, baseline=None)
+    rows += result_rows.rows(set_, ndcg, baseline=None)
     sizes = bytes_of(client, layout)
     for arm in arms:
         size = sum(sizes[part] for part in arm.reads)
-        rows.append(Row(documents(layout), arm.variant.name, BYTES, size, None, None, layout.growth.documents))
+        rows.append(Row(set_, arm.variant.name, BYTES, size, None, None, layout.growth.documents))
     return rows
 
 
@@ -329,21 +312,11 @@ def cost_rows(
     arms: Iterable[SearchArm],
 ) -> list[Row]:
     """P50, P99 and throughput of all arms under load in random turns, also as ratios to BM25's in the plain index."""
-    _, texts = queries_of(None, experiment.data, "test", None)
-    settings = replace(
-        LOAD, clients=experiment.clients, minutes=experiment.minutes, requests=experiment.requests
-    ).validate()
-    index = layout.index(PLAIN)
+    settings = replace(LOAD, clients=experiment.clients, minutes=experiment.minutes, requests=experiment.requests)
     variants = [arm.variant for arm in arms]
     folder = layout.folder / f"load-{_asked(experiment, layout)}"
-    measured = run(client, target, index, variants, texts, model, settings, None, folder, False)
-    if measured.partial:
-        raise ClusterError(
-            f"the load test was interrupted: {measured.partial}", "run the same command again to continue"
-        )
-    for incident in measured.incidents:
-        logger.warning("%s", incident)
-    return [replace(row, set=documents(layout)) for row in result.rows(measured)]
+    rows = rows_under_load(client, target, layout.index(PLAIN), variants, experiment.data, model, settings, folder)
+    return [replace(row, set=set_of_size(layout.growth.documents)) for row in rows]
 
 
 def everything(client: OpenSearch, settings: ConnectionSettings, experiment: LargeSparseExperiment) -> list[Row]:

@@ -4,7 +4,7 @@ osn bench load --index docs --data scifact --clients 5,20,80          N clients,
 osn bench load --index docs --queries queries.jsonl --rates 100,200   requests at random moments, at a given rate
 
 command.py      the command line
-run.py          a whole run, from ceilings to plots
+run.py          a whole run, from ceilings to the last block
 variants.py     which engines, with which options
 workload.py     what is asked of which node and when, as worker processes need it
 connection.py   HTTP with keep-alive
@@ -17,9 +17,8 @@ histogram.py    latencies as HDR histograms
 statistics.py   percentiles that may be shown; bootstrap intervals of numbers and ratios
 server.py       CPU time and garbage collection of the cluster, facts of the index
 quality.py      nDCG, recall, overlap with the exact result, postings of the queries
-result.py       the run as rows, JSON and CSV
+result.py       the run as rows and CSV
 report.py       the run as text, and all of its files
 report_page.py  the run as a page
-plots.py        its plots
 osb.py          the same workload for OpenSearch Benchmark
 """

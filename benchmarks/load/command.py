@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -32,9 +33,11 @@ from opensearch_neural.commands.headings import Headed, taking
 from opensearch_neural.commands.option_groups import Command
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.judgements import BeirData, read_queries
-from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.results import Data, data_facts
+from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.evaluation.results import Data, Row, data_facts
 from opensearch_neural.files import write_text
+
+logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 10.0
 SPACES = 1000  # of the progress bar: shares of the work are written as thousandths
@@ -251,7 +254,7 @@ def finish(
 
         write_text(page, report_page.page(measurement, made, levels))
         print(f"wrote {page}", file=sys.stderr)
-    for path in [*report.write(folder, measurement, made, levels), *([made.write(record)] if record else [])]:
+    for path in [*report.write(folder, made), *([made.write(record)] if record else [])]:
         print(f"wrote {path}", file=sys.stderr)
     if as_json:
         print(json.dumps(made.to_json(), ensure_ascii=False, indent=1))
@@ -259,6 +262,31 @@ def finish(
         print(report.text(measurement, levels))
     refused = any(cell.refused for row in levels.values() for cell in row.values())
     return not measurement.partial and not refused
+
+
+def rows_under_load(
+    client: Any,
+    target: Any,
+    index: str,
+    variants: Any,
+    data: Path,
+    models: ModelChoice,
+    settings: LoadSettings,
+    folder: Path,
+) -> list[Row]:
+    """Measure with the test queries of `data`, to the end; go on with what an interrupted run left in `folder`.
+
+    Raises ClusterError if it stopped, InputError for settings that cannot work.
+    """
+    _, texts = queries_of(None, data, "test", None)
+    measured = run(client, target, index, variants, texts, models, settings.validate(), None, folder, False)
+    if measured.partial:
+        raise ClusterError(
+            f"the load test of {index} stopped: {measured.partial}", "run the same command again to continue"
+        )
+    for incident in measured.incidents:
+        logger.warning("%s", incident)
+    return result.rows(measured)
 
 
 @contextmanager

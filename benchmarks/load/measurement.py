@@ -80,7 +80,6 @@ class Measurement:
     variants: dict[str, str]
     queries: int
     queries_hash: str
-    judged: bool
     blocks: list[Block] = field(default_factory=list)
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
     warmup: Warmup = field(default_factory=Warmup)
@@ -100,4 +99,3 @@ class Measurement:
     incidents: list[str] = field(default_factory=list)
     """What happened during the run that a reader should know."""
     notes: list[str] = field(default_factory=list)
-    seconds: float = 0.0

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.load.histogram import needed, shown
 from benchmarks.load.measurement import Measurement
-from benchmarks.load.plots import plots
-from benchmarks.load.result import FILE_NAME, PARTS, csv_text, set_name, to_json
+from benchmarks.load.result import PARTS, csv_text, set_name
 from benchmarks.load.statistics import SERVER_CPU, THROUGHPUT, Cell, Estimate, Levels, cells
 from benchmarks.render import with_interval
 from opensearch_neural.evaluation.results import Row, Summary
@@ -177,17 +175,8 @@ def _number(value: Estimate | None) -> str:
     return "–" if value is None else shown(value.value)
 
 
-def write(folder: Path, measurement: Measurement, made: Summary, levels: Levels | None = None) -> list[Path]:
-    """Write all files of the run into `folder`; `made` is its summary.
-
-    Raises MissingExtra without matplotlib, once the others are written.
-    """
-    folder = Path(folder)
-    levels = cells(measurement) if levels is None else levels
-    written = [folder / FILE_NAME, folder / CSV_NAME]
-    write_text(written[0], json.dumps(to_json(measurement), ensure_ascii=False, allow_nan=False) + "\n")
-    write_text(written[1], csv_text(made.rows))
-    written.append(made.write(folder))
-    for name, svg in plots(measurement, levels).items():
-        write_text(folder / f"{name}.svg", svg)
-    return written
+def write(folder: Path, made: Summary) -> list[Path]:
+    """Write all files of the run into `folder`; `made` is its summary."""
+    table = Path(folder) / CSV_NAME
+    write_text(table, csv_text(made.rows))
+    return [table, made.write(folder)]

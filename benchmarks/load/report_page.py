@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from benchmarks.load import report
+from benchmarks.load.blocks import Level
 from benchmarks.load.measurement import Measurement
 from benchmarks.load.result import set_name
-from benchmarks.load.statistics import Levels
+from benchmarks.load.statistics import THROUGHPUT, Levels
 from opensearch_neural.evaluation.results import Row, Summary
-from opensearch_neural.evaluation.tables import cell, pivot
+from opensearch_neural.evaluation.tables import cell, number, pivot
 from opensearch_neural.ui.report_parts import Forest, Interval, Plot, ReportTable, forest, plot, report_page
 
 LATENCIES = ("P99", "P90", "P50")
@@ -33,7 +35,7 @@ def page(measurement: Measurement, made: Summary, levels: Levels) -> str:
             *report.strain_lines(levels),
             *report.facts_text(measurement).splitlines(),
         ],
-        plots=list(plots(measurement, made.rows, names)),
+        plots=list(plots(measurement, made.rows, levels)),
         tables=tables(made.rows),
     )
 
@@ -68,8 +70,12 @@ def forests(ratios: Sequence[Row], base: str) -> Iterator[Forest]:
         yield forest(f"{measure} / {base}, 95% intervals; better to the {better} of the line", intervals, beside=1.0)
 
 
-def plots(measurement: Measurement, rows: Sequence[Row], names: Sequence[str]) -> Iterator[Plot]:
-    """Quality against P99, for each load."""
+def plots(measurement: Measurement, rows: Sequence[Row], levels: Levels) -> Iterator[Plot]:
+    """Latency and throughput by load, and quality against P99 for each load."""
+    for mode, across in (("closed", "clients"), ("open", "requests a second")):
+        chosen = sorted(level for level in levels if level.mode == mode)
+        for measure in ("P99 ms", "P50 ms", THROUGHPUT) if mode == "closed" else ("P99 ms", "P50 ms"):
+            yield plot(f"{measure} by {across}", across, by_level(levels, chosen, measure))
     values = {(row.where, row.engine, row.measure): row.value for row in rows if row.kind == "value"}
     measures = [row.measure for row in measurement.quality if row.kind == "value" and row.measure in report.QUALITY]
     if not measures:
@@ -77,13 +83,25 @@ def plots(measurement: Measurement, rows: Sequence[Row], names: Sequence[str]) -
     quality = {
         row.engine: row.value for row in measurement.quality if (row.kind, row.measure) == ("value", measures[0])
     }
-    for name in names:
+    for level in levels:
+        name = set_name(measurement, level)
         points = [
             (engine, p99, value, f"{value:.3f}, {p99:.1f} ms")
             for engine, value in quality.items()
             if (p99 := values.get((name, engine, "P99 ms"))) is not None
         ]
         yield plot(f"{name}: {measures[0]} against P99", "P99 from 0 ms", points)
+
+
+def by_level(levels: Levels, chosen: Sequence[Level], measure: str) -> Iterator[tuple[str, float, float, str]]:
+    """The points of a plot: each engine at each of the chosen levels, with its name at the last one."""
+    for level in chosen:
+        for engine, cell_ in levels[level].items():
+            estimate = cell_.estimate(measure)
+            if estimate is not None and math.isfinite(estimate.value):
+                text = f"{number(estimate.value)} at {level.label}"
+                last = level == chosen[-1]
+                yield engine if last else "", level.value, estimate.value, text if last else f"{engine}, {text}"
 
 
 def tables(rows: Sequence[Row]) -> list[ReportTable]:

@@ -1,23 +1,19 @@
-"""A load test as data: result rows (`summary.json`), everything it found out (`load.json`), rows as CSV."""
+"""A load test as data: result rows (`summary.json`), and these as CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from benchmarks.load.blocks import Level
 from benchmarks.load.measurement import Measurement
 from benchmarks.load.statistics import MEASURES, Cell, Estimate, Levels, cells
-from opensearch_neural.evaluation.provenance import Machine, code_commit, command_line, machine_facts
+from opensearch_neural.evaluation.provenance import Machine, machine_facts
 from opensearch_neural.evaluation.results import Data, Row, Summary
-
-FORMAT = 1
-FILE_NAME = "load.json"
 
 PARTS = ("encode", "network", "took")
 """The parts of a request's time."""
@@ -101,29 +97,6 @@ def environment(measurement: Measurement) -> Machine:
         facts["nodes"] = measurement.cluster.nodes
         facts["heap_gib"] = round(measurement.cluster.heap_max / 2**30, 2)
     return facts
-
-
-def to_json(measurement: Measurement) -> dict[str, Any]:
-    """The content of load.json. Infinite numbers are written as null."""
-    content = {item.name: _plain(getattr(measurement, item.name)) for item in fields(measurement)}
-    content["blocks"] = [block.to_json() for block in measurement.blocks]
-    return {
-        "format": FORMAT,
-        "command": command_line(),
-        "code": code_commit(),
-        "machine": environment(measurement),
-        **content,
-    }
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def csv_text(result: Iterable[Row]) -> str:

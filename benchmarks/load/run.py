@@ -95,7 +95,6 @@ def measure(
         variants=described(workload.variants),
         queries=len(workload.texts),
         queries_hash=hashlib.sha256("\n".join(workload.texts).encode()).hexdigest()[:16],
-        judged=judged is not None,
     )
     began = time.monotonic()
     probe = ServerProbe(client, workload.target.settings.urls)
@@ -124,7 +123,6 @@ def measure(
         if not measurement.blocks:
             raise
         measurement.partial = error.message
-    measurement.seconds = time.monotonic() - began
     return measurement
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,10 +41,8 @@ class IndexStatistics:
     bytes: int
     segments: int
     shards: int
-    replicas: int
     bytes_by_kind: dict[str, int]
     """{kind of file: bytes on disk}; Lucene keeps all fields of one kind in the same files."""
-    settings: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,6 @@ class ClusterFacts:
 
     version: str
     nodes: int
-    plugins: list[str]
     heap_max: int
     concurrent_segment_search: str
     cpu_from: str
@@ -132,14 +129,12 @@ def cluster_facts(probe: ServerProbe) -> ClusterFacts:
     """Raises ClusterError if the cluster does not answer."""
     with translate_errors():
         info = probe.client.info()
-        nodes = list(probe.client.nodes.info(metric="plugins,jvm")["nodes"].values())
+        nodes = list(probe.client.nodes.info(metric="jvm")["nodes"].values())
         settings = probe.client.cluster.get_settings(params={"include_defaults": "true", "flat_settings": "true"})
     flat = {**settings.get("defaults", {}), **settings.get("persistent", {}), **settings.get("transient", {})}
-    plugins = sorted({plugin["name"] for node in nodes for plugin in node.get("plugins", [])})
     return ClusterFacts(
         version=f"{info['version'].get('distribution', 'opensearch')} {info['version']['number']}",
         nodes=len(nodes),
-        plugins=[name.rpartition(".")[2] for name in plugins],
         heap_max=sum(_at(node, "jvm", "mem", "heap_max_in_bytes") for node in nodes),
         concurrent_segment_search=str(flat.get("search.concurrent_segment_search.mode", "unknown")),
         cpu_from=probe.cpu_from,
@@ -159,7 +154,6 @@ def index_facts(client: OpenSearch, index: str) -> IndexStatistics:
     own = stats["indices"][name]["primaries"]
     sizes = {kind: size["size_in_bytes"] for kind, size in own["segments"].get("file_sizes", {}).items()}
     flat = settings["settings"]
-    kept = ("search.", "sort.", "codec", "requests.cache", "queries.cache", "knn", "merge.", "refresh_interval")
     return IndexStatistics(
         name=name,
         documents=documents,
@@ -168,9 +162,7 @@ def index_facts(client: OpenSearch, index: str) -> IndexStatistics:
         bytes=_bytes_of_primaries(segments) or int(own["store"]["size_in_bytes"]),
         segments=int(own["segments"]["count"]),
         shards=int(flat["index.number_of_shards"]),
-        replicas=int(flat["index.number_of_replicas"]),
         bytes_by_kind=bytes_by_kind(sizes),
-        settings={key: str(value) for key, value in flat.items() if key.removeprefix("index.").startswith(kept)},
     )
 
 

@@ -33,7 +33,7 @@ from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import SCALE
-from opensearch_neural.queries import Body, Rare
+from opensearch_neural.queries import Body
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -116,13 +116,11 @@ class SearchedIndex:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """Models that the user names because the index's record does not lead to them, and how high-IDF-first searches."""
+    """Models that the user names because the index's record does not lead to them."""
 
     sparse: str | None = None
     dense: str | None = None
     backend: Backend = "torch"
-    rare: Rare | None = None
-    window: int | None = None
     pq: str | None = None
     """The quantized model."""
 
@@ -175,7 +173,6 @@ class Workload:
                 backend=self.models.backend,
                 threads=1,
             ),
-            {"rare": self.models.rare, "window": self.models.window},
             connect=lambda: connect(settings=self.target.settings),
         )
 

@@ -28,13 +28,12 @@ from click.core import ParameterSource
 from benchmarks.experiment import Table, goal_of, is_above
 from benchmarks.exported_models import exported
 from benchmarks.grown.field_bytes import Alone, bytes_by_field
-from benchmarks.grown.scale import NODE
 from benchmarks.load import report, result
 from benchmarks.load.command import load_settings, measuring_options, queries_of, run
 from benchmarks.load.measurement import Measurement
 from benchmarks.load.variants import Variant, parse_variants
 from benchmarks.load.workload import ModelChoice, allowed_target
-from benchmarks.local_cluster import heap_option, reachable
+from benchmarks.local_cluster import NODE, heap_option, reachable
 from ingest.content import content_by_models
 from ingest.corpus import CorpusSource, ignore, spooled
 from ingest.job import Job, run_job
@@ -70,14 +69,13 @@ POINTS = 2.0  # of nDCG@10
 MOST_P99 = 1.5
 FIELD_SAMPLE = 1000
 """Documents by which fields are measured."""
-MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
 
 @click.command()
 @click.option("--data", required=True, multiple=True, type=click.Path(path_type=Path), help="A folder in BEIR layout.")
 @click.option("--pq", required=True, multiple=True, help="The quantized model for each --data, in the same order.")
 @click.option("--sparse", default="lexical", show_default=True, help="Sparse model, trained or lexical.")
-@click.option("--dense", default=MINILM, show_default=True, help="Dense model for `dense` and `hybrid`.")
+@click.option("--dense", default=directory.MINILM, show_default=True, help="Dense model for `dense` and `hybrid`.")
 @click.option(
     "--backend",
     type=click.Choice(["torch", "onnx", "onnx-int8"]),

@@ -45,6 +45,7 @@ from opensearch_neural.evaluation.result_rows import mean_row
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
 from opensearch_neural.models.dense.quantized import Quantizer, load_quantized
 from opensearch_neural.models.dense.torch_encoder import load_dense
+from opensearch_neural.models.directory import MINILM
 from opensearch_neural.retrievers import Retriever
 from opensearch_neural.retrievers.faiss import FaissRetriever, QuantizedRetriever, quantized_index
 from trainers.common.config import fingerprint
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-START = "sentence-transformers/all-MiniLM-L6-v2"
+START = MINILM
 SETS = {"scifact": ("scifact",), "squad-mix + wikiqa-sent": ("squad-mix", "wikiqa-sent")}
 M = (8, 16, 24, 32, 48, 96)
 SEEDS = (42, 43, 44)

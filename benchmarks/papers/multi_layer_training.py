@@ -24,7 +24,7 @@ from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine
 from opensearch_neural.files import replaced
 from opensearch_neural.models.dense.pooling import Pooling
-from opensearch_neural.models.directory import hash_files, locate, read_osn_json
+from opensearch_neural.models.directory import MINILM, hash_files, locate, read_osn_json
 from opensearch_neural.models.pretrained import T5, quiet_loading
 from trainers.common.config import fingerprint
 from trainers.common.precision import Computed, Precision, computed_in, computing_in
@@ -41,7 +41,7 @@ from trainers.multi_layer import MlrConfig, RepresentationSettings, build
 
 logger = logging.getLogger(__name__)
 
-START = "sentence-transformers/all-MiniLM-L6-v2"
+START = MINILM
 SQUAD, WIKIQA = "squad-mix", "wikiqa-doc"
 HELD = "squad-mix, held-back articles"
 TESTS = (SQUAD, HELD, WIKIQA)

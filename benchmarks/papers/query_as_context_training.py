@@ -19,7 +19,7 @@ from benchmarks.beir_parts import articles, by_article, check_data, evenly, judg
 from benchmarks.experiment import JudgedSet, kept_measured, shared, slug
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.files import replaced
-from opensearch_neural.models.directory import hash_files
+from opensearch_neural.models.directory import MINILM, hash_files
 from trainers.common.objective import ObjectiveSettings
 from trainers.common.run_folder import FIRST, FOLDER
 from trainers.common.settings import EncoderSettings, TrainingSettings
@@ -41,7 +41,7 @@ from trainers.query_as_context.passages import question_files, tested_articles
 from trainers.query_as_context.settings import Context, CorpusSettings, PretrainingVariant, QueryAsContextConfig
 from trainers.query_as_context.train import train_query_as_context
 
-READER = "sentence-transformers/all-MiniLM-L6-v2"
+READER = MINILM
 """What query generators start from."""
 READER_LAYERS = 3
 TESTED = ("squad-mix", "wikiqa-doc")

@@ -93,7 +93,7 @@ from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
-from opensearch_neural.models.directory import hash_files, locate
+from opensearch_neural.models.directory import MINILM, hash_files, locate
 from opensearch_neural.models.generative.settings import PASSAGE
 from opensearch_neural.queries import bm25
 from opensearch_neural.retrievers import Run
@@ -102,8 +102,7 @@ from trainers.common.precision import PRECISIONS
 from trainers.data.loading import load_training, read_documents
 from trainers.data.negatives import open_retriever
 
-DENSE = "sentence-transformers/all-MiniLM-L6-v2"
-BM25, MINILM, FUSED, GOLD = "BM25", "MiniLM", "BM25 and two-stage, RRF", "gold passages"
+BM25, DENSE, FUSED, GOLD = "BM25", "MiniLM", "BM25 and two-stage, RRF", "gold passages"
 TIMED = 200
 TIMED_ARMS = (TWO, SINGLE)
 DIFFERENCES = (
@@ -112,7 +111,7 @@ DIFFERENCES = (
     (RANDOM, SINGLE),
     *((arm, TWO) for arm in (GOLD, BARE, HALF, SPANLESS)),
     (TWO, BM25),
-    (TWO, MINILM),
+    (TWO, DENSE),
     (FUSED, BM25),
 )
 
@@ -168,9 +167,9 @@ class SetExperiment:
     def rows(self) -> list[Row]:
         name, texts = self.test.name, self.test.texts
         cache = self.trainings.work / "dense"
-        dense = open_retriever(f"dense:{DENSE}", self.test.data.documents, cache=cache)
+        dense = open_retriever(f"dense:{MINILM}", self.test.data.documents, cache=cache)
         (of_dense,) = shared({cache: partial(dense.retrieve, texts, DEPTH)})
-        runs: dict[MeasuredEngine, Run] = {MeasuredEngine(MINILM): of_dense, MeasuredEngine(BM25): self.searched.run}
+        runs: dict[MeasuredEngine, Run] = {MeasuredEngine(DENSE): of_dense, MeasuredEngine(BM25): self.searched.run}
         timed = list(texts.values())[:TIMED]
         rows = latency_rows(name, MeasuredEngine(BM25), self.searched.ms, len(timed))
         for arm, decoded in zip(self.arms, shared(self.jobs), strict=True):

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.load.variants import parse_variants
-from benchmarks.two_phase import CertainCost, certain_rows, goals_of, score_kept, two_phase
+from benchmarks.two_phase import certain_cost_rows, goals_of, score_kept, two_phase
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import read
 from opensearch_neural.index import segments
@@ -99,16 +99,14 @@ def test_of_pruned_postings_it_tells_the_pages_that_are_filled_and_what_that_cos
 
 
 def test_what_certainty_costs_is_a_ratio_of_the_times_of_all_queries() -> None:
-    costs = [
-        CertainCost(30, 30, 0.02, 0.01, 0.05),
-        CertainCost(30, 480, 0.08, 0.02, 0.05),
-        CertainCost(30, None, 0.2, 0.02, 0.1),
-    ]
-    rows = {row.column: row for row in certain_rows("docs", "sum", costs, seed=0)}
+    seconds = {"certain": [0.02, 0.08, 0.2], "window": [0.01, 0.02, 0.02], "whole": [0.05, 0.05, 0.1]}
+    rows = {row.column: row for row in certain_cost_rows("docs", "sum", 30, [30, 480, None], seconds, seed=0)}
     assert rows["widened"].value == pytest.approx(2 / 3) and rows["searched whole"].value == pytest.approx(1 / 3)
     assert (rows["window until certain"].value, rows["window until certain"].n) == (255, 2)
     assert rows["time until certain / its window"].value == pytest.approx(0.3 / 0.05)
     assert rows["time until certain / the whole search"].value == pytest.approx(0.3 / 0.2)
     slow = rows["time until certain / its window"]
     assert slow.low is not None and slow.high is not None and 2 <= slow.low < slow.value < slow.high <= 10 + 1e-9
-    assert "window until certain" not in {row.column for row in certain_rows("docs", "sum", costs[2:], seed=0)}
+    of_last = {way: of_way[2:] for way, of_way in seconds.items()}
+    rows_of_last = certain_cost_rows("docs", "sum", 30, [None], of_last, seed=0)
+    assert "window until certain" not in {row.column for row in rows_of_last}

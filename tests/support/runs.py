@@ -105,7 +105,6 @@ def run_of(
         variants={name: name for name in variants},
         queries=200,
         queries_hash="0" * 16,
-        judged=False,
         blocks=blocks,
         ceilings={name: Ceiling(ceiling, 10, 2, 0) for name in variants},
     )

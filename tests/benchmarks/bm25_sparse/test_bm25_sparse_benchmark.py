@@ -113,7 +113,7 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
         assert facts[engine, arm, "documents encoded a second"] > 0
     assert not [
         name
-        for name in client.indices.get(index="osn-one*,osn-two*,osn-large*,osn-as-published*,osn-trained*")
+        for name in client.indices.get(index="osn-one*,osn-two*,osn-as-published*,osn-trained*")
         if "osn-test" not in name
     ]
     again = CliRunner().invoke(command.bm25_sparse, arguments, catch_exceptions=False)
@@ -126,9 +126,6 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     for at, (name, documents) in enumerate({"one": 60, "two": 300}.items()):
         beir = tiny_beir(tmp_path / "data" / name, documents=documents, seed=at)
         shutil.copy(beir / "qrels" / "dev.tsv", beir / "qrels" / "test.tsv")
-    (tmp_path / "data" / "large").mkdir()
-    beir = tiny_beir(tmp_path / "data" / "large", documents=310, seed=7)
-    shutil.copy(beir / "qrels" / "dev.tsv", beir / "qrels" / "test.tsv")
     arm = "trained 10 minutes"
     monkeypatch.setattr(models, "STEPS", {arm: 2})
     monkeypatch.setattr(models, "TRAINED_ON", ("one",))
@@ -136,7 +133,7 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     monkeypatch.setattr(cost, "LOAD", quick(cost.LOAD))
     monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
     monkeypatch.setattr(cluster_bm25, "GRID", ((0.9, 1.2), (0.5,)))
-    work, sets = tmp_path / "work", f"mean of 2 sets of at most {300} documents"
+    work, sets = tmp_path / "work", "mean of 2 sets"
     dense = dense_model(tmp_path / "dense", tiny_backbone(tmp_path / "network", layers=1, positions=256))
     arguments = [
         "--url", cluster_url, "--start", str(start), "--data", str(tmp_path / "data"), "--work", str(work),
@@ -153,7 +150,7 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
 
     without = rows_of("without")
     before = {path: path.read_bytes() for path in work.rglob("*.json") if path.parent.name != "models"}
-    rows = rows_of("with", "--dense", str(dense), "--dense-documents", "300")
+    rows = rows_of("with", "--dense", str(dense))
     assert all(path.read_bytes() == content for path, content in before.items()), "what was kept is measured again"
     assert not {*DENSE_ENGINES} & {row.engine for row in without} and {row.key for row in without} <= {
         row.key for row in rows
@@ -163,7 +160,6 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     assert {"one", "two", sets} <= set(beside_hybrid)
     for engine in DENSE_ENGINES:
         assert {("one", engine), ("two", engine), (sets, engine)} <= compared
-        assert ("large", engine) not in compared and ("mean of 3 sets", engine) not in compared
         under_load = {row.measure for row in rows if row.engine == engine and row.set == "320 documents"}
         assert "generator's ceiling, requests/s" in under_load, "so short a test may come to no more"
     assert (sets, SUM) in compared
@@ -173,9 +169,9 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     assert weight[SUM] + 32 < weight[RARE_CASCADE] < weight[SUM] + weight[HYBRID]
     assert weight[RARE_CASCADE] == weight[SUM_CASCADE]
     assert facts[RARE_CASCADE, "documents encoded a second"] < facts[SUM, "documents encoded a second"]
-    assert rows_of("again", "--dense", str(dense), "--dense-documents", "300") == rows
+    assert rows_of("again", "--dense", str(dense)) == rows
     recorded = str(tmp_path / "without")
-    with_beside = ["--dense", str(dense), "--dense-documents", "300", "--beside", recorded]
+    with_beside = ["--dense", str(dense), "--beside", recorded]
     costed: list[str] = []
     grow, load_sparse = cost.grow, cost.load_sparse
     with monkeypatch.context() as watched:
@@ -218,14 +214,14 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     assert {"requests/s", "refused"} & facts_of_arm.keys() and facts_of_arm["documents encoded a second"] > 0
     assert facts_of_arm["bytes a document"] == pytest.approx(weight[SUM_CASCADE], rel=0.1), "two steps change few terms"
     # Without --beside the same, from what is kept, and what the sparse vectors cost and gain by themselves.
-    whole = rows_of("whole", "--dense", str(dense), "--dense-documents", "300", "--arm", arm, "--seeds", "1,2")
+    whole = rows_of("whole", "--dense", str(dense), "--arm", arm, "--seeds", "1,2")
     every_one = {row.key: row for row in whole}
     assert [row for row in of_arm if every_one.get(row.key) != row] == []
     terms = {(row.engine, row.variant) for row in whole if row.measure == "active terms"}
     assert {(SUM_CASCADE, arm), (SUM_CASCADE, PUBLISHED), (RARE_CASCADE, PUBLISHED)} <= terms
     assert (RARE_CASCADE, arm) not in terms
     shutil.copytree(next((work / "models").glob("*-opq")), tmp_path / "codes")
-    named = ["--dense", str(dense), "--dense-documents", "300", "--pq", str(tmp_path / "codes"), "--beside", recorded]
+    named = ["--dense", str(dense), "--pq", str(tmp_path / "codes"), "--beside", recorded]
     by_name = rows_of("named", *named)
     assert {row.kind for row in by_name if row.engine == HYBRID} == {"value"}
     of_codes = [row for row in by_name if row.engine not in (BM25, HYBRID)]
@@ -254,7 +250,7 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     assert CliRunner().invoke(weights.sum_weight, weighed, catch_exceptions=False).exit_code == 0
     weighed_in = {(row.set, row.engine) for row in read(work / "w").rows if row.kind == "difference"}
     assert {("one dev", f"{SUM_CASCADE}, weight {weight}") for weight in ("0.05", "0.2")} <= weighed_in
-    assert not [name for name in client.indices.get(index="osn-one*,osn-two*,osn-large*,osn-as-published*,osn-trained*")
+    assert not [name for name in client.indices.get(index="osn-one*,osn-two*,osn-as-published*,osn-trained*")
                 if "osn-test" not in name]  # fmt: skip
 
 
@@ -310,24 +306,20 @@ def test_the_mean_over_sets_weighs_each_set_alike_and_its_interval_holds_it() ->
 
 
 @pytest.mark.parametrize(
-    ("trained_on", "small", "expected"),
+    ("trained_on", "expected"),
     [
-        ((), ("one", "two"), {"mean of 2 sets": 0.15, "mean of 2 unseen sets": 0.15}),
-        (("two",), ("one", "two"), {"mean of 2 sets": 0.15, "mean of 1 unseen sets": 0.1}),
-        (("one", "two"), ("one", "two"), {"mean of 2 sets": 0.15}),
-        ((), ("two",), {"mean of 1 sets of at most 30,000 documents": 0.2}),
-        ((), (), {}),
+        ((), {"mean of 2 sets": 0.15, "mean of 2 unseen sets": 0.15}),
+        (("two",), {"mean of 2 sets": 0.15, "mean of 1 unseen sets": 0.1}),
+        (("one", "two"), {"mean of 2 sets": 0.15}),
     ],
 )
-def test_engines_with_dense_vectors_have_the_means_of_all_sets_where_they_were_measured_in_all(
-    data: Path, monkeypatch: pytest.MonkeyPatch, trained_on: tuple[str, ...], small: tuple[str, ...],
-    expected: dict[str, float],
-) -> None:  # fmt: skip
+def test_engines_with_dense_vectors_have_the_means_of_all_sets_and_of_unseen_ones(
+    data: Path, monkeypatch: pytest.MonkeyPatch, trained_on: tuple[str, ...], expected: dict[str, float]
+) -> None:
     monkeypatch.setattr(models, "TRAINED_ON", trained_on)
     experiment = models.Experiment(
         data=data, start="", work=data, seeds=(1,), arms=(PUBLISHED,), connection=None  # type: ignore[arg-type]
     )  # fmt: skip
-    experiment.__dict__["dense_sets"] = list(small)
     above = {"one": 0.1, "two": 0.2}
 
     def of_set(_client: object, _experiment: object, _model: object, name: str) -> dict[MeasuredEngine, Measured]:

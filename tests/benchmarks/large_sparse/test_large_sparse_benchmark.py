@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from quick_load import quick
 
 from benchmarks.large_sparse import measures
-from benchmarks.large_sparse.arms import BestBlocks, DocumentsOfBlocks, RareWordsFirst
+from benchmarks.large_sparse.arms import BestBlocks, DocumentsOfBlocks
 from benchmarks.large_sparse.command import large_sparse
 from benchmarks.load.generator import Generators, WorkerMeasurement
 from benchmarks.load.quality import SCORE_KEPT
@@ -19,7 +19,6 @@ from benchmarks.load.variants import Variant
 from benchmarks.load.workload import LoadTarget, prepare
 from benchmarks.pages import rendered
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row, read
 from opensearch_neural.index import segments
@@ -40,20 +39,6 @@ def two_requests_under_load(client: OpenSearch, url: str, name: str) -> WorkerMe
     return part
 
 
-def the_sum_by_rare_words_is_exact(client: OpenSearch, index: str) -> None:
-    """What the rare words of a query find scores as the exact sum of BM25 and all tokens, and common words fill the page."""
-    text = "return the deprecated name of a file"
-    engines = open_engines(client, index)
-    body = RareWordsFirst(0.5, 500).builder(engines, {"size": 100})(text)
-    found = client.search(index=index, body=body)["hits"]["hits"]
-    whole = engines.with_settings(exact=True).body("bm25-sparse", text, size=600)
-    exact = {hit["_id"]: hit["_score"] for hit in client.search(index=index, body=whole)["hits"]["hits"]}
-    searched, filling = body["query"]["bool"]["should"]
-    assert "deprecated" in str(searched) and "deprecated" not in str(filling)
-    assert len(found) == 100
-    assert [hit["_score"] for hit in found] == pytest.approx([exact[hit["_id"]] for hit in found], rel=1e-5)
-
-
 def quick_arguments(
     cluster_url: str, corpus: Path, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
@@ -62,7 +47,6 @@ def quick_arguments(
     small: dict[str, object] = {
         "WINDOWS": (10, 500),
         "CUTS": (0.5,),
-        "WORD_SHARES": (0.5,),
         "RARE": (Rare(),),
         "PRUNE_RATIOS": (0.4,),
         "EXPANSIONS": (2.0,),
@@ -138,13 +122,11 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
     summary = read(tmp_path / "record")
     kept = {row.engine: row.value for row in summary.rows if row.measure == "score kept"}
     # What is exact: the whole query in the clustered index, all that is found rescored, every block searched.
-    for idea in ("clustered: sparse", "blocks: 19 of 32 documents, two requests",
-                 "blocks: 19 of 32 documents, chosen by the client"):  # fmt: skip
+    for idea in ("clustered: sparse", "blocks: 19 of 32 documents, two requests"):
         assert kept[idea] == pytest.approx(1.0, abs=1e-5), idea
     # What a pruned document has lost it is not found by, but it is rescored by.
     as_they_are, rescored = (kept[f"pruned: documents top_k:5, {how}"] for how in ("as they are", "rows 500"))
     assert as_they_are < rescored < 0.99
-    the_sum_by_rare_words_is_exact(client, f"{index_name}-plain-600")
     exact = {"bm25", "sparse", "clustered: bm25"}
     assert not exact & kept.keys()
     for measure in ("nDCG@10", "bytes read, a document"):

@@ -38,8 +38,14 @@ def test_quality_stands_against_p99_and_hostile_names_are_text() -> None:
         Row("docs", engine, "nDCG@10", value, None, None, 9) for engine, value in (("bm25", 0.6), ("fast", 0.7))
     ]
     page = page_of(run)
-    assert "fast: 0.700, " in (page.of("svg", "costs")[0]["aria-label"] or "")
+    assert "fast: 0.700, " in (page.of("svg", "costs")[-1]["aria-label"] or "")
     assert "window.hacked = 5" in page.text and len(page.of("script")) == 1
+
+
+def test_latency_and_throughput_stand_against_the_number_of_clients() -> None:
+    labels = [svg["aria-label"] or "" for svg in page_of(simulated(1)).of("svg", "costs")]
+    assert len(labels) == 3, "P99, P50 and requests/s"
+    assert all("bm25: " in label and "fast: " in label and "at 10 clients" in label for label in labels)
 
 
 def test_what_was_refused_or_is_partial_is_said() -> None:

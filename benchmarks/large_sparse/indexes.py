@@ -92,11 +92,6 @@ class Layout:
         rules = [list(map(str, rules)) for rules in (self.prunes, self.clustered_prunes)]
         return self.folder / f"bytes-{fingerprint(*rules)}.json"
 
-    @property
-    def table(self) -> Path:
-        """The blocks' largest weights, as a client holds them (`arms.BlockTable`)."""
-        return self.folder / "blocks.npz"
-
     def described(self, name: str) -> dict[str, Any]:
         fields = {
             PLAIN: [str(rule) for rule in self.prunes],
@@ -171,28 +166,13 @@ def _maxima(vectors: SparseVectors, size: int) -> SparseVectors:
     return SparseVectors(indptr, vectors.token_ids[largest], vectors.weights[largest], vectors.vocabulary)
 
 
-def write_table(file: Path, maxima: SparseVectors) -> None:
-    """By token its blocks and largest weights there, for a client to add up."""
-    by_token = maxima.to_scipy().tocsc()
-    part = file.with_name(f".{file.name}.npz")
-    np.savez(
-        part,
-        vocabulary=np.array(maxima.vocabulary),
-        indptr=by_token.indptr.astype(np.int64),
-        blocks=by_token.indices.astype(np.int32),
-        weights=by_token.data.astype(np.float32),
-    )
-    part.replace(file)
-
-
 # ------------------------------------------------ indexes
 
 
 def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) -> None:
     """Write what is not whole yet: the indexes and the files. Raises ClusterError for what the cluster does not take."""
     lacking = [name for name in layout.names if not _is_whole(client, layout, name)]
-    files = [layout.frequencies, layout.bytes_file, *([layout.table] if layout.by_content else [])]
-    if not lacking and all(file.exists() for file in files):
+    if not lacking and layout.frequencies.exists() and layout.bytes_file.exists():
         return
     layout.folder.mkdir(parents=True, exist_ok=True)
     say("drawing documents")
@@ -216,7 +196,6 @@ def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) 
         order = order_by_content(vectors, resampler.query_weights, layout.growth.seed)
         place[order] = np.arange(len(order))
         maxima = block_maxima(vectors, order, layout.block)
-        write_table(layout.table, maxima)
     counts = np.bincount(vectors.token_ids, minlength=len(vocabulary))
     write_json(layout.frequencies, {vocabulary[at]: int(counts[at]) for at in np.flatnonzero(counts)}, indent=None)
     rules = {PLAIN: layout.prunes, CLUSTERED: layout.clustered_prunes, BLOCKS: ()}
@@ -336,10 +315,8 @@ def _bytes(
 
 
 def bytes_of(client: OpenSearch, layout: Layout) -> dict[str, float]:
-    """{field, or blocks, or the client's table: bytes a document}."""
+    """{field, or blocks: bytes a document}."""
     fields: dict[str, float] = kept(layout.bytes_file, dict)
     if not layout.by_content:
         return fields
-    documents = layout.growth.documents
-    blocks = index_facts(client, layout.index(BLOCKS)).bytes / documents
-    return {**fields, BLOCKS: blocks, "table": layout.table.stat().st_size / documents}
+    return {**fields, BLOCKS: index_facts(client, layout.index(BLOCKS)).bytes / layout.growth.documents}
