@@ -51,5 +51,5 @@ def pyplot() -> Any:
 def save(figure: Any, file: Path) -> None:
     figure.tight_layout()
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, metadata={"Date": None})
+    figure.savefig(file, metadata={"Date": None}, bbox_inches="tight")  # a legend may lie beside the axes
     pyplot().close(figure)

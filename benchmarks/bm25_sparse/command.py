@@ -129,7 +129,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     from matplotlib.lines import Line2D
 
     plt = pyplot()
-    figure, axis = plt.subplots(figsize=(6.4, 5.0))
+    figure, axis = plt.subplots(figsize=(8.0, 5.4))
     size = max(experiment.sizes, default=0)
     table = Table(rows, experiment.seeds)
     label = common_mean(rows, set_of_size(size))
