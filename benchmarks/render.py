@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from opensearch_neural.errors import MissingExtra
 from opensearch_neural.evaluation.results import Goal, Row, Summary
 from opensearch_neural.evaluation.tables import cell, number, pivot, result_table, table
 
@@ -255,9 +256,12 @@ def in_points(row: Row) -> Row:
 def page(summaries: Mapping[str, Summary], folder: Path) -> str:
     """The HTML page of all results; `folder` is where the experiments' folders lie, for the plots in them.
 
-    Raises MissingExtra without the extra [ui].
+    Raises MissingExtra without the extra [bench].
     """
-    from opensearch_neural.ui.pages import render
+    try:
+        from opensearch_neural.ui.pages import render
+    except MissingExtra:
+        raise MissingExtra("the page of all results", "bench") from None
 
     sections = []
     for name, summary in summaries.items():

@@ -1,4 +1,10 @@
-"""`osn bench bm25-sparse`: what a sparse model adds to BM25 on judged sets, and what it costs under load.
+"""BM25, and what a sparse model adds: what it gains on judged sets, and what it costs under load, of the same models.
+
+    osn bench bm25-sparse --start MODEL --data DIR --work DIR --record benchmarks/results/bm25_sparse
+
+`--data` holds BEIR folders, each with a test split. MODEL is a published SPLADE. Arms: the model as it is, trained on
+the train splits of TRAINED_ON by the recipe sparse-published-start, and that averaged with its start. The other sets are
+unseen by every arm.
 
 Quality: each set is ingested with each model into an index of its own, its queries weighed by the IDF of that set's corpus.
 All engines search as `osn search` does, with no setting chosen on any of the sets. The rivals are the index's own BM25, and
@@ -9,11 +15,12 @@ Cost: an index of so many documents resampled from COST_SET with the model's vec
 load in random turns, and what they keep of the exact result's score. Beside it the bytes a document of an index that has
 what the engine needs, documents encoded a second on this machine, and the terms that the model gives a document.
 
-With --dense the same is measured of `hybrid` and two cascades, in indexes with dense vectors and codes too, under load with
-up to 100,000 documents; of each trained arm of the cascade after bm25-sparse alone, its cost with the first seed. ONNX
-Runtime encodes the queries in 8 bits. The codes are of OPQ learned from the dense vectors of all sets; with --pq they are
-that model's, it encodes the cascades' queries, and their rows name it. The cascade after bm25-sparse is compared with
-hybrid, which is the same beside every sparse model; with --pq, which measures none, with the one that --work has, if any.
+With --dense `hybrid` and two cascades are measured too, in indexes with dense vectors and codes, under load with up to
+100,000 documents. Beside a trained model only the cascade after bm25-sparse is: its quality with every seed, its cost with
+the first. ONNX Runtime encodes the queries in 8 bits. The codes are of OPQ learned from the dense vectors of all sets; with
+--pq they are that model's, it encodes the cascades' queries, and their rows name it. The cascade after bm25-sparse is
+compared with hybrid, which is the same beside every sparse model; with --pq, which measures none, with the one that --work
+has, if any.
 
 The plot has quality against P99, an engine a point. Everything that takes long is kept in --work; the same command goes on.
 """

@@ -176,7 +176,7 @@ def _number(value: Estimate | None) -> str:
 
 
 def write(folder: Path, made: Summary) -> list[Path]:
-    """Write all files of the run into `folder`; `made` is its summary."""
+    """Write the run's rows as a table and its summary, `made`, into `folder`; the paths."""
     table = Path(folder) / CSV_NAME
     write_text(table, csv_text(made.rows))
     return [table, made.write(folder)]

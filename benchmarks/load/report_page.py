@@ -94,14 +94,18 @@ def plots(measurement: Measurement, rows: Sequence[Row], levels: Levels) -> Iter
 
 
 def by_level(levels: Levels, chosen: Sequence[Level], measure: str) -> Iterator[tuple[str, float, float, str]]:
-    """The points of a plot: each engine at each of the chosen levels, with its name at the last one."""
-    for level in chosen:
-        for engine, cell_ in levels[level].items():
-            estimate = cell_.estimate(measure)
-            if estimate is not None and math.isfinite(estimate.value):
-                text = f"{number(estimate.value)} at {level.label}"
-                last = level == chosen[-1]
-                yield engine if last else "", level.value, estimate.value, text if last else f"{engine}, {text}"
+    """The points of a plot: each engine at each of the chosen levels, with its name at the last one that it has."""
+    estimates = {
+        (engine, level): estimate
+        for level in chosen
+        for engine, cell_ in levels[level].items()
+        if (estimate := cell_.estimate(measure)) is not None and math.isfinite(estimate.value)
+    }
+    last = dict(estimates.keys())
+    for (engine, level), estimate in estimates.items():
+        text = f"{number(estimate.value)} at {level.label}"
+        named = level == last[engine]
+        yield engine if named else "", level.value, estimate.value, text if named else f"{engine}, {text}"
 
 
 def tables(rows: Sequence[Row]) -> list[ReportTable]:

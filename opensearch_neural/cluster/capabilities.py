@@ -23,8 +23,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural.cluster.errors import allowed as _allowed
-from opensearch_neural.cluster.errors import reason_of, translate_errors
+from opensearch_neural.cluster.errors import allowed, reason_of, translate_errors
 from opensearch_neural.cluster.zones import demanded_copies
 
 if TYPE_CHECKING:
@@ -141,12 +140,12 @@ def quick_capabilities(client: OpenSearch) -> Capabilities:
 def _ask(client: OpenSearch, timeout: float) -> Capabilities:
     """Version, plugins and clause limit."""
     found = Capabilities()
-    info = _allowed(lambda: client.info(request_timeout=timeout))
+    info = allowed(lambda: client.info(request_timeout=timeout))
     if isinstance(info, dict):
         version = info.get("version") or {}
         found.version, found.distribution = str(version.get("number", "")), str(version.get("distribution", ""))
         found.cluster_name = str(info.get("cluster_name", ""))
-    listed = _allowed(lambda: client.nodes.info(metric="plugins", request_timeout=timeout))
+    listed = allowed(lambda: client.nodes.info(metric="plugins", request_timeout=timeout))
     if isinstance(listed, dict) and listed.get("nodes"):
         found.plugins = _common_plugins(list(listed["nodes"].values()))
     found.max_clause_count = _clause_setting(client, timeout)
@@ -169,7 +168,7 @@ def _common_plugins(nodes: list[Body]) -> dict[str, str]:
 
 
 def _clause_setting(client: OpenSearch, timeout: float) -> int | None:
-    answer = _allowed(
+    answer = allowed(
         lambda: client.cluster.get_settings(
             include_defaults=True, filter_path="*.indices.query.bool.max_clause_count", request_timeout=timeout
         )
@@ -227,11 +226,11 @@ def probe(client: OpenSearch, *, timeout: float = TIMEOUT_SECONDS, try_faiss: bo
 
 
 def _ask_resources(client: OpenSearch, found: Capabilities, timeout: float) -> None:
-    health = _allowed(lambda: client.cluster.health(request_timeout=timeout))
+    health = allowed(lambda: client.cluster.health(request_timeout=timeout))
     if isinstance(health, dict):
         found.health = health.get("status")
         found.data_nodes = health.get("number_of_data_nodes")
-    stats = _allowed(lambda: client.nodes.stats(metric="jvm,fs", request_timeout=timeout))
+    stats = allowed(lambda: client.nodes.stats(metric="jvm,fs", request_timeout=timeout))
     if isinstance(stats, dict) and stats.get("nodes"):
         found.nodes = [
             NodeResources(
@@ -569,7 +568,7 @@ def _find_faiss(trial: _Trial, try_it: bool) -> None:
 
 def _is_initialized(trial: _Trial) -> bool:
     """Whether a node says that it has loaded the faiss library, as it does once the first graph is built or read."""
-    answer = _allowed(
+    answer = allowed(
         lambda: trial.client.transport.perform_request(
             "GET", "/_plugins/_knn/stats/faiss_initialized", params={"request_timeout": trial.timeout}
         )
@@ -580,7 +579,7 @@ def _is_initialized(trial: _Trial) -> bool:
 
 def _is_from_class_path(trial: _Trial) -> bool:
     """Whether an embedding program loaded the plugin: then it has no folder, and no native libraries beside it."""
-    listed = _allowed(lambda: trial.client.nodes.info(metric="plugins,jvm", request_timeout=trial.timeout))
+    listed = allowed(lambda: trial.client.nodes.info(metric="plugins,jvm", request_timeout=trial.timeout))
     nodes = listed.get("nodes", {}).values() if isinstance(listed, dict) else ()
     for node in nodes:
         arguments = " ".join(node.get("jvm", {}).get("input_arguments", []))

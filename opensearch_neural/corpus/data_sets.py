@@ -53,9 +53,10 @@ def _load(name: str, label: str) -> Any:
         else:
             loaded = datasets.load_dataset(folder, config, streaming=True)
     except Exception as error:
+        way_out = f"{_EXPECTED} with a hub name or a saved data set"
         raise InputError(
             f"{label}: cannot be loaded: {first_line(error)}",
-            f"{_EXPECTED} with a hub name or a saved data set",
+            "name a file of your own without hf:" if Path(folder).is_file() else way_out,
         ) from None
     if hasattr(loaded, "keys"):
         splits = list(loaded.keys())

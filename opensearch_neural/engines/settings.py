@@ -31,16 +31,18 @@ def fitting_window(documents: int, power: float, window: int = WINDOW) -> int:
 
 
 def with_window(stored: Mapping[str, Any], opened: Opened, fitting: Callable[[Opened], int]) -> Mapping[str, Any]:
-    """A stored choice with the window to search by: what the caller names, else a stored one as it has grown since, else
-    the one that fits the index. Raises TypeError or ValueError for a stored one that is none.
+    """A stored choice with the window to search by: a stored one as it has grown since, else the one that fits the index.
+    Raises TypeError or ValueError for a stored one that is none.
+
+    Where the caller names a window, which takes this one's place afterwards, none is looked for.
 
     A stored window grows as the default has since the index was tuned, and never shrinks. A choice that does not say how
     many documents a shard held then is an older version's, and stays as it is.
 
     fitting: the default of an index
     """
-    if chosen := opened.given("window"):
-        return {**stored, **chosen}
+    if opened.given("window"):
+        return {**stored, "window": WINDOW}
     if "window" not in stored:
         return {**stored, "window": fitting(opened)}
     tuned_on = stored.get(SHARD_DOCUMENTS)
@@ -80,7 +82,7 @@ class Setting:
 
     engine: ClassVar[str]
     key: ClassVar[str]
-    """Where the index's record keeps the choice: {"rare": "ratio:0.5", "window": 30, "exact": true, …}."""
+    """Where the index's record keeps the choice, as `record` gives it."""
     options: ClassVar[tuple[str, ...]]
     """Options by which a caller chooses another value of the field of that name."""
     window: int
@@ -89,8 +91,10 @@ class Setting:
 
     def __post_init__(self) -> None:
         windows = [value for name, value in vars(self).items() if name in ("window", "dense_window")]
-        if min(windows) < 1 or not getattr(self, "weight", 1.0) > 0:
-            raise ValueError(f"windows are whole numbers from 1 and the weight is above 0, not {self}")
+        if min(windows) < 1:
+            raise ValueError(f"windows are whole numbers from 1, not {self}")
+        if not getattr(self, "weight", 1.0) > 0:
+            raise ValueError(f"the weight is above 0, not {self}")
 
     @property
     def record(self) -> dict[str, Any]:

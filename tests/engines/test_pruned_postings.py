@@ -545,6 +545,12 @@ def test_a_stored_window_that_cannot_be_read_is_named(both: Both) -> None:
             replace(both.pruned, meta=meta).body("sparse", "rain")
 
 
+@pytest.mark.parametrize("engine", ["sparse", "high-idf-first", "bm25-sparse"])
+def test_a_window_of_the_caller_that_is_none_is_not_blamed_on_the_index(both: Both, engine: str) -> None:
+    with pytest.raises(ValueError, match="windows are whole numbers from 1"):
+        both.pruned.with_settings(window=0).body(engine, "rain")
+
+
 def test_without_pruned_postings_osn_tune_says_that_nothing_is_to_be_chosen(
     both: Both, cluster_url: str, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from ingest.inspection import inspect_index  # noqa: E402
 from ingest.job import Job, run_job  # noqa: E402
 from ingest.settings import Models, NewIndex  # noqa: E402
 from ingest.vectors.encode_corpus import EncodeJob, run_encode  # noqa: E402
-from ingest.writing import pipeline  # noqa: E402
+from ingest.writing import journal  # noqa: E402
 from opensearch_neural import multi_vector, queries  # noqa: E402
 from opensearch_neural.engines import open_engines  # noqa: E402
 from opensearch_neural.errors import ModelError  # noqa: E402
@@ -43,7 +43,7 @@ DOCUMENTS = 60
 
 @pytest.fixture(autouse=True)
 def osn_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (pipeline, registry):
+    for module in (journal, registry):
         monkeypatch.setattr(module, "home", lambda: tmp_path / "osn-home")
     monkeypatch.chdir(tmp_path)
 

@@ -41,7 +41,6 @@ from opensearch_neural.retrievers.generative import GenerativeRetriever
 from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 from trainers.common.locks import locked
-from trainers.common.processes import main_process_first
 from trainers.data.embedding_cache import dense_vectors, several_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
@@ -146,6 +145,8 @@ def with_mined(
     add: beside the negatives it has. consistency: queries without a positive among the top N are left out. With
     several processes, the first one mines while the others wait.
     """
+    from trainers.common.processes import main_process_first  # which imports torch; mining with BM25 needs none
+
     with main_process_first():
         engine = open_retriever(retriever, data.documents, cache=cache)
         mine(data, engine, output=file, depth=depth, keep=keep, consistency=consistency)

@@ -45,8 +45,8 @@ class Teacher(Protocol):
         """The teacher's scores, (queries, candidates), higher is better.
 
         document_ids: one list for all queries, (candidates,), or each query's own, (queries, candidates).
-        Pairs that the cache does not have are NaN. Raises InputError for ids that the data does not have; documents of a
-        siamese teacher that it does not have are NaN.
+        Pairs that the cache does not have are NaN, and documents that the data of a siamese teacher does not have. Raises
+        InputError for other ids that the data does not have.
         """
         ...
 
