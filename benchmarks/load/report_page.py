@@ -101,7 +101,7 @@ def by_level(levels: Levels, chosen: Sequence[Level], measure: str) -> Iterator[
         for engine, cell_ in levels[level].items()
         if (estimate := cell_.estimate(measure)) is not None and math.isfinite(estimate.value)
     }
-    last = dict(estimates.keys())
+    last = dict(estimates.keys())  # levels ascend, so each engine keeps its last
     for (engine, level), estimate in estimates.items():
         text = f"{number(estimate.value)} at {level.label}"
         named = level == last[engine]
