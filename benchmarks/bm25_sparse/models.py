@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from benchmarks.cluster_bm25 import corpus_of
-from benchmarks.experiment import slug, trials
+from benchmarks.experiment import slug
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.reading import reading
 from opensearch_neural.errors import InputError
@@ -43,8 +43,6 @@ arm_option = click.option(
     callback=lambda _context, _option, named: tuple(arm for arm in ARMS if not named or arm in named),
     help="Repeatable.  [default: all]",
 )
-MOST_REPEATED = 1000
-"""Steps of an arm that is trained with every seed; a longer one confirms, with the first."""
 
 
 def configuration(start: str, train: Sequence[Path], unseen: Sequence[Path], steps: int, seed: int) -> SparseConfig:
@@ -97,8 +95,7 @@ class Experiment:
     @property
     def models(self) -> list[MeasuredEngine]:
         """The models, each named by its arm and the seed that it was trained with."""
-        repeated = [arm for arm in self.trained_arms if STEPS.get(AVERAGED.get(arm, arm), 0) <= MOST_REPEATED]
-        trained = trials(self.trained_arms, repeated, self.seeds)
+        trained = [MeasuredEngine(arm, seed) for seed in self.seeds for arm in self.trained_arms]
         return ([MeasuredEngine(PUBLISHED)] if PUBLISHED in self.arms else []) + trained
 
     def configuration(self, model: MeasuredEngine) -> SparseConfig:

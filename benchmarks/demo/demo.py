@@ -51,14 +51,14 @@ DENSE = "all-MiniLM-L6-v2"
 INDEX = NODE = "osn-demo"
 EXAMPLES = 3
 # Each engine answers this many requests in the timed part, one after the other.
-TIMED_REQUESTS = 1500
+TIMED_REQUESTS = 900
 TRAIN_STEPS = 60
 """Where the published model is not there: two minutes on two cores."""
 
 
 @click.command()
 @click.option("--corpus", default=None, help="Your own corpus.  [default: Python's documentation strings]")
-@click.option("--documents", type=click.IntRange(min=100), default=5000, show_default=True, help="The most to take.")
+@click.option("--documents", type=click.IntRange(min=100), default=4000, show_default=True, help="The most to take.")
 @click.option("--dense", default=DENSE, show_default=True, help="Dense model, or none.")
 @click.option("--sparse", default=None, help="Sparse model.  [default: a published one, if it is installed]")
 @click.option(

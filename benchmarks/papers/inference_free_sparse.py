@@ -33,7 +33,7 @@ import click
 
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.measures import TUNED, mean_rows, tuned_measured
-from benchmarks.bm25_sparse.models import MOST_REPEATED, PUBLISHED, STEPS, Experiment, start_option
+from benchmarks.bm25_sparse.models import PUBLISHED, Experiment, start_option
 from benchmarks.experiment import (
     PaperPart,
     RowsAndGoals,
@@ -75,8 +75,7 @@ from opensearch_neural.queries import Rare, rare_tokens
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 
-TRAINED = tuple(arm for arm, steps in STEPS.items() if steps <= MOST_REPEATED)
-QUALITY = (PUBLISHED, *TRAINED, *(f"{arm}, averaged" for arm in TRAINED))
+QUALITY = (PUBLISHED, "trained 10 minutes", "trained 10 minutes, averaged")
 """The models of part "quality", arms of `osn bench bm25-sparse`."""
 PARTS = ("quality", "flops", "distillation", "high-idf-first")
 STEPS_OF_ABLATIONS = 240
