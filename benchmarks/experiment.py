@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 RowsAndGoals = tuple[list[Row], list[Goal]]
+Baseline = str | MeasuredEngine
+"""What an engine is compared with: the one of that name that is made as it is, or this very one."""
 
 SEED_ERROR = "standard error over seeds"
 
@@ -159,7 +161,7 @@ def means(measured: Mapping[MeasuredEngine, Measured], seeds: Sequence[int]) -> 
 def compared(
     name: str,
     measured: Mapping[MeasuredEngine, Measured],
-    differences: Iterable[tuple[str, str]] = (),
+    differences: Iterable[tuple[str, Baseline]] = (),
     *,
     clusters: Mapping[str, str] | None = None,
     seeds: Sequence[int] = (),
@@ -188,16 +190,19 @@ def _engines(rows: Iterable[Row]) -> set[tuple[Any, ...]]:
 
 
 def pairs(
-    engines: Iterable[MeasuredEngine], differences: Iterable[tuple[str, str]]
+    engines: Iterable[MeasuredEngine], differences: Iterable[tuple[str, Baseline]]
 ) -> list[tuple[MeasuredEngine, MeasuredEngine]]:
-    """(engine, baseline) for each of `differences` (name, name of the baseline), as far as both are among `engines`.
+    """(engine, baseline) for each of `differences` (name, baseline), as far as both are among `engines`.
 
-    An engine is compared with the baseline of its own seed and variant, or with one that has neither. An engine without
-    seed is compared with the baseline of the first seed.
+    Of a baseline's name an engine is compared with the one of its own seed and variant, or with one that has neither. An
+    engine without seed is compared with the baseline of the first seed.
     """
     known = list(dict.fromkeys(engines))
     matched: list[tuple[MeasuredEngine, MeasuredEngine]] = []
     for name, baseline in dict.fromkeys(differences):
+        if isinstance(baseline, MeasuredEngine):
+            matched += [(each, baseline) for each in known if each.name == name and each != baseline in known]
+            continue
         rivals = [engine for engine in known if engine.name == baseline]
         for engine in (engine for engine in known if engine.name == name):
             alike = [rival for rival in rivals if rival[1:] == engine[1:]] or [

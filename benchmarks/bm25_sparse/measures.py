@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.cluster_bm25 import cluster_bm25, corpus_of, tuned_bm25
-from benchmarks.experiment import compared, kept, kept_measured, mean_values, means, pairs, slug
+from benchmarks.experiment import Baseline, compared, kept, kept_measured, mean_values, means, pairs, slug
 from benchmarks.local_cluster import ingested
 from ingest.corpus import CorpusSource
 from ingest.job import Job
@@ -51,8 +51,10 @@ MEASURES = ("nDCG@10", "R@100")
 SPARSE_ENGINES = (SUM, *WINDOWS, SPARSE, HIGH_IDF_FIRST)
 FACTS = "facts"
 TERMS = "active terms"
-DIFFERENCES = [(engine, BM25) for engine in (TUNED, *SPARSE_ENGINES, *DENSE_ENGINES)]
+DIFFERENCES: list[tuple[str, Baseline]] = [(engine, BM25) for engine in (TUNED, *SPARSE_ENGINES, *DENSE_ENGINES)]
 DIFFERENCES += [(SUM, TUNED), (HIGH_IDF_FIRST, SPARSE), (SUM_CASCADE, HYBRID)]
+DIFFERENCES += [(engine, MeasuredEngine(engine, None, PUBLISHED)) for engine in (SUM, SUM_CASCADE)]
+"""The last are what training adds."""
 RESAMPLES = 2000
 MOST_QUERIES = 2000
 """The most questions of a set, evenly taken from the judged ones."""
@@ -302,7 +304,7 @@ def tuned_measured(client: OpenSearch, experiment: Experiment) -> dict[str, Meas
 def mean_rows(
     label: str,
     of_sets: Mapping[str, Mapping[MeasuredEngine, Measured]],
-    differences: Iterable[tuple[str, str]] = DIFFERENCES,
+    differences: Iterable[tuple[str, Baseline]] = DIFFERENCES,
 ) -> list[Row]:
     """The mean over sets of each engine's nDCG@10, and of differences in it. Intervals resample each set's queries."""
     rows: list[Row] = []

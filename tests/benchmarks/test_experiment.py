@@ -208,6 +208,13 @@ def test_an_engine_is_compared_with_the_baseline_of_its_seed_and_variant() -> No
     assert pairs(every, [("a", "c"), ("c", "a"), ("bm25", "bm25")]) == []
 
 
+def test_an_engine_is_compared_with_the_very_one_that_is_named_whatever_its_own_seed_and_variant() -> None:
+    start, others = MeasuredEngine("a", None, "start"), [MeasuredEngine("a", 1, "x"), MeasuredEngine("a", 2, "x")]
+    every = [start, *others, MeasuredEngine("b", 1, "x")]
+    assert pairs(every, [("a", start)]) == [(engine, start) for engine in others]
+    assert pairs(others, [("a", start)]) == []
+
+
 def test_rows_hold_values_paired_differences_and_how_far_seeds_lie_apart() -> None:
     values = {
         MeasuredEngine("a", 1): measured(0.5, 0.5, 0.9),

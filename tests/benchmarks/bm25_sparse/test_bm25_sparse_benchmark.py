@@ -90,6 +90,8 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
         ("mean of 1 unseen sets", 1),
     }
     assert {row.against for row in summary.rows if row.sets and row.baseline == BM25} == {BM25}
+    taught = {row.set: row.line for row in summary.rows if (row.against, row.seeds) == (f"{SUM}, {PUBLISHED}", (1, 2))}
+    assert taught.keys() >= {"one", "two", "mean of 2 sets"} and {*taught.values()} == {f"{SUM}, seeds 1 to 2, {arm}"}
     assert {row.engine for row in summary.rows if row.set == "two" and row.measure == "nDCG@10"} >= {BM25, TUNED, SUM}
     loaded = {
         (row.engine, row.variant) for row in summary.rows if row.set == "200 documents" and row.measure == "score kept"
