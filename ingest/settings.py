@@ -87,8 +87,8 @@ model_options = options_of(
     "models",
     click.option(
         "--sparse",
-        help="Sparse model: a directory, a hub id, lexical (built from the corpus), or none.  [default: that of the index; "
-        "none for a new one]",
+        help="Sparse model: a directory, a hub id, lexical (built from the corpus), or none.  [default: that of the "
+        "index if there is one, else none]",
     ),
     click.option("--dense", help="Dense model (directory or hub id).  [default: none]"),
     click.option(
@@ -100,7 +100,7 @@ model_options = options_of(
         metavar="TYPE:VALUE",
         callback=lambda context, option, text: Pruning.parse(text) if text else None,
         help="Terms to keep of each sparse vector: top_k:N, max_ratio:R, alpha_mass:S or abs_value:W.  [default: as in "
-        "the index; all for a new one]",
+        "the index if there is one, else all]",
     ),
     click.option(
         "--passages",

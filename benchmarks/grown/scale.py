@@ -154,7 +154,7 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
     show_default=True,
     help="Documents of each index.",
 )
-@click.option("--engines", default="paper,two-phase", show_default=True, help="As for `osn bench load`.")
+@click.option("--engines", default="sum,paper,two-phase", show_default=True, help="As for `osn bench load`.")
 @click.option("--index", "prefix", default="osn-scale", show_default=True, help="Indexes are called INDEX-DOCUMENTS.")
 @output_option("Where measurements and tables go.", default=Path("load-scale"), show_default=True)
 @node_options

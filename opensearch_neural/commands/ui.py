@@ -33,7 +33,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 )
 @click.option("--query", default="", help="The first query.")
 @click.option("--engines", default=None, help="The first engines, up to 4.  [default: bm25 and the index's own]")
-@click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries to step through: jsonl or tsv.")
+@click.option(
+    "--queries", type=click.Path(path_type=Path), default=None, help="Queries to step through, as for `osn eval`."
+)
 @click.option("--grades", type=click.Path(path_type=Path), default=None, help="The file for grades that people give.")
 @click.option(
     "--snapshot",
