@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ class CorpusSource:
     def reader(self, place: str) -> Records:
         """The function that reads the corpus, which now lies at `place`, from its beginning at each call."""
         if Path(place).is_file() and is_dead_letter_file(Path(place)):
-            return lambda on_reject: mended(Path(place), on_reject)
+            return lambda on_reject: islice(mended(Path(place), on_reject, self.names), self.limit)
 
         def read(on_reject: Callable[[Rejected], None]) -> Iterator[Document]:
             return read_corpus(

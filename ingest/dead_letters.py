@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from opensearch_neural.corpus.documents import Document, OnReject, Rejected
+from opensearch_neural.corpus.documents import Document, FieldNames, OnReject, Rejected
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
@@ -34,6 +34,7 @@ if sys.platform != "win32":
 EXIT_WITH_LETTERS = 3
 """The exit status of a command that did its work but did not take every document."""
 
+USUAL = FieldNames()
 # What is kept of a line that could not be understood.
 RAW_LIMIT = 1 << 20
 
@@ -48,6 +49,7 @@ class DeadLetters:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.first_reason: str | None = None
         self._waiting: list[str] = []
         self._mended = False
         self._known: set[bytes] = set()
@@ -66,6 +68,7 @@ class DeadLetters:
                 self._note(letter)
 
     def add(self, item: Document | Rejected, reason: str, status: int | None = None) -> None:
+        self.first_reason = self.first_reason or reason
         letter: dict[str, Any] = {"dead_letter": 1, "reason": reason}
         if status is not None:
             letter["status"] = status
@@ -163,8 +166,8 @@ def is_dead_letter_file(path: Path) -> bool:
         return False
 
 
-def mended(path: Path, on_reject: OnReject) -> Iterator[Document]:
-    """The documents of a dead-letter file, read again as if they stood in their corpus.
+def mended(path: Path, on_reject: OnReject, names: FieldNames = USUAL) -> Iterator[Document]:
+    """The documents of a dead-letter file, read again as if they stood in their corpus, where their parts go by `names`.
 
     A record (or the text of a line) that is still not as it should be goes to `on_reject` again, under the file and line
     where it came from.
@@ -185,7 +188,7 @@ def mended(path: Path, on_reject: OnReject) -> Iterator[Document]:
                 text = json.dumps(document)
             else:
                 # One line; an empty one would not be counted.
-                text = " ".join(str(letter["raw"]).splitlines()) or "null"
+                text = _by_usual_names(" ".join(str(letter["raw"]).splitlines()) or "null", names)
             lines.write(text + "\n")
             origins.append((str(letter.get("file", path)), letter.get("line"), passage))
         lines.flush()
@@ -198,6 +201,20 @@ def mended(path: Path, on_reject: OnReject) -> Iterator[Document]:
             file, line, passage = origins[(document.line or 1) - 1]
             document.file, document.line = file, line
             yield document if passage is None else _passage(document, passage)
+
+
+def _by_usual_names(raw: str, names: FieldNames) -> str:
+    """A record in JSON with the parts that go by other names than usual under those."""
+    parts = [part for part in ("id", "title", "text", "url") if getattr(names, part) != getattr(USUAL, part)]
+    try:
+        record = json.loads(raw) if parts else None
+    except ValueError:
+        return raw
+    if not isinstance(record, dict):
+        return raw
+    named = {getattr(USUAL, part)[0]: name for part in parts if (name := names.find(record, part)) is not None}
+    kept = {name: value for name, value in record.items() if name not in named.values()}
+    return json.dumps({**kept, **{part: record[name] for part, name in named.items()}})
 
 
 def _passage(document: Document, passage: dict[str, Any]) -> Passage:
@@ -236,4 +253,6 @@ def _letter(line: str) -> dict[str, Any] | None:
         letter = json.loads(line)
     except ValueError:
         return None
-    return letter if isinstance(letter, dict) and ("raw" in letter or "document" in letter) else None
+    if isinstance(letter, dict) and ("raw" in letter or isinstance(letter.get("document"), dict)):
+        return letter
+    return None

@@ -227,7 +227,9 @@ class Documents:
         written.refused.extend(Refused(id, reason) for id, reason in reasons.items())
         if self.meta.passages is not None:
             segments.refresh(self.client, target)
-            stored_documents.remove_last_passages(self.client, target, counts)
+            single = {document.parent for document in documents if isinstance(document, Passage)}
+            whole = {id: number for id, number in counts.items() if id not in reasons and id not in single}
+            stored_documents.remove_last_passages(self.client, target, whole)
         taken = counts.keys() - reasons.keys()
         written.replaced += len(taken & there)
         written.created += len(taken - there)
@@ -243,7 +245,7 @@ class Documents:
 
     def _parts(self, document: Document) -> list[Document]:
         passages = self.meta.passages
-        if passages is None or self._tokenizer is None:
+        if passages is None or self._tokenizer is None or isinstance(document, Passage):
             return [document]
         return list(split(document, self._tokenizer, passages.tokens, passages.stride))
 

@@ -151,7 +151,7 @@ def _line(hit: dict[str, Any], index: str) -> bytes:
 
 def _pages(client: OpenSearch, index: str) -> Iterator[Hits]:
     """Every document at one point in time, in pages of the slices that are read at once."""
-    point = client.create_pit(index=index, params={"keep_alive": KEEP_ALIVE})
+    point = client.create_pit(index=index, params={"keep_alive": KEEP_ALIVE, "allow_partial_pit_creation": "false"})
     try:
         pit = {"id": point["pit_id"], "keep_alive": KEEP_ALIVE}
         found = _search(client, index, pit, size=0, track_total_hits=True, aggs=INDEXES)

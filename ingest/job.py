@@ -68,15 +68,9 @@ def run_job(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Repo
         raise InputError(
             "an ingest writes either to an index or to a new one under an alias", "give --index or --alias"
         )
-    if job.writing.remove_others and job.corpus is not None:
-        place = Path(job.corpus.path)
-        if job.corpus.limit is not None or (place.is_file() and is_dead_letter_file(place)):
-            raise InputError(
-                "--remove-others with a part of a corpus would remove the documents of the other parts",
-                "give the whole corpus, or leave the option out",
-            )
     stored = None if job.vectors is None else StoredVectors(*find_manifest(job.vectors))
     corpus = corpus_of(job, stored)
+    check_whole(job, corpus, corpus.path)
     if job.alias is None:
         letters = letters_path(job.dead_letters, job.index, corpus.path)
         return _write(client, job, corpus, stored, letters, show_progress)
@@ -91,6 +85,7 @@ def _write(
     client: OpenSearch, job: Job, corpus: CorpusSource, stored: StoredVectors | None, letters: Path, show_progress: bool
 ) -> Report:
     with translate_errors(), patience(job.writing.retry.patience), spooled(corpus.path, client) as place:
+        check_whole(job, corpus, place)
         read_record(client, job.index)  # refuses a pattern, and an index that is not ours
         with Lease(client, f"index:{own_name(client, job.index)}") as lease:
             wrote = read_record(client, job.index)  # another ingest may have ended while the lease was waited for
@@ -162,6 +157,15 @@ def _write(
                 everything = wrote is None and not report.skipped
                 keep_measures(client, target, query, noted, everything=everything)
         return replace(report, alias=job.alias)
+
+
+def check_whole(job: Job, corpus: CorpusSource, place: str) -> None:
+    """Raise InputError if others are to be removed, and the corpus, which lies at `place`, is only a part of one."""
+    if job.writing.remove_others and (corpus.limit is not None or is_dead_letter_file(Path(place))):
+        raise InputError(
+            "--remove-others with a part of a corpus would remove the documents of the other parts",
+            "give the whole corpus, or leave the option out",
+        )
 
 
 def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:

@@ -132,11 +132,20 @@ def delete(connection: ConnectionSettings, ids: tuple[str, ...], file: Path | No
     """Delete documents by their ids, with all their passages."""
     from ingest.documents import delete_documents
 
-    wanted = [*ids, *(line for line in (file.read_text(encoding="utf-8").splitlines() if file else ()) if line.strip())]
+    wanted = [*ids, *(ids_in(file) if file else ())]
     if not wanted:
         raise InputError("no document is named", "give ids, or --ids FILE")
     deleted = delete_documents(connect(settings=connection), index, wanted)
     print(f"{deleted} of {len(set(wanted))} deleted from {index}")
+
+
+def ids_in(file: Path) -> list[str]:
+    """The lines of a file that are not empty. Raises InputError for one that is not UTF-8."""
+    try:
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not UTF-8: {error}", "save it as UTF-8") from None
+    return [line for line in lines if line.strip()]
 
 
 def parse_change(text: str) -> tuple[str, Any]:

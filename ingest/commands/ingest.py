@@ -104,10 +104,8 @@ def ingest(
     else:
         _show(report)
     if report.dead_letters is not None and not report.documents:
-        from ingest.dead_letters import letters_of
-
-        first = next(letters_of(report.dead_letters))["reason"]
-        raise InputError(f"no document was taken; the first of {report.letters}: {first}", f"see {report.dead_letters}")
+        first = f"; the first of {report.letters}: {report.first_reason}" if report.first_reason else ""
+        raise InputError(f"no document was taken{first}", f"see {report.dead_letters}")
     if report.letters:
         raise click.exceptions.Exit(EXIT_WITH_LETTERS)
 

@@ -65,6 +65,8 @@ class Report:
     """Further documents in the index: of other corpora, or no longer in this one."""
     without_tokens: int | None = None
     """Documents in the index whose sparse vector is empty, because no word of theirs is in the model's vocabulary."""
+    first_reason: str | None = None
+    """Why this run did not take the first document that it did not take."""
 
 
 class TooManyErrors(OsnError):
@@ -162,6 +164,7 @@ def ingest(
         replaced=replaced,
         others=max(0, others),
         without_tokens=without_tokens,
+        first_reason=letters.first_reason,
     )
 
 

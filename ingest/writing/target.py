@@ -349,6 +349,8 @@ def finish(client: OpenSearch, target: Target, *, merge: bool, corpus_name: str 
     if current is None or current.unfinished is None:
         return
     adding = [name for name in current.adding if corpus_name is not None and name != corpus_name]
+    if corpus_name is not None and current.loading not in (None, corpus_name):
+        adding.insert(0, str(current.loading))  # an earlier ingest of another corpus was interrupted
     if loading is not None:
         current = replace(current, version=__version__)
     write_record(client, target.index, current.with_extra(**{LOADING: None, ADDING: adding or None}))

@@ -80,6 +80,10 @@ def raise_rejected(rejected: Rejected) -> None:
     raise InputError(str(rejected))
 
 
+EMPTY = "text and title are both empty"
+"""The defect of a record without a word."""
+
+
 class Defect(Exception):
     """An error in one record."""
 
@@ -92,11 +96,14 @@ class FieldNames:
     title: tuple[str, ...] = ("title",)
     text: tuple[str, ...] = ("text", "contents", "content", "body", "passage", "segment")
     url: tuple[str, ...] = ("url",)
+    others: bool = True
+    """Whether fields of other names are kept, which may not be names that the index uses itself."""
 
     @classmethod
     def of(cls, **names: str | None) -> FieldNames:
         """The names of the parts that are given; the usual ones of those that are None."""
-        return cls(**{part: (name,) for part, name in names.items() if name is not None})
+        given: dict[str, Any] = {part: (name,) for part, name in names.items() if name is not None}
+        return cls(**given)
 
     def find(self, record: Mapping[str, Any], part: str) -> str | None:
         """The name that a part ("id", "title", "text", "url") has in a record; None if it has none."""
@@ -130,9 +137,9 @@ def as_document(record: Mapping[str, Any], names: FieldNames, file: str, line: i
     if not text.strip() and not title.strip():
         if text_name is None:
             raise Defect(f"no text: expected a field {' or '.join(names.text)}; {fields_of(record)}")
-        raise Defect("text and title are both empty")
+        raise Defect(EMPTY)
     taken = (id_name, text_name, title_name, url_name)
-    fields = {key: value for key, value in record.items() if key not in taken}
+    fields = {key: value for key, value in record.items() if key not in taken} if names.others else {}
     for key in fields:
         if not all(part.strip() for part in key.split(".")):
             raise Defect(nameless(key))

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from opensearch_neural.corpus.documents import Defect, FieldNames, fields_of, identifier, raise_rejected, string
+from opensearch_neural.corpus.documents import (
+    EMPTY,
+    Defect,
+    Document,
+    FieldNames,
+    Rejected,
+    fields_of,
+    identifier,
+    raise_rejected,
+    string,
+)
 from opensearch_neural.corpus.json_lines import parse_object
 from opensearch_neural.corpus.reader import COMPRESSIONS, format_of, is_folder
 from opensearch_neural.corpus.separated_values import read_csv, read_tsv
@@ -24,7 +34,11 @@ from opensearch_neural.errors import InputError
 log = logging.getLogger(__name__)
 
 QUERY_NAMES = FieldNames(
-    id=("_id", "id", "qid", "query_id", "query-id"), title=(), text=("text", "query", "question", "title"), url=()
+    id=("_id", "id", "qid", "query_id", "query-id"),
+    title=(),
+    text=("text", "query", "question", "title"),
+    url=(),
+    others=False,
 )
 
 
@@ -119,14 +133,26 @@ def read_queries(path: str | Path) -> dict[str, str]:
         entries = read_topics(place)
     elif place.name.removesuffix(".gz").removesuffix(".zst").endswith((".tsv", ".txt", ".csv")):
         read_rows = read_csv if ".csv" in place.suffixes else read_tsv
-        rows = read_rows(stream, file, QUERY_NAMES, raise_rejected)
-        entries = ((query.line or 0, query.id, query.text) for query in rows)
+        entries = _separated_queries(read_rows, stream, file)
     else:
         entries = _json_queries(stream, file)
     for line, id, text in entries:
         if queries.setdefault(id, text) != text:
             raise InputError(f"{file}, line {line}: the query id {id!r} occurs twice with different texts")
     return queries
+
+
+def _separated_queries(
+    read_rows: Callable[..., Iterator[Document]], stream: BufferedReader, file: str
+) -> Iterator[tuple[int, str, str]]:
+    empty: list[Rejected] = []
+
+    def reject(rejected: Rejected) -> None:
+        (empty.append if rejected.reason == EMPTY else raise_rejected)(rejected)
+
+    for query in read_rows(stream, file, QUERY_NAMES, reject):
+        yield query.line or 0, query.id, query.text
+    _tell_empty(file, len(empty))
 
 
 def _json_queries(stream: BufferedReader, file: str) -> Iterator[tuple[int, str, str]]:
@@ -146,8 +172,12 @@ def _json_queries(stream: BufferedReader, file: str) -> Iterator[tuple[int, str,
             yield number, identifier(record[id_name], id_name), text
         except Defect as defect:
             raise InputError(f"{file}, line {number}: {defect}") from None
-    if empty:
-        log.warning("%s: %s queries are empty and left out", file, f"{empty:,}")
+    _tell_empty(file, empty)
+
+
+def _tell_empty(file: str, count: int) -> None:
+    if count:
+        log.warning("%s: %s queries are empty and left out", file, f"{count:,}")
 
 
 def _query_file(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -33,8 +34,8 @@ def whole_number(text: str) -> int:
 
 def positive(text: str) -> float:
     number = float(text)
-    if not number > 0:
-        raise ValueError(f"{text} is not above 0")
+    if not 0 < number < math.inf:
+        raise ValueError(f"{text} is not a number above 0")
     return number
 
 

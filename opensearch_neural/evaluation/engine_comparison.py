@@ -114,7 +114,7 @@ def run_retriever(
     runs: dict[int, Run] = {}
     parts: list[Measured] = []
     for size, of_size in sizes_of(names).items():
-        run = retriever.retrieve(queries, min(size + bool(own_documents), MOST_HITS))
+        run = retriever.retrieve(queries, size + bool(own_documents) if size < MOST_HITS else size)
         runs[size] = without_own_documents(run, own_documents, size) if own_documents else run
         parts.append(measure(runs[size], qrels, of_size))
     per_query = {name: values for part in parts for name, values in part.per_query.items()}

@@ -155,8 +155,8 @@ class IndexMeta:
                 f"the index {index!r} was written by a later version of osn (format {record['format']})",
                 "upgrade this installation",
             )
-        several, field_ = (record.get("dense") or {}).get("vectors", 1) > 1, mapping.get("properties", {}).get("dense")
-        if several and field_ is not None and field_.get("type") != "nested":
+        dense, field_ = _part(index, record, "dense", DenseMeta), mapping.get("properties", {}).get("dense")
+        if dense is not None and dense.vectors > 1 and field_ is not None and field_.get("type") != "nested":
             raise ModelError(
                 f"the index {index!r} was written by an older version of osn, with a field for each of several vectors",
                 "ingest again, into another --index",
@@ -166,7 +166,7 @@ class IndexMeta:
         known = {each.name for each in fields(cls)} - {"extra"}
         return cls(
             sparse=_part(index, record, "sparse", SparseMeta),
-            dense=_part(index, record, "dense", DenseMeta),
+            dense=dense,
             passages=_part(index, record, "passages", PassageMeta),
             quantized=_part(index, record, "quantized", QuantizedMeta),
             forward_index=record.get("forward_index", False),

@@ -64,8 +64,8 @@ def measure_sparse_scale(
     ratios = []
     for start in range(0, len(items), AT_ONCE):
         lines: list[dict[str, Any]] = []
-        for id, sentence in items[start : start + AT_ONCE]:
-            own: dict[str, Any] = {"filter": {"ids": {"values": [id]}}, "size": 1, "source": False}
+        for hit, sentence in items[start : start + AT_ONCE]:
+            own: dict[str, Any] = {"filter": {"ids": {"values": [hit["_id"]]}}, "size": 1, "source": False}
             tokens = encoder.encode(sentence)
             sparse = (
                 queries.pruned_sparse(tokens, window=None, **own)
@@ -78,15 +78,15 @@ def measure_sparse_scale(
     return median(ratios) if ratios else None
 
 
-def known_items(client: OpenSearch, index: str, sample: int, seed: int) -> Iterator[tuple[str, str]]:
-    """(id, a sentence of its text) of a random sample of documents."""
+def known_items(client: OpenSearch, index: str, sample: int, seed: int) -> Iterator[tuple[dict[str, Any], str]]:
+    """(hit, a sentence of its text) of a random sample of documents, or of passages, whose document is their `parent`."""
     drawn = {"function_score": {"query": {"match_all": {}}, "random_score": {"seed": seed, "field": "_seq_no"}}}
-    body = {"query": drawn, "size": sample, "_source": ["text"]}
+    body = {"query": drawn, "size": sample, "_source": ["text", "parent"]}
     chosen = random.Random(seed)
     for hit in client.search(index=index, body=body)["hits"]["hits"]:
         text = str(hit["_source"].get("text", ""))
-        if text:
-            yield hit["_id"], own_sentence(text, chosen)
+        if text.strip():
+            yield hit, own_sentence(text, chosen)
 
 
 def own_sentence(text: str, chosen: random.Random) -> str:

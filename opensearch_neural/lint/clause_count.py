@@ -10,12 +10,13 @@ What a text becomes is the analyzer's business, and what a filter becomes is the
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from opensearch_neural.lint.values import as_list
+from opensearch_neural.lint.values import as_list, number_or
 from opensearch_neural.queries.clauses import Clause
 
 # What Lucene's English analyzer removes.
@@ -154,7 +155,8 @@ def _distinct(clause: Clause) -> int:
 def _of_text(how: Clause, fields: int, analyzer: str | None) -> Count:
     low, high = words_of(str(how.get("query", "")), how.get("analyzer", analyzer))
     if "fuzziness" in how:
-        high *= int(how.get("max_expansions", FUZZY_EXPANSIONS))
+        expansions = number_or(how.get("max_expansions"), FUZZY_EXPANSIONS)
+        high *= int(expansions) if math.isfinite(expansions) else FUZZY_EXPANSIONS
     return Count(0, high * fields, low, high * fields)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -29,7 +30,7 @@ class Rare:
         if self.by not in ("ratio", "share", "count"):
             raise ValueError(f"by must be ratio, share or count, not {self.by!r}")
         if self.by == "count":
-            if self.value < 1 or int(self.value) != self.value:
+            if not (1 <= self.value < math.inf and int(self.value) == self.value):
                 raise ValueError(f"a count of rare tokens must be a whole number from 1, not {self.value!r}")
         elif not 0 <= self.value <= 1:
             raise ValueError(f"a {self.by} must lie between 0 and 1, not {self.value!r}")

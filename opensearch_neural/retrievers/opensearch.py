@@ -73,7 +73,7 @@ class OpenSearchRetriever:
         self._body = body
         self._threads = threads
         self._progress = progress
-        self._hits_of = hits_of or _hits
+        self._hits_of = hits_of or scores_of
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
         """The `k` best documents of each query, k up to 10,000.
@@ -171,7 +171,8 @@ def _ids_only(body: Body) -> Body:
     return {**{key: value for key, value in body.items() if key != "highlight"}, "_source": False}
 
 
-def _hits(body: Body, answer: Any, k: int) -> dict[str, float]:
+def scores_of(body: Body, answer: Any, k: int) -> dict[str, float]:
+    """{document: score} of the answer to a body of `queries` that asks for `k` hits."""
     listed = answer["hits"]["hits"]
     if "collapse" in body or "docvalue_fields" in body:
         # Passages: each stands for its document.

@@ -7,6 +7,7 @@ run = retriever.retrieve({"q1": "what causes a rainbow"}, k=100)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.body_template import BodyTemplate
@@ -44,16 +45,18 @@ def template_retriever(
         kept = {key: value for key, value in filled.items() if key not in WITHOUT_EFFECT_ON_RANKS}
         return kept if id_field is None else {**kept, "docvalue_fields": [id_field]}
 
-    def hits_of(body: Body, answer: Any, size: int) -> dict[str, float]:
-        hits = answer["hits"]["hits"]
-        sorts = "sort" in body or any(hit["_score"] is None for hit in hits)
-        best: dict[str, float] = {}
-        for place, hit in enumerate(hits):
-            # A document that stands in two indexes of an alias, or in two of its variants, counts once.
-            best.setdefault(_id_of(hit, id_field), float(len(hits) - place) if sorts else hit["_score"])
-        return best
+    return OpenSearchRetriever(client, index, name, body, progress=progress, hits_of=partial(ids_of, id_field=id_field))
 
-    return OpenSearchRetriever(client, index, name, body, progress=progress, hits_of=hits_of)
+
+def ids_of(body: Body, answer: Any, size: int, *, id_field: str | None = None) -> dict[str, float]:
+    """{document: score} of the answer to a body of one's own, by `_id` or `id_field`; places where it sorts."""
+    hits = answer["hits"]["hits"]
+    sorts = "sort" in body or any(hit["_score"] is None for hit in hits)
+    best: dict[str, float] = {}
+    for place, hit in enumerate(hits):
+        # A document that stands in two indexes of an alias, or in two of its variants, counts once.
+        best.setdefault(_id_of(hit, id_field), float(len(hits) - place) if sorts else hit["_score"])
+    return best
 
 
 def _id_of(hit: Any, id_field: str | None) -> str:

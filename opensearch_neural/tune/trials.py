@@ -22,7 +22,7 @@ from opensearch_neural.evaluation import measures
 from opensearch_neural.evaluation.overlap import PAGE, TIES, score_kept, scored_among
 from opensearch_neural.queries import Body
 from opensearch_neural.retrievers import Run
-from opensearch_neural.retrievers.opensearch import search
+from opensearch_neural.retrievers.opensearch import scores_of, search
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -126,7 +126,7 @@ def asker(client: OpenSearch, index: str) -> Ask:
         began = time.perf_counter()
         answer = search(client, index, body, request_cache="false")
         ms = (time.perf_counter() - began) * 1000
-        return {hit["_id"]: hit["_score"] for hit in answer["hits"]["hits"]}, ms
+        return scores_of(body, answer, body["size"]), ms
 
     return ask
 

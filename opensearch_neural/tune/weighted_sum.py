@@ -53,10 +53,11 @@ class WeightedSumTuning(Tuning):
         index, drawn = self.engines.index, random.Random(seed)
         texts, qrels = {}, {}
         with translate_errors():
-            for id, sentence in known_items(self.client, index, 2 * most, seed):
-                words = sentence.split()
+            for hit, sentence in known_items(self.client, index, 2 * most, seed):
+                id, words = hit["_id"], sentence.split()
                 kept = sorted(drawn.sample(range(len(words)), max(1, round(SHARE_OF_WORDS * len(words)))))
-                texts[id], qrels[id] = " ".join(words[at] for at in kept), {id: 1}
+                own = id if self.engines.meta.passages is None else hit["_source"]["parent"]
+                texts[id], qrels[id] = " ".join(words[at] for at in kept), {own: 1}
         if len(texts) < 2 * FOLDS:
             raise InputError(
                 f"{index!r} holds {len(texts)} documents with text, too few to make queries of", "give --data"

@@ -59,7 +59,8 @@ class Grades:
     def read(cls, path: Path) -> Grades:
         """Raises InputError, naming file and line, for a line that is none."""
         grades = cls(path)
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        # A query may hold other line ends, such as U+2028.
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n") if path.exists() else []
         for number, line in enumerate(lines, 1):
             try:
                 grade = Grade(**json.loads(line))

@@ -11,8 +11,9 @@ from opensearch_neural.errors import OsnError
 from opensearch_neural.queries import Body
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
+from opensearch_neural.retrievers.template import ids_of
 from opensearch_neural.ui.columns import Searcher, body_of
-from opensearch_neural.ui.state import Column, State
+from opensearch_neural.ui.state import OWN_BODY, Column, State
 
 CHUNK = 64
 """Queries that all columns search before the list shows them."""
@@ -85,7 +86,8 @@ class Sorting:
         def body(text: str, size: int) -> Body:
             return body_of(self.searcher.request(column, replace(self.state, query=text, size=size), highlight=False))
 
-        return OpenSearchRetriever(self.searcher.client, column.index, column.engine, body)
+        hits_of = ids_of if column.engine == OWN_BODY else None
+        return OpenSearchRetriever(self.searcher.client, column.index, column.engine, body, hits_of=hits_of)
 
     def ranked(self, searched: int) -> list[str]:
         """All queries as they stood when so many were searched: these by disagreement, the others as the file has them."""

@@ -251,6 +251,8 @@ def test_each_measure_comes_from_a_request_as_deep_as_it_looks(client: OpenSearc
     )
     assert sorted(sizes) == [10, 100]
     assert list(result.measured.mean) == ["R@100", "RR@10"], "in the order asked for"
+    with pytest.raises(InputError, match="20,000 is more than OpenSearch returns"):
+        experiment.run_engine(client, toy.index, "bm25", body, {"q1": "river"}, {"q1": {"z": 1}}, ["R@20000"])
 
 
 def test_a_query_that_is_a_document_itself_is_left_out_of_its_own_hits(toy: Toy, osn_eval: Osn) -> None:

@@ -22,6 +22,9 @@ from opensearch_neural.errors import InputError
         ),
         ("q.tsv", b"1\twhat is it\nb\twhy\n"),
         ("q.tsv", b"query-id\ttext\n1\twhat is it\nb\twhy\n"),
+        ("q.csv", b"id,query,title,_source\n1,what is it,a title,x\nb,why,,\n"),
+        ("q.tsv", b"query-id\ttext\n1\twhat is it\nempty\t\nb\twhy\n"),
+        ("q.jsonl", b'{"_id": 1, "text": "what is it"}\n{"_id": "e", "text": " "}\n{"_id": "b", "text": "why"}\n'),
     ],
 )
 def test_queries(name: str, data: bytes, tmp_path: Path) -> None:

@@ -44,6 +44,19 @@ def test_an_index_of_someone_else_is_named() -> None:
         {"dense": {"name": "a"}},
         {"dense": {"name": "a", "hash": "b", "dimension": "x", "type": "float", "normalized": True}},
         {"dense": {"name": "a", "hash": "b", "dimension": 3, "type": "float", "normalized": True, "else": 1}},
+        *(
+            {
+                "dense": {
+                    "name": "a",
+                    "hash": "b",
+                    "dimension": 3,
+                    "type": "float",
+                    "normalized": True,
+                    "vectors": several,
+                }
+            }
+            for several in ("2", None, 0, [2])
+        ),
         {"quantized": [1]},
         {"passages": {"tokens": 0, "stride": -1}},
         {"passages": {"tokens": 10, "stride": 11}},

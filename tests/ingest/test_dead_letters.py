@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from corpora import letters
 
+from ingest.corpus import CorpusSource
 from ingest.dead_letters import DeadLetters, is_dead_letter_file, letters_path, mended, next_path
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.corpus.passages import Passage
@@ -69,6 +72,26 @@ def test_a_raw_line_once_mended_is_read(tmp_path: Path) -> None:
     documents, rejected = read(tmp_path / "l.jsonl")
     assert [(each.id, each.text, each.file, each.line) for each in documents] == [("b", "torn", "d.jsonl", 7)]
     assert [each.line for each in rejected] == [None]
+
+
+def test_a_raw_line_is_read_by_the_names_of_its_corpus_and_no_more_than_the_limit(tmp_path: Path) -> None:
+    dead = DeadLetters(tmp_path / "l.jsonl")
+    for at in range(3):
+        dead.add(
+            Rejected("d.jsonl", at, "no id", json.dumps({"sku": f"s{at}", "description": "words", "year": at})), "no id"
+        )
+    dead.add(GOOD, "refused")
+    dead.close()
+    with (tmp_path / "l.jsonl").open("a") as file:
+        file.write('{"dead_letter": 1, "document": null}\n')
+    source = CorpusSource(str(tmp_path / "l.jsonl"), id_field="sku", text_field="description")
+    rejected: list[Rejected] = []
+    documents = list(source.reader(source.path)(rejected.append))
+    assert [(each.id, each.text, each.fields.get("year")) for each in documents] == [
+        ("s0", "words", 0), ("s1", "words", 1), ("s2", "words", 2), ("a", "some text", 3),
+    ]  # fmt: skip
+    assert [each.reason for each in rejected] == ["not a dead letter: a line of JSON with `document` or `raw`"]
+    assert len(list(replace(source, limit=2).reader(source.path)(rejected.append))) == 2
 
 
 def test_the_letters_of_letters_go_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from corpora import WORDS, job, records, snapshot, write_jsonl
 
-from ingest.commands.documents import parse_change
+from ingest.commands.documents import ids_in, parse_change
 from ingest.documents import Documents, delete_documents, read_document
 from ingest.job import run_job
 from opensearch_neural.corpus.documents import Document
@@ -141,6 +141,7 @@ def test_a_change_that_cannot_be_is_refused_and_changes_nothing(client: Any, ind
     id = HUNDRED[3]["_id"]
     for changes, message in [
         ({"year": "MCM"}, "failed to parse field"),
+        ({"year": "MCM", "text": "rain"}, "failed to parse field"),
         ({"text": None, "title": None}, "no text"),
         ({"sparse": {}}, "the index uses itself"),
         ({"_id": "other"}, "cannot be changed"),
@@ -168,6 +169,14 @@ def test_of_two_updates_at_once_none_is_lost(client: Any, index_name: str, tmp_p
         thread.join()
     source = snapshot(client, index_name)[id]
     assert all(source[f"{name}{number}"] == number for name in "ab" for number in range(5))
+
+
+def test_ids_are_read_as_a_file_has_them(tmp_path: Path) -> None:
+    (tmp_path / "ids").write_bytes("\ufeffa\n\nb\u2028c\r\n".encode())
+    assert ids_in(tmp_path / "ids") == ["a", "b\u2028c"]
+    (tmp_path / "ids").write_bytes("é\n".encode("latin-1"))
+    with pytest.raises(InputError, match="is not UTF-8"):
+        ids_in(tmp_path / "ids")
 
 
 def test_what_is_not_there_is_said(client: Any, index_name: str, tmp_path: Path, osn_home: Path) -> None:

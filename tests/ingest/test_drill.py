@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import pytest
 from corpora import job, letters, records, small_tokenizer, snapshot, write_jsonl
 from fault_proxy import Fault, FaultProxy, Request
 
+from ingest.corpus import CorpusSource
 from ingest.documents import Documents
 from ingest.job import Job, run_job
 from ingest.settings import Models
@@ -32,7 +34,7 @@ from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.index.record import PassageMeta
+from opensearch_neural.index.record import PassageMeta, existing_record
 
 pytestmark = pytest.mark.faults
 
@@ -296,7 +298,7 @@ def test_03_a_document_redacted_to_one_passage_keeps_no_other(
 
 
 def test_03_what_a_complete_index_holds_beyond_the_corpus_is_said_and_removed_when_told_so(
-    osn: Osn, client: Any, index_name: str, tmp_path: Path
+    osn: Osn, client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of an index of several corpora nobody knows whose a document is, so nothing is removed unasked."""
     one, two = (
@@ -317,6 +319,19 @@ def test_03_what_a_complete_index_holds_beyond_the_corpus_is_said_and_removed_wh
         )
         ran = osn(*command, *part, "--remove-others")
         assert ran.returncode == 1 and "would remove the documents of the other parts" in ran.stderr
+    # Where only the vectors, or what comes through a pipe, tells that it is a part.
+    encoded = tmp_path / "vectors"
+    assert osn("encode", str(one), "--sparse", "lexical", "--limit", "5", "--output", str(encoded)).returncode == 0
+    part_of_two = job(two, index_name, sparse="none")
+    for whole in (
+        replace(part_of_two, corpus=None, vectors=encoded, models=Models()),
+        replace(part_of_two, corpus=CorpusSource("-")),
+    ):
+        with Path(f"{index_name}.dead-letters.jsonl").open("rb") as letters, monkeypatch.context() as patched:
+            patched.setattr("sys.stdin", TextIOWrapper(letters))
+            with pytest.raises(InputError, match="would remove the documents of the other parts"):
+                run(client, replace(whole, writing=replace(whole.writing, remove_others=True)))
+    assert len(snapshot(client, index_name)) == 40
     ran = osn(*command, "--remove-others", "--json")
     assert json.loads(ran.stdout)["others"] == 0, ran.stderr
     assert snapshot(client, index_name).keys() == {line["_id"] for line in records(20)}
@@ -832,6 +847,20 @@ def test_14_an_interrupted_load_into_a_serving_index_says_so(
     assert osn("index", "finish", index_name).returncode == 0
     assert told() == "" and len(snapshot(client, index_name)) == 230
     assert osn("index", "finish", index_name).returncode == 1
+
+
+def test_14_an_interrupted_corpus_is_remembered_when_another_one_is_whole(
+    client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (write_jsonl(tmp_path / f"{at}.jsonl", records(30, seed=at)) for at in (1, 2))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr("ingest.writing.target.finish", killed)
+        run(client, job(one, index_name))
+    run(client, job(two, index_name))
+    record = existing_record(client, index_name)
+    assert (record.loading, record.adding) == (None, [str(one.resolve())])
+    run(client, job(one, index_name))
+    assert existing_record(client, index_name).unfinished is None
 
 
 # ---------------------------------------------------------------- 15: an index that serves

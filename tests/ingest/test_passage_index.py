@@ -6,22 +6,28 @@ import json
 import random
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from corpora import WORDS, job, letters, records, snapshot, write_jsonl
 
+from ingest.dead_letters import mended
 from ingest.documents import Documents
 from ingest.job import run_job
 from ingest.settings import parse_passages
+from ingest.versions.swap import Gate, Requirement, SwapRefused
 from opensearch_neural import queries
 from opensearch_neural.engines import Engines, open_engines
+from opensearch_neural.engines.settings import WeightedSum
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, SparseMeta
 from opensearch_neural.queries import Rare, best_passages
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
+from opensearch_neural.tune.trials import Questions, try_all
+from opensearch_neural.tune.weighted_sum import WeightedSumTuning
 
 LONG = [
     {"_id": f"long-{n:02}", "title": f"title {n}", "text": " ".join(random.Random(n).choices(WORDS[:30], k=60)), "n": n}
@@ -163,6 +169,11 @@ def test_a_passage_that_is_refused_comes_back_as_itself(client: Any, index_name:
         if letter.get("document", {}).get("n") == "x":
             letter["document"]["n"] = 2
     write_jsonl(report.dead_letters, told)
+    by_documents = [
+        document for document in mended(report.dead_letters, lambda _: None) if document.id.startswith("b#")
+    ]
+    assert Documents(client, index_name).add(by_documents[1:2]).created == 1
+    assert sorted(id for id in snapshot(client, index_name) if id.startswith("b")) == ["b#0002"]
     again = run_job(client, job(report.dead_letters, index_name), show_progress=False)
     assert (again.documents, again.letters) == (3, 1)
     found = snapshot(client, index_name)
@@ -206,3 +217,22 @@ def test_without_a_model_passages_are_measured_in_words(client: Any, index_name:
     Documents(client, index_name).add([{"_id": "new", "text": " ".join(words)}])
     texts = [each["text"].split() for each in snapshot(client, index_name).values() if each["parent"] == "new"]
     assert sorted(texts, key=lambda text: int(text[0][4:])) == [words[at : at + 10] for at in (0, 5, 10, 15)]
+
+
+def test_a_build_of_passages_is_checked_by_its_documents(client: Any, index_name: str, tmp_path: Path) -> None:
+    corpus, text = write_jsonl(tmp_path / "long.jsonl", LONG), str(LONG[4]["text"])
+    settings = replace(job(corpus, index_name, passages=PassageMeta(10, 5)), index="", alias=index_name)
+    with pytest.raises(SwapRefused, match=r"does not find 'long-99' .* but long-04"):
+        run_job(client, replace(settings, gate=Gate(require=(Requirement(text, "long-99", 1),))), show_progress=False)
+    run_job(client, replace(settings, gate=Gate(require=(Requirement(text, "long-04", 1),))), show_progress=False)
+
+
+def test_tuning_counts_passages_as_their_documents(client: Any, engines: Engines) -> None:
+    judged = {str(line["_id"]): str(line["text"]) for line in LONG}
+    tuning = WeightedSumTuning(client, engines)
+    blank = {"_id": "blank", "title": "no text", "text": "  "}
+    assert Documents(client, engines.index).add([blank]).created == 1
+    known, _ = tuning.own_questions(200, 0)
+    for questions in (Questions(judged, {id: {id: 1.0} for id in judged}), known):
+        tried = try_all(tuning.ask, engines, questions, [WeightedSum()], full="bm25", passes=1)
+        assert all(each.quality > 0.5 for each in tried)

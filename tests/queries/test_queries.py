@@ -14,8 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opensearch_neural import queries
+from opensearch_neural.engines.options import positive
+from opensearch_neural.errors import InputError
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import DenseMeta, IndexMeta, QuantizedMeta, SparseMeta
+from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.queries import Rare, rare_tokens
 
 WEIGHTS = {"rainbow": 9.0, "cause": 5.0, "what": 1.0, "a": 0.2}
@@ -453,3 +456,17 @@ def test_hybrid_fuses_more_than_the_page_shows(client, sparse_index) -> None:
     deep = run(client, sparse_index[1], queries.hybrid(*parts, size=3, depth=DOCUMENTS))
     everything = run(client, sparse_index[1], queries.hybrid(*parts, size=DOCUMENTS, depth=DOCUMENTS))
     assert deep == everything[:3]
+
+
+@pytest.mark.parametrize("text", ["count:inf", "count:nan", "share:inf", "ratio:nan", "count:1.5"])
+def test_a_threshold_that_is_no_number_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a threshold"):
+        Rare.parse(text)
+    with pytest.raises(InputError, match="is no pruning"):
+        Pruning.parse(text.replace("count", "top_k").replace("share", "alpha_mass").replace("ratio", "max_ratio"))
+
+
+@pytest.mark.parametrize("text", ["inf", "nan", "0", "-1", "x"])
+def test_a_number_above_0_is_finite(text: str) -> None:
+    with pytest.raises(ValueError):
+        positive(text)

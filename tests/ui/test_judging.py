@@ -18,7 +18,7 @@ from opensearch_neural.ui import walk
 from opensearch_neural.ui.application import application
 from opensearch_neural.ui.columns import Searcher
 from opensearch_neural.ui.grades import Grade, Grades, scores
-from opensearch_neural.ui.state import Column, State
+from opensearch_neural.ui.state import OWN_BODY, Column, State
 from opensearch_neural.ui.walk import Sorting, disagreement
 
 QUERIES = {"q1": "what causes a rainbow", "q2": "<b>fish</b> of rivers", "q3": "colours of light"}
@@ -129,6 +129,20 @@ def test_a_sorting_that_is_paused_keeps_what_it_has_and_goes_on_from_there(
 
 
 @pytest.mark.cluster
+def test_a_body_of_ones_own_is_ranked_by_ids_whatever_else_it_asks_for(client: Any, page_index: str) -> None:
+    own = {
+        "query": {"multi_match": {"query": "{{query}}", "fields": ["title", "text"]}},
+        "docvalue_fields": ["_seq_no"],
+    }
+    state = State(columns=(Column("bm25", page_index), Column(OWN_BODY, page_index, body=json.dumps(own))), size=5)
+    sorting = Sorting(Searcher(client, (page_index,)), QUERIES, state)
+    sorting.run()
+    assert sorting.error == "" and [{*run} for run in sorting.runs] == [QUERIES.keys()] * 2
+    for query in QUERIES:
+        assert sorting.runs[0][query] and {*sorting.runs[0][query]} == {*sorting.runs[1][query]}
+
+
+@pytest.mark.cluster
 def test_after_an_error_the_list_shows_what_there_is_and_tries_again(
     client: Any, page_index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,3 +234,11 @@ def test_without_a_file_nothing_is_judged(client: Any, page_index: str) -> None:
     browser = TestClient(application(Searcher(client, (page_index,))))
     assert browser.get("/judge").status_code == 400
     assert browser.get("/queries").status_code == 400
+
+
+@pytest.mark.parametrize("text", ["what is\u2028love", "a\x85b", "line\x0bfeed"])
+def test_a_query_with_a_line_end_of_its_own_is_one_grade(text: str, tmp_path: Path) -> None:
+    grades = Grades(tmp_path / "grades.jsonl")
+    grades.add(Grade("q", text, "d", 2, "ann", "2026-01-01"))
+    grades.add(Grade("q", text, "e", 0, "ann", "2026-01-01"))
+    assert Grades.read(tmp_path / "grades.jsonl").of("q", "ann") == {"d": 2, "e": 0}

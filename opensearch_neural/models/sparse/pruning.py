@@ -46,7 +46,7 @@ class Pruning:
     def __post_init__(self) -> None:
         if self.type not in get_args(PruneType):
             raise ValueError(f"there is no pruning {self.type!r}; expected {', '.join(get_args(PruneType))}")
-        if self.type == "top_k" and (self.value < 1 or self.value != int(self.value)):
+        if self.type == "top_k" and not (1 <= self.value < float("inf") and self.value == int(self.value)):
             raise ValueError(f"top_k takes a whole number from 1, not {self.value:g}")
         if self.type == "abs_value" and not 0 < self.value < float("inf"):
             raise ValueError(f"abs_value takes a weight above 0, not {self.value:g}")
