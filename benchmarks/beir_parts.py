@@ -6,27 +6,40 @@ import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import data_facts
 from opensearch_neural.files import read_json_object, replaced, write_json, write_text
+from opensearch_neural.models import directory
 from trainers.data.loading import read_documents
 
 T = TypeVar("T")
 
 
-def check_data(work: Path, folders: Sequence[Path]) -> None:
-    """Raises InputError if a folder of work was begun on other data sets than these."""
+def check_data(work: Path, folders: Sequence[Path], *, models: Mapping[str, str | Path] = MappingProxyType({})) -> None:
+    """Raises InputError if a folder of work was begun on other data sets than these, or with other models.
+
+    models: {what it is called: a folder, a hub id, or lexical}
+    """
     file = work / "data.json"
     facts = {folder.name: data_facts(folder).files for folder in folders}
-    if not file.exists():
-        write_json(file, facts)
-    known = read_json_object(file)
+    known = read_json_object(file) if file.exists() else {}
     for folder in folders:
         if folder.name in known and known[folder.name] != facts[folder.name]:
             raise InputError(f"{work} holds work on another {folder.name} than {folder}", "give another --work")
+    wanted = {
+        name: "lexical" if model == "lexical" else directory.hash_files(directory.locate(model))
+        for name, model in models.items()
+    }
+    others = known.get("models", {})
+    if other := next((name for name in wanted if others.get(name, wanted[name]) != wanted[name]), None):
+        raise InputError(f"{work} holds work of another {other} than {models[other]}", "give another --work")
+    made = {**facts, **known, **({"models": {**wanted, **others}} if wanted or others else {})}
+    if made != known:
+        write_json(file, made)
 
 
 def evenly(ids: Sequence[T], count: int) -> list[T]:

@@ -17,6 +17,7 @@ from ingest.corpus import CorpusSource
 from ingest.job import Job
 from ingest.settings import Models, NewIndex, Writing
 from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import measure as measured
 from opensearch_neural.queries import bm25
 from opensearch_neural.retrievers import Run
@@ -121,6 +122,8 @@ def kept_scores(
 
 def best_settings(scores: Mapping[str, Mapping[S, float]]) -> dict[str, S]:
     """For each set the settings that are best on its train questions, and under "" those best on average."""
+    if not scores:
+        raise InputError("no set has a train split, by which BM25 could be tuned", "add one that has qrels/train.tsv")
     best = {name: max(of_set, key=lambda tried: of_set[tried]) for name, of_set in scores.items()}
     everywhere = next(iter(scores.values()))
     best[""] = max(everywhere, key=lambda tried: sum(of_set[tried] for of_set in scores.values()))

@@ -164,7 +164,7 @@ def second_stage(training: TrainingSettings, settings: TwoStageSettings) -> Trai
         training,
         learning_rate=settings.learning_rate or training.learning_rate,
         epochs=settings.epochs or training.epochs,
-        steps=settings.steps or training.steps,
+        steps=settings.steps or (None if settings.epochs else training.steps),
     )
 
 

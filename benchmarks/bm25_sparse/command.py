@@ -49,7 +49,7 @@ from benchmarks.bm25_sparse.models import (
     PUBLISHED,
     Experiment,
     arm_option,
-    check_codes,
+    check_models,
     start_option,
 )
 from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
@@ -243,7 +243,7 @@ def bm25_sparse(
     )
     if not experiment.sets:
         raise InputError(f"{data} holds no BEIR folder with a test split", "name the folder that holds them")
-    check_codes(experiment)
+    check_models(experiment)
     if beside and experiment.dense is None:
         raise InputError("--beside measures what a dense model adds, and none is named", "give --dense MODEL too")
     if experiment.dense is not None and PUBLISHED not in arms:

@@ -44,6 +44,7 @@ from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.models.dense.quantized import load_quantized
 from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.sparse.encoder import load_sparse
+from trainers.common.config import fingerprint
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -83,7 +84,7 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
     for size in experiment.sizes:
         for model in first_models(experiment):
             name, how = f"{size}-{slug(model.name)}", (client, chosen, experiment, size, model)
-            rows += kept_cost(experiment, name, partial(load_rows, *how))
+            rows += kept_cost(experiment, f"{name}-{_load_of(experiment)}", partial(load_rows, *how))
             name = f"{name}-score-kept-weight-{slug(f'{WeightedSum.weight:g}')}"
             rows += kept_cost(experiment, name, partial(score_kept_rows, *how))
             client.indices.delete(index=growth_of(experiment, model, size).index, params={"ignore": 404})
@@ -111,7 +112,7 @@ def dense_load_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: 
     rows: list[Row] = []
     sizes = [size for size in experiment.sizes if size <= MOST_DENSE] if experiment.dense else []
     for size, model in product(sizes, first_models(experiment)):
-        name = f"{size}-{_vectors_of(experiment, model)}"
+        name = f"{size}-{_vectors_of(experiment, model)}-{_load_of(experiment)}"
         rows += kept_cost(experiment, name, partial(load_rows_with_dense, client, chosen, experiment, size, model))
         index = growth_of(experiment, model, size, with_dense=True).index
         client.indices.delete(index=index, params={"ignore": 404})
@@ -126,6 +127,11 @@ def dense_cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: 
 
 def kept_cost(experiment: Experiment, name: str, measure: Callable[[], list[Row]]) -> list[Row]:
     return kept_rows(experiment.work / "cost" / f"{name}.json", measure)
+
+
+def _load_of(experiment: Experiment) -> str:
+    """What names a load test by how it was made."""
+    return fingerprint(list(experiment.clients), experiment.minutes, experiment.heap)
 
 
 def _vectors_of(experiment: Experiment, model: MeasuredEngine) -> str:

@@ -25,6 +25,7 @@ from ingest.vectors.stored_vectors import Manifest
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
+from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.engine_comparison import run_engine
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
@@ -313,8 +314,10 @@ def mean_rows(
         values = []
         for own in of_sets.values():
             of_query = own[engine].per_query["nDCG@10"]
-            against = own[rival].per_query["nDCG@10"] if rival else {}
-            values.append(np.array([value - against.get(query, 0.0) for query, value in of_query.items()]))
+            against = own[rival].per_query["nDCG@10"] if rival else dict.fromkeys(of_query, 0.0)
+            if of_query.keys() != against.keys():
+                raise InputError(f"{engine} and {rival} were not measured on the same queries", "give another --work")
+            values.append(np.array([value - against[query] for query, value in of_query.items()]))
         low, high = mean_interval(values)
         rows.append(
             Row(label, engine.name, "nDCG@10", fmean(float(each.mean()) for each in values), low, high,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from benchmarks.beir_parts import check_data
 from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import slug
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -152,7 +153,9 @@ class Experiment:
         return str(out)
 
 
-def check_codes(experiment: Experiment) -> None:
-    """Raises InputError where codes are named without the dense model that they are of."""
+def check_models(experiment: Experiment) -> None:
+    """Raises InputError where `work` holds what was measured of another start or other data, and where codes are named
+    without the dense model that they are of."""
+    check_data(experiment.work, list(experiment.sets.values()), models={"start": experiment.start})
     if experiment.pq is not None and experiment.dense is None:
         raise InputError("--pq names the codes of a dense model, and none is named", "give --dense MODEL too")

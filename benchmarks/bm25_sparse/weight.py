@@ -31,7 +31,7 @@ from benchmarks.bm25_sparse.measures import (
     opened_index,
     way_of,
 )
-from benchmarks.bm25_sparse.models import PUBLISHED, TRAINED_ON, Experiment, arm_option, check_codes, start_option
+from benchmarks.bm25_sparse.models import PUBLISHED, TRAINED_ON, Experiment, arm_option, check_models, start_option
 from benchmarks.experiment import PaperPart, kept_measured, paper_options, run_parts, slug
 from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import NODE, heap_option, reachable
@@ -164,7 +164,7 @@ def sum_weight(
         dense=dense,
         pq=pq,
     )
-    check_codes(experiment)
+    check_models(experiment)
 
     def run() -> tuple[list[Row], list[Goal]]:
         for model in experiment.models:

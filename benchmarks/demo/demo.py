@@ -262,7 +262,8 @@ def measure_engines(client: OpenSearch, engines: Engines, names: Sequence[str], 
 
 
 def examples(client: OpenSearch, engines: Engines, data: BeirData) -> None:
-    for id in random.Random(1).sample(sorted(set(data.qrels) & set(data.queries)), EXAMPLES):
+    ids = sorted(set(data.qrels) & set(data.queries))
+    for id in random.Random(1).sample(ids, min(EXAMPLES, len(ids))):
         text = data.queries[id]
         click.secho(f"\n{text}", fg="cyan")
         body = engines.body("bm25-sparse", text, size=2, highlight=text, source=["title", "text", "url"])

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks.beir_parts import check_data
 from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import PaperPart, Table, goal_of, run_parts, work_options
 from benchmarks.grown.index import Growth, set_of_size
@@ -158,6 +159,7 @@ def large_sparse(
         )
         for size in sorted(set(documents))
     ]
+    check_data(work, [data], models={"model": model, **({} if vectors is None else {"vectors": vectors})})
     experiment = LargeSparseExperiment(data, tuple(layouts), model, clients, minutes, requests, connection, owned, keep)
 
     def run() -> tuple[list[Row], list[Goal]]:

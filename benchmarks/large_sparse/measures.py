@@ -190,8 +190,7 @@ def chosen(
     """The `choice` by train queries."""
     from opensearch_neural.corpus.judgements import BeirData
 
-    split = "train" if (data / "qrels" / "train.tsv").exists() else "test"
-    texts = dict(islice(BeirData.load(data, split).queries.items(), TUNING_QUERIES))
+    texts = dict(islice(BeirData.load(data, "train").queries.items(), TUNING_QUERIES))
     variants = [arm.variant for arm in arms]
     with translate_errors(), stored_pipelines(client, variants) as pipelines:
         workload = prepare(client, target, layout.index(PLAIN), variants, list(texts.values()), model, pipelines)

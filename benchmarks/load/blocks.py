@@ -83,7 +83,8 @@ class Block:
     server_cpu: float | None
     """Seconds of processor time of all nodes within the window, if it can be known."""
     gc_ms: float | None
-    """Milliseconds of the nodes' garbage collections meanwhile."""
+    """Milliseconds of the nodes' garbage collections within the window: its share of those from before the load to its last
+    answer."""
     core_share: float
     """Processor time of the busiest generator process, as a share of one core."""
     broken: str | None = None
@@ -131,7 +132,7 @@ def run_block(
     Engines get the same queries in the same order in a round. Raises GeneratorLost, with the block lost.
     """
     cpu: list[float | None] = []
-    gc_before = probe.gc_ms()
+    gc_before, spanned = probe.gc_ms(), -time.monotonic()
     began = time.monotonic() - run_began
     parts = generators.run(
         turn.variant,
@@ -144,13 +145,14 @@ def run_block(
         at_edges=lambda: cpu.append(probe.cpu_seconds()),
     )
     gc_after = probe.gc_ms()
+    share = min(1.0, length / max(1e-9, spanned + time.monotonic()))
     return block_of(
         turn,
         length,
         parts,
         began=began,
         server_cpu=cpu[1] - cpu[0] if len(cpu) == 2 and cpu[0] is not None and cpu[1] is not None else None,
-        gc_ms=gc_after - gc_before if gc_before is not None and gc_after is not None else None,
+        gc_ms=share * (gc_after - gc_before) if gc_before is not None and gc_after is not None else None,
     )
 
 

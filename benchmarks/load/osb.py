@@ -43,7 +43,7 @@ class Bodies:
     def __init__(self, workload, params, **kwargs):
         self._params = params
         path = Path(__file__).parent / "bodies" / params["bodies"]
-        self._bodies = path.read_text(encoding="utf-8").splitlines()
+        self._bodies = path.read_text(encoding="utf-8").removesuffix("\\n").split("\\n")
         self._seed = params.get("seed", 0)
         self._order = iter(())
         self._random = random.Random(self._seed)

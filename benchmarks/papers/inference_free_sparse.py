@@ -33,7 +33,7 @@ import click
 
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.measures import TUNED, mean_rows, tuned_measured
-from benchmarks.bm25_sparse.models import PUBLISHED, Experiment, start_option
+from benchmarks.bm25_sparse.models import PUBLISHED, Experiment, check_models, start_option
 from benchmarks.experiment import (
     PaperPart,
     RowsAndGoals,
@@ -105,7 +105,8 @@ def quality(experiment: Experiment) -> RowsAndGoals:
         of_sets[name] = measured | means(measured, experiment.seeds)
         rows += compared(name, of_sets[name], differences, seeds=experiment.seeds)
     rows += mean_rows(f"mean of {len(of_sets)} sets", of_sets, differences)
-    rows += mean_rows(unseen(experiment), {name: of_sets[name] for name in experiment.unseen}, differences)
+    if experiment.unseen:
+        rows += mean_rows(unseen(experiment), {name: of_sets[name] for name in experiment.unseen}, differences)
     return rows, quality_goals(experiment, rows)
 
 
@@ -246,6 +247,7 @@ def inference_free_sparse(
     osn paper inference-free-sparse --start my-splade --data data --work work --part flops --teacher my-dense
     """
     experiment = Experiment(data=data, start=start, work=work, seeds=seeds, arms=QUALITY, connection=connection)
+    check_models(experiment)
     ablation = Ablation(data, work, start, teachers or (MINILM, start), seeds, steps)
     small = [data / name for name in sorted({*SMALL, *TESTED})]
 

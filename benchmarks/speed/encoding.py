@@ -99,8 +99,8 @@ def python_docs(folder: Path, quick: bool) -> Path:
 def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> Summary:
     """Run every arm; the summary's rows are in the order of ARMS."""
     documents = list(read_corpus(corpus))
-    if len(documents) < sizes.block:
-        raise InputError(f"{corpus} holds {len(documents)} documents", f"give a corpus of {sizes.block} or more")
+    if len(documents) < (least := sizes.block * sizes.blocks):
+        raise InputError(f"{corpus} holds {len(documents)} documents", f"give a corpus of {least} or more")
     texts = [document.contents for document in documents]
     # Spread over the corpus: neighbours may be alike.
     chosen = np.random.default_rng(SEED).permutation(len(texts))[: max(sizes.block * sizes.blocks, sizes.memory)]

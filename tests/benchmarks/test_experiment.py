@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks import experiment
+from benchmarks.beir_parts import check_data
 from benchmarks.experiment import (
     SEED_ERROR,
     PaperPart,
@@ -31,7 +32,7 @@ from benchmarks.experiment import (
     slug,
     trials,
 )
-from opensearch_neural.errors import MissingExtra
+from opensearch_neural.errors import InputError, MissingExtra
 from opensearch_neural.evaluation.comparison import interval
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine, Row, read
@@ -291,3 +292,19 @@ def test_each_part_writes_a_summary_and_plots_are_left_out_without_matplotlib(
     run_parts({"": part("whole")}, tmp_path / "other")
     assert (tmp_path / "other" / "summary.json").exists()
     assert experiment.shared({}) == []
+
+
+def test_a_folder_of_work_is_of_one_start_and_of_the_same_data(tmp_path: Path) -> None:
+    for name in ("start", "other", "set"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(f'{{"name": "{name}"}}')
+    work, data = tmp_path / "work", [tmp_path / "set"]
+    work.mkdir()
+    check_data(work, data)
+    for _ in range(2):
+        check_data(work, data, models={"start": tmp_path / "start", "model": "lexical"})
+    with pytest.raises(InputError, match=r"holds work of another start than .*other"):
+        check_data(work, data, models={"start": tmp_path / "other"})
+    (tmp_path / "set" / "corpus.jsonl").write_text("{}")
+    with pytest.raises(InputError, match="holds work on another set"):
+        check_data(work, data)

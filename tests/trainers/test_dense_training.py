@@ -275,3 +275,5 @@ def test_the_second_stage_changes_what_it_names_alone() -> None:
     first = TrainingSettings(steps=100, learning_rate=1e-5, batch_size=8)
     second = second_stage(first, TwoStageSettings(learning_rate=5e-6))
     assert (second.steps, second.learning_rate, second.batch_size) == (100, 5e-6, 8)
+    second = second_stage(first, TwoStageSettings(epochs=4))
+    assert (second.steps, second.epochs) == (None, 4)

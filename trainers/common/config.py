@@ -254,6 +254,8 @@ class _Tree:
         if isinstance(node, yaml.MappingNode):
             fields: dict[str, _Tree] = {}
             for key, child in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    raise InputError(f"{file}, line {key.start_mark.line + 1}: a field's name must be a word")
                 if key.value in fields:
                     raise InputError(f"{file}, line {key.start_mark.line + 1}: the field {key.value!r} stands twice")
                 fields[str(key.value)] = cls.of_node(child, file)
@@ -261,7 +263,10 @@ class _Tree:
             return cls(fields, file, line)
         if isinstance(node, yaml.SequenceNode):
             return cls([cls.of_node(child, file) for child in node.value], file, line)
-        return cls(_scalar(node), file, line)
+        try:
+            return cls(_scalar(node), file, line)
+        except (ValueError, yaml.YAMLError) as error:
+            raise InputError(f"{file}, line {line}: {error}") from None
 
 
 def _scalar(node: yaml.Node) -> Any:
@@ -279,6 +284,8 @@ def _compose(path: Path) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
         raise InputError(f"{path}{line}: not valid YAML ({error.problem})") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not valid YAML ({error})") from None
 
 
 def _override(tree: _Tree, override: str) -> None:

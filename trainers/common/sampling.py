@@ -99,6 +99,9 @@ class EpochBatches(Sampler[list[Visit]]):
             by_set.setdefault(number, []).append(batch)
         bucketed: list[list[int]] = []
         for own in by_set.values():
+            if len(own[0]) < self.settings.batch_size:  # the whole set in each batch
+                bucketed += own
+                continue
             for start in range(0, len(own), self.settings.bucket):
                 window = [index for batch in own[start : start + self.settings.bucket] for index in batch]
                 window.sort(key=lambda index: int(lengths[index]))

@@ -80,6 +80,8 @@ class TrainingSettings:
                 raise ValueError(f"{name} must be at least 1, not {value}")
         if self.epochs <= 0 or self.learning_rate <= 0 or self.warmup < 0:
             raise ValueError("epochs and learning_rate must be above 0, warmup not below 0")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must be from 0 to below 2^32, not {self.seed}")
         if not 0 <= self.start_share < 1:
             raise ValueError(f"start_share must be from 0 to below 1, not {self.start_share}")
         if self.embedding_rate is not None and self.embedding_rate <= 0:

@@ -231,7 +231,7 @@ class LoopTrainer(Trainer):
         since = sum(1 for entry in self.state.log_history if f"eval_{select}" in entry and entry["step"] > kept)
         if self.settings.patience is not None and since >= self.settings.patience:
             logger.info("no gain in %s for %d evaluations: stopping at step %d", select, since, step)
-            self.control.should_training_stop = True
+            self.control.should_training_stop = self.control.should_save = True
 
     def _keep(self, best: BestState, model: TrainingModel | None) -> None:
         self.best = best

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,9 @@ def mine(
         "consistency": consistency,
         "chunk": chunk,
     }
+
+    if isinstance(retriever, RunRetriever):
+        retriever.check(data.query_texts())
 
     def work(number: int) -> Chunk:
         examples = [data.example(index) for index in range(number * chunk, min((number + 1) * chunk, len(data)))]
@@ -335,10 +338,7 @@ def _opensearch(index: str, engine: str) -> Retriever:
 
 
 class RunRetriever:
-    """The hits that stand in a TREC run file; a query without a line there has none, as the format has it.
-
-    Raises InputError if it answers none of the queries.
-    """
+    """The hits that stand in a TREC run file; a query without a line there has none, as the format has it."""
 
     def __init__(self, path: Path) -> None:
         self.run = read_run(path)
@@ -346,9 +346,12 @@ class RunRetriever:
         # Finished work is found by the name: another file of the same name is another run.
         self.name = f"run {path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
 
+    def check(self, queries: Collection[str]) -> None:
+        """Raises InputError if it answers none of the queries."""
+        if queries and self.run.keys().isdisjoint(queries):
+            raise InputError(f"{self.path} has no hits for {len(queries)} queries, {min(queries)!r} first")
+
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
-        if queries and not any(query in self.run for query in queries):
-            raise InputError(f"{self.path} has no hits for {len(queries)} queries, {next(iter(queries))!r} first")
         return {query: dict(rank(self.run.get(query, {}))[:k]) for query in queries}
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import read_json_object, replaced, write_json, write_text
 from opensearch_neural.progress import Progress
+from trainers.common.locks import locked
 from trainers.data.formats import read_header
 
 logger = logging.getLogger(__name__)
@@ -77,10 +78,11 @@ def write_in_chunks(
     if missing := sum(not file.exists() for file in files):
         logger.info("%s: shard %d of %d is done; %d chunks of others are missing", output, *shard, missing)
         return None
-    total = _join(output, header, files)
-    # Another shard may be at the same point.
-    shutil.rmtree(parts, ignore_errors=True)
-    return total
+    with locked(output.with_name(f"{output.name}.join")):  # another shard may be at the same point
+        if not output.exists():
+            _join(output, header, files)
+        shutil.rmtree(parts, ignore_errors=True)
+    return dict(read_header(output, kind).get("counts", {}))
 
 
 def _part(parts: Path, number: int) -> Path:

@@ -136,6 +136,10 @@ def hold_back(
             room -= taken
         if not room.any():
             break
+    if not groups:
+        raise InputError(
+            f"{data.name}: nothing is left to train on", "its questions are all in `unseen`, or there are none"
+        )
     if not held:
         smallest = min(len(group) for group in groups.values())
         raise InputError(

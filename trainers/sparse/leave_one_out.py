@@ -19,6 +19,7 @@ from statistics import fmean
 from opensearch_neural.errors import InputError
 from trainers.common.config import fingerprint, load_config, to_yaml
 from trainers.common.run_folder import FOLDER, Trained
+from trainers.common.settings import LAST
 from trainers.doc2query.question_sets import QuestionSet
 from trainers.sparse.dev_measures import BASELINES, SUM
 from trainers.sparse.settings import SparseConfig, StageSettings
@@ -103,11 +104,13 @@ def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
         output=place / left.title,
         cache=config.folder,
         train=others(config),
-        pretraining=None if pretraining is None else replace(pretraining, train=others(pretraining)),
+        pretraining=None
+        if pretraining is None
+        else replace(pretraining, train=others(pretraining), training=replace(pretraining.training, select=LAST)),
         dev=[left],
         unseen=[*config.unseen, left],
         selection=replace(config.selection, hold_back=None),
-        training=replace(config.training, evaluate_every=config.training.steps),
+        training=replace(config.training, evaluate_every=config.training.steps, patience=None, select=LAST),
     )
 
 

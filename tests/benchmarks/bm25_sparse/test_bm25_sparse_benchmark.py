@@ -304,6 +304,9 @@ def test_the_mean_over_sets_weighs_each_set_alike_and_its_interval_holds_it() ->
     (lost,) = [row for row in mean_rows("mean of 1 sets", {"s": with_both}) if row.baseline == SPARSE]
     assert lost.value == pytest.approx(-0.1)
     assert (lost.line, lost.against) == (f"{HIGH_IDF_FIRST}, seed 1, mine", f"{SPARSE}, seed 1, mine")
+    fewer = small | {MeasuredEngine(SUM): measured({"a": 0.4})}
+    with pytest.raises(InputError, match="were not measured on the same queries"):
+        mean_rows("mean of 1 sets", {"s": fewer})
     assert mean_interval([np.full(5, 0.2), np.full(9, 0.4)]) == pytest.approx((0.3, 0.3))
 
 

@@ -126,6 +126,9 @@ def test_what_is_saved_is_read_back_equal(tmp_path: Path) -> None:
         ("output: [", "line 1", "not valid YAML"),
         ("output: x\ntrian:\n  - a", "line 2", "no field 'trian'"),
         ("- 1", "line 1", "expected fields with values"),
+        ("output: x\n? [a, b]\n: 1", "line 2", "a field's name must be a word"),
+        ("output: x\ntraining:\n  steps: !!int abc", "line 3", "invalid literal"),
+        ("output: x\ntraining:\n  steps: 2026-13-45", "line 3", "month must be in 1..12"),
     ],
 )
 def test_a_mistake_is_named_by_file_line_and_field(tmp_path: Path, text: str, place: str, message: str) -> None:
@@ -134,6 +137,13 @@ def test_a_mistake_is_named_by_file_line_and_field(tmp_path: Path, text: str, pl
         load_config(Config, path)
     assert str(failure.value).startswith(f"{path}, {place}")
     assert message in str(failure.value)
+
+
+def test_what_is_no_yaml_is_named_by_its_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "output: x\x01")
+    with pytest.raises(InputError, match="not valid YAML") as failure:
+        load_config(Config, path)
+    assert str(failure.value).startswith(str(path))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -26,7 +27,7 @@ from trainers.common import losses  # noqa: E402
 from trainers.common.batches import Batch, CachedBatch, Part, WholeBatchCollator  # noqa: E402
 from trainers.common.grad_cache import CachedModel, Encoded, gather  # noqa: E402
 from trainers.common.loop import train  # noqa: E402
-from trainers.common.run_folder import Trained  # noqa: E402
+from trainers.common.run_folder import RunFolder, Trained  # noqa: E402
 from trainers.common.sampling import EpochBatches, Visit, total_steps  # noqa: E402
 from trainers.common.set_range import SetRange  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
@@ -322,6 +323,19 @@ def test_patience_ends_training_that_gains_nothing(tmp_path: Path) -> None:
     assert (trained.best_step, trained.steps) == (2, 6)
 
 
+def test_a_run_that_patience_ended_is_written_by_the_next_call_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between checkpoints, killed before its model was written."""
+    values = iter([0.1, 0.5, 0.4, 0.3])
+    how = settings(evaluate_every=2, save_every=4, patience=2)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(RunFolder, "publish", Mock(side_effect=Killed))
+        run(tmp_path, settings=how, evaluate=lambda _: {"nDCG@10": next(values)})
+    trained = run(tmp_path, settings=how, evaluate=lambda _: pytest.fail("it was measured already"))
+    assert (trained.best_step, trained.steps) == (2, 6)
+
+
 def test_selecting_by_a_measure_that_is_not_taken_names_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'MRR@10'") as failure:
         run(tmp_path, settings=settings(select="MRR@10"), evaluate=lambda _: {"nDCG@10": 0.5})
@@ -578,6 +592,16 @@ def test_buckets_bring_like_lengths_together_and_still_visit_all() -> None:
     assert padding(bucketed) < padding(mixed) / 3
 
 
+def test_a_bucketed_batch_of_a_set_smaller_than_it_holds_no_example_twice() -> None:
+    data = Numbers(48, sets=(SetRange("tiny", 0, 3, 0, 0), SetRange("large", 3, 48, 0, 0)))
+    data.lengths = list(range(48))  # type: ignore[attr-defined]
+    how = settings(bucket=16, set_weights=[0.5, 0.5])
+    batches = drawn(data, how)
+    assert len(batches) == len(EpochBatches(data, how, rank=0, world=1, whole=False))
+    assert all(len(set(batch)) == len(batch) for batch in batches)
+    assert {len(batch) for batch in batches if batch[0] < 3} == {3}
+
+
 def test_a_batch_that_the_processes_cannot_share_is_refused() -> None:
     with pytest.raises(InputError, match="4 cannot be shared evenly by 3"):
         EpochBatches(Numbers(), settings(), rank=0, world=3, whole=False)
@@ -594,6 +618,9 @@ def test_steps_follow_from_epochs_and_accumulation() -> None:
     assert total_steps(settings(epochs=3), 5) == 15
     assert total_steps(settings(epochs=1.5, gradient_accumulation=2), 5) == 5
     assert total_steps(settings(steps=7), 5) == 7
+    for seed in (-1, 2**32):
+        with pytest.raises(ValueError, match="seed must be from 0"):
+            settings(seed=seed)
 
 
 def test_accumulated_batches_train_the_weights_of_one_large_batch(tmp_path: Path) -> None:

@@ -158,6 +158,7 @@ def test_ubi_is_read_from_files_and_from_the_cluster(
         ("query,doc,rank,clicked\n,b,1,1\n", "line 2: the query or the document is empty"),
         ("query,doc,rank,clicked\na,b,1,0\n", "the log has no clicks"),
         ("query,doc,rank,clicked\na,b,1,1\na,c,2,0\n", "no document was shown at the first and at another place"),
+        ("query,doc,rank,clicked\na,b,2,1\na,c,3,0\n", "no document was shown at the first and at another place"),
         ("query,doc,rank,clicked\na,b,1,1\n", "no query has a clicked document that was shown 10 times"),
     ],
 )

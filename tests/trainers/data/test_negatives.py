@@ -250,7 +250,11 @@ def test_bm25_and_a_run_file_mine_by_name(data: TrainingData, tmp_path: Path) ->
     retriever = open_retriever(f"run:{tmp_path / 'any.run'}", data.documents)
     assert retriever.retrieve({"q": "", "other": ""}, 1) == {"q": {"d2": 3.5}, "other": {}}
     with pytest.raises(InputError, match="no hits for 1 queries, 'other' first"):
-        RunRetriever(tmp_path / "any.run").retrieve({"other": ""}, 1)
+        RunRetriever(tmp_path / "any.run").check({"other"})
+    # Of several chunks of queries some may have no line.
+    (tmp_path / "one.run").write_text("q1 Q0 d2 1 2.5 x\n")
+    mined = mine(data, RunRetriever(tmp_path / "one.run"), output=tmp_path / "one.jsonl", chunk=1)
+    assert [line["negatives"] for line in lines(mined)][:1] == [["d2"]]
     before = retriever.name
     (tmp_path / "any.run").write_text("q Q0 d1 1 9.5 x\n")
     assert open_retriever(f"run:{tmp_path / 'any.run'}", data.documents).name != before

@@ -62,6 +62,8 @@ def test_held_back_parts_are_of_the_size_asked_for_and_follow_the_seed(tmp_path:
     assert dev.name == "p-dev"
     with pytest.raises(InputError, match="cannot hold back 50 of 50"):
         hold_back(data, 50)
+    with pytest.raises(InputError, match="nothing is left to train on"):
+        hold_back(data.take([]), 0.2)
 
 
 def test_negatives_that_the_other_part_has_are_taken_out_and_counted(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def test_each_set_is_measured_once_at_the_end_by_a_model_of_the_others(config: S
         assert one.selection.hold_back is None and one.training.steps == one.training.evaluate_every == (
             4 if at < 3 else 6
         )
+        assert one.training.select == one.pretraining.training.select == "last", "a state is chosen by the set left out"
         assert one.cache == config.folder
 
 

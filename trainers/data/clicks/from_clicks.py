@@ -187,13 +187,16 @@ def judgements(log: ClickLog, min_impressions: int, known: list[float] | None = 
     places = np.array([place - 1 for _, _, place in keys])
     shown = np.array([log.shown[key] for key in keys], float)
     clicked = np.array([log.clicked[key] for key in keys], float)
+    told_apart = InputError(
+        "no document was shown at the first and at another place for the same query, so that the place cannot be told "
+        "from the document",
+        "take a log over a change of the ranking, or give --propensities",
+    )
+    if known is None and not (places == 0).any():
+        raise told_apart
     bias = fit(pairs, places, shown, clicked, propensity=None if known is None else np.array(known))
     if known is None and places.max() > 0 and np.isfinite(bias.propensity).sum() < 2:
-        raise InputError(
-            "no document was shown at the first and at another place for the same query, so that the place cannot be told "
-            "from the document",
-            "take a log over a change of the ranking, or give --propensities",
-        )
+        raise told_apart
     impressions = np.bincount(pairs, shown)
     clicks = np.bincount(pairs, clicked)
     looked = np.bincount(pairs, shown * np.nan_to_num(bias.propensity)[places])
