@@ -34,8 +34,10 @@ def whole_number(text: str) -> int:
 
 def positive(text: str) -> float:
     number = float(text)
-    if not 0 < number < math.inf:
-        raise ValueError(f"{text} is not a number above 0")
+    if not number > 0:
+        raise ValueError(f"{text} is not above 0")
+    if number == math.inf:
+        raise ValueError(f"{text} is infinite")
     return number
 
 
