@@ -243,7 +243,6 @@ def bm25_sparse(
     )
     if not experiment.sets:
         raise InputError(f"{data} holds no BEIR folder with a test split", "name the folder that holds them")
-    check_models(experiment)
     if beside and experiment.dense is None:
         raise InputError("--beside measures what a dense model adds, and none is named", "give --dense MODEL too")
     if experiment.dense is not None and PUBLISHED not in arms:
@@ -251,6 +250,7 @@ def bm25_sparse(
             "--dense measures hybrid, the cascades' rival, beside the published model, which is none of the arms",
             f"add --arm '{PUBLISHED}'",
         )
+    check_models(experiment)
 
     def run() -> tuple[list[Row], list[Goal]]:
         for model in experiment.models:

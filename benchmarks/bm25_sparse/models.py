@@ -156,6 +156,6 @@ class Experiment:
 def check_models(experiment: Experiment) -> None:
     """Raises InputError where `work` holds what was measured of another start or other data, and where codes are named
     without the dense model that they are of."""
-    check_data(experiment.work, list(experiment.sets.values()), models={"start": experiment.start})
     if experiment.pq is not None and experiment.dense is None:
         raise InputError("--pq names the codes of a dense model, and none is named", "give --dense MODEL too")
+    check_data(experiment.work, list(experiment.sets.values()), models={"start": experiment.start})

@@ -147,6 +147,8 @@ def large_sparse(
         raise InputError(
             "--clustered-prune is of the clustered index, and --as-drawn makes none", "leave one of them out"
         )
+    if not (data / "qrels" / "train.tsv").exists():
+        raise InputError(f"{data} has no train split, by which settings are chosen", "add qrels/train.tsv")
     clustered = tuple(map(Pruning.parse, clustered_prune or CLUSTERED_PRUNES)) if by_content else ()
     corpus = str(corpus_of(data))
     layouts = [

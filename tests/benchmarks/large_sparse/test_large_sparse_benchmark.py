@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,8 +55,11 @@ def quick_arguments(
     small |= {"BLOCK_COUNTS": (1, 19), "TUNING_QUERIES": 10, "PASSES": 1, "LOAD": quick(measures.LOAD)}
     for name, value in small.items():
         monkeypatch.setattr(measures, name, value)
+    data = tmp_path / corpus.name
+    shutil.copytree(corpus, data)
+    shutil.copy(data / "qrels" / "test.tsv", data / "qrels" / "train.tsv")
     return [
-        "--url", cluster_url, "--model", "lexical", "--data", str(corpus), "--work", str(tmp_path / "work"),
+        "--url", cluster_url, "--model", "lexical", "--data", str(data), "--work", str(tmp_path / "work"),
         "--record", str(tmp_path / "record"), "--documents", "600", "--index", index_name, "--clients", "2",
         "--requests", "20", "--minutes", "1", "--prune", "top_k:5",
     ]  # fmt: skip
@@ -163,3 +167,5 @@ def test_a_rule_for_an_index_that_is_not_made_is_refused(corpus: Path, tmp_path:
     arguments = ["--model", "lexical", "--data", str(corpus), "--work", str(tmp_path), "--as-drawn"]
     with pytest.raises(InputError, match="--as-drawn makes none"):
         CliRunner().invoke(large_sparse, [*arguments, "--clustered-prune", "top_k:9"], catch_exceptions=False)
+    with pytest.raises(InputError, match="has no train split"):
+        CliRunner().invoke(large_sparse, arguments, catch_exceptions=False)
