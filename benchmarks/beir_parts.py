@@ -34,11 +34,10 @@ def check_data(work: Path, folders: Sequence[Path], *, models: Mapping[str, str 
         name: "lexical" if model == "lexical" else directory.hash_files(directory.locate(model))
         for name, model in models.items()
     }
-    others = known.get("models", {})
-    if other := next((name for name in wanted if others.get(name, wanted[name]) != wanted[name]), None):
+    there = {**wanted, **known.get("models", {})}
+    if other := next((name for name in wanted if there[name] != wanted[name]), None):
         raise InputError(f"{work} holds work of another {other} than {models[other]}", "give another --work")
-    made = {**facts, **known, **({"models": {**wanted, **others}} if wanted or others else {})}
-    if made != known:
+    if (made := {**facts, **known, "models": there}) != known:
         write_json(file, made)
 
 

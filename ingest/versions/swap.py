@@ -15,7 +15,7 @@ from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.health import index_health
 from opensearch_neural.index.record import existing_record
-from opensearch_neural.queries import best_passages
+from opensearch_neural.retrievers.opensearch import scores_of
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -109,11 +109,7 @@ class Swap:
     def _check_requirement(self, requirement: Requirement) -> None:
         engines = open_engines(self.client, self.index)
         body = engines.body(engines.default, requirement.query, size=requirement.k)
-        hits = self.client.search(index=self.index, body=body)["hits"]["hits"]
-        if engines.meta.passages is None:
-            ids = [hit["_id"] for hit in hits]
-        else:
-            ids = [id for id, _ in best_passages(body, hits, size=requirement.k)]
+        ids = list(scores_of(body, self.client.search(index=self.index, body=body), requirement.k))
         if requirement.id not in ids:
             raise SwapRefused(
                 f"{requirement.query!r} does not find {requirement.id!r} among the first {requirement.k} hits in "

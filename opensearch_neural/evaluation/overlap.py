@@ -35,10 +35,7 @@ def score_kept(scores: Mapping[str, float], exact: Mapping[str, float], depth: i
 
 def scored_among(body: Body, documents: Sequence[str]) -> Body:
     """The body that finds those of the documents that a body of one phase finds, with the same scores."""
-    collapse = {"collapse": body["collapse"]} if "collapse" in body else {}  # of passages the best of each document
-    among = (
-        {"terms": {collapse["collapse"]["field"]: list(documents)}}
-        if collapse
-        else {"ids": {"values": list(documents)}}
-    )
-    return {"size": len(documents), "query": {"bool": {"must": [body["query"]], "filter": [among]}}, **collapse}
+    among, more = {"ids": {"values": list(documents)}}, {}
+    if "collapse" in body:  # of passages the best of each document
+        among, more = {"terms": {body["collapse"]["field"]: list(documents)}}, {"collapse": body["collapse"]}
+    return {"size": len(documents), "query": {"bool": {"must": [body["query"]], "filter": [among]}}, **more}

@@ -97,7 +97,7 @@ def _forget(parts: Path) -> None:
             parts.rmdir()
 
 
-def _join(output: Path, header: Mapping[str, Any], parts: list[Path]) -> dict[str, int]:
+def _join(output: Path, header: Mapping[str, Any], parts: list[Path]) -> None:
     counts: Counter[str] = Counter()
     for part in parts:
         with part.open(encoding="utf-8") as file:
@@ -111,7 +111,6 @@ def _join(output: Path, header: Mapping[str, Any], parts: list[Path]) -> dict[st
                 shutil.copyfileobj(file, target)
         target.flush()
         os.fsync(target.fileno())
-    return dict(counts)
 
 
 def summary(output: Path, kind: str) -> str:

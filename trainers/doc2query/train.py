@@ -21,7 +21,6 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from opensearch_neural.errors import InputError
 from trainers.common.config import backbone_option, config_options
 from trainers.common.loop import train
 from trainers.common.sampling import Visit
@@ -81,11 +80,9 @@ def read_data(config: Doc2QueryConfig, limit: int | None = None) -> tuple[Traini
     unseen = [load_training(path, split="test") for path in config.unseen]
     sets = [without_questions_of(data, unseen) for data in sets]
     data = merge(sets) if len(sets) > 1 else sets[0]
-    if not len(data):
-        raise InputError("nothing is left to train on", "the questions are all in `unseen`, or there are none")
     if not config.dev_share:
         return data, None
-    return hold_back(data, max(config.dev_share, 1 / len(data)), seed=config.training.seed)
+    return hold_back(data, max(config.dev_share, 1 / max(1, len(data))), seed=config.training.seed)
 
 
 def train_doc2query(config: Doc2QueryConfig, *, limit: int | None = None) -> Path:

@@ -110,7 +110,7 @@ def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
         dev=[left],
         unseen=[*config.unseen, left],
         selection=replace(config.selection, hold_back=None),
-        training=replace(config.training, evaluate_every=config.training.steps, patience=None, select=LAST),
+        training=replace(config.training, evaluate_every=config.training.steps, select=LAST),
     )
 
 
