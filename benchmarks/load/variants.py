@@ -6,7 +6,8 @@
 
 Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search's own processor as a rival. Options:
 
-    hits=yes            count all hits (track_total_hits), which keeps OpenSearch from skipping blocks
+    hits=yes            count all hits (track_total_hits), which keeps OpenSearch from skipping blocks; `10000`: as many,
+                        which is what OpenSearch does in a request that says nothing of it
     rare=ratio:0.4      which tokens phase one searches (`queries.Rare`)
     window=50           hits of phase one that are rescored, in each shard
     dense-window=50     cascade, jpq-rescore: hits that are rescored with their codes, cascade: or vectors
@@ -89,7 +90,7 @@ class Variant:
     engine: str
     index: str | None = None
     size: int = 10
-    hits: bool = False
+    hits: bool | int = False
     rare: Rare | None = None
     keep: Rare | None = None
     window: int | None = None
@@ -152,8 +153,12 @@ def _yes(text: str) -> bool:
     return {"yes": True, "no": False}[text]
 
 
+def _hits(text: str) -> bool | int:
+    return _number(int, 1)(text) if text.isdigit() else _yes(text)
+
+
 OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "hits": (_yes, "yes or no"),
+    "hits": (_hits, "yes, no or a whole number from 1"),
     "rare": (Rare.parse, "ratio:R, share:S or count:N"),
     "keep": (Rare.parse, "ratio:R, share:S or count:N"),
     "window": (_number(int, 1), "a whole number from 1"),

@@ -190,7 +190,7 @@ def page_body(
     size: int,
     from_: int,
     source: Sequence[str] | bool,
-    track_total_hits: bool,
+    track_total_hits: bool | int,
     highlight: str | None,
     collapse: str | None = None,
 ) -> Body:

@@ -46,7 +46,7 @@ def knn(
     field: str = "dense",
     filter: Filter = None,
     source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool = False,
+    track_total_hits: bool | int = False,
     highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:
@@ -71,7 +71,7 @@ def quantized(
     field: str = "pq",
     filter: Filter = None,
     source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool = False,
+    track_total_hits: bool | int = False,
     highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:
@@ -200,7 +200,7 @@ def cascade(
     field: str = "sparse",
     filter: Filter = None,
     source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool = False,
+    track_total_hits: bool | int = False,
     highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:
@@ -239,7 +239,7 @@ def hybrid(
     from_: int = 0,
     filter: Filter = None,
     source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool = False,
+    track_total_hits: bool | int = False,
     highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:

@@ -43,7 +43,7 @@ def bm25(
     fields: Sequence[str] = ("contents",),
     filter: Filter = None,
     source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool = False,
+    track_total_hits: bool | int = False,
     highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:
@@ -72,7 +72,7 @@ def bm25_sparse(
     field: str = "sparse",
     filter: Filter = None,
     source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool = False,
+    track_total_hits: bool | int = False,
     highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:
@@ -132,7 +132,7 @@ def neural_sparse(
     field: str = "sparse",
     filter: Filter = None,
     source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool = False,
+    track_total_hits: bool | int = False,
     highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:
@@ -157,7 +157,7 @@ def pruned_sparse(
     field: str = "sparse",
     filter: Filter = None,
     source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool = False,
+    track_total_hits: bool | int = False,
     highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:
@@ -238,7 +238,7 @@ def high_idf_first(
     field: str = "sparse",
     filter: Filter = None,
     source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool = False,
+    track_total_hits: bool | int = False,
     highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:

@@ -16,7 +16,7 @@ def listed(
     from_: int = 0,
     filter: Filter = None,
     source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool = False,
+    track_total_hits: bool | int = False,
     highlight: str | None = None,
     collapse: str | None = None,
     field: str = "_id",

@@ -26,6 +26,8 @@ def test_variants_are_read_as_they_are_written() -> None:
     assert [each.name for each in found] == ["bm25", "high-idf-first+window=50+rare=count:3", "mine"]
     assert (found[1].window, found[1].rare) == (50, Rare("count", 3))
     assert (found[2].engine, found[2].hits, found[2].source) == ("sparse", True, "none")
+    found += parse_variants("bm25+hits=10000")
+    assert found[3].hits == 10_000 and not isinstance(found[3].hits, bool)
     for variant in found:
         assert spec_of(parse_variant(spec_of(variant))) == spec_of(variant)
 
@@ -41,7 +43,8 @@ def test_presets_are_variants_with_names_of_their_own(preset: str) -> None:
     [
         ("splade", "there is no engine 'splade'"),
         ("bm25+color=red", "there is no option 'color'"),
-        ("bm25+hits=maybe", "expected yes or no"),
+        ("bm25+hits=maybe", "expected yes, no or a whole number from 1"),
+        ("bm25+hits=0", "expected yes, no or a whole number from 1"),
         ("high-idf-first+rare=0.6", "expected ratio:R"),
         ("high-idf-first+window=0", "a whole number from 1"),
         ("a=bm25,a=sparse", "two engines are called 'a'"),
@@ -145,7 +148,7 @@ def test_a_worker_asks_the_cluster_for_neither_scale_nor_size_of_an_index_that_k
 @pytest.mark.cluster
 def test_every_variant_of_presets_and_options_is_answered(client, loaded: str) -> None:
     options = (
-        "bm25+hits=yes,bm25+source=none,sparse+hits=yes,sparse+form=features,high-idf-first+form=features+source=none,"
+        "bm25+hits=yes,bm25+hits=2,bm25+source=none,sparse+hits=yes,sparse+form=features,high-idf-first+form=features+source=none,"
         "high-idf-first+rescore=remaining+keep=share:0.98,high-idf-first+rare=ratio:0.6+window=20,high-idf-first+rare=count:2"
     )
     variants = parse_variants(f"rivals,sum,{options},dense=sparse+size=3")
@@ -157,5 +160,7 @@ def test_every_variant_of_presets_and_options_is_answered(client, loaded: str) -
             body = body_builders(workload, [variant])[variant.name]("parse a string")
             answer = client.transport.perform_request("POST", workload.path_of(variant), body=body)
             assert answer["hits"]["hits"], variant.name
-            assert ("total" in answer["hits"]) is variant.hits, variant.name
+            assert ("total" in answer["hits"]) is bool(variant.hits), variant.name
+            if variant.name == "bm25+hits=2":
+                assert answer["hits"]["total"] == {"value": 2, "relation": "gte"}
             assert len(answer["hits"]["hits"]) <= variant.size
