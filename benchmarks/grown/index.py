@@ -127,9 +127,10 @@ def resampler_of(growth: Growth) -> tuple[IndexMeta, Resampler, list[str]]:
 
 
 def query_encoder_of(growth: Growth, sparse: SparseMeta) -> TableEncoder:
-    """That of the sparse model which the growth names, else of the one that wrote the vectors."""
-    place = growth.sparse if growth.sparse not in (None, "lexical") else None
-    return TableEncoder.load(place or registry.find(sparse.hash, sparse.name, "sparse"))
+    """That of the model that wrote the vectors: as it was made of the corpus, or as the growth names it."""
+    made = registry.link_of(sparse.hash)
+    named = growth.sparse if growth.sparse not in (None, "lexical") else None
+    return TableEncoder.load(made if made.is_dir() else named or registry.find(sparse.hash, sparse.name, "sparse"))
 
 
 def drawn_vectors(growth: Growth, resampler: Resampler, vocabulary: list[str]) -> DrawnVectors:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_splade import write_splade
 
 from benchmarks.grown import field_bytes
 from benchmarks.grown.documents import DrawnDocument, DrawnVectors, Resampler
@@ -21,6 +22,7 @@ from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import read
 from opensearch_neural.index import segments
 from opensearch_neural.index.record import SparseMeta
+from opensearch_neural.models import registry
 from opensearch_neural.models.sparse.lexical import LexicalEncoder, build_lexical
 from opensearch_neural.models.sparse.pruning import Pruning
 
@@ -162,6 +164,14 @@ def test_wrong_options_are_named(options: dict, words: str) -> None:
     }
     with pytest.raises(InputError, match=words):
         growth_of("corpus", "index", 10, 0, {**plain, **options})
+
+
+def test_a_splade_without_a_table_gets_that_of_the_corpus(corpus: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(registry, "home", lambda: tmp_path / "osn-home")
+    splade = write_splade(tmp_path / "my-splade")
+    meta, resampler, _ = resampler_of(Growth(str(corpus), "index", 10, sparse=str(splade), base=20))
+    assert meta.sparse is not None and meta.sparse.name == "my-splade"
+    assert len({round(weight, 3) for weight in resampler.query_weights.values()}) > 2
 
 
 @pytest.mark.cluster
