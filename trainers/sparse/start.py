@@ -68,7 +68,6 @@ def with_own_activation(config: SparseConfig) -> SparseConfig:
 
 def _document_side(folder: Path) -> tuple[Path, LogActivation | None]:
     """(the folder of the documents' transformer, its activation; None if the start is no sparse model)."""
-    sparse_models.refuse_residual(folder)
     modules = routes(folder).get("document") or routes(folder).get("") or []
     if any(module.type == "SpladePooling" for module in modules):
         transformer, pooling = sparse_models.document_modules(folder)

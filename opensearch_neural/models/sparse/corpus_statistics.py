@@ -14,7 +14,7 @@ from opensearch_neural.errors import ModelError
 from opensearch_neural.files import new_folder, read_json_object
 from opensearch_neural.idf import DocumentFrequencies, save_idf
 from opensearch_neural.models import directory
-from opensearch_neural.models.sparse.encoder import document_modules, load_masked_lm, network_tokenizer, refuse_residual
+from opensearch_neural.models.sparse.encoder import document_modules, load_masked_lm, network_tokenizer
 from opensearch_neural.models.sparse.inference_free import write_inference_free
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of
@@ -81,7 +81,6 @@ def tokenizer_of(model: str | Path, *, trust_remote_code: bool = False) -> Token
     encode documents: better said before a corpus is read.
     """
     folder = directory.locate(model, code=trust_remote_code)
-    refuse_residual(folder)
     if has_query_table(folder):
         return TableEncoder.load(folder).tokenizer
     network, _ = document_modules(folder)

