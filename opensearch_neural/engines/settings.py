@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import Field, dataclass, field, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
 from opensearch_neural.engines.engine import Opened
@@ -74,6 +74,29 @@ def parse_tokens(stored: str | None) -> Rare | None:
     return None if stored is None else Rare.parse(stored)
 
 
+First = Literal["bm25-sparse", "high-idf-first"]
+"""The engines whose hits the cascade scores further."""
+
+
+def parse_first(text: str) -> First:
+    """Raises ValueError for a name that is none of `First`."""
+    if text not in get_args(First):
+        raise ValueError(f"{text!r} is none of {', '.join(get_args(First))}")
+    return cast(First, text)
+
+
+READ: dict[str, Callable[[Any], Any]] = {
+    "rare": Rare.parse,
+    "tokens": parse_tokens,
+    "window": int,
+    "dense_window": int,
+    "weight": float,
+    "exact": bool,
+    "first": parse_first,
+}
+"""{a setting's field: how its value is read from a record}"""
+
+
 class Setting:
     """How an engine searches; each engine's is a dataclass.
 
@@ -103,8 +126,8 @@ class Setting:
 
     @classmethod
     def parse(cls, record: Mapping[str, Any]) -> Self:
-        """From `record`, perhaps with more in it. Raises KeyError, TypeError or ValueError for what is none."""
-        raise NotImplementedError
+        """From `record`, perhaps with more or less in it. Raises TypeError or ValueError for what is none."""
+        return cls(**{each.name: READ[each.name](record[each.name]) for each in fields(cls) if each.name in record})
 
     @classmethod
     def fitting(cls, opened: Opened) -> Self:
@@ -147,16 +170,6 @@ class WeightedSum(Setting):
         return f"weight {self.weight:g}, window {self.window}" + (f", of tokens {self.tokens}" if self.tokens else "")
 
     @classmethod
-    def parse(cls, record: Mapping[str, Any]) -> WeightedSum:
-        """From `record`, perhaps with more or less in it. Raises TypeError or ValueError for what is none."""
-        plain = cls()
-        return cls(
-            float(record.get("weight", plain.weight)),
-            int(record.get("window", plain.window)),
-            parse_tokens(record.get("tokens")),
-        )
-
-    @classmethod
     def fitting(cls, opened: Opened) -> WeightedSum:
         return cls(window=fitting_window(opened.shard_documents, SUM_POWER))
 
@@ -187,17 +200,6 @@ class TwoPhases(Setting):
     def __str__(self) -> str:
         adds = "" if self.exact else ", common tokens added"
         return f"{self.rare}, window {self.window}{adds}" + (f", of tokens {self.tokens}" if self.tokens else "")
-
-    @classmethod
-    def parse(cls, record: Mapping[str, Any]) -> TwoPhases:
-        """From `record`, perhaps with more or less in it. Raises TypeError or ValueError for what is none."""
-        plain = cls()
-        return cls(
-            Rare.parse(record["rare"]) if "rare" in record else plain.rare,
-            int(record.get("window", plain.window)),
-            bool(record.get("exact", plain.exact)),
-            parse_tokens(record.get("tokens")),
-        )
 
     @classmethod
     def fitting(cls, opened: Opened) -> TwoPhases:
@@ -250,10 +252,6 @@ class PrunedSparse(Setting):
         return f"window {self.window}"
 
     @classmethod
-    def parse(cls, record: Mapping[str, Any]) -> PrunedSparse:
-        return cls(int(record["window"]))
-
-    @classmethod
     def fitting(cls, opened: Opened) -> PrunedSparse:
         """The default of an index with pruned postings. Raises ClusterError where its documents have to be counted and
         cannot be."""
@@ -261,18 +259,8 @@ class PrunedSparse(Setting):
         return cls(pruned_window(opened.meta.prune_postings, opened.shard_documents))
 
 
-First = Literal["bm25-sparse", "high-idf-first"]
-"""The engines whose hits the cascade scores further."""
-
 RARE_FIRST_WEIGHT = 0.025
 """The cascade's default weight after high-idf-first: best, or near it, with BM25's impacts on train queries of squad-mix."""
-
-
-def parse_first(text: str) -> First:
-    """Raises ValueError for a name that is none of `First`."""
-    if text not in get_args(First):
-        raise ValueError(f"{text!r} is none of {', '.join(get_args(First))}")
-    return cast(First, text)
 
 
 @dataclass(frozen=True)
@@ -305,14 +293,8 @@ class Cascade(Setting):
 
     @classmethod
     def parse(cls, record: Mapping[str, Any]) -> Cascade:
-        return cls(
-            Rare.parse(record["rare"]),
-            int(record["window"]),
-            int(record["dense_window"]),
-            float(record["weight"]),
-            # Older records, which do not say it, were all tuned so.
-            parse_first(record.get("first", "high-idf-first")),
-        )
+        # Older records, which do not say it, were all tuned with high-idf-first.
+        return super().parse({"first": "high-idf-first", **record})
 
     @classmethod
     def of(cls, opened: Opened) -> Cascade:
