@@ -154,27 +154,32 @@ def _score(
         return np.zeros(documents.documents, dtype=bool), np.zeros(documents.documents, np.float32)
     if kind == "neural_sparse":
         ((_, options),) = inner.items()
-        tokens = options["query_tokens"]
+        if (tokens := options.get("query_tokens")) is None:
+            raise InputError("the score of a neural_sparse query by query_text is not predicted", "give query_tokens")
         return documents.matches(tokens), documents.scores(tokens, boosts=(*boosts, options.get("boost", 1.0)))
     if kind == "rank_feature" and "linear" in inner:
         tokens = {_token(inner["field"]): inner.get("boost", 1.0)}
         return documents.matches(tokens), documents.scores(tokens, boosts=boosts)
-    if kind == "script_score" and inner["script"].get("source") == forward_index.SCRIPT:
+    script = inner.get("script") if kind == "script_score" else None
+    source = script.get("source") if isinstance(script, Mapping) else None  # a script may be its source alone
+    if kind == "script_score" and source == forward_index.SCRIPT:
         matched, _ = _score(inner["query"], documents, boosts, known)
         weights = forward_index.tokens_of(inner["script"]["params"])
         scores = (documents.rows or documents).scores(weights, boosts=(*boosts, inner.get("boost", 1.0)))
         if "min_score" in inner:
             matched &= scores >= np.float32(inner["min_score"])
         return matched, np.where(matched, scores, 0).astype(np.float32)
-    if kind == "script_score" and inner["script"].get("source") == SCRIPT and documents.codes is not None:
+    if kind == "script_score" and source == SCRIPT and documents.codes is not None:
         table = PackedTable.from_params(inner["script"]["params"])
         matched, _ = _score(inner["query"], documents, boosts, known)
-        return matched, np.where(matched, table.scores(documents.codes), 0).astype(np.float32)
+        by_codes = table.scores(documents.codes) * _product((*boosts, inner.get("boost", 1.0)))
+        return matched, np.where(matched, by_codes, 0).astype(np.float32)
     if kind == "constant_score" and inner.keys() <= {"filter", "boost"}:
         matched, _ = _score(inner["filter"], documents, (), known)
         return matched, np.where(matched, _product((*boosts, inner.get("boost", 1.0))), 0).astype(np.float32)
     if kind == "match_all":
-        return np.ones(documents.documents, dtype=bool), np.ones(documents.documents, np.float32)
+        score = _product((*boosts, inner.get("boost", 1.0)))
+        return np.ones(documents.documents, dtype=bool), np.full(documents.documents, score, np.float32)
     if kind == "bool" and not inner.keys() - {"must", "should", "filter", "boost", "minimum_should_match", "must_not"}:
         return _score_bool(inner, documents, (*boosts, inner.get("boost", 1.0)), known)
     if known is not None:
@@ -188,7 +193,9 @@ def _score_bool(
 ) -> tuple[NDArray[np.bool_], Float32s]:
     must = [_score(query, documents, boosts, known) for query in _listed(inner.get("must"))]
     should = [_score(query, documents, boosts, known) for query in _listed(inner.get("should"))]
-    least = inner.get("minimum_should_match", 0 if must or _listed(inner.get("filter")) else 1)
+    least = str(inner.get("minimum_should_match", 0 if must or _listed(inner.get("filter")) else 1))
+    if not least.isdecimal():
+        raise InputError(f"minimum_should_match {least!r} is not predicted", "only a whole number from 0 is")
     total = np.zeros(documents.documents)
     for _, scores in must + should:
         total += scores

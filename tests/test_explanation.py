@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from opensearch_neural import queries
-from opensearch_neural.explanation import Share, predicted, shares
+from opensearch_neural import look_up_table, queries
+from opensearch_neural.explanation import CODES, Share, doubts, predicted, shares
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import IndexMeta, SparseMeta
 
@@ -59,6 +59,22 @@ def test_of_the_fields_of_which_the_best_counts_the_others_add_their_part() -> N
 def test_what_cannot_be_told_apart_is_one_share() -> None:
     boosted = leaf("product of:", 6.0, leaf("ConstantScore(contents:rain)", 2.0), leaf("boost", 3.0))
     assert shares(boosted) == [Share("other", "product of:", 6.0)]
+
+
+def test_only_the_script_that_reads_codes_is_called_codes() -> None:
+    def of_script(source: str) -> list[Share]:
+        code = f"idOrCode='{source}', options={{}}, params={{}}"
+        return shares(leaf(f'script score function, computed with script:"Script{{type=inline, {code}}}"', 2.0))
+
+    assert of_script(look_up_table.SCRIPT) == [Share("codes", CODES, 2.0)]
+    (own,) = of_script("doc['popularity'].value * 2")
+    assert (own.source, own.score) == ("other", 2.0) and own.token.startswith("script score function")
+
+
+def test_a_score_that_a_model_on_the_cluster_makes_is_not_doubted() -> None:
+    """The body has the query's text, and no tokens to work the score out by."""
+    body = {"query": {"neural_sparse": {"sparse": {"query_text": "rain", "model_id": "m"}}}}
+    assert doubts(body, [([Share("sparse", "rain", 6.0, 2.0, 3.0)], 6.0)]) == [None]
 
 
 @pytest.mark.cluster
