@@ -31,6 +31,8 @@ CODES = "[codes]"
 """The name of the share of a document's codes, which includes the query's constant offset."""
 VECTOR = "[vector]"
 """The name of the share of a document's vector (`queries.dense_rescore`)."""
+ALL = "*:*"
+"""How the share of `match_all` begins, which a boost may follow."""
 ROWS = "[all tokens]"
 """The name of the share of a row of the forward index, of which a script reads several tokens (`queries.explained` has it
 read them one by one)."""
@@ -152,7 +154,7 @@ def predicted(body: Body, hits: Sequence[Iterable[Share]]) -> list[float]:
         for share in explained:
             if share.document_weight is not None:
                 weights[number][share.token] = share.document_weight
-            else:
+            elif not share.token.startswith(ALL):  # which the oracle scores itself
                 bases[number] += share.score
     asked: list[Clause] = []
 

@@ -130,8 +130,8 @@ def predict(body: Mapping[str, Any], documents: StoredWeights, *, known: Known =
     are given, `quantized_rescore` of these and `cascade`; in document order.
 
     Filters and the rescore window cannot be seen from weights: all documents are taken to pass the one and to lie within
-    the other. known: the (documents,) scores of any other query, 0 for what it does not match. Raises InputError for a body
-    with anything else in it.
+    the other. known: the (documents,) scores of any other query, the boosts around it included, 0 for what it does not
+    match. Raises InputError for a body with anything else in it.
     """
     matched, scores = _score(body.get("query", {}), documents, (), known)
     rescore = body.get("rescore")
@@ -160,16 +160,14 @@ def _score(
     if kind == "rank_feature" and "linear" in inner:
         tokens = {_token(inner["field"]): inner.get("boost", 1.0)}
         return documents.matches(tokens), documents.scores(tokens, boosts=boosts)
-    script = inner.get("script") if kind == "script_score" else None
-    source = script.get("source") if isinstance(script, Mapping) else None  # a script may be its source alone
-    if kind == "script_score" and source == forward_index.SCRIPT:
+    if kind == "script_score" and inner["script"].get("source") == forward_index.SCRIPT:
         matched, _ = _score(inner["query"], documents, boosts, known)
         weights = forward_index.tokens_of(inner["script"]["params"])
         scores = (documents.rows or documents).scores(weights, boosts=(*boosts, inner.get("boost", 1.0)))
         if "min_score" in inner:
             matched &= scores >= np.float32(inner["min_score"])
         return matched, np.where(matched, scores, 0).astype(np.float32)
-    if kind == "script_score" and source == SCRIPT and documents.codes is not None:
+    if kind == "script_score" and inner["script"].get("source") == SCRIPT and documents.codes is not None:
         table = PackedTable.from_params(inner["script"]["params"])
         matched, _ = _score(inner["query"], documents, boosts, known)
         by_codes = table.scores(documents.codes) * _product((*boosts, inner.get("boost", 1.0)))
@@ -183,7 +181,7 @@ def _score(
     if kind == "bool" and not inner.keys() - {"must", "should", "filter", "boost", "minimum_should_match", "must_not"}:
         return _score_bool(inner, documents, (*boosts, inner.get("boost", 1.0)), known)
     if known is not None:
-        scores = known(dict(query)) * _product(boosts)
+        scores = known(dict(query))
         return scores > 0, scores
     raise InputError(f"the score of a {kind or 'malformed'} query is not predicted", "only those of sparse queries are")
 

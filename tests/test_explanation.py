@@ -77,6 +77,10 @@ def test_a_score_that_a_model_on_the_cluster_makes_is_not_doubted() -> None:
     assert doubts(body, [([Share("sparse", "rain", 6.0, 2.0, 3.0)], 6.0)]) == [None]
 
 
+def boosted_around(*clauses: dict[str, Any]) -> dict[str, Any]:
+    return {"query": {"bool": {"should": list(clauses), "boost": 2.0}}}
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize("plugin", [True, False])
 @pytest.mark.parametrize("exact", [True, False])
@@ -87,12 +91,14 @@ def test_the_shares_add_up_to_the_score_and_the_oracle_agrees(
         queries.bm25("rain in rainbow", fields=["title", "text", "contents"]),
         queries.neural_sparse(TOKENS, plugin=plugin, filter={"exists": {"field": "title"}}),
         queries.high_idf_first(TOKENS, rare=queries.Rare("count", 1), plugin=plugin, exact=exact),
+        boosted_around({"match": {"contents": "rain"}}, {"rank_feature": {"field": "sparse.rain", "linear": {}}}),
+        boosted_around({"match": {"contents": "rain"}}, {"match_all": {"boost": 3.0}}),
     ]
     for body in bodies:
         hits = client.search(index=index, body={**body, "explain": True})["hits"]["hits"]
         assert len(hits) >= 2
         for hit in hits:
             explained = shares(hit["_explanation"])
-            assert not [share for share in explained if share.source == "other"]
+            assert all(share.source != "other" or share.token.startswith("*:*") for share in explained)
             assert sum(share.score for share in explained) == pytest.approx(hit["_score"], rel=1e-5)
             assert predicted(body, [explained]) == [pytest.approx(hit["_score"], rel=1e-5)]

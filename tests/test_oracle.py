@@ -89,16 +89,10 @@ def test_a_share_of_clauses_that_must_match_is_not_predicted(least: Any) -> None
     assert predict({"query": {"bool": {"should": clauses, "minimum_should_match": "2"}}}, documents) == {1: 3.0}
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        {"neural_sparse": {"sparse": {"query_text": "rain", "model_id": "m"}}},
-        {"script_score": {"query": {"match_all": {}}, "script": "doc['year'].value"}},
-    ],
-)
-def test_a_query_whose_score_others_work_out_is_not_predicted(query: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="not predicted"):
-        predict({"query": query}, StoredWeights.of([{"rain": 1.0}]))
+def test_a_query_whose_tokens_a_model_on_the_cluster_makes_is_not_predicted() -> None:
+    body = {"query": {"neural_sparse": {"sparse": {"query_text": "rain", "model_id": "m"}}}}
+    with pytest.raises(InputError, match="by query_text is not predicted"):
+        predict(body, StoredWeights.of([{"rain": 1.0}]))
 
 
 # ------------------------------------------------------------------------------------------- against a real set of data

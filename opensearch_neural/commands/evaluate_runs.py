@@ -60,8 +60,9 @@ def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
                 f"warning: {file} ends at {deepest:,} hits a query: {', '.join(beyond)} cannot count later hits",
                 err=True,
             )
-        page = {query: dict(rank(hits)[:PAGE]) for query, hits in run.items()}
-        shown = {PAGE: page} if evaluation.report else {}
+        shown = {}
+        if evaluation.report is not None:
+            shown[PAGE] = {query: dict(rank(hits)[:PAGE]) for query, hits in run.items()}
         results.append(EngineResult(name, measured, shown, unjudged=unjudged_hits(run, judged.qrels)))
     summary = Summary.of_this_run(
         data=[*evaluation.facts(judged), *map(data_facts, files)],

@@ -302,6 +302,7 @@ def test_a_document_counts_once_however_often_it_stands_there(
     client.index(index=other, id="1", body={"body": "rainbow"}, params={"refresh": "true"})
     try:
         assert absent_count(client, index, ["sku-1", "gone"], "sku") == 1
+        assert absent_count(client, index, ["2001", "2020", "1999"], "year") == 1
         assert absent_count(client, f"{index}*", ["1", "gone"]) == 1
         assert absent_count(client, f"{index}*", ["1", "2"]) == 0
         with pytest.raises(ClusterError):
