@@ -142,7 +142,13 @@ def goals_of(set_: str, ndcg: Mapping[str, float], engines: list[str]) -> list[G
     show_default=True,
     help="How often each query is timed, for what a certain page costs; 0 leaves that out.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the drawn documents and the bootstrap.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the drawn documents and the bootstrap.",
+)
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
 @connection_options
 def score_kept(

@@ -31,7 +31,7 @@ RELEVANT, OTHER = 0.6, 0.04
 @click.option(
     "--searches", default=20_000, show_default=True, help="How many; a few queries are asked much more often."
 )
-@click.option("--seed", default=0, show_default=True, help="Of the users.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the users.")
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="The csv to write.")
 def simulate(index: str, data: Path, split: str, searches: int, seed: int, output: Path) -> None:
     """Write a click log of simulated users."""

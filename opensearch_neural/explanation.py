@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from opensearch_neural import forward_index
+from opensearch_neural import forward_index, look_up_table
 from opensearch_neural.errors import InputError
 from opensearch_neural.queries import DOT_ALIAS, Body, Clause
 
@@ -31,6 +31,8 @@ CODES = "[codes]"
 """The name of the share of a document's codes, which includes the query's constant offset."""
 VECTOR = "[vector]"
 """The name of the share of a document's vector (`queries.dense_rescore`)."""
+ALL = "*:*"
+"""How the share of `match_all` begins, which a boost may follow."""
 ROWS = "[all tokens]"
 """The name of the share of a row of the forward index, of which a script reads several tokens (`queries.explained` has it
 read them one by one)."""
@@ -106,18 +108,24 @@ def shares(explanation: Mapping[str, Any]) -> list[Share]:
                 if abs(detail["value"]) > LOST * abs(node["value"]):
                     visit(detail, factor)
         else:
-            add(Share("other", " ".join(description.split())[:60], score))
+            add(_other(description, score))
 
     visit(explanation, 1.0)
     return sorted(by_name.values(), key=lambda share: (-share.score, share.source, share.token))
+
+
+def _other(description: str, score: float) -> Share:
+    return Share("other", " ".join(description.split())[:60], score)
 
 
 def _of_script(description: str, value: float, factor: float) -> Share:
     score = factor * value
     if "knn_score" in description:
         return Share("dense", VECTOR, score)
-    if forward_index.SCRIPT.splitlines()[0] not in description or "hashes" not in description:
+    if look_up_table.SCRIPT.splitlines()[0] in description:
         return Share("codes", CODES, score)
+    if forward_index.SCRIPT.splitlines()[0] not in description or "hashes" not in description:
+        return _other(description, score)  # a script of the user's own
     read = _read_of_row(description)
     if read is None:
         return Share("sparse", ROWS, score)
@@ -146,7 +154,7 @@ def predicted(body: Body, hits: Sequence[Iterable[Share]]) -> list[float]:
         for share in explained:
             if share.document_weight is not None:
                 weights[number][share.token] = share.document_weight
-            else:
+            elif not share.token.startswith(ALL):  # which the oracle scores itself
                 bases[number] += share.score
     asked: list[Clause] = []
 

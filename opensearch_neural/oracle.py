@@ -130,8 +130,8 @@ def predict(body: Mapping[str, Any], documents: StoredWeights, *, known: Known =
     are given, `quantized_rescore` of these and `cascade`; in document order.
 
     Filters and the rescore window cannot be seen from weights: all documents are taken to pass the one and to lie within
-    the other. known: the (documents,) scores of any other query, 0 for what it does not match. Raises InputError for a body
-    with anything else in it.
+    the other. known: the (documents,) scores of any other query, the boosts around it included, 0 for what it does not
+    match. Raises InputError for a body with anything else in it.
     """
     matched, scores = _score(body.get("query", {}), documents, (), known)
     rescore = body.get("rescore")
@@ -154,7 +154,8 @@ def _score(
         return np.zeros(documents.documents, dtype=bool), np.zeros(documents.documents, np.float32)
     if kind == "neural_sparse":
         ((_, options),) = inner.items()
-        tokens = options["query_tokens"]
+        if (tokens := options.get("query_tokens")) is None:
+            raise InputError("the score of a neural_sparse query by query_text is not predicted", "give query_tokens")
         return documents.matches(tokens), documents.scores(tokens, boosts=(*boosts, options.get("boost", 1.0)))
     if kind == "rank_feature" and "linear" in inner:
         tokens = {_token(inner["field"]): inner.get("boost", 1.0)}
@@ -169,16 +170,18 @@ def _score(
     if kind == "script_score" and inner["script"].get("source") == SCRIPT and documents.codes is not None:
         table = PackedTable.from_params(inner["script"]["params"])
         matched, _ = _score(inner["query"], documents, boosts, known)
-        return matched, np.where(matched, table.scores(documents.codes), 0).astype(np.float32)
+        by_codes = table.scores(documents.codes) * _product((*boosts, inner.get("boost", 1.0)))
+        return matched, np.where(matched, by_codes, 0).astype(np.float32)
     if kind == "constant_score" and inner.keys() <= {"filter", "boost"}:
         matched, _ = _score(inner["filter"], documents, (), known)
         return matched, np.where(matched, _product((*boosts, inner.get("boost", 1.0))), 0).astype(np.float32)
     if kind == "match_all":
-        return np.ones(documents.documents, dtype=bool), np.ones(documents.documents, np.float32)
+        score = _product((*boosts, inner.get("boost", 1.0)))
+        return np.ones(documents.documents, dtype=bool), np.full(documents.documents, score, np.float32)
     if kind == "bool" and not inner.keys() - {"must", "should", "filter", "boost", "minimum_should_match", "must_not"}:
         return _score_bool(inner, documents, (*boosts, inner.get("boost", 1.0)), known)
     if known is not None:
-        scores = known(dict(query)) * _product(boosts)
+        scores = known(dict(query))
         return scores > 0, scores
     raise InputError(f"the score of a {kind or 'malformed'} query is not predicted", "only those of sparse queries are")
 
@@ -188,7 +191,9 @@ def _score_bool(
 ) -> tuple[NDArray[np.bool_], Float32s]:
     must = [_score(query, documents, boosts, known) for query in _listed(inner.get("must"))]
     should = [_score(query, documents, boosts, known) for query in _listed(inner.get("should"))]
-    least = inner.get("minimum_should_match", 0 if must or _listed(inner.get("filter")) else 1)
+    least = str(inner.get("minimum_should_match", 0 if must or _listed(inner.get("filter")) else 1))
+    if not least.isdecimal():
+        raise InputError(f"minimum_should_match {least!r} is not predicted", "only a whole number from 0 is")
     total = np.zeros(documents.documents)
     for _, scores in must + should:
         total += scores

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from opensearch_neural import queries
-from opensearch_neural.explanation import Share, predicted, shares
+from opensearch_neural import look_up_table, queries
+from opensearch_neural.explanation import CODES, Share, doubts, predicted, shares
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import IndexMeta, SparseMeta
 
@@ -61,6 +61,26 @@ def test_what_cannot_be_told_apart_is_one_share() -> None:
     assert shares(boosted) == [Share("other", "product of:", 6.0)]
 
 
+def test_only_the_script_that_reads_codes_is_called_codes() -> None:
+    def of_script(source: str) -> list[Share]:
+        code = f"idOrCode='{source}', options={{}}, params={{}}"
+        return shares(leaf(f'script score function, computed with script:"Script{{type=inline, {code}}}"', 2.0))
+
+    assert of_script(look_up_table.SCRIPT) == [Share("codes", CODES, 2.0)]
+    (own,) = of_script("doc['popularity'].value * 2")
+    assert (own.source, own.score) == ("other", 2.0) and own.token.startswith("script score function")
+
+
+def test_a_score_that_a_model_on_the_cluster_makes_is_not_doubted() -> None:
+    """The body has the query's text, and no tokens to work the score out by."""
+    body = {"query": {"neural_sparse": {"sparse": {"query_text": "rain", "model_id": "m"}}}}
+    assert doubts(body, [([Share("sparse", "rain", 6.0, 2.0, 3.0)], 6.0)]) == [None]
+
+
+def boosted_around(*clauses: dict[str, Any]) -> dict[str, Any]:
+    return {"query": {"bool": {"should": list(clauses), "boost": 2.0}}}
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize("plugin", [True, False])
 @pytest.mark.parametrize("exact", [True, False])
@@ -71,12 +91,14 @@ def test_the_shares_add_up_to_the_score_and_the_oracle_agrees(
         queries.bm25("rain in rainbow", fields=["title", "text", "contents"]),
         queries.neural_sparse(TOKENS, plugin=plugin, filter={"exists": {"field": "title"}}),
         queries.high_idf_first(TOKENS, rare=queries.Rare("count", 1), plugin=plugin, exact=exact),
+        boosted_around({"match": {"contents": "rain"}}, {"rank_feature": {"field": "sparse.rain", "linear": {}}}),
+        boosted_around({"match": {"contents": "rain"}}, {"match_all": {"boost": 3.0}}),
     ]
     for body in bodies:
         hits = client.search(index=index, body={**body, "explain": True})["hits"]["hits"]
         assert len(hits) >= 2
         for hit in hits:
             explained = shares(hit["_explanation"])
-            assert not [share for share in explained if share.source == "other"]
+            assert all(share.source != "other" or share.token.startswith("*:*") for share in explained)
             assert sum(share.score for share in explained) == pytest.approx(hit["_score"], rel=1e-5)
             assert predicted(body, [explained]) == [pytest.approx(hit["_score"], rel=1e-5)]

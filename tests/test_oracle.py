@@ -73,6 +73,28 @@ def test_a_body_that_holds_anything_but_sparse_queries_is_not_predicted() -> Non
             predict(body, documents)
 
 
+def test_boosts_count_where_every_document_matches() -> None:
+    documents = StoredWeights.of([{"a": 1.0}, {}])
+    assert predict({"query": {"match_all": {"boost": 3.0}}}, documents) == {0: 3.0, 1: 3.0}
+    around = {"bool": {"must": [{"match_all": {}}], "should": [{"match_all": {"boost": 0.5}}], "boost": 2.0}}
+    assert predict({"query": around}, documents) == {0: 3.0, 1: 3.0}
+
+
+@pytest.mark.parametrize("least", ["100%", "-1", -1, "2<75%"])
+def test_a_share_of_clauses_that_must_match_is_not_predicted(least: Any) -> None:
+    clauses = [{"rank_feature": {"field": f"sparse.{token}", "linear": {}}} for token in "ab"]
+    documents = StoredWeights.of([{"a": 1.0}, {"a": 1.0, "b": 2.0}])
+    with pytest.raises(InputError, match="minimum_should_match"):
+        predict({"query": {"bool": {"should": clauses, "minimum_should_match": least}}}, documents)
+    assert predict({"query": {"bool": {"should": clauses, "minimum_should_match": "2"}}}, documents) == {1: 3.0}
+
+
+def test_a_query_whose_tokens_a_model_on_the_cluster_makes_is_not_predicted() -> None:
+    body = {"query": {"neural_sparse": {"sparse": {"query_text": "rain", "model_id": "m"}}}}
+    with pytest.raises(InputError, match="by query_text is not predicted"):
+        predict(body, StoredWeights.of([{"rain": 1.0}]))
+
+
 # ------------------------------------------------------------------------------------------- against a real set of data
 
 

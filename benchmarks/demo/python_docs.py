@@ -307,7 +307,13 @@ def corpus() -> None:
 @output_option("The folder to write, in BEIR layout.", required=True)
 @click.option("--limit", type=click.IntRange(min=1), help="The most documents.  [default: 8000]")
 @click.option("--all", "everything", is_flag=True, help="All documents, and every query that can be held out.")
-@click.option("--seed", default=0, show_default=True, help="Another seed makes another choice of documents.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Another seed makes another choice of documents.",
+)
 def python_docs(out: Path, limit: int | None, everything: bool, seed: int) -> None:
     """The documentation strings of the installed Python packages and of the standard library.
 

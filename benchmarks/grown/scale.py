@@ -128,7 +128,7 @@ def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[
 @click.option("--corpus", required=True, help="A corpus, as for `osn ingest`.")
 @click.option("--index", required=True, help="The index to write.")
 @click.option("--documents", type=click.IntRange(min=1), required=True, help="Number of documents.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the resampling.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the resampling.")
 @growing_options
 @connection_options
 def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int, seed: int, **options: Any) -> None:

@@ -109,7 +109,13 @@ def shown(row: Row) -> bool:
 )
 @click.option("--index", "prefix", default="osn-large-sparse", show_default=True, help="Indexes are called INDEX-….")
 @heap_option("4g")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the drawn documents and their order.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the drawn documents and their order.",
+)
 @click.option("--keep-indexes", "keep", is_flag=True, help="Keep the indexes (and the local node).")
 @owned_option
 @work_options

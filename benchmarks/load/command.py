@@ -103,7 +103,11 @@ def measuring_options(command: Command) -> Command:
         click.option("--processes", type=click.IntRange(min=1), default=None, help="Processes of the load generator."),
         click.option("--baseline", default="bm25", show_default=True, help="Engine to compare with."),
         click.option(
-            "--seed", type=int, default=0, show_default=True, help="Seed of the order of requests and the bootstrap."
+            "--seed",
+            type=click.IntRange(min=0),
+            default=0,
+            show_default=True,
+            help="Seed of the order of requests and the bootstrap.",
         ),
         owned_option,
     ]

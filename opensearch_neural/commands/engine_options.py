@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import click
@@ -53,6 +53,19 @@ def _without_prefix(**values: Any) -> dict[str, Any]:
 
 PREFIX = "engine_"
 """Prefix of the engines' options, so that a command can have options of its own with the same names."""
+
+
+def refuse_options_without_effect(engines: Collection[str]) -> None:
+    """Raise UsageError for an option on the command line that none of these engines takes."""
+    ctx = click.get_current_context()
+    for name, taken_by in _by_name().items():
+        given = ctx.get_parameter_source(f"{PREFIX}{name}") == click.core.ParameterSource.COMMANDLINE
+        takers = [engine for engine, _ in taken_by]
+        if given and not set(takers) & set(engines):
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} has no effect with {', '.join(engines) or 'templates'}: "
+                f"it is an option of {', '.join(takers)}"
+            )
 
 
 def _by_name() -> dict[str, list[tuple[str, Option]]]:

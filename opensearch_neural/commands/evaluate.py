@@ -14,7 +14,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.commands.engine_options import engine_options
+from opensearch_neural.commands.engine_options import engine_options, refuse_options_without_effect
 from opensearch_neural.commands.evaluate_runs import runs_command
 from opensearch_neural.commands.evaluation_options import Evaluation, chosen_baseline, evaluation_options, title_of
 from opensearch_neural.commands.headings import HeadedGroup
@@ -23,6 +23,7 @@ from opensearch_neural.engines import ENGINES, Engines, open_engines
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.progress import Progress
+from opensearch_neural.queries import MOST_HITS
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -44,7 +45,10 @@ BASELINE = "bm25"
 )
 @click.option("--index", default=None, help="The index to search.")
 @click.option(
-    "--engines", default=None, help=f"Comma-separated: {','.join(ENGINES)}.  [default: all that the index supports]"
+    "--engines",
+    default=None,
+    help=f"Comma-separated: {','.join(ENGINES)}.  [default: all that the index supports, without "
+    f"{', '.join(name for name, engine in ENGINES.items() if not engine.compared)}]",
 )
 @click.option(
     "--template",
@@ -96,28 +100,35 @@ def evaluate(
     if index is None:
         raise click.UsageError("Missing option '--index'.")
     templates = read_templates(template_files)
+    for option, value in (("--template-index", template_index), ("--id-field", id_field)):
+        if value is not None and not templates:
+            raise click.UsageError(f"{option} has no effect without --template")
     chosen = chosen_engines(engines, templates)
     judged = evaluation.judged()
+    segment_of = evaluation.segment_of(judged)
     client = connect(settings=connection)
     with translate_errors():
         opened = opened_index(client, index, how, optional=bool(templates and not chosen))
-        if opened is not None and not engines:
+        if opened is not None and engines is None:
             chosen = available_engines(opened)
+        refuse_options_without_effect(chosen)
         names = [*chosen, *templates]
         against = chosen_baseline(evaluation.baseline, names, BASELINE)
         expectations = evaluation.expected(names)
-        own: Collection[str] = ()
-        if opened is not None and chosen:
+        if chosen:
             warn_of_absent(*engine_comparison.absent_documents(client, index, judged.qrels), index)
+        own: Collection[str] = ()
+        if opened is not None:
             own = engine_comparison.own_documents(client, index, judged.queries, judged.qrels)
             warn_of_own_documents(own)
         production = Production(template_index or index, templates, id_field)
         if templates:
             production.warn_of_absent(client, judged)
+        documents = document_count(client, opened, index if chosen else production.index)
         results = searched(client, opened, production, judged, chosen, evaluation.names, own, timed)
-        rows = evaluation.rows(judged, results, against)
+        rows = evaluation.rows(judged, segment_of, results, against)
         read = [*evaluation.facts(judged), *map(data_facts, template_paths(template_files))]
-        summary = summarize(client, opened, index, judged, read, rows, results, expectations, evaluation.seed)
+        summary = summarize(client, opened, documents, judged, read, rows, results, expectations, evaluation.seed)
         titles = functools.partial(engine_comparison.titles, client, index) if opened is not None else None
         evaluation.tell(summary, results, judged, against, titles)
 
@@ -149,20 +160,33 @@ class Production:
 
 
 def opened_index(client: OpenSearch, index: str, how: Mapping[str, Any], *, optional: bool) -> Engines | None:
-    """The engines of the index. optional: return None for an index that `osn` did not write, or for an alias of several."""
+    """The engines of the index.
+
+    optional: warn, and return None, for an index that `osn` did not write, for an alias of several, and where there is none.
+    """
     from opensearch_neural.errors import ClusterError
 
     try:
         return open_engines(client, index, **how)
-    except (ModelError, ClusterError):
+    except (ModelError, ClusterError) as error:
         if not optional:
             raise
+        print(f"warning: only templates are measured: {error.message}", file=sys.stderr)
         return None
 
 
+def document_count(client: OpenSearch, opened: Engines | None, index: str) -> int:
+    """How many documents the index holds; one in passages is one. opened: the engines, of this index or of another."""
+    in_passages = opened is not None and opened.index == index and opened.meta.passages
+    body = {"query": {"term": {"passage.number": 1}}} if in_passages else None
+    return int(client.count(index=index, body=body)["count"])
+
+
 def chosen_engines(names: str | None, templates: Collection[str] = ()) -> list[str]:
-    """The engines named on the command line, each once. Raises InputError for an unknown name."""
+    """The engines named on the command line, each once. Raises InputError for an unknown name, and if there is none."""
     chosen = list(dict.fromkeys(name.strip() for name in (names or "").split(",") if name.strip()))
+    if names is not None and not chosen:
+        raise InputError(f"--engines {names!r} names no engine", f"engines: {', '.join([*ENGINES, *templates])}")
     for name in chosen:
         if name not in ENGINES and name not in templates:
             raise InputError(f"there is no engine {name!r}", f"engines: {', '.join([*ENGINES, *templates])}")
@@ -235,7 +259,14 @@ def searched(
                 )
             )
         results = [
-            engine_comparison.run_retriever(retriever, queries, qrels, measures, own_documents=own_documents)
+            engine_comparison.run_retriever(
+                retriever,
+                queries,
+                qrels,
+                measures,
+                own_documents=own_documents,
+                most=ENGINES[retriever.name].most_hits if retriever.name in ENGINES else MOST_HITS,
+            )
             for retriever in retrievers
         ]
         if opened is not None:
@@ -272,7 +303,7 @@ def certified(
 def summarize(
     client: OpenSearch,
     opened: Engines | None,
-    index: str,
+    documents: int,
     judged: JudgedQueries,
     read: list[Data],
     rows: list[Row],
@@ -289,7 +320,6 @@ def summarize(
         for kind in ("sparse", "dense", "quantized")
         if opened is not None and (meta := getattr(opened.meta, kind)) is not None
     ]
-    documents = client.count(index=index)["count"]
     what = f"{documents:,} documents, {results[0].measured.queries:,} queries"
     return Summary.of_this_run(
         machine={**machine_facts(), "opensearch": client.info()["version"]["number"]},

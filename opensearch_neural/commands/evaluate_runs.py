@@ -33,13 +33,17 @@ def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
     osn eval runs a.trec b.trec c.trec --data data/scifact --baseline b --segments segments.tsv --json
     """
     from opensearch_neural.evaluation.engine_comparison import PAGE, EngineResult, unjudged_hits
-    from opensearch_neural.evaluation.measures import measure
+    from opensearch_neural.evaluation.measures import measure, rank
     from opensearch_neural.evaluation.results import Summary, data_facts
     from opensearch_neural.evaluation.run_files import read_run
 
     judged = evaluation.judged(texts=evaluation.per_query)
+    segment_of = evaluation.segment_of(judged)
+    names = names_of(files)
+    against = chosen_baseline(evaluation.baseline, names, names[0])
+    expectations = evaluation.expected(names)
     results = []
-    for name, file in zip(names_of(files), files, strict=True):
+    for name, file in zip(names, files, strict=True):
         run = read_run(file)
         if not run.keys() & judged.qrels.keys():
             first = next(iter(run), None)
@@ -56,15 +60,15 @@ def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
                 f"warning: {file} ends at {deepest:,} hits a query: {', '.join(beyond)} cannot count later hits",
                 err=True,
             )
-        shown = {PAGE: run} if evaluation.report else {}
+        shown = {}
+        if evaluation.report is not None:
+            shown[PAGE] = {query: dict(rank(hits)[:PAGE]) for query, hits in run.items()}
         results.append(EngineResult(name, measured, shown, unjudged=unjudged_hits(run, judged.qrels)))
-    names = [result.engine for result in results]
-    against = chosen_baseline(evaluation.baseline, names, names[0])
     summary = Summary.of_this_run(
         data=[*evaluation.facts(judged), *map(data_facts, files)],
         seeds=[evaluation.seed],
-        rows=evaluation.rows(judged, results, against),
-        goals=[expectation.goal_of(results) for expectation in evaluation.expected(names)],
+        rows=evaluation.rows(judged, segment_of, results, against),
+        goals=[expectation.goal_of(results) for expectation in expectations],
         title=f"{title_of(judged)}: {len(files):,} runs, {results[0].measured.queries:,} queries",
     )
     evaluation.tell(summary, results, judged, against)

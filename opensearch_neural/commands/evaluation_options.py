@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -57,11 +58,33 @@ class Evaluation:
 
         if self.per_query and self.as_json:
             raise click.UsageError("--per-query shows text; for programs, --output writes per-query.tsv")
+        self._refuse_contradictions()
+        for option, place in (("--record", self.record), ("--output", self.out)):
+            if place is not None and place.is_file():
+                raise InputError(f"{option} {place} is a file", "name a folder: files are written in it")
+        if self.report is not None:
+            if self.report.is_dir():
+                raise InputError(f"--report {self.report} is a folder", "name a file, such as report.html")
+            import_module("opensearch_neural.ui.report")  # a missing extra fails now, not after all searches
         self.names = list(parse_measures(self.measures.split(",")))
 
+    def _refuse_contradictions(self) -> None:
+        """Raise UsageError for an option that another one makes meaningless."""
+        of_split = click.get_current_context().get_parameter_source("split")
+        if self.data is not None and self.queries is not None:
+            raise click.UsageError("--queries has no effect with --data, which holds queries")
+        if self.qrels is not None and of_split == click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError("--split has no effect with --qrels: it names judgements of --data")
+        if self.frequencies is not None and (self.segments is None or Path(self.segments).is_file()):
+            raise click.UsageError("--frequencies has no effect unless --segments are names, such as head,torso,tail")
+
     def judged(self, *, texts: bool = True) -> JudgedQueries:
-        """The judged queries. texts: whether their texts are needed. Raises InputError if nothing is judged relevant."""
+        """The judged queries. texts: whether their texts are needed.
+
+        Raises InputError if nothing is judged relevant, or if a measure does not take the grades.
+        """
         from opensearch_neural.corpus.judgements import JudgedQueries, read_qrels
+        from opensearch_neural.evaluation.measures import require_fitting
 
         if (self.data is None) == (self.qrels is None):
             raise click.UsageError("give the judgements: --data FOLDER, or --qrels FILE (with --queries FILE)")
@@ -81,6 +104,7 @@ class Evaluation:
             queries = dict(islice(judged.queries.items(), self.limit_queries))
             judged = replace(judged, queries=queries, qrels={query: judged.qrels[query] for query in queries})
         warn_of(judged, self.names)
+        require_fitting(judged.qrels, self.names)
         return judged
 
     def expected(self, engines: Sequence[str]) -> list[Expectation]:
@@ -117,12 +141,18 @@ class Evaluation:
             click.echo(f"warning: {missing:,} judged queries are in no segment ({file})", err=True)
         return known
 
-    def rows(self, judged: JudgedQueries, results: Sequence[EngineResult], against: str | None) -> list[Row]:
+    def rows(
+        self,
+        judged: JudgedQueries,
+        segment_of: Mapping[str, str],
+        results: Sequence[EngineResult],
+        against: str | None,
+    ) -> list[Row]:
         """The rows of all queries, and of each segment."""
         from opensearch_neural.evaluation.engine_comparison import engine_rows
         from opensearch_neural.evaluation.segments import segment_rows
 
-        segments = segment_rows(judged.name, results, self.segment_of(judged), baseline=against, seed=self.seed)
+        segments = segment_rows(judged.name, results, segment_of, baseline=against, seed=self.seed)
         return [*engine_rows(judged.name, results, baseline=against, seed=self.seed), *segments]
 
     def facts(self, judged: JudgedQueries) -> list[Data]:
@@ -149,15 +179,6 @@ class Evaluation:
         from opensearch_neural.files import write_text
 
         queries = judged.queries
-        if self.report is not None:
-            from opensearch_neural.ui.report import documents_shown, report
-
-            known = titles(documents_shown(results)) if titles else {}
-            write_text(self.report, report(summary, results, queries, judged.qrels, against, known))
-            print(f"wrote {self.report}", file=sys.stderr)
-
-        if self.record is not None:
-            print(f"wrote {summary.write(self.record)}", file=sys.stderr)
         if self.as_json:
             print(json.dumps(summary.to_json(), ensure_ascii=False, indent=1))
         else:
@@ -166,6 +187,14 @@ class Evaluation:
                 engine_report.print_per_query(queries, results, self.names[0], against, SHOWN)
         if self.out is not None:
             engine_report.write_runs(self.out, results)
+        if self.record is not None:
+            print(f"wrote {summary.write(self.record)}", file=sys.stderr)
+        if self.report is not None:
+            from opensearch_neural.ui.report import documents_shown, report
+
+            known = titles(documents_shown(results)) if titles else {}
+            write_text(self.report, report(summary, results, queries, judged.qrels, against, known))
+            print(f"wrote {self.report}", file=sys.stderr)
         if not all(goal.met for goal in summary.goals):
             sys.exit(1)
 
@@ -222,7 +251,11 @@ def evaluation_options(command: Command) -> Command:
             help="A file of query id and count, if --segments are names.  [default: `frequency` in the queries]",
         ),
         click.option(
-            "--seed", type=int, default=0, show_default=True, help="Seed of the bootstrap and the randomization test."
+            "--seed",
+            type=click.IntRange(min=0),
+            default=0,
+            show_default=True,
+            help="Seed of the bootstrap and the randomization test.",
         ),
         click.option(
             "--per-query", is_flag=True, help=f"Show the {SHOWN} largest wins and losses against the baseline."

@@ -11,7 +11,7 @@ import click
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.commands.engine_options import PREFIX, engine_options
+from opensearch_neural.commands.engine_options import PREFIX, engine_options, refuse_options_without_effect
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.templates import read_templates
 from opensearch_neural.engines import ENGINES, open_engines
@@ -81,7 +81,8 @@ def search(
     clauses = [parse_filter(text) for text in filters]
     client = connect(settings=connection)
     engines = open_engines(client, index, **how)
-    name = engine or engines.default
+    name = engines.engine(engine or engines.default).name
+    refuse_options_without_effect([name])
     asked = Request.make(engines, name, query, clauses=clauses, size=size, from_=from_, highlight=highlight)
     if body_only:
         print_body(asked.body)

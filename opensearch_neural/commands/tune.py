@@ -19,7 +19,7 @@ from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.evaluate import warn_of_engines
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.engines.settings import First
-from opensearch_neural.errors import InputError
+from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Summary, data_facts
 from opensearch_neural.evaluation.tables import table
 from opensearch_neural.files import write_text
@@ -62,7 +62,13 @@ SHOWN_BELOW = 0.1
     show_default=True,
     help="How often each query is timed; the fastest time counts.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order of requests and the bootstrap.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the order of requests and the bootstrap.",
+)
 @click.option("--dry-run", is_flag=True, help="Do not store the chosen setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print all settings that were tried as JSON.")
 @click.option(
@@ -118,6 +124,8 @@ def tune(
         raise InputError("--first is a setting of the cascade", "give --engine cascade too")
     TUNINGS[engine].check_queries(judged=data is not None, unjudged=queries is not None)
     if report is not None:
+        if report.is_dir():
+            raise InputError(f"--report {report} is a folder", "name a file, such as tuned.html")
         import_module("opensearch_neural.ui.tune_report")  # a missing extra fails now, not after hours of work
     client = connect(settings=connection)
     engines = open_engines(client, index, sparse=sparse, dense=dense, pq=pq, backend=backend, first=first)
@@ -126,14 +134,28 @@ def tune(
     warn_of_engines(tuning.engines, [engine])
     tuned = tuning.run(questions, keep, most=most, passes=passes, seed=seed)
     tried, chosen, full = tuned.tried, tuned.chosen, tuning.full_name
-    if chosen is not None and not dry_run:
-        store(client, index, chosen, keep=keep, measure=measure, queries=tuned.confirming)
+    if as_json:
+        print(json.dumps(_json(tried, chosen, measure, keep), indent=1))
+    else:
+        print(f"{len(tried) - 1} settings on {tuned.queries} queries, by {measure}\n")
+        print(plot_and_table(tried, chosen, keep, measure=measure, full=full))
+    refused: ClusterError | None = None
     confirming = f"{tuned.confirming} {tuning.confirmed}"
     if chosen is None:
         told = tuning.nothing_chosen.format(keep=keep, measure=measure, full=full)
     else:
         told = choice_told(tried, chosen, full=full, measure=measure, of=confirming)
-        told += "; not stored (--dry-run)" if dry_run else f"; stored in {index}: {engine} uses it from now on"
+        if dry_run:
+            told += "; not stored (--dry-run)"
+        else:
+            try:
+                store(client, index, chosen, keep=keep, measure=measure, queries=tuned.confirming)
+                told += f"; stored in {index}: {engine} uses it from now on"
+            except ClusterError as error:
+                refused = error
+                told += f"; not stored: {error.message}"
+    if not as_json:
+        print(told)
     if report is not None:
         from opensearch_neural.ui.tune_report import tune_report
 
@@ -153,12 +175,8 @@ def tune(
         )
         write_text(report, page)
         print(f"wrote {report}", file=sys.stderr)
-    if as_json:
-        print(json.dumps(_json(tried, chosen, measure, keep), indent=1))
-    else:
-        print(f"{len(tried) - 1} settings on {tuned.queries} queries, by {measure}\n")
-        print(plot_and_table(tried, chosen, keep, measure=measure, full=full))
-        print(told)
+    if refused is not None:
+        raise refused
 
 
 def plot_and_table(tried: Sequence[Tried], chosen: Chosen | None, keep: float, *, measure: str, full: str) -> str:

@@ -109,10 +109,14 @@ def open_engines(
         exported, or a token table; they encode on one thread, as applications search by several
     settings: {option of an engine: value}; `weights` too, of the two parts of hybrid, summing to 1
 
-    Raises ClusterError when there is no such index, ModelError when `osn` did not write it.
+    Raises InputError for a setting that no engine has, ClusterError when there is no such index, ModelError when `osn` did
+    not write it.
     """
     from opensearch_neural.cluster.capabilities import quick_capabilities
 
+    known = {"weights", *(option.name for engine in ENGINES.values() for option in engine.options)}
+    if unknown := settings.keys() - known:
+        raise InputError(f"no engine has the setting {min(unknown)!r}", f"settings: {', '.join(sorted(known))}")
     record = existing_record(client, index)
     models = IndexModels(
         index, record, sparse=sparse, dense=dense, quantized=pq, backend=backend, threads=1, client=client

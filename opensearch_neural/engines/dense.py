@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import multi_vector, queries
 from opensearch_neural.engines.engine import Engine, Missing, Page, gone
-from opensearch_neural.engines.options import CLAUSES, RARE, Option, positive, whole_number
+from opensearch_neural.engines.options import CLAUSES, RARE, TOKENS, Option, positive, whole_number
 from opensearch_neural.engines.settings import Cascade, WeightedSum, parse_first
 from opensearch_neural.engines.sparse import Bm25Sparse, Sparse
 from opensearch_neural.errors import ClusterError, InputError
@@ -67,6 +67,7 @@ class Faiss(Engine):
     name = "faiss"
     finds = "every code compared, in this process"
     compared = False
+    most_hits = queries.MOST_LISTED
     options = (Option("faiss", Path, "the file of codes that `osn encode --faiss` wrote.", "the codes of the index"),)
 
     def needs(self) -> tuple[IndexPart, ...]:
@@ -91,9 +92,9 @@ class Faiss(Engine):
 
     def body(self, text: str, page: Page) -> Body:
         wanted = page.get("from_", 0) + page.get("size", 10)
-        if wanted > queries.MOST_LISTED:
+        if wanted > self.most_hits:
             raise InputError(
-                f"the engine faiss fetches at most {queries.MOST_LISTED:,} hits by their ids, not {wanted:,}",
+                f"the engine faiss fetches at most {self.most_hits:,} hits by their ids, not {wanted:,}",
                 "page less deep, or use jpq-hnsw",
             )
         # More than the page shows: some may have been deleted since the codes were read, be other passages of a document
@@ -122,6 +123,7 @@ class CascadeEngine(Sparse):
             "of the codes or vectors, a share of the tokens' weights.",
             "as tuned, else 0.1, after high-idf-first 0.025",
         ),
+        TOKENS,
         CLAUSES,
     )
 

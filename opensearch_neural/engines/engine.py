@@ -101,6 +101,8 @@ class Engine:
     needs_plugin: ClassVar[bool] = False
     compared: ClassVar[bool] = True
     """Whether `osn eval` measures it where no engine is named."""
+    most_hits: ClassVar[int] = queries.MOST_HITS
+    """Hits that it finds at most, those of the pages before included."""
     fused: ClassVar[bool] = False
     """Whether its scores are made after the search, so that the cluster explains none of them."""
 
@@ -150,7 +152,12 @@ def part_of(page: Page) -> Page:
     return {"size": page.get("size", 10), "collapse": page.get("collapse")}
 
 
-def gone(body: Body, answer: Mapping[str, Any], what: str, index: str) -> Missing:
-    """That fewer documents were found than a body of `queries.listed` asks for: those that the index lost since."""
-    gone = queries.listed_count(body) - answer["hits"]["total"]["value"]
+def gone(body: Body, answer: Mapping[str, Any], what: str, index: str, held: int | None = None) -> Missing:
+    """That fewer documents were found than a body of `queries.listed` asks for: those that the index lost since.
+
+    Nothing is known of an answer that a shard is missing from. held: the documents found, if these are not the hits.
+    """
+    if queries.partial_answer(answer):
+        return Missing()
+    gone = queries.listed_count(body) - (answer["hits"]["total"]["value"] if held is None else held)
     return Missing((f"{gone} of the {what} are not in {index!r} any more",)) if gone > 0 else Missing()

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from opensearch_neural import queries
 from opensearch_neural.engines.dense import Dense
 from opensearch_neural.engines.engine import Engine, Page, part_of
+from opensearch_neural.engines.options import TOKENS
 from opensearch_neural.engines.sparse import Bm25, Sparse
 from opensearch_neural.index.models import IndexPart
 from opensearch_neural.queries import Body
@@ -15,6 +16,7 @@ from opensearch_neural.queries import Body
 class Hybrid(Engine):
     name = "hybrid"
     finds = "bm25 and dense (sparse where the index has no dense vectors), normalized and averaged"
+    options = (TOKENS,)
     needs_plugin = True
     fused = True
     method: ClassVar[Literal["min_max", "rrf"]] = "min_max"
@@ -26,8 +28,10 @@ class Hybrid(Engine):
         second = Dense(self.opened).body if self.opened.meta.dense else Sparse(self.opened).one_phase
         bodies = [body(text, part_of(page)) for body in (Bm25(self.opened).body, second)]
         # Each part is asked for the same number of candidates, and each segment may add that many.
+        end = page.get("from_", 0) + page.get("size", 10)
+        candidates = end * (queries.COLLAPSED_PASSAGES if page.get("collapse") else 1)
         for neighbours in queries.nearest_clauses(bodies[1]["query"]):
-            neighbours["k"] = max(page.get("from_", 0) + neighbours["k"], 100)
+            neighbours["k"] = min(queries.MOST_HITS, max(100, candidates))
         return queries.hybrid(*bodies, method=self.method, weights=self.opened.settings.get("weights"), **page)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from opensearch_neural import queries
 from opensearch_neural.engines.engine import Engine, Missing, Page, gone, part_of
-from opensearch_neural.engines.options import Option, whole_number
+from opensearch_neural.engines.options import TOKENS, Option, whole_number
 from opensearch_neural.engines.sparse import Sparse
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index.models import IndexPart
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from opensearch_neural.retrievers.generative import GenerativeRetriever
 
 HELD = "urls"
-"""The aggregation that counts which of the written URLs the index holds."""
+"""The aggregation that counts which of the written URLs the index holds, or which of their documents."""
 
 
 class Tome(Engine):
     name = "tome"
     finds = "documents whose URLs a generative model writes"
-    options = (
+    options: ClassVar[tuple[Option, ...]] = (
         Option("urls", Path, "the folder that `osn model urls` wrote for the corpus."),
         Option("tome", str, "generative model, where it is not found by the record of --urls."),
         Option("beams", whole_number, "URLs looked for side by side, and found at most; 1 is greedy.", "10"),
@@ -68,21 +68,34 @@ class Tome(Engine):
             return queries.listed(written, field="parent" if self.opened.meta.passages else "_id", **page)
         return queries.listed(written, field="url", **page)
 
+    def counted(self, body: Body) -> Body:
+        asked = queries.listed_count(body)
+        if not (asked and self.retriever.urls.numbered and self.opened.meta.passages):
+            return body
+        # Hits are counted by passage, and these by document.
+        return {**body, "aggs": {HELD: {"terms": {"field": "parent", "size": asked}}}}
+
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
         beams, from_ = self.retriever.beams, body.get("from", 0)
         deep = (f"{beams} URLs are written at most (--beams)",) if from_ + body["size"] > beams else ()
         lacks = Missing()
         if not filtered and self.retriever.urls.numbered:
-            lacks = gone(body, answer, "documents whose URLs were written", self.opened.index)
+            lacks = gone(body, answer, "documents whose URLs were written", self.opened.index, self._held(answer))
         elif not filtered and not from_ and queries.listed_urls(body):
             urls = [hit["_source"].get("url") for hit in answer["hits"]["hits"]]
             lacks = _unfound(body, queries.unfound_urls(body, urls), self.opened.index)
         return Missing(deep + lacks.warnings, lacks.facts)
 
+    def _held(self, answer: Mapping[str, Any]) -> int | None:
+        """How many documents the answer counts; None if these are its hits."""
+        counted = answer.get("aggregations", {}).get(HELD)
+        return None if counted is None else len(counted["buckets"])
+
 
 class TomeRrf(Tome):
     name = "tome-rrf"
     finds = "sparse and tome, ranks fused"
+    options = (*Tome.options, TOKENS)
     needs_plugin = True
     fused = True
 

@@ -103,18 +103,20 @@ def run_retriever(
     measures: Iterable[str],
     *,
     own_documents: Collection[str] = (),
+    most: int = MOST_HITS,
 ) -> EngineResult:
     """Search every query, and measure.
 
     own_documents: queries that are documents of the index themselves; each is left out of its own hits, and one more hit is
     asked for in its place.
+    most: hits that the retriever finds at most; no more are asked for.
     Raises ClusterError for an incomplete answer, InputError for what `measure` refuses.
     """
     names = list(parse_measures(measures))
     runs: dict[int, Run] = {}
     parts: list[Measured] = []
     for size, of_size in sizes_of(names).items():
-        run = retriever.retrieve(queries, size + bool(own_documents) if size < MOST_HITS else size)
+        run = retriever.retrieve(queries, size + bool(own_documents) if size < most else size)
         runs[size] = without_own_documents(run, own_documents, size) if own_documents else run
         parts.append(measure(runs[size], qrels, of_size))
     per_query = {name: values for part in parts for name, values in part.per_query.items()}

@@ -19,20 +19,22 @@ from opensearch_neural.files import write_text
 def write_runs(folder: Path, results: Sequence[EngineResult]) -> None:
     """ENGINE.top10.trec and, if deeper measures were taken, ENGINE.top1000.trec; and per-query.tsv.
 
+    A slash in an engine's name, which the path of a run file may have, becomes _ in the file's name.
     A run that its format cannot hold (an id with a blank) is left out, with a warning: what was measured is not lost for it.
     """
-    lines = ["query\tengine\tmeasure\tvalue\n"]
+    lines, written = ["query\tengine\tmeasure\tvalue\n"], 0
     for result in results:
         for size, run in result.runs.items():
-            path = folder / f"{result.engine}.top{size}.trec"
+            path = folder / f"{result.engine.replace('/', '_')}.top{size}.trec"
             try:
                 write_run(path, run, result.engine)
+                written += 1
             except InputError as error:
                 print(f"warning: {path} is not written: {error.message}", file=sys.stderr)
         for measure, values in result.measured.per_query.items():
             lines += [f"{query}\t{result.engine}\t{measure}\t{value!r}\n" for query, value in values.items()]
     write_text(folder / "per-query.tsv", "".join(lines))
-    print(f"wrote {len(results)} engines' runs to {folder}", file=sys.stderr)
+    print(f"wrote per-query.tsv and {written} runs to {folder}", file=sys.stderr)
 
 
 def print_tables(summary: Summary, results: Sequence[EngineResult], baseline: str | None) -> None:

@@ -32,8 +32,11 @@ class Expectation:
 
 
 def parse_expectation(text: str, engines: Sequence[str], measures: Sequence[str]) -> Expectation:
-    """`Expectation` from "bm25:nDCG@10=0.66..0.70". Raises InputError naming what is wrong with it."""
-    match = re.fullmatch(r"(?P<engine>[\w.-]+):(?P<measure>.+)=(?P<low>[\d.]+?)\.\.(?P<high>[\d.]+)", text)
+    """`Expectation` from "bm25:nDCG@10=0.66..0.70". Raises InputError naming what is wrong with it.
+
+    An engine may be the path of a run file.
+    """
+    match = re.fullmatch(r"(?P<engine>.+):(?P<measure>[^:]+)=(?P<low>[\d.]+?)\.\.(?P<high>[\d.]+)", text)
     try:
         if match is None:
             raise ValueError
@@ -42,6 +45,8 @@ def parse_expectation(text: str, engines: Sequence[str], measures: Sequence[str]
         raise InputError(
             f"--expect {text!r}", "expected ENGINE:MEASURE=LOW..HIGH, like bm25:nDCG@10=0.66..0.70"
         ) from None
+    if low > high:
+        raise InputError(f"--expect {text!r}: {low:g} is above {high:g}", "write the lower number first")
     (measure,) = parse_measures([match["measure"]])
     if match["engine"] not in engines or measure not in measures:
         raise InputError(

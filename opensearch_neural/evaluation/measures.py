@@ -8,11 +8,15 @@ ties.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.errors import InputError, MissingExtra
+from opensearch_neural.queries import MOST_HITS
 from opensearch_neural.retrievers import Run
 
 if TYPE_CHECKING:
@@ -22,6 +26,9 @@ Qrels = Mapping[str, Mapping[str, float]]
 """{query id: {document id: grade}}; above 0 is relevant"""
 
 MEASURES = ("nDCG@10", "RR@10", "R@100", "R@1000")
+
+HIGHEST_GRADE = 4
+"""What ERR and the nDCG of exponential gains are defined up to in ir-measures, whose gdeval.pl computes them."""
 
 # What the literature calls them, where ir-measures says it otherwise.
 _ALIASES = {"MRR": "RR", "recall": "R", "Recall": "R", "NDCG": "nDCG", "ndcg": "nDCG", "MAP": "AP"}
@@ -50,12 +57,13 @@ def measure(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures: Iter
     A grade may be a fraction, as clicks give. nDCG then takes it as the gain that it is. A measure of relevant or not
     (RR, R, AP, P, …) takes any grade above 0 as relevant, and with `rel=2` one of 2 or more.
     Raises InputError for a score that is not a number (query and document named), for qrels without a relevant
-    document, for an unknown measure, and for one that knows no fractions where there are some.
+    document, for an unknown measure, and for one that does not take these grades (`require_fitting`).
     """
     parsed = parse_measures(measures)
     answerable = {query: dict(judged) for query, judged in qrels.items() if any(grade > 0 for grade in judged.values())}
     if not answerable:
         raise InputError("the judgements hold no relevant document: there is nothing to measure")
+    require_fitting(answerable, parsed)
     ranked: Run = {}
     for query, hits in run.items():
         require_numbers(query, hits)
@@ -63,16 +71,15 @@ def measure(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures: Iter
             # Scores become ranks: exact in the single precision that trec_eval compares, and free of ties.
             ranked[query] = {document: float(len(hits) - at) for at, (document, _) in enumerate(rank(hits))}
     per_query: dict[str, dict[str, float]] = {name: dict.fromkeys(answerable, 0.0) for name in parsed}
-    gains = _gain_measures(parsed) if has_fractions(answerable) else []
+    gains = [name for name, each in parsed.items() if _takes_gains(each)] if has_fractions(answerable) else []
     for name in gains:
         per_query[name].update(
             (query, ndcg(list(hits), answerable[query], parsed[name].params.get("cutoff")))
             for query, hits in ranked.items()
         )
     others = [each for name, each in parsed.items() if name not in gains]
-    whole = {query: {document: _whole(grade) for document, grade in of.items()} for query, of in answerable.items()}
-    for result in _ir_measures().iter_calc(others, whole, ranked) if others else ():
-        per_query[str(result.measure)][result.query_id] = float(result.value)
+    for name, query, value in _calculated(others, answerable, ranked) if others else ():
+        per_query[name][query] = value
     return Measured(
         per_query=per_query,
         mean={name: math.fsum(values.values()) / len(values) for name, values in per_query.items()},
@@ -81,6 +88,49 @@ def measure(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures: Iter
         unjudged=sum(1 for query in run if not qrels.get(query)),
         without_relevant=sum(1 for query, judged in qrels.items() if judged and query not in answerable),
     )
+
+
+def _calculated(measures: Sequence[Measure], qrels: Qrels, run: Run) -> Iterator[tuple[str, str, float]]:
+    """(measure, query, value), by ir-measures.
+
+    It sees numbers for ids: gdeval.pl, one of its providers, cuts off what stands before the last hyphen of a query's id
+    and behind a blank in a document's.
+    """
+    documents: defaultdict[str, str] = defaultdict(map(str, count(1)).__next__)
+    queries = {query: str(number) for number, query in enumerate(qrels, start=1)}
+    of_number = {number: query for query, number in queries.items()}
+    judged = {
+        queries[query]: {documents[document]: _whole(grade) for document, grade in of.items()}
+        for query, of in qrels.items()
+    }
+    ranked = {
+        queries[query]: {documents[document]: score for document, score in hits.items()} for query, hits in run.items()
+    }
+    try:
+        for result in _ir_measures().iter_calc(list(measures), judged, ranked):
+            yield str(result.measure), of_number[result.query_id], float(result.value)
+    except subprocess.CalledProcessError as error:
+        names = ", ".join(map(str, measures))
+        raise InputError(f"ir-measures cannot compute {names}: {error}", "measure nDCG@10, RR@10 or R@100") from None
+
+
+def require_fitting(qrels: Qrels, measures: Iterable[str]) -> None:
+    """Raise InputError for a measure that is not defined for one of the grades: a fraction, or one above the highest."""
+    parsed = parse_measures(measures)
+    if has_fractions(qrels):
+        for name, each in parsed.items():
+            if not _takes_gains(each) and "rel" not in each.SUPPORTED_PARAMS and each.NAME != "Judged":
+                raise InputError(
+                    f"the judgements hold fractions, and {name} is defined for whole grades only",
+                    "take nDCG, or round them",
+                )
+    highest = max((grade for judged in qrels.values() for grade in judged.values()), default=0)
+    for name, each in parsed.items():
+        if highest > HIGHEST_GRADE and (each.NAME == "ERR" or each.params.get("dcg") == "exp-log2"):
+            raise InputError(
+                f"the judgements hold the grade {highest:g}, and {name} is defined for grades up to {HIGHEST_GRADE}",
+                "take nDCG, or grade from 0 to 4",
+            )
 
 
 def has_fractions(qrels: Qrels) -> bool:
@@ -106,16 +156,9 @@ def _whole(grade: float) -> int:
     return max(1, math.floor(grade)) if grade > 0 else math.floor(grade)
 
 
-def _gain_measures(parsed: Mapping[str, Measure]) -> list[str]:
-    """The measures to take by `ndcg`. Raises InputError for one that has gains of other kinds, which need whole grades."""
-    gains = [name for name, each in parsed.items() if each.NAME == "nDCG" and set(each.params) <= {"cutoff"}]
-    for name, each in parsed.items():
-        if name not in gains and "rel" not in each.SUPPORTED_PARAMS and each.NAME != "Judged":
-            raise InputError(
-                f"the judgements hold fractions, and {name} is defined for whole grades only",
-                "take nDCG, or round them",
-            )
-    return gains
+def _takes_gains(measure: Measure) -> bool:
+    """Whether `ndcg` computes the measure, which takes fractions as the gains that they are."""
+    return measure.NAME == "nDCG" and set(measure.params) <= {"cutoff"}
 
 
 def averaged(runs: Sequence[Measured]) -> Measured:
@@ -144,7 +187,8 @@ def label(measure: str) -> str:
 def parse_measures(names: Iterable[str]) -> dict[str, Measure]:
     """{name: ir-measures measure}; the usual other spellings (MRR@10, recall@100) are taken too.
 
-    Raises InputError for a name that ir-measures does not know, or cannot compute here.
+    Raises InputError for a name that ir-measures does not know, or cannot compute here, and for a cut-off that is no whole
+    number from 1 to 10,000.
     """
     ir_measures = _ir_measures()
     parsed: dict[str, Measure] = {}
@@ -161,6 +205,12 @@ def parse_measures(names: Iterable[str]) -> dict[str, Measure]:
             raise InputError(
                 f"no installed provider of ir-measures computes {name!r}", "expected names like nDCG@10, RR@10, R@100"
             )
+        at = measure.params.get("cutoff")
+        if at is not None and not (isinstance(at, int) and 1 <= at <= MOST_HITS):
+            raise InputError(
+                f"the cut-off of {name!r} is not a whole number from 1 to {MOST_HITS:,}",
+                "expected names like nDCG@10, RR@10, R@100",
+            )
         parsed[str(measure)] = measure
     if not parsed:
         raise InputError("no measure was named", "expected names like nDCG@10, RR@10, R@100")
@@ -169,7 +219,8 @@ def parse_measures(names: Iterable[str]) -> dict[str, Measure]:
 
 def cutoff(measure: str) -> int | None:
     """How many hits of a query the measure looks at; None for all of them."""
-    value = parse_measures([measure])[measure].params.get("cutoff")
+    (parsed,) = parse_measures([measure]).values()
+    value = parsed.params.get("cutoff")
     return None if value is None else int(value)
 
 

@@ -17,7 +17,7 @@ Machine = dict[str, str | int | float]
 
 
 _SECRET_WORD = r"(?:password|passwd|token|secret|api[-_]?key|access[-_]?key|credentials?)"
-_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+_USER_INFO = re.compile(r"(?<=://)[^/\s]*@")
 _SECRET_VALUE = re.compile(rf"(?i)((?:^|[\s?&'\"]|--?)[\w-]*{_SECRET_WORD}=)(?!\*\*\*)[^\s&'\"]+")
 _SECRET_OPTION = re.compile(rf"(?i)(--[\w-]*{_SECRET_WORD})(?:\s+(?!\*\*\*|--)\S+)?")
 # An absolute path stands at the start, or after one of = : , and quotes; the // of a URL is none.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -63,9 +64,10 @@ def read_run(path: Path) -> Run:
 
 def _lines(path: Path) -> Iterator[str]:
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", encoding="utf-8-sig") as file:  # some editors begin a file with a byte order mark
             yield from file
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputError(f"the run file {path} cannot be read: {error}") from None
 
 

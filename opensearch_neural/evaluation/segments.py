@@ -6,6 +6,7 @@ rows = segment_rows("docs", results, segments, baseline="bm25")
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -51,13 +52,19 @@ def _json_value(line: bytes, names: Sequence[str]) -> tuple[str, str]:
     id_name, name = QUERY_NAMES.find(record, "id"), next((name for name in names if name in record), None)
     if id_name is None or name is None:
         raise Defect(f"expected _id and {' or '.join(names)}; {fields_of(record)}")
+    if record[name] is None:
+        raise Defect(f"the {name} is null")
     return identifier(record[id_name], id_name), str(record[name])
 
 
 def _cells(line: bytes, names: Sequence[str]) -> tuple[str, str]:
     text = line.decode("utf-8", "replace").strip()
-    query, separator, value = text.rpartition("\t") if "\t" in text else text.rpartition(",")
-    if not separator or not query.strip() or not value.strip():
+    try:
+        *first, value = text.rsplit("\t", 1) if "\t" in text else next(csv.reader([text], skipinitialspace=True), [""])
+    except csv.Error as error:
+        raise Defect(f"the line is no csv: {error}") from None
+    query = ",".join(first)  # an id may hold a comma
+    if not query.strip() or not value.strip():
         raise Defect(f"expected a query id and its {names[0]}, with a tab or a comma between them, found {text[:80]!r}")
     return query.strip(), value.strip()
 

@@ -7,16 +7,17 @@ asked for, a faster scan chooses which of them are scored.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opensearch_neural.errors import InputError, MissingExtra, ModelError
 from opensearch_neural.models.vectors import DenseVectors
 from opensearch_neural.retrievers import Run
-from opensearch_neural.retrievers.ranking import id_order, require_positive
+from opensearch_neural.retrievers.ranking import best, id_order, require_positive
 
 if TYPE_CHECKING:
     from opensearch_neural.models.dense.quantized import Codes, Quantizer
@@ -60,14 +61,23 @@ class FaissRetriever:
         require_positive(k)
         if not queries:
             return {}
-        # scores, positions: (queries, k), best first; positions are -1 if there are fewer than k documents.
-        scores, positions = self._index.search(self._query_vectors(queries), min(k, max(1, len(self.ids))))
         run: Run = {}
-        for query_id, row_scores, row in zip(queries, scores, positions, strict=True):
-            known = np.flatnonzero(row >= 0)
-            ranked = known[np.lexsort((self._order[row[known]], -row_scores[known]))]
-            run[query_id] = {self.ids[row[at]]: float(row_scores[at]) for at in ranked}
+        for query_id, (scores, positions) in zip(queries, self._nearest(self._query_vectors(queries), k), strict=True):
+            ranked, kept = best(scores, self._order[positions], k)
+            run[query_id] = {self.ids[positions[at]]: float(score) for at, score in zip(ranked, kept, strict=True)}
         return run
+
+    def _nearest(self, vectors: DenseVectors, k: int) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
+        """(scores, positions in the index) for each query vector: the `k` best, and all that tie with the last of them."""
+        held = self._index.ntotal
+        # (queries, k + 1), best first; positions are -1 where fewer are found.
+        for vector, scores, positions in zip(
+            vectors, *self._index.search(vectors, max(1, min(k + 1, held))), strict=True
+        ):
+            while len(scores) < held and positions[-1] >= 0 and scores[-1] == scores[k - 1]:
+                (scores,), (positions,) = self._index.search(vector[np.newaxis], min(2 * len(scores), held))
+            found = positions >= 0
+            yield scores[found], positions[found]
 
     def _query_vectors(self, queries: Mapping[str, str]) -> DenseVectors:
         vectors = self._checked(self._encode_queries(list(queries.values())), "query", len(queries))

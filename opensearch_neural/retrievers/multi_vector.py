@@ -48,14 +48,10 @@ class MultiVectorRetriever(FaissRetriever):
         names = list(queries)
         for start in range(0, len(names), QUERIES):
             some = {name: queries[name] for name in names[start : start + QUERIES]}
-            # scores, positions: (queries, vectors), best first
-            scores, positions = self._index.search(
-                self._query_vectors(some), max(1, min(k * self._most, len(self._owner)))
-            )
-            for name, row_scores, row in zip(some, scores, positions, strict=True):
-                known = row >= 0
+            nearest = self._nearest(self._query_vectors(some), k * self._most)
+            for name, (scores, positions) in zip(some, nearest, strict=True):
                 # The first hit of a document is its best vector's.
-                documents, first = np.unique(self._owner[row[known]], return_index=True)
-                ranked, kept = best(row_scores[known][first], self._order[documents], k)
+                documents, first = np.unique(self._owner[positions], return_index=True)
+                ranked, kept = best(scores[first], self._order[documents], k)
                 run[name] = {self.ids[documents[at]]: float(score) for at, score in zip(ranked, kept, strict=True)}
         return run

@@ -69,11 +69,26 @@ def _id_of(hit: Any, id_field: str | None) -> str:
 
 
 def absent_count(client: OpenSearch, index: str, documents: Sequence[str], id_field: str | None = None) -> int:
-    """How many of the documents the index, alias or pattern does not hold."""
+    """How many of the documents the index, alias or pattern does not hold.
+
+    One that stands there several times, in indexes of an alias or as variants of one `id_field`, counts once.
+    """
     held = 0
     for start in range(0, len(documents), 1000):
         part = list(documents[start : start + 1000])
-        query = {"ids": {"values": part}} if id_field is None else {"terms": {id_field: part}}
         with translate_errors():
-            held += client.count(index=index, body={"query": query})["count"]
-    return max(0, len(documents) - held)
+            held += _held_ids(client, index, part) if id_field is None else _held_values(client, index, part, id_field)
+    return len(documents) - held
+
+
+def _held_ids(client: OpenSearch, index: str, ids: list[str]) -> int:
+    from opensearchpy.helpers import scan
+
+    body = {"query": {"ids": {"values": ids}}, "_source": False}
+    return len({hit["_id"] for hit in scan(client, query=body, index=index, raise_on_error=False)})
+
+
+def _held_values(client: OpenSearch, index: str, values: list[str], field: str) -> int:
+    counted = {"terms": {"field": field, "include": values, "size": len(values)}}
+    body = {"size": 0, "query": {"terms": {field: values}}, "aggs": {"held": counted}}
+    return len(client.search(index=index, body=body)["aggregations"]["held"]["buckets"])

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.commands.evaluate import chosen_engines, evaluate
 from opensearch_neural.commands.evaluation_options import chosen_baseline
+from opensearch_neural.engines import ENGINES
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import engine_comparison as experiment
 from opensearch_neural.evaluation.engine_report import difference
@@ -207,6 +208,7 @@ def test_judged_documents_that_the_index_lacks_are_counted(toy: Toy, osn_eval: O
     [
         (["--engines", "bm25,turbo"], "there is no engine 'turbo'"),
         (["--engines", "dense"], "holds no dense vectors"),
+        (["--engines", ","], "names no engine"),
         (["--split", "dev"], "'dev'"),
         (["--measures", "nDCG@10,bogus"], "'bogus'"),
         (["--rare", "most:1"], "--rare"),
@@ -251,7 +253,7 @@ def test_each_measure_comes_from_a_request_as_deep_as_it_looks(client: OpenSearc
     )
     assert sorted(sizes) == [10, 100]
     assert list(result.measured.mean) == ["R@100", "RR@10"], "in the order asked for"
-    with pytest.raises(InputError, match="20,000 is more than OpenSearch returns"):
+    with pytest.raises(InputError, match="'R@20000' is not a whole number from 1 to 10,000"):
         experiment.run_engine(client, toy.index, "bm25", body, {"q1": "river"}, {"q1": {"z": 1}}, ["R@20000"])
 
 
@@ -275,6 +277,11 @@ def test_a_query_that_is_a_document_itself_is_left_out_of_its_own_hits(toy: Toy,
     assert "1 queries are documents of the index themselves" in result.stderr
     run = read_run(data / "out" / "bm25.top10.trec")
     assert "m" not in run["m"] and "l" in run["m"] and "z" in run["z"]
+    own = data / "own.json"
+    own.write_text('{"query": {"match": {"contents": "{{query}}"}}}')
+    alone = ["--template", f"own={own}", "--engines", "own", "--data", str(data), "--timed", "0", "--json"]
+    result = osn_eval(*alone, "--measures", "RR@10", catch_exceptions=False)
+    assert values(json.loads(result.stdout))["own", "MRR@10"] == 1.0, "a template alone, too"
 
 
 def test_a_query_that_is_a_document_in_passages_is_left_out_of_its_own_hits(toy: Toy, osn_eval: Osn) -> None:
@@ -299,12 +306,13 @@ def test_a_query_that_is_a_document_in_passages_is_left_out_of_its_own_hits(toy:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OSN_HOME", str(data / "home"))
         run_job(client, job, show_progress=False)
-        assert client.count(index=index)["count"] > 5
+        assert client.count(index=index)["count"] > 5 > len(documents)
         options = ["--index", index, "--data", str(data), "--engines", "bm25,sparse,high-idf-first", "--timed", "0"]
         result = osn_eval(*options, "--measures", "RR@10", "--json", "--out", str(data / "out"), catch_exceptions=False)
     client.indices.delete(index=index)
     assert "1 queries are documents of the index themselves" in result.stderr
     run = read_run(data / "out" / "bm25.top10.trec")
+    assert "4 documents, 3 queries" in json.loads(result.stdout)["title"]
     assert "long" not in run["long"] and set(run["long"]) == {"half", "near", "w"}
     assert "half" in run["half"], "its text is another one"
 
@@ -346,6 +354,27 @@ def test_engines_are_timed_on_the_same_queries_in_turns(client: OpenSearch, toy:
     assert {text for engine, text in asked if engine == "b"} == set(texts)
 
 
+def test_an_option_that_no_measured_engine_has_is_refused(osn_eval: Osn) -> None:
+    refused = osn_eval("--engines", "bm25,sparse", "--weight", "5")
+    assert refused.exit_code == 2 and "--weight has no effect with bm25, sparse: it is an option of" in refused.output
+
+
+def test_no_more_hits_are_asked_for_than_a_retriever_finds() -> None:
+    """The engine faiss lists at most 1,000, and one more would be asked for where queries are documents themselves."""
+    asked = []
+
+    class Limited:
+        name = "limited"
+
+        def retrieve(self, queries: Mapping[str, str], k: int) -> dict[str, dict[str, float]]:
+            asked.append(k)
+            return {query: {"d": 1.0} for query in queries}
+
+    how: dict[str, Any] = {"queries": {"q": "x"}, "qrels": {"q": {"d": 1}}, "measures": ["nDCG@10", "R@1000"]}
+    experiment.run_retriever(Limited(), **how, own_documents={"q"}, most=ENGINES["faiss"].most_hits)
+    assert asked == [11, 1000]
+
+
 def test_engine_names_are_taken_once_and_checked() -> None:
     assert chosen_engines(" bm25, sparse,bm25 ,") == ["bm25", "sparse"]
     assert chosen_engines(None) == []
@@ -368,6 +397,7 @@ def test_the_baseline_is_bm25_where_it_is_measured() -> None:
         "bm25:RR@10=1",
         "bm25:RR@10=0.5..",
         "bm25:RR@10=0..1..2",
+        "bm25:RR@10=0.7..0.6",
         "sparse:RR@10=0..1",
         "bm25:AP=0..1",
         "bm25:xx=0..1",

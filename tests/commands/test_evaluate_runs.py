@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from opensearch_neural.commands.evaluate import evaluate
-from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.evaluation.results import Row
+from opensearch_neural.errors import ClusterError, InputError, MissingExtra, ModelError
+from opensearch_neural.evaluation.results import Row, Summary
+from opensearch_neural.evaluation.run_files import read_run
 from opensearch_neural.evaluation.segments import by_frequency, read_query_values
+from opensearch_neural.retrievers.template import absent_count
 
 QRELS = "q1 0 a 1\nq1 0 b 0\nq2 0 c 0.5\nq3 0 d 2\nq4 0 e 1\n"
 BASE = "q1 Q0 b 1 9 x\nq1 Q0 a 2 8 x\nq2 Q0 c 1 5 x\nq4 Q0 new 1 2 x\n"
@@ -141,6 +144,98 @@ def test_judgements_come_from_one_place_and_options_stand_behind_the_subcommand(
     assert "--queries FILE" in refused("--index", "x", "--qrels", qrels)
 
 
+def test_options_that_contradict_each_other_are_refused(folder: Path) -> None:
+    def refused(*options: str) -> str:
+        result = CliRunner().invoke(evaluate, ["runs", str(folder / "base.trec"), *options])
+        assert result.exit_code == 2
+        return result.output
+
+    (folder / "counts.tsv").write_text("q1\t3\nq2\t1\n")
+    (folder / "segments.tsv").write_text("q1\tbrand\n")
+    qrels, counts = ["--qrels", str(folder / "judged.qrels")], ["--frequencies", str(folder / "counts.tsv")]
+    assert "--queries has no effect with --data" in refused("--data", str(folder), "--queries", "q.tsv")
+    assert "--split has no effect with --qrels" in refused(*qrels, "--split", "dev")
+    assert "--frequencies has no effect" in refused(*qrels, *counts)
+    assert "--frequencies has no effect" in refused(*qrels, *counts, "--segments", str(folder / "segments.tsv"))
+    of_index = ["--index", "x", "--queries", "q.tsv", *qrels]
+    for option in ("--id-field", "--template-index"):
+        result = CliRunner().invoke(evaluate, [*of_index, option, "sku"])
+        assert result.exit_code == 2 and f"{option} has no effect without --template" in result.output
+    for command in (["runs", str(folder / "base.trec"), *qrels], of_index):
+        result = CliRunner().invoke(evaluate, [*command, "--seed", "-1"])
+        assert result.exit_code == 2 and "--seed" in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--segments", "no-such.tsv"], "is neither a file nor several names"),
+        (["--expect", "other:RR@10=0..1"], "other RR@10 is not measured"),
+        (["--expect", "base:RR@10=0.7..0.6"], "0.7 is above 0.6"),
+        (["--baseline", "other"], "baseline 'other'"),
+        (["--record", "{folder}/base.trec"], "is a file"),
+        (["--output", "{folder}/base.trec"], "is a file"),
+        (["--report", "{folder}"], "is a folder"),
+        (["--measures", "ERR@10"], "whole grades only"),
+    ],
+)
+def test_options_are_checked_before_anything_is_measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
+) -> None:
+    monkeypatch.setattr("opensearch_neural.evaluation.measures.measure", None)  # would end in a TypeError
+    asked = [each.format(folder=folder) for each in options]
+    with pytest.raises(InputError, match=message):
+        runs(folder, *(asked if "--measures" in asked else [*asked, "--measures", "RR@10"]))
+
+
+def test_a_missing_extra_fails_before_anything_is_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith("opensearch_neural.ui")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.setattr("opensearch_neural.evaluation.measures.measure", None)
+    with pytest.raises(MissingExtra):
+        runs(folder, "--report", str(folder / "report.html"))
+
+
+def test_tables_are_printed_before_files_are_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Path:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Summary, "write", full)
+    asked = ["runs", str(folder / "base.trec"), "--qrels", str(folder / "judged.qrels"), "--record", str(folder / "r")]
+    result = CliRunner().invoke(evaluate, asked)
+    assert isinstance(result.exception, OSError) and "| base" in result.stdout
+
+
+def test_runs_of_one_name_are_written_into_the_folder_by_their_first_ten_hits(folder: Path) -> None:
+    (folder / "x").mkdir()
+    (folder / "y").mkdir()
+    many = "".join(f"q1 Q0 d{at} {at} {99 - at} x\n" for at in range(15))
+    for name in ("x", "y"):
+        (folder / name / "r.trec").write_text(many + "q2 Q0 c 1 5 x\n")
+    out, files = folder / "out", [str(folder / name / "r.trec") for name in ("x", "y")]
+    asked = ["runs", *files, "--qrels", str(folder / "judged.qrels"), "--measures", "RR@10", "--output", str(out)]
+    expected = ["--expect", f"{files[1]}:RR@10=0..1"]
+    result = CliRunner().invoke(evaluate, [*asked, *expected], catch_exceptions=False)
+    assert f"wrote per-query.tsv and 0 runs to {out}" in result.stderr and f"met: {files[1]} MRR@10" in result.stdout
+    report = ["--report", str(folder / "report.html")]
+    result = CliRunner().invoke(evaluate, [*asked, *report], catch_exceptions=False)
+    assert f"wrote per-query.tsv and 2 runs to {out}" in result.stderr
+    written = sorted(path for path in out.iterdir() if path.suffix == ".trec")
+    assert [path.name for path in written] == [f"{file.replace('/', '_')}.top10.trec" for file in files]
+    assert {query: len(hits) for query, hits in read_run(written[0]).items()} == {"q1": 10, "q2": 1}
+    assert {path.name for path in (folder / "x").iterdir()} == {"r.trec"}
+
+
+def test_a_segment_may_stand_in_quotes_and_null_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "segments.csv"
+    file.write_text('"query-id","segment"\n"q1","brand, new"\nq2,other\n')
+    assert read_query_values(file, ["segment"]) == {"q1": "brand, new", "q2": "other"}
+    file.write_text('{"_id": "q1", "segment": null}\n')
+    with pytest.raises(InputError, match="line 1: the segment is null"):
+        read_query_values(file, ["segment"])
+
+
 PRODUCTION = '{"size": 20, "query": {"match": {"body": "{{query}}"}}, "aggs": {"kinds": {"terms": {"field": "sku"}}}}'
 NEWEST = '{"query": {"match": {"body": "{{query}}"}}, "sort": [{"year": "desc"}]}'
 
@@ -183,7 +278,34 @@ def test_productions_own_query_stands_in_the_table_and_can_be_the_baseline(
     assert rows["judged", "newest", "MRR@10 - match"].value == -0.25
     assert rows["judged", "match", "unjudged@10"].value == 1 / 3
     assert rows["judged", "match", "P50 ms"].value > 0
+    assert f"warning: only templates are measured: the index {index!r} was not written by osn" in result.stderr
+    assert "3 documents, 2 queries" in json.loads(result.stdout)["title"]
+    absent = [*asked, "--id-field", "sku", "--index", "osn-test-absent", "--template-index", index]
+    result = CliRunner().invoke(evaluate, absent, catch_exceptions=False)
+    assert "warning: only templates are measured: there is no index 'osn-test-absent'" in result.stderr
+    assert "3 documents, 2 queries" in json.loads(result.stdout)["title"]
+    refused = CliRunner().invoke(evaluate, [*asked, "--id-field", "sku", "--window", "3"])
+    assert refused.exit_code == 2 and "--window has no effect with templates" in refused.output
     with pytest.raises(ModelError, match="not written by osn"):
         CliRunner().invoke(evaluate, [*asked, "--engines", "bm25"], catch_exceptions=False)
     with pytest.raises(InputError, match="'bm25' is an engine already"):
         CliRunner().invoke(evaluate, [*asked, "--template", f"bm25={folder}/match.json"], catch_exceptions=False)
+
+
+def test_a_document_counts_once_however_often_it_stands_there(
+    client: Any, cluster_url: str, production: tuple[str, Path]
+) -> None:
+    """In variants of one `--id-field`, and in two indexes of an alias."""
+    index, _ = production
+    other = f"{index}-other"
+    client.index(index=index, id="1b", body={"body": "rainbow", "sku": "sku-1"}, params={"refresh": "true"})
+    client.index(index=other, id="1", body={"body": "rainbow"}, params={"refresh": "true"})
+    try:
+        assert absent_count(client, index, ["sku-1", "gone"], "sku") == 1
+        assert absent_count(client, index, ["2001", "2020", "1999"], "year") == 1
+        assert absent_count(client, f"{index}*", ["1", "gone"]) == 1
+        assert absent_count(client, f"{index}*", ["1", "2"]) == 0
+        with pytest.raises(ClusterError):
+            absent_count(client, "osn-test-absent", ["1"])
+    finally:
+        client.indices.delete(index=other)

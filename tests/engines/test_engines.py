@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ import pytest
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
 from ingest.settings import Models, NewIndex
+from opensearch_neural import queries
 from opensearch_neural.engines import ENGINES, engine_bodies, open_engines
+from opensearch_neural.engines.engine import Missing, gone
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 
 DENSE = "all-MiniLM-L6-v2"
@@ -41,6 +44,19 @@ def index(client, tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixt
     run_job(client, job, show_progress=False)
     yield name
     client.indices.delete(index=name)
+
+
+def test_documents_are_called_gone_only_where_all_shards_answered() -> None:
+    body = queries.listed({"a": 2.0, "b": 1.0})
+    answer = {
+        "timed_out": False,
+        "_shards": {"total": 2, "successful": 2, "failed": 0},
+        "hits": {"total": {"value": 1}},
+    }
+    assert gone(body, answer, "documents", "docs") == Missing(("1 of the documents are not in 'docs' any more",))
+    assert gone(body, answer, "documents", "docs", held=2) == Missing()
+    failed = {"total": 2, "successful": 1, "failed": 1, "failures": []}
+    assert gone(body, {**answer, "_shards": failed}, "documents", "docs") == Missing()
 
 
 @pytest.mark.cluster
@@ -99,6 +115,27 @@ def test_the_cascade_searches_by_its_first_stage_where_a_query_has_no_vector(
 def test_an_unknown_engine_is_answered_with_the_list(client, index: str) -> None:
     with pytest.raises(InputError, match="there is no engine 'splade'"):
         open_engines(client, index).body_of("splade")
+
+
+@pytest.mark.cluster
+def test_a_setting_that_no_engine_has_is_answered_with_the_list(client, index: str) -> None:
+    with pytest.raises(InputError, match="no engine has the setting 'wieght'") as raised:
+        open_engines(client, index, wieght=5)
+    assert "tokens, tome, urls, weight, weights, window" in str(raised.value.remedy)
+
+
+@pytest.mark.cluster
+def test_the_pages_of_hybrid_ask_for_neighbours_up_to_their_end(client, index: str) -> None:
+    engines = open_engines(client, index)
+
+    def neighbours(**page: Any) -> int:
+        (clause,) = queries.nearest_clauses(engines.body("hybrid", "light", **page)["query"]["hybrid"]["queries"][1])
+        return int(clause["k"])
+
+    assert neighbours(size=10) == 100
+    assert neighbours(from_=200, size=10) == 210
+    assert neighbours(from_=20, size=10, collapse="parent") == 30 * queries.COLLAPSED_PASSAGES
+    assert neighbours(from_=9_000, size=1_000, collapse="parent") == 10_000
 
 
 @pytest.mark.cluster

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable
 
@@ -67,6 +68,34 @@ def test_ndcg_of_fractions_is_trec_evals_where_grades_are_whole() -> None:
 def test_a_measure_that_knows_no_fractions_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="defined for whole grades only"):
         measure({"q": {"d": 1.0}}, {"q": {"d": 0.5}}, [name])
+
+
+@pytest.mark.parametrize("names", [("PLAIN-1", "PLAIN-2"), ("PLAIN-3", "TRAIN-3"), ("q1", "q 2")])
+def test_measures_are_the_same_whatever_queries_and_documents_are_called(names: tuple[str, str]) -> None:
+    """gdeval.pl, which computes these, takes numbers for queries' ids, and ids without blanks for documents."""
+    measures = ["ERR@10", "nDCG(dcg='exp-log2')@10", "nDCG@10"]
+    one, two = names
+    measured = measure(
+        {one: {"a b": 2.0, "a c": 1.0}, two: {"d": 1.0}}, {one: {"a c": 3, "a b": 1}, two: {"d": 4, "e": 4}}, measures
+    )
+    # A grade g satisfies with (2^g - 1) / 16: the first of a query's documents with 1/16, the second with 7/16.
+    assert measured.per_query["ERR@10"] == pytest.approx({one: 1 / 16 + 15 / 16 * 7 / 16 / 2, two: 15 / 16}, abs=1e-5)
+    expected = {one: (1 + 7 / math.log2(3)) / (7 + 1 / math.log2(3)), two: 1 / (1 + 1 / math.log2(3))}
+    assert measured.per_query["nDCG(dcg='exp-log2')@10"] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["ERR@10", "nDCG(dcg='exp-log2')@10"])
+def test_a_grade_above_those_that_a_measure_is_defined_for_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=r"the grade 5, and .* defined for grades up to 4"):
+        measure({"q": {"d": 1.0}}, {"q": {"d": 5}}, [name])
+    assert measure({"q": {"d": 1.0}}, {"q": {"d": 5}}, ["nDCG@10"]).mean["nDCG@10"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["nDCG@0", "P@0", "R@0", "AP@0", "Judged@0", "P@1e22", "RR@10001", "nDCG@-1", "P@2.5"])
+def test_a_cut_off_that_no_search_has_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=re.escape(repr(name))):
+        parse_measures([name])
+    assert cutoff("MRR@10000") == 10_000
 
 
 @pytest.mark.parametrize("run", [{"q1": {"d1": 1.0, "d2": 0.5}}, {"q1": {"d1": 1.0, "d2": 0.5}, "q2": {}}])

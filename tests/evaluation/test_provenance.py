@@ -21,6 +21,7 @@ from opensearch_neural.evaluation.provenance import clean_argument, code_commit,
     [
         ("https://me:pw@search:9200/x", "https://search:9200/x"),
         ("--url=http://me@search:9200", "--url=http://search:9200"),
+        ("https://me:p@ss@search:9200/x", "https://search:9200/x"),
         ("http://127.0.0.1:9200", "http://127.0.0.1:9200"),
         ("--token=abc", "--token=***"),
         ("OSN_PASSWORD=abc", "OSN_PASSWORD=***"),

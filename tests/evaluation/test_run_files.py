@@ -45,6 +45,22 @@ def test_a_gzipped_run_is_read(tmp_path: Path) -> None:
     assert read_run(path) == {"q": {"d": 2.0}}
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_query(tmp_path: Path) -> None:
+    path = tmp_path / "run.trec"
+    path.write_bytes(b"\xef\xbb\xbfq Q0 d 1 2.0 tag\n")
+    assert read_run(path) == {"q": {"d": 2.0}}
+
+
+def test_a_damaged_gzip_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.trec.gz"
+    whole = bytearray(gzip.compress(b"".join(b"q%d Q0 d%d 1 2.0 tag\n" % (at, at * 7919) for at in range(500))))
+    whole[len(whole) // 2] ^= 0xFF
+    whole[20] ^= 0xFF
+    path.write_bytes(bytes(whole))
+    with pytest.raises(InputError, match="cannot be read"):
+        read_run(path)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

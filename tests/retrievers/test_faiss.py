@@ -38,6 +38,16 @@ def test_agrees_with_a_matrix_product_on_random_vectors() -> None:
         assert list(run[str(at)]) == [f"d{best}" for best in np.argsort(-scores)[:7]]
 
 
+def test_equal_scores_at_the_cut_are_decided_by_id() -> None:
+    """In run files and measures, too, so that what is found does not depend on the order of the corpus."""
+    ids = [f"d{at}" for at in reversed(range(9))]
+    vectors = np.array([[1, 0]] * 8 + [[2, 0]], np.float32)
+    retriever = FaissRetriever(ids, vectors, encoder({"t": [1, 1], "back": [-1, 0]}))
+    for k, expected in ((1, ["d0"]), (3, ["d0", "d1", "d2"]), (8, [f"d{at}" for at in range(8)])):
+        assert list(retriever.retrieve({"q": "t"}, k)["q"]) == expected
+    assert list(retriever.retrieve({"q": "back"}, 2)["q"]) == ["d1", "d2"]
+
+
 def test_more_hits_than_documents_may_be_asked_for() -> None:
     run = FaissRetriever(IDS, VECTORS, encoder({"t": [1, 1]})).retrieve({"q": "t"}, k=100)
     assert sorted(run["q"]) == IDS

@@ -31,7 +31,7 @@ from opensearch_neural.engines.settings import (
     WeightedSum,
     fitting_window,
 )
-from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.evaluation.results import Summary
 from opensearch_neural.index.record import existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
@@ -349,6 +349,16 @@ def test_the_command_tunes_shows_and_stores(
     assert ("stored in" in done.stdout) == faster == (stored is not None and stored["keep"] == 0.9)
     page = tmp_path / "report.html"
     command += ["--report", str(page)]
+
+    def forbidden(*_: Any, **__: Any) -> None:
+        raise ClusterError("OpenSearch refused: no permissions")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("opensearch_neural.tune.store", forbidden)
+        refused = osn_command(*command)
+    assert "A all tokens, # chosen" in refused.stdout and page.exists(), "what was found is shown all the same"
+    assert (refused.returncode == 1 and "not stored: OpenSearch refused" in refused.stdout) == faster
+    page.unlink()
     shown = osn_command(*command, "--json", "--dry-run")
     content = json.loads(shown.stdout)
     assert len(content["tried"]) == len(few) + 1 and content["tried"][0]["all"] is True

@@ -121,7 +121,13 @@ generation_options = options_of(
     click.option("--passage-length", type=int, help="Tokens to read of a passage.  [default: as trained, or 384]"),
     click.option("--prefix", help="Text before each passage.  [default: as trained, or nothing]"),
     click.option("--batch-size", default=32, show_default=True, help="Passages in a batch."),
-    click.option("--seed", default=42, show_default=True, help="The same seed gives the same queries."),
+    click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=42,
+        show_default=True,
+        help="The same seed gives the same queries.",
+    ),
     click.option(
         "--precision",
         type=click.Choice(PRECISIONS),
