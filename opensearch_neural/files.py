@@ -49,6 +49,14 @@ def new_folder(out: Path) -> Iterator[Path]:
         yield written
 
 
+def expanded(path: str | Path) -> Path:
+    """`path` with the home folder of a user in the place of `~` or `~name`. Raises InputError if there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise InputError(f"{path}: there is no home folder of that user", "write the whole path") from None
+
+
 def share(path: Path) -> None:
     """Give a file, or all files in a folder, the permissions that the umask gives any new file.
 

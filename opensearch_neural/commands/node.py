@@ -78,7 +78,8 @@ def start(
     """Start a cluster, wait until it is healthy, and print its URL.
 
     The first start fetches the parts with Maven. A cluster that is running already is used as it is; nodes that died
-    are started again with their data.
+    are started again with their data. One that was stopped starts as it was, with its data, where no option says
+    otherwise; the defaults are those of a new one.
 
     \b
     export OSN_URL=$(osn node start --heap 2g)
@@ -146,7 +147,9 @@ def _described(cluster: ClusterState, health: str | None) -> dict[str, Any]:
 @node.command()
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines.")
 @click.option("--node", "index", type=int, default=1, show_default=True, help="Number of the node, from 1.")
-@click.option("-n", "--lines", type=int, default=100, show_default=True, help="Existing lines to print first.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=0), default=100, show_default=True, help="Existing lines to print first."
+)
 @NAME
 def logs(follow: bool, index: int, lines: int, name: str) -> None:
     """Print the log of a node.
