@@ -17,6 +17,7 @@ from opensearch_neural.cluster.addresses import DEFAULT_URL, as_urls, parse_url
 from opensearch_neural.cluster.attempt import SET_CREDENTIALS, Credentials
 from opensearch_neural.cluster.credentials import credentials_of_environment
 from opensearch_neural.errors import InputError
+from opensearch_neural.files import expanded
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class ConnectionSettings:
         self._take_url_credentials({(user, password) for _, user, password in parsed if user is not None})
         for name in ("ca", "client_cert", "client_key"):
             if (path := getattr(self, name)) is not None:
-                self._set(name, Path(path).expanduser())
+                self._set(name, expanded(path))
         self._validate()
 
     def _set(self, name: str, value: object) -> None:

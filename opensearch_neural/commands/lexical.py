@@ -25,12 +25,13 @@ def lexical(corpus: str, out: Path, tokenizer: str | None, k1: float, b: float, 
     osn ingest docs.jsonl.gz --index docs --sparse models/lexical
     """
     from opensearch_neural.commands.reading import reading
+    from opensearch_neural.files import new_folder
     from opensearch_neural.models.sparse.lexical import build_lexical
 
-    with reading(corpus, "counting") as (documents, rejected):
+    with new_folder(out) as written, reading(corpus, "counting") as (documents, rejected):
         contents = (document.contents for document in documents)
         encoder = build_lexical(contents, tokenizer=tokenizer, k1=k1, b=b, name=out.name)
-    encoder.save(out)
+        encoder.save(written)
     if as_json:
         result = {
             "model": str(out),
