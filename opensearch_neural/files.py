@@ -72,7 +72,9 @@ def share(path: Path) -> None:
 
 def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     """`value` as JSON, written by `write_text`."""
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=indent) + "\n")
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    # The name of a file need not be UTF-8: what Python puts in its place is written as JSON escapes it.
+    write_text(path, text.encode("utf-8", "backslashreplace").decode() + "\n")
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -88,6 +90,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
         raise ModelError(f"{path} cannot be read: {error}") from None
     except json.JSONDecodeError as error:
         raise ModelError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, or lists within lists
+        raise ModelError(f"{path}: not valid JSON ({error})") from None
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value

@@ -21,6 +21,8 @@ from opensearch_neural.files import expanded
 
 logger = logging.getLogger(__name__)
 
+MOST_SECONDS = 86_400
+"""A day: what Python and the system wait for has an end."""
 AWS_SERVICES = ("es", "aoss")  # managed domains and serverless collections
 
 
@@ -121,10 +123,10 @@ class ConnectionSettings:
                 f"{self.aws_service!r} is not an AWS service of OpenSearch",
                 "es is for managed domains, aoss for serverless collections",
             )
-        if not self.timeout > 0:
-            raise InputError(f"the timeout is {self.timeout:g} s, and must be above 0")
-        if not self.patience >= 0:
-            raise InputError(f"the patience is {self.patience:g} s, and must be 0 or more")
+        if not 0 < self.timeout <= MOST_SECONDS:
+            raise InputError(f"the timeout is {self.timeout:g} s, and must be above 0 and at most {MOST_SECONDS:,}")
+        if not 0 <= self.patience <= MOST_SECONDS:
+            raise InputError(f"the patience is {self.patience:g} s, and must be from 0 to {MOST_SECONDS:,}")
         if self.connections < 1:
             raise InputError(f"the number of connections is {self.connections}, and must be 1 or more")
         if self.client_key is not None and self.client_cert is None:

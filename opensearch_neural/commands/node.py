@@ -11,7 +11,7 @@ import click
 from opensearch_neural import node as local_node
 from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.node.clusters import DEFAULT_NAME, ClusterState
+from opensearch_neural.node.clusters import DEFAULT_NAME, ClusterState, read_state
 from opensearch_neural.node.parts import PROFILES
 
 NAME = click.option(
@@ -99,6 +99,9 @@ def stop(purge: bool, name: str) -> None:
     \b
     osn node stop --purge
     """
+    if read_state(name) is None:
+        _say(f"there is no local cluster {name!r}")
+        return
     ran = local_node.stop(name, purge=purge, report=_say)
     _say(f"{name!r} {'stopped' if ran else 'did not run'}{', its data removed' if purge else ''}")
 

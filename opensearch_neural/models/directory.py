@@ -158,7 +158,7 @@ def hash_files(path: Path) -> str:
             ".pyc",
         ):
             continue
-        digest.update(f"{relative.as_posix()}\0{file.stat().st_size}\0".encode())
+        digest.update(f"{relative.as_posix()}\0{file.stat().st_size}\0".encode("utf-8", "surrogateescape"))
         with file.open("rb") as content:
             while block := content.read(1 << 20):
                 digest.update(block)
@@ -238,7 +238,7 @@ def routes(path: Path) -> dict[str, list[Module]]:
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
         modules = [Module(_class_name(entry["type"]), _inside(path, entry["path"])) for entry in entries]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{file}: expected a list of {{type, path}} objects ({error})") from None
     if len(modules) != 1 or modules[0].type not in ("Router", "Asym"):
         return {"": modules}

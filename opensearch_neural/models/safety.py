@@ -62,7 +62,7 @@ def _module_classes(path: Path) -> Iterator[tuple[Path, Any]]:
     for file in sorted(path.rglob("modules.json")):
         try:
             entries = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ModelError(f"{file}: not valid JSON ({error})") from None
         yield from ((file, entry.get("type")) for entry in _values(entries) if isinstance(entry, dict))
     for file in sorted(path.rglob("router_config.json")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -155,7 +156,7 @@ def test_a_broken_or_hostile_router_is_refused(tmp_path: Path, changes: dict[str
         directory.routes(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["{}", "[1]", "not json", '[{"type": "x"}]', "null"])
+@pytest.mark.parametrize("content", ["{}", "[1]", "not json", '[{"type": "x"}]', "null", "[" * 100_000])
 def test_a_broken_modules_file_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "modules.json").write_text(content)
     if content == "{}":
@@ -224,3 +225,8 @@ def test_a_complete_clone_of_a_model_is_safe_to_load(tmp_path: Path) -> None:
     (tmp_path / "openvino" / "pytorch_model.bin").write_text("")
     with pytest.raises(ModelError, match="pickled weights are not read"):
         refuse_unsafe(tmp_path)
+
+
+def test_the_hash_takes_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9.json")).write_text("{}")
+    assert len(directory.hash_files(tmp_path)) == 16
