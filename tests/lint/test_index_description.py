@@ -51,14 +51,6 @@ def test_a_text_is_analyzed_as_the_mapping_of_its_field_says() -> None:
     assert of("tag", text=long) == {}
 
 
-def test_a_binary_vector_has_a_number_for_eight_of_its_dimensions() -> None:
-    fields = {"bits": {"type": "knn_vector", "dimension": 16, "data_type": "binary", "space_type": "hamming"}}
-    index = IndexDescription(fields=fields)
-    assert outcomes(queries.knn([1, -128], field="bits"), index=index) == {}
-    for wrong in ([1] * 16, [1, 0.5], [1, 255]):
-        assert outcomes(queries.knn(wrong, field="bits"), index=index) == {"knn-vector": "rejected"}
-
-
 def test_the_record_of_an_index_is_enough_for_its_vectors() -> None:
     assert outcomes(queries.knn([1, 2, 3, 4]), meta=META) == {"knn-vector": "rejected"}
     assert outcomes(queries.knn([1, 2, 1.5]), meta=META) == {"knn-vector": "rejected"}
