@@ -196,11 +196,11 @@ def _word_postings(client: OpenSearch, index: str) -> int:
 
 def _drift(client: OpenSearch, index: str, sparse: SparseMeta, sample: int) -> Drift | None:
     from opensearch_neural.idf import DocumentFrequencies, idf
-    from opensearch_neural.models.sparse.table_encoder import TableEncoder
+    from opensearch_neural.models.sparse.table_encoder import QUERY_FILES, TableEncoder
     from opensearch_neural.models.tokenizer import special_tokens
 
     try:
-        encoder = TableEncoder.load(registry.find(sparse.hash, sparse.name, "sparse"))
+        encoder = TableEncoder.load(registry.find(sparse.hash, sparse.name, "sparse", files=QUERY_FILES))
     except ModelError:
         return None
     texts = _random_texts(client, index, sample)

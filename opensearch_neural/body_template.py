@@ -46,6 +46,10 @@ class BodyTemplate:
             content = json.loads(_STRING_OR_BARE.sub(_quoted, text))
         except json.JSONDecodeError as error:
             raise InputError(f"{where}, line {error.lineno}: not valid JSON ({error.msg})") from None
+        except ValueError as error:  # an integer of thousands of digits
+            raise InputError(f"{where}: not valid JSON ({error})") from None
+        except RecursionError:
+            raise InputError(f"{where} is nested too deeply") from None
         if not isinstance(content, dict):
             raise InputError(f"{where}: expected a request body, as an object in braces")
         names = {match["name"] for match in PLACEHOLDER.finditer(json.dumps(content, ensure_ascii=False))}

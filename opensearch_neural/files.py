@@ -49,6 +49,14 @@ def new_folder(out: Path) -> Iterator[Path]:
         yield written
 
 
+def expanded(path: str | Path) -> Path:
+    """`path` with the home folder of a user in the place of `~` or `~name`. Raises InputError if there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise InputError(f"{path}: there is no home folder of that user", "write the whole path") from None
+
+
 def share(path: Path) -> None:
     """Give a file, or all files in a folder, the permissions that the umask gives any new file.
 
@@ -64,7 +72,9 @@ def share(path: Path) -> None:
 
 def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     """`value` as JSON, written by `write_text`."""
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=indent) + "\n")
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    # The name of a file need not be UTF-8: what Python puts in its place is written as JSON escapes it.
+    write_text(path, text.encode("utf-8", "backslashreplace").decode() + "\n")
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -80,6 +90,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
         raise ModelError(f"{path} cannot be read: {error}") from None
     except json.JSONDecodeError as error:
         raise ModelError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, or lists within lists
+        raise ModelError(f"{path}: not valid JSON ({error})") from None
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value

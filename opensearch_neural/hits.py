@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.capabilities import quick_capabilities
-from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.cluster.errors import allowed, translate_errors
 from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.engines import Engines
 from opensearch_neural.engines.engine import Engine, Page
@@ -197,11 +197,16 @@ def parse_filter(text: str) -> dict[str, Any]:
 
 
 def unknown_fields(client: OpenSearch, index: str, clauses: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Fields of {"term": {FIELD: VALUE}} clauses that no document of the index has; such a filter leaves no hit."""
+    """Fields of {"term": {FIELD: VALUE}} clauses that no document of the index has; such a filter leaves no hit.
+
+    Empty if the user may not ask.
+    """
     fields = sorted({field for clause in clauses for field in clause.get("term", {})})
     if not fields:
         return []
-    mapped = client.indices.get_field_mapping(fields=",".join(fields), index=index)
+    mapped = allowed(lambda: client.indices.get_field_mapping(fields=",".join(fields), index=index))
+    if mapped is None:
+        return []
     known = {field for of_index in mapped.values() for field in of_index["mappings"]}
     return [field for field in fields if field not in known]
 

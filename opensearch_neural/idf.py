@@ -10,7 +10,7 @@ An application reads the table with every start, so numpy, most of an import's t
 from __future__ import annotations
 
 import hashlib
-import math
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,9 +158,10 @@ def check_idf(table: Mapping[str, Any], *, source: str) -> dict[str, float]:
     for token, weight in table.items():
         if isinstance(weight, bool) or not isinstance(weight, (int, float)):
             raise ModelError(f"{source}: the weight of token {token!r} is {weight!r}; expected a number")
-        if not math.isfinite(weight) or weight < 0:
+        if not 0 <= weight <= sys.float_info.max:
             raise ModelError(
-                f"{source}: the weight of token {token!r} is {weight}; expected a finite number that is not negative",
+                f"{source}: the weight of token {token!r} is {str(weight)[:40]}; "
+                "expected a finite number that is not negative",
                 "0 makes a query ignore the token",
             )
     return {token: float(weight) for token, weight in table.items()}

@@ -52,6 +52,8 @@ def test_a_template_without_a_page_gets_the_one_asked_for() -> None:
         ('{\n"query": {{query}},\n}', "line 3: not valid JSON"),
         ('["{{query}}"]', "expected a request body"),
         ("", "line 1: not valid JSON"),
+        ('{"size": ' + "1" * 5000 + "}", "not valid JSON"),
+        ("[" * 100_000, "nested too deeply"),
     ],
 )
 def test_what_is_no_template_is_named(tmp_path: Path, text: str, message: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from opensearch_neural.files import replaced
+from opensearch_neural.errors import ModelError
+from opensearch_neural.files import read_json_object, replaced, write_json
 
 
 def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -> None:
@@ -37,3 +39,17 @@ def test_a_folder_that_holds_something_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(OSError), replaced(tmp_path / "model") as beside:
         beside.mkdir()
     assert (tmp_path / "model" / "weights").read_text() == "old"
+
+
+@pytest.mark.parametrize("content", ['{"a": ' + "1" * 5000 + "}", "[" * 100_000])
+def test_json_that_python_does_not_read_is_named(content: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ModelError, match=r"config\.json: not valid JSON"):
+        read_json_object(tmp_path / "config.json")
+
+
+def test_the_name_of_a_file_that_is_not_utf_8_is_written_and_read_back(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    write_json(tmp_path / "made.json", {"folder": name, "text": "é 🙂"})
+    assert read_json_object(tmp_path / "made.json") == {"folder": name, "text": "é 🙂"}
+    assert "é 🙂" in (tmp_path / "made.json").read_text(encoding="utf-8")

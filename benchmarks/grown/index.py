@@ -31,7 +31,7 @@ from opensearch_neural.models import registry
 from opensearch_neural.models.dense.quantized import QUANTIZER_FILE, Quantizer
 from opensearch_neural.models.directory import locate
 from opensearch_neural.models.sparse.pruning import Pruning
-from opensearch_neural.models.sparse.table_encoder import TableEncoder
+from opensearch_neural.models.sparse.table_encoder import QUERY_FILES, TableEncoder
 from opensearch_neural.models.vectors import SparseVectors
 
 if TYPE_CHECKING:
@@ -130,7 +130,9 @@ def query_encoder_of(growth: Growth, sparse: SparseMeta) -> TableEncoder:
     """That of the model that wrote the vectors: as it was made of the corpus, or as the growth names it."""
     made = registry.link_of(sparse.hash)
     named = growth.sparse if growth.sparse not in (None, "lexical") else None
-    return TableEncoder.load(made if made.is_dir() else named or registry.find(sparse.hash, sparse.name, "sparse"))
+    if made.is_dir():
+        return TableEncoder.load(made)
+    return TableEncoder.load(named or registry.find(sparse.hash, sparse.name, "sparse", files=QUERY_FILES))
 
 
 def drawn_vectors(growth: Growth, resampler: Resampler, vocabulary: list[str]) -> DrawnVectors:

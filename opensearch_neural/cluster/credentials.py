@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from opensearch_neural.cluster.addresses import DEFAULT_URL, as_urls, parse_url
 from opensearch_neural.errors import InputError
+from opensearch_neural.files import expanded
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def netrc_entry(urls: Iterable[str], user: str | None) -> tuple[str, str] | None
         InputError: for a file that is not in netrc form, or that knows some of the hosts and not the others.
     """
     named = os.environ.get("OSN_NETRC") or os.environ.get("NETRC")
-    path = Path(named).expanduser() if named else Path.home() / ".netrc"
+    path = expanded(named) if named else Path.home() / ".netrc"
     if not path.is_file():
         if os.environ.get("OSN_NETRC"):
             raise InputError(f"the netrc file is missing: {path}", "OSN_NETRC names it")

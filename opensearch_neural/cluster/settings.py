@@ -17,9 +17,12 @@ from opensearch_neural.cluster.addresses import DEFAULT_URL, as_urls, parse_url
 from opensearch_neural.cluster.attempt import SET_CREDENTIALS, Credentials
 from opensearch_neural.cluster.credentials import credentials_of_environment
 from opensearch_neural.errors import InputError
+from opensearch_neural.files import expanded
 
 logger = logging.getLogger(__name__)
 
+MOST_SECONDS = 86_400
+"""A day: what Python and the system wait for has an end."""
 AWS_SERVICES = ("es", "aoss")  # managed domains and serverless collections
 
 
@@ -66,7 +69,7 @@ class ConnectionSettings:
         self._take_url_credentials({(user, password) for _, user, password in parsed if user is not None})
         for name in ("ca", "client_cert", "client_key"):
             if (path := getattr(self, name)) is not None:
-                self._set(name, Path(path).expanduser())
+                self._set(name, expanded(path))
         self._validate()
 
     def _set(self, name: str, value: object) -> None:
@@ -120,10 +123,10 @@ class ConnectionSettings:
                 f"{self.aws_service!r} is not an AWS service of OpenSearch",
                 "es is for managed domains, aoss for serverless collections",
             )
-        if not self.timeout > 0:
-            raise InputError(f"the timeout is {self.timeout:g} s, and must be above 0")
-        if not self.patience >= 0:
-            raise InputError(f"the patience is {self.patience:g} s, and must be 0 or more")
+        if not 0 < self.timeout <= MOST_SECONDS:
+            raise InputError(f"the timeout is {self.timeout:g} s, and must be above 0 and at most {MOST_SECONDS:,}")
+        if not 0 <= self.patience <= MOST_SECONDS:
+            raise InputError(f"the patience is {self.patience:g} s, and must be from 0 to {MOST_SECONDS:,}")
         if self.connections < 1:
             raise InputError(f"the number of connections is {self.connections}, and must be 1 or more")
         if self.client_key is not None and self.client_cert is None:

@@ -12,7 +12,7 @@ from opensearch_neural.errors import InputError
 
 
 @click.command("idf")
-@click.option("--corpus", help="Folder, file or data set of any kind that `osn ingest` reads; streamed.")
+@click.option("--corpus", help="Folder, file or data set that `osn ingest` reads, but no opensearch:INDEX; streamed.")
 @click.option("--merge", multiple=True, type=click.Path(path_type=Path), help="Counts of a shard; repeatable.")
 @click.option("--tokenizer", help="Hub id, model directory or tokenizer.json; default: BERT's word pieces.")
 @click.option(
@@ -97,8 +97,9 @@ def _check(
     if (corpus is None) == (not merge):
         what = "nothing to count" if corpus is None else "--corpus and --merge exclude each other"
         raise InputError(what, "give --corpus, or the counts of shards as --merge")
-    if len({path.resolve() for path in merge}) < len(merge):
-        raise InputError("a file of counts is named twice", "each shard counts once")
+    files = [path.resolve() for path in (*merge, out, counts) if path is not None]
+    if len(set(files)) < len(files):
+        raise InputError("a file is named twice", "each shard counts once, and what is written takes the place of none")
     if out is None and counts is None:
         raise InputError("nothing to write", "give --output for the table, --counts for counts to be merged")
     if model is not None and (tokenizer is not None or out is None):

@@ -11,7 +11,9 @@ from opensearch_neural.commands.renamed import output_option
 
 
 @click.command()
-@click.option("--corpus", required=True, help="Folder, file or data set of any kind that `osn ingest` reads.")
+@click.option(
+    "--corpus", required=True, help="Folder, file or data set that `osn ingest` reads, but no opensearch:INDEX."
+)
 @output_option("Model directory to write.", required=True, file_okay=False)
 @click.option("--tokenizer", help="Hub id or path; default: BERT's word pieces, or trained on the corpus without them.")
 @click.option("--k1", default=1.2, show_default=True, help="How fast repeats of a token saturate.")
@@ -25,12 +27,13 @@ def lexical(corpus: str, out: Path, tokenizer: str | None, k1: float, b: float, 
     osn ingest docs.jsonl.gz --index docs --sparse models/lexical
     """
     from opensearch_neural.commands.reading import reading
+    from opensearch_neural.files import new_folder
     from opensearch_neural.models.sparse.lexical import build_lexical
 
-    with reading(corpus, "counting") as (documents, rejected):
+    with new_folder(out) as written, reading(corpus, "counting") as (documents, rejected):
         contents = (document.contents for document in documents)
         encoder = build_lexical(contents, tokenizer=tokenizer, k1=k1, b=b, name=out.name)
-    encoder.save(out)
+        encoder.save(written)
     if as_json:
         result = {
             "model": str(out),

@@ -35,8 +35,11 @@ def lint_command(connection: ConnectionSettings, file: IO[str], index: str | Non
     osn lint body.json
     osn search --index docs --body "what causes a rainbow" | osn lint --index docs
     """
-    body = read_body(file)
-    findings = of_cluster(body, index, connection) if index else lint(body)
+    try:
+        body = read_body(file)
+        findings = of_cluster(body, index, connection) if index else lint(body)
+    except RecursionError:
+        raise InputError("the body is nested deeper than any search body", 'expected {"query": {…}}') from None
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], ensure_ascii=False, indent=2))
     else:
@@ -48,7 +51,7 @@ def lint_command(connection: ConnectionSettings, file: IO[str], index: str | Non
 
 
 def read_body(file: IO[str]) -> Any:
-    """The JSON value in a file. Raises InputError, with the line, for anything else."""
+    """The JSON value in a file. Raises InputError, with the line, for anything else, and RecursionError."""
     name = "standard input" if file.name in ("-", "<stdin>") else file.name
     try:
         return json.load(file)
@@ -57,8 +60,8 @@ def read_body(file: IO[str]) -> Any:
     except json.JSONDecodeError as error:
         what = f"{name}, line {error.lineno}, column {error.colno}: not valid JSON ({error.msg})"
         raise InputError(what, 'expected one search body: {"query": {…}}') from None
-    except RecursionError:
-        raise InputError(f"{name}: nested deeper than any search body", 'expected {"query": {…}}') from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise InputError(f"{name}: not valid JSON ({error})") from None
 
 
 def of_cluster(body: Any, index: str, connection: ConnectionSettings) -> list[Finding]:

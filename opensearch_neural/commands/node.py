@@ -11,7 +11,7 @@ import click
 from opensearch_neural import node as local_node
 from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.node.clusters import DEFAULT_NAME, ClusterState
+from opensearch_neural.node.clusters import DEFAULT_NAME, ClusterState, read_state
 from opensearch_neural.node.parts import PROFILES
 
 NAME = click.option(
@@ -78,7 +78,8 @@ def start(
     """Start a cluster, wait until it is healthy, and print its URL.
 
     The first start fetches the parts with Maven. A cluster that is running already is used as it is; nodes that died
-    are started again with their data.
+    are started again with their data. One that was stopped starts as it was, with its data, where no option says
+    otherwise; the defaults are those of a new one.
 
     \b
     export OSN_URL=$(osn node start --heap 2g)
@@ -98,6 +99,9 @@ def stop(purge: bool, name: str) -> None:
     \b
     osn node stop --purge
     """
+    if read_state(name) is None:
+        _say(f"there is no local cluster {name!r}")
+        return
     ran = local_node.stop(name, purge=purge, report=_say)
     _say(f"{name!r} {'stopped' if ran else 'did not run'}{', its data removed' if purge else ''}")
 
@@ -146,7 +150,9 @@ def _described(cluster: ClusterState, health: str | None) -> dict[str, Any]:
 @node.command()
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines.")
 @click.option("--node", "index", type=int, default=1, show_default=True, help="Number of the node, from 1.")
-@click.option("-n", "--lines", type=int, default=100, show_default=True, help="Existing lines to print first.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=0), default=100, show_default=True, help="Existing lines to print first."
+)
 @NAME
 def logs(follow: bool, index: int, lines: int, name: str) -> None:
     """Print the log of a node.

@@ -76,13 +76,15 @@ def ui(
     from opensearch_neural.ui.pages import compare_page
     from opensearch_neural.ui.state import Column, State, checked
 
+    if grades and not queries:
+        raise InputError("grades are given to the hits of a file of queries", "name it with --queries")
     texts = read_queries(queries) if queries else {}
     kept = Grades.read(grades) if grades else None
     client = connect(settings=replace(connection, timeout=min(connection.timeout, 2 * SECONDS)))
     searcher = Searcher(client, indexes, how)
     names = [name.strip() for name in (engines or "").split(",") if name.strip()]
-    columns = tuple(checked(Column(name), indexes) for name in names) or default_columns(searcher)
-    state = State(query=query, columns=columns)
+    chosen = checked([Column(name) for name in names], indexes)
+    state = State(query=query, columns=chosen or default_columns(searcher))
     if snapshot is not None:
         if not query:
             raise InputError("--snapshot needs a query", "give one with --query")
@@ -91,7 +93,7 @@ def ui(
         return
     token = None if host in LOOPBACK else secrets.token_urlsafe(18)
     hosts = LOOPBACK if token is None else ()
-    app = application(searcher, token=token, hosts=hosts, queries=texts, grades=kept)
+    app = application(searcher, token=token, hosts=hosts, queries=texts, grades=kept, columns=chosen)
     serve(app, host, port, token, state)
 
 

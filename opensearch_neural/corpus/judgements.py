@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -193,7 +193,8 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, float]]:
     """{query id: {document id: grade}} of a BEIR tsv (with header) or a TREC file (query, 0, document, grade).
 
     Blanks at the end of a line say nothing, as for trec_eval. A grade may be a fraction, as clicks give, and is kept as it
-    is (trec_eval would cut it off); a whole one is an int. Lines that begin with # are comments; a warning counts them.
+    is (trec_eval would cut it off); a whole one is an int. Lines that begin with # are comments, unless they
+    judge a query such as "#1"; a warning counts them.
     Raises InputError with file and line at the first line that is no judgement, or that contradicts an earlier one.
     """
     stream, file = open_binary(str(path))
@@ -210,7 +211,7 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, float]]:
         cells = [cell.strip() for cell in text.split("\t")]
         if len(cells) < 3:
             cells = text.split()
-        if text.startswith("#") and not (len(cells) in (3, 4) and _GRADE.fullmatch(cells[-1])):
+        if _is_comment(text, cells):
             comments += 1
             continue
         if order is None:
@@ -237,4 +238,9 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, float]]:
     return qrels
 
 
-_GRADE = re.compile(r"[+-]?\d{1,9}(\.\d*)?(e-\d{1,2})?")
+def _is_comment(text: str, cells: Sequence[str]) -> bool:
+    """Whether a line begins with # and judges no query such as "#1"."""
+    return text.startswith("#") and (text[1:2].isspace() or len(cells) not in (3, 4) or not _GRADE.fullmatch(cells[-1]))
+
+
+_GRADE = re.compile(r"[+-]?(\d{1,9}(\.\d*)?|\.\d+)([eE](-\d{1,2}|\+?0?\d))?")

@@ -70,7 +70,7 @@ def read_corpus(
     if format == "hf":
         documents = read_data_set(place, names, on_reject)
     elif format == "parquet":
-        files = sorted(Path(place).rglob("*.parquet")) if Path(place).is_dir() else [Path(place)]
+        files = _parquet_files(Path(place)) if Path(place).is_dir() else [Path(place)]
         documents = (document for file in files for document in read_parquet(file, names, on_reject))
     elif format == "csv":
         documents = read_csv(*open_binary(place), names, on_reject)
@@ -147,9 +147,20 @@ def _format_in_folder(folder: Path, format: str | None) -> tuple[str, str]:
             return "jsonl", str(folder / name)
     if format == "hf" or (format is None and present & SAVED):
         return "hf", str(folder)
-    if format in (None, "parquet") and any(name.endswith(".parquet") for name in present):
+    if format in (None, "parquet") and any(name.endswith(".parquet") and _is_data(name) for name in present):
         return "parquet", str(folder)
     raise InputError(
         f"{folder} holds no corpus" + ("" if format is None else f" of format {format}"),
         "expected in it: corpus.jsonl, corpus.jsonl.gz or corpus.jsonl.zst (BEIR), *.parquet, or a saved data set",
     )
+
+
+def _parquet_files(folder: Path) -> list[Path]:
+    """Those below the folder that are data."""
+    files = sorted(folder.rglob("*.parquet"))
+    return [file for file in files if all(map(_is_data, file.relative_to(folder).parts))]
+
+
+def _is_data(name: str) -> bool:
+    """Whether a file or folder is no such thing as `_temporary` or `.part.parquet`, which writers keep beside their data."""
+    return not name.startswith(("_", "."))

@@ -22,7 +22,11 @@ from opensearch_neural.corpus.documents import Defect, identifier
 from opensearch_neural.corpus.text_files import BadLine, Unterminated, cut_off, open_binary, read_lines
 from opensearch_neural.errors import InputError
 
-_TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w-]*)\s*>")
+# The fields of TREC's topics alone: a title may hold others, such as H<sub>2</sub>O.
+_TAG = re.compile(
+    r"<(?P<end>/?)(?P<name>top|num|title|desc|narr|head|dom|smry|con|fac|def)\s*>",
+    re.IGNORECASE,
+)
 _LABEL = {"num": re.compile(r"^Number\s*:", re.IGNORECASE), "title": re.compile(r"^Topic\s*:", re.IGNORECASE)}
 
 

@@ -267,6 +267,8 @@ def read(path: Path) -> Summary:
         raise InputError(f"the result file {path} cannot be read: {error}") from None
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, or lists within lists
+        raise InputError(f"{path}: not valid JSON ({error})") from None
     try:
         parts = _fields(content, Summary, "the file")
         for name, part in (("rows", Row), ("goals", Goal), ("data", Data)):

@@ -188,7 +188,7 @@ def read_field_mappings(path: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"the mapping {path} cannot be read: {error}") from None
     for name in ("mappings", "properties"):
         if isinstance(content, dict) and isinstance(content.get(name), dict) and "type" not in content[name]:

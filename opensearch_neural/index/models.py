@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index.query_side import encoder_of, read_encoder
-from opensearch_neural.index.record import DenseMeta, IndexMeta, check_counted, check_same_model
+from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta, check_counted, check_same_model
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.registry import MODEL_OPTIONS
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
@@ -88,8 +88,13 @@ class IndexModels:
         if self.record is not None:
             check_counted(self.index, self.record)
         wrote = self.record.sparse if self.record else None
-        if wrote and self.client and self.named["sparse"] is None and not registry.link_of(wrote.hash).is_dir():
-            return encoder_of(TableEncoder, wrote, read_encoder(self.client, wrote.query_hash), self.index)
+        if wrote and self.named["sparse"] is None:
+            return _linked_query_encoder(wrote) or encoder_of(
+                TableEncoder,
+                wrote,
+                read_encoder(self.client, wrote.query_hash) if self.client else None,
+                self.index,
+            )
         encoder = TableEncoder.load(self._place("sparse"))
         self._check("sparse", encoder.hash, of_queries=True)
         return encoder
@@ -180,6 +185,18 @@ class IndexModels:
         return ModelError(
             f"the index {self.index!r} holds no {kind} vectors", f"ingest with {MODEL_OPTIONS[kind]} MODEL"
         )
+
+
+def _linked_query_encoder(wrote: SparseMeta) -> TableEncoder | None:
+    """That of the folder from which the index was written; None if it holds another model by now, or none."""
+    link = registry.link_of(wrote.hash)
+    if not link.is_dir():
+        return None
+    try:
+        encoder = TableEncoder.load(link.resolve())
+    except ModelError:
+        return None
+    return encoder if encoder.hash == wrote.query_hash else None
 
 
 def called(encoder: SparseDocumentEncoder, name: str) -> SparseDocumentEncoder:

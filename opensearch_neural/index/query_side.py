@@ -27,7 +27,7 @@ from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.files import packed_json, unpacked_json
 from opensearch_neural.index.record import IndexMeta, check_same_model
 from opensearch_neural.models import registry
-from opensearch_neural.models.sparse.table_encoder import TableEncoder
+from opensearch_neural.models.sparse.table_encoder import QUERY_FILES, TableEncoder
 
 if TYPE_CHECKING:
     from opensearchpy import AsyncOpenSearch, OpenSearch
@@ -113,7 +113,7 @@ def encoder_of(kind: type[Encoder], wrote: SparseMeta, stored: bytes | None, ind
     Raises ModelError if the model is neither there nor on this machine, or is another one.
     """
     if stored is None:
-        encoder = kind.load(registry.find(wrote.hash, wrote.name, "sparse"))
+        encoder = kind.load(registry.find(wrote.hash, wrote.name, "sparse", files=QUERY_FILES))
     else:
         encoder = kind.from_bytes(stored, name=wrote.name)
     remedy = "search with the model that wrote the index, or ingest again with this one"

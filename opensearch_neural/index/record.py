@@ -8,6 +8,7 @@ Who writes or searches with another model is refused with a message that names b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
@@ -163,6 +164,8 @@ class IndexMeta:
             )
         if record.get("prune_postings") is not None and not record.get("forward_index", False):
             raise _damaged(index, "prune_postings without forward_index")
+        if not 0 <= (scale := record.get("sparse_scale") or 0) < math.inf:
+            raise _damaged(index, f"sparse_scale is {scale}")
         known = {each.name for each in fields(cls)} - {"extra"}
         return cls(
             sparse=_part(index, record, "sparse", SparseMeta),

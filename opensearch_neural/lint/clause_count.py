@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,12 @@ _STOP_WORDS = (
     "to was will with"
 )
 ENGLISH_STOP_WORDS = frozenset(_STOP_WORDS.split())
+
+KEYWORD = "keyword"
+"""The analyzer that keeps a text as one term; also said of fields that hold no words."""
+OF_TEXT = ("match", "match_bool_prefix", "multi_match", "query_string", "simple_query_string")
+"""Queries whose text is analyzed."""
+AnalyzerOf = Callable[[str], "str | None"]
 
 # A fuzzy term becomes as many terms as `max_expansions` says, 50 unless told.
 FUZZY_EXPANSIONS = 50
@@ -80,10 +86,13 @@ def words_of(text: str, analyzer: str | None) -> tuple[int, int]:
     """(at least, at most) how many terms an analyzer makes of a text; 0 is the least that is known of a strange one.
 
     At most: one for each run of ASCII letters and digits, one for each other character that is no blank. Analyzers that
-    make several terms of a word (n-grams, synonyms) are not thought of.
+    make several terms of a word (n-grams, synonyms) are not thought of. Of a field without words: the text as a whole, which
+    counts twice if it is a number.
     """
     runs = [-(-len(run) // 255) for run in re.findall(r"[A-Za-z0-9_]+", text)]
     most = sum(runs) + sum(1 for character in text if ord(character) > 127 and not character.isspace())
+    if analyzer == KEYWORD:
+        return 0, 2
     if analyzer not in ("english", "standard"):
         return 0, most
     stopped = ENGLISH_STOP_WORDS if analyzer == "english" else frozenset()
@@ -91,31 +100,36 @@ def words_of(text: str, analyzer: str | None) -> tuple[int, int]:
     return sum(1 for word in plain if word not in stopped), most
 
 
-def count(clause: Any, analyzer: str | None = None) -> Count:
-    """The clauses of one query. `analyzer`: that of its text fields where it is known."""
+def count(clause: Any, analyzer_of: AnalyzerOf = lambda name: None) -> Count:
+    """The clauses of one query. analyzer_of: as `LintedRequest.analyzer_of`"""
     if not isinstance(clause, dict) or len(clause) != 1:
         return NOTHING
     ((kind, inner),) = clause.items()
     if kind == "match_none" or not isinstance(inner, dict):
         return NOTHING
     if kind in HOLDERS:
-        return _of_holder(clause, kind, analyzer)
+        return _of_holder(clause, kind, analyzer_of)
     if kind == "neural_sparse":
         size = len(_tokens(inner))
         return Count(size, size, size, size)
-    if kind in ("match", "match_bool_prefix"):
-        ((_, how),) = list(inner.items())[:1] or [("", "")]
-        return _of_text(how if isinstance(how, dict) else {"query": how}, 1, analyzer)
-    if kind in ("multi_match", "query_string", "simple_query_string"):
-        fields = inner.get("fields")
-        return _of_text(inner, len(fields) if isinstance(fields, list) and fields else 1, analyzer)
+    if kind in OF_TEXT:
+        return _of_text(*text_query(kind, inner), analyzer_of)
     if kind in ("rank_feature", "match_all", "knn", "script"):
         return Count(1, 1)
     return Count(0, 2)
 
 
-def _of_holder(clause: Clause, kind: str, analyzer: str | None) -> Count:
-    counts = [count(query, analyzer) for _, query in children(clause)]
+def text_query(kind: str, inner: Clause) -> tuple[list[str], Clause]:
+    """(fields, how they are asked) of one of the queries OF_TEXT; the field "" stands for those of the index's default."""
+    if kind in ("match", "match_bool_prefix"):
+        ((name, how),) = list(inner.items())[:1] or [("", "")]
+        return [name], how if isinstance(how, dict) else {"query": how}
+    fields = inner.get("fields")
+    return [str(name).partition("^")[0] for name in fields] if isinstance(fields, list) and fields else [""], inner
+
+
+def _of_holder(clause: Clause, kind: str, analyzer_of: AnalyzerOf) -> Count:
+    counts = [count(query, analyzer_of) for _, query in children(clause)]
     total = sum(counts, NOTHING)
     if kind != "bool":
         return total
@@ -152,12 +166,13 @@ def _distinct(clause: Clause) -> int:
     return len(features)
 
 
-def _of_text(how: Clause, fields: int, analyzer: str | None) -> Count:
-    low, high = words_of(str(how.get("query", "")), how.get("analyzer", analyzer))
+def _of_text(fields: list[str], how: Clause, analyzer_of: AnalyzerOf) -> Count:
+    words = [words_of(str(how.get("query", "")), how.get("analyzer") or analyzer_of(name)) for name in fields]
+    low, high = max(least for least, _ in words), sum(most for _, most in words)
     if "fuzziness" in how:
         expansions = number_or(how.get("max_expansions"), FUZZY_EXPANSIONS)
         high *= int(expansions) if math.isfinite(expansions) else FUZZY_EXPANSIONS
-    return Count(0, high * fields, low, high * fields)
+    return Count(0, high, low, high)
 
 
 def _tokens(sparse: Clause) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from opensearch_neural.lint.values import as_list, as_object
 
 NORMALIZATION = "normalization-processor"
 RANKER = "score-ranker-processor"
+MEANS = ("arithmetic_mean", "geometric_mean", "harmonic_mean")
 
 
 def fusion(request: LintedRequest) -> None:
@@ -82,6 +83,9 @@ def techniques(request: LintedRequest, config: Body, combination: Body, path: Pa
         message = "rrf in a normalization-processor adds up normalized scores and looks at no rank"
         remedy = "use a score-ranker-processor: queries.hybrid(…, method='rrf')"
         request.report("fusion-technique", "bends", (*path, "combination", "technique"), message, remedy)
+    elif technique not in MEANS:
+        message = f"{technique!r} is no combination that OpenSearch knows"
+        request.report("fusion-technique", "rejected", (*path, "combination", "technique"), message, ", ".join(MEANS))
 
 
 def fusion_weights(request: LintedRequest, weights: Any, parts: int | None, path: Path) -> None:

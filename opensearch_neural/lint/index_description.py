@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural.errors import ModelError
+from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.queries import MOST_HITS
 
@@ -37,9 +37,13 @@ class IndexDescription:
     def of(cls, client: OpenSearch, index: str) -> IndexDescription:
         """Ask the cluster, in two requests. Of several indexes behind one name the first one's answer counts.
 
-        Raises the client's errors: NotFoundError if there is no such index.
+        Raises ClusterError for a pattern that no index matches, and the client's errors: NotFoundError if there is no such
+        index.
         """
-        answer = next(iter(client.indices.get(index=index, flat_settings=True, include_defaults=True).values()))
+        answers = client.indices.get(index=index, flat_settings=True, include_defaults=True)
+        if not answers:
+            raise ClusterError(f"there is no index {index!r} on this cluster")
+        answer = next(iter(answers.values()))
         settings = {**answer.get("defaults", {}), **answer.get("settings", {})}
         return cls(
             max_result_window=int(settings.get("index.max_result_window", MOST_HITS)),

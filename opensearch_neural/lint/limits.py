@@ -45,7 +45,7 @@ def page(request: LintedRequest) -> None:
 def clause_counts(request: LintedRequest) -> None:
     most = (request.capabilities.max_clause_count if request.capabilities else None) or MOST_CLAUSES
     for path, query in request.queries:
-        clauses = count(query, request.analyzer)
+        clauses = count(query, request.analyzer_of)
         certainly = clauses.widest_low > most or clauses.low > most + 1
         if not certainly and max(clauses.high, clauses.widest_high) <= most:
             continue

@@ -75,12 +75,15 @@ def check_vector(request: LintedRequest, name: str, vector: Any, path: Path) -> 
         request.report("knn-vector", "rejected", path, message, "give as many numbers as the field has dimensions")
         return
     dimension, type_, cosine = field_of_vectors(request, name)
+    if type_ == "binary" and dimension is not None:
+        dimension //= 8  # counts bits, and each number holds eight
     if dimension is not None and len(finite) != dimension:
-        message = f"{len(finite)} numbers, and the field {name!r} has dimension {dimension}"
+        message = f"{len(finite)} numbers, and the field {name!r} takes {dimension}"
         request.report("knn-vector", "rejected", path, message, "encode the query with the model that wrote the index")
-    elif type_ == "byte" and any(number != int(number) or not -128 <= number <= 127 for number in finite):
+    elif type_ in ("byte", "binary") and any(number != int(number) or not -128 <= number <= 127 for number in finite):
         message = f"the field {name!r} holds bytes: whole numbers from -128 to 127"
-        request.report("knn-vector", "rejected", path, message, "index.mapping.to_bytes(vector, scale) makes them")
+        remedy = "index.mapping.to_bytes(vector, scale) makes them" if type_ == "byte" else "each holds eight bits"
+        request.report("knn-vector", "rejected", path, message, remedy)
     elif cosine and not any(finite):
         message = "a vector of zeros has no cosine"
         request.report("knn-vector", "rejected", path, message, "an empty text has no neighbours: answer it otherwise")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import forward_index, multi_vector
+from opensearch_neural.lint.clause_count import KEYWORD
 from opensearch_neural.lint.findings import RULES, Finding, Path, Verdict, path_text
 from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.lint.values import as_object, number_or, whole
@@ -15,6 +16,9 @@ from opensearch_neural.queries.clauses import Body
 if TYPE_CHECKING:
     from opensearch_neural.cluster.capabilities import Capabilities
     from opensearch_neural.index.record import IndexMeta
+
+TEXTS = ("text", "match_only_text", "search_as_you_type")
+"""The types of fields that hold words."""
 
 
 @dataclass
@@ -79,10 +83,13 @@ class LintedRequest:
         """How the index's postings are pruned; None: not at all, or not known."""
         return self.meta.prune_postings if self.meta else None
 
-    @property
-    def analyzer(self) -> str | None:
-        """The analyzer of the index's texts; None if not known."""
-        return self.meta.analyzer if self.meta else None
+    def analyzer_of(self, name: str) -> str | None:
+        """The analyzer of a query's text for a field, "keyword" for a field that holds no words; None if not known."""
+        mapping = (self.index.fields or {}).get(name, {})
+        if mapping and mapping.get("type") not in TEXTS:
+            return KEYWORD
+        of_record = self.meta.analyzer if self.meta and name in ("title", "text", "contents") else None
+        return mapping.get("search_analyzer") or mapping.get("analyzer") or of_record
 
     @property
     def vector_field(self) -> str | None:

@@ -35,7 +35,7 @@ def seismic(request: LintedRequest, tokens: Body, path: Path) -> None:
     """From neural-search's sources (SparseAnnQueryBuilder, SparseVector): no release with this field is tried."""
     folded: dict[int, str] = {}
     for token in tokens:
-        ident = int(token) if token.isascii() and token.lstrip("+").isdigit() else -1
+        ident = int(token) if len(token) < 20 and token.isascii() and token.removeprefix("+").isdigit() else -1
         if not 0 <= ident < 2**31:
             request.report(
                 "seismic-token",

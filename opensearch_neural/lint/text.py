@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from opensearch_neural.lint.clause_count import ENGLISH_STOP_WORDS, words_of
+from opensearch_neural.lint.clause_count import ENGLISH_STOP_WORDS, KEYWORD, text_query, words_of
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.request import Body, LintedRequest
 
 
 def match(request: LintedRequest, kind: str, inner: Body, path: Path) -> None:
-    if kind == "match":
-        ((_, how),) = list(inner.items())[:1] or [("", "")]
-        how = how if isinstance(how, dict) else {"query": how}
-    else:
-        how = inner
-    analyzer, text = how.get("analyzer", request.analyzer), how.get("query")
+    fields, how = text_query(kind, inner)
+    text = how.get("query")
     if not isinstance(text, str) or how.get("zero_terms_query") == "all":
         return
-    words = [word for word in text.lower().split() if word not in ENGLISH_STOP_WORDS]
-    nothing = words_of(text, analyzer)[1] == 0
-    if nothing or (analyzer == "english" and not words):
+    left = {_is_left(text, how.get("analyzer") or request.analyzer_of(name)) for name in fields}
+    if True not in left:
         request.report(
             "empty-query",
-            "bends",
+            "doubtful" if None in left else "bends",
             path,
             f"no term is left of {text[:60]!r}: finds nothing",
             'answer such queries otherwise, or give "zero_terms_query": "all"',
         )
+
+
+def _is_left(text: str, analyzer: str | None) -> bool | None:
+    """Whether the analyzer leaves a term of the text; None if that is not known."""
+    words = [word for word in text.lower().split() if word not in ENGLISH_STOP_WORDS]
+    if analyzer == KEYWORD or (words_of(text, analyzer)[1] > 0 and (words or analyzer != "english")):
+        return True
+    return False if analyzer in ("english", "standard") else None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from opensearch_neural.errors import ModelError
-from opensearch_neural.files import read_json_object, write_json
+from opensearch_neural.files import expanded, read_json_object, write_json
 
 FORMAT = 1
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -48,9 +48,9 @@ def locate(name_or_path: str | Path, *, files: Sequence[str] = DOCUMENT_FILES, c
     """The folder of a model: a local one, that of an installed package, or a snapshot from the Hugging Face hub.
 
     files: glob patterns of what a download fetches. code: whether it fetches the code that the model brings along, too.
-    Raises ModelError, with the remedy, where nothing is found.
+    Raises ModelError, with the remedy, where nothing is found, and InputError as `expanded` does.
     """
-    path = Path(name_or_path).expanduser()
+    path = expanded(name_or_path)
     name = str(name_or_path)
     if name and path.is_dir():
         return path
@@ -69,8 +69,11 @@ def locate(name_or_path: str | Path, *, files: Sequence[str] = DOCUMENT_FILES, c
     return _snapshot(name, (*files, "*.py") if code else files)
 
 
-def installed_or_cached(name: str) -> Path | None:
-    """The folder of a hub model that is on this machine already: installed as a package, or fetched before; else None."""
+def installed_or_cached(name: str, *, files: Sequence[str] = DOCUMENT_FILES) -> Path | None:
+    """The folder of a hub model that is on this machine already: installed as a package, or fetched before; else None.
+
+    files: glob patterns of the files that must be there, as in `locate`
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -79,7 +82,7 @@ def installed_or_cached(name: str) -> Path | None:
     if not _may_be_hub_id(name):
         return None
     try:
-        return Path(snapshot_download(name, local_files_only=True))
+        return Path(snapshot_download(name, local_files_only=True, allow_patterns=list(files)))
     except (LocalEntryNotFoundError, HFValidationError, OSError):
         return None
 
@@ -110,12 +113,7 @@ def _may_be_hub_id(name: str) -> bool:
 
 def _snapshot(name: str, files: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
         return Path(snapshot_download(name, allow_patterns=list(files)))
@@ -123,7 +121,7 @@ def _snapshot(name: str, files: Sequence[str]) -> Path:
         reason = "the Hugging Face hub has no such model, or it is private"
     except LocalEntryNotFoundError:
         reason = "it is not in the local cache and the Hugging Face hub cannot be reached"
-    except (HfHubHTTPError, OSError) as error:
+    except Exception as error:  # whichever its HTTP client raises, for a proxy for instance
         reason = f"the Hugging Face hub failed: {error}"
     remedy = "give a local model directory"
     if name == MINILM:
@@ -137,7 +135,7 @@ def model_info(path: Path, *, name: str | Path, kind: str) -> ModelInfo:
 
 
 def display_name(name_or_path: str | Path) -> str:
-    path = Path(name_or_path).expanduser()
+    path = expanded(name_or_path)
     return path.resolve().name if path.exists() else str(name_or_path)
 
 
@@ -160,7 +158,7 @@ def hash_files(path: Path) -> str:
             ".pyc",
         ):
             continue
-        digest.update(f"{relative.as_posix()}\0{file.stat().st_size}\0".encode())
+        digest.update(f"{relative.as_posix()}\0{file.stat().st_size}\0".encode("utf-8", "surrogateescape"))
         with file.open("rb") as content:
             while block := content.read(1 << 20):
                 digest.update(block)
@@ -240,7 +238,7 @@ def routes(path: Path) -> dict[str, list[Module]]:
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
         modules = [Module(_class_name(entry["type"]), _inside(path, entry["path"])) for entry in entries]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{file}: expected a list of {{type, path}} objects ({error})") from None
     if len(modules) != 1 or modules[0].type not in ("Router", "Asym"):
         return {"": modules}

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.home import home
+from opensearch_neural.models.directory import DOCUMENT_FILES, installed_or_cached
 
 MODEL_OPTIONS = {"sparse": "--sparse", "dense": "--dense", "quantized": "--pq", "generative": "--tome"}
 """{kind of model: the option that names one}"""
@@ -50,21 +52,21 @@ def remember(hash: str, path: Path) -> None:
         beside.replace(link)
 
 
-def find(hash: str, name: str, kind: str) -> Path:
+def find(hash: str, name: str, kind: str, *, files: Sequence[str] = DOCUMENT_FILES) -> Path:
     """The directory of the model with this hash, else one that was fetched or installed under its recorded name before.
+
+    files: glob patterns of the files that one that was fetched must have.
 
     Name and hash come from an index or a file of others. So nothing is fetched and no other folder is read by that name:
     whoever trusts it gives it to the command (`--sparse NAME`). The caller compares the hash of what it then loads.
 
     Raises ModelError if this machine knows no such model, and as `link_of` does.
     """
-    from opensearch_neural.models.directory import installed_or_cached
-
     link = link_of(hash)
     if link.is_dir():
         return link.resolve()
     # A lexical model is made of a corpus, and has no name by which it could be found anywhere else.
-    if not name.startswith("lexical") and (folder := installed_or_cached(name)):
+    if not name.startswith("lexical") and (folder := installed_or_cached(name, files=files)):
         return folder
     did = "that these URLs were made for" if kind == "generative" else "that wrote the index"
     raise ModelError(

@@ -17,7 +17,8 @@ from opensearch_neural.files import read_json_object
 
 # Loaders of Hugging Face's pick these up where no safetensors file is; reading a pickle can run anything.
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state")
+_NOT_PICKLED_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state", "openvino")
+"""How the names of files begin that no loader of weights reads, or that are no pickles."""
 
 
 def refuse_unsafe(path: Path) -> None:
@@ -43,7 +44,7 @@ def refuse_unsafe(path: Path) -> None:
 
 def _refuse_pickles(path: Path) -> None:
     for file in sorted(found for pattern in PICKLED for found in path.rglob(pattern)):
-        if file.name.startswith(_NOT_WEIGHTS):
+        if file.name.startswith(_NOT_PICKLED_WEIGHTS):
             continue
         # pytorch_model.bin and model.safetensors are the two names of one thing; a shard's are numbered.
         stem = "model" if file.name.startswith("pytorch_model") else file.stem
@@ -61,7 +62,7 @@ def _module_classes(path: Path) -> Iterator[tuple[Path, Any]]:
     for file in sorted(path.rglob("modules.json")):
         try:
             entries = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ModelError(f"{file}: not valid JSON ({error})") from None
         yield from ((file, entry.get("type")) for entry in _values(entries) if isinstance(entry, dict))
     for file in sorted(path.rglob("router_config.json")):

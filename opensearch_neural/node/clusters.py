@@ -72,7 +72,7 @@ class ClusterState:
     nodes: list[NodeState]
     settings: dict[str, Any] = field(default_factory=dict)
     attached: bool = False
-    """Whether the nodes end with the process that started them, `owner`."""
+    """Whether nodes and folder go with the process that started them, `owner`."""
     owner: int | None = None
 
     @property

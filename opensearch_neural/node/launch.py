@@ -10,7 +10,7 @@ import shutil
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,22 @@ class StartRequest:
                 f"{cluster.name!r} runs already at {cluster.url}, and otherwise than asked: {'; '.join(differences)}",
                 f"use it as it is, or stop it first (osn node stop --name {cluster.name}), or give another --name",
             )
+
+    def continuing(self, known: ClusterState) -> StartRequest:
+        """The request with what it leaves open as in a cluster that was stopped, if it starts with the data of that."""
+        has_data = (Path(known.data) / DATA_NOTE).exists()
+        if known.attached or not has_data or (self.data and str(self.data) != known.data):
+            return self
+        port = known.nodes[0].http_port
+        return replace(
+            self,
+            profile=self.profile or known.profile,
+            nodes=self.nodes or len(known.nodes),
+            port=port if self.port is None and is_free(port) else self.port,
+            data=Path(known.data),
+            heap=self.heap or known.heap,
+            settings=known.settings if self.settings is None else self.settings,
+        )
 
     def new_cluster(self, name: str, profile: Profile) -> ClusterState:
         """A cluster as asked for, on ports that nobody has. Raises ClusterError for a taken port."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from opensearch_neural.errors import ClusterError
+from opensearch_neural.files import expanded
 from opensearch_neural.node import launch, process
 from opensearch_neural.node.clusters import (
     DEFAULT_NAME,
@@ -51,23 +52,26 @@ def start(
 ) -> ClusterState:
     """Start a local cluster and wait until it answers; find it if it runs; restart members of it that died.
 
-    An argument that is None keeps the cluster's own value; a new cluster gets the default: profile "full", one node, port
-    9200, 1g of heap a node, data under `$OSN_HOME`. Port 0 takes any free one. Node `i` of several listens on the
-    next free port.
+    An argument that is None keeps the cluster's own value, also after it was stopped; its port only if nothing else
+    took it. A new cluster, and one that starts with other data, gets the default: profile "full", one node, port 9200,
+    1g of heap a node, data under `$OSN_HOME`. Port 0 takes any free one. Node `i` of several listens on the next free port.
 
-    `settings` are added to every node's `opensearch.yml`. With `attached`, the nodes end with this process, however it
-    ends, and data in the default place is removed with them.
+    `settings` are added to every node's `opensearch.yml`. With `attached`, the nodes that this call starts end with this
+    process, however it ends. Data in the default place is removed with them, if it was not there before.
 
     Raises InputError for a value that cannot be used, ClusterError if the cluster cannot be started: no Java or
     Maven, one that is too old, a taken port, a failed download, a node that died, no health within `timeout` seconds.
     Whatever was started by this call is ended then.
     """
-    data = Path(data).expanduser().resolve() if data else None
+    data = expanded(data).resolve() if data else None
     request = launch.StartRequest(profile, nodes, port, data, heap, settings)
     request.check()
     _remove_abandoned()
     with _locked(name, report):
-        cluster = _cluster_to_join(name, request)
+        known = read_state(name)
+        cluster = _cluster_to_join(known, request)
+        if known and cluster is None:
+            request = request.continuing(known)
         if cluster and len(cluster.running) == len(cluster.nodes):
             report(f"{name!r} runs already (profile {cluster.profile}, {count(cluster.nodes)})")
             _wait_for_health(cluster, timeout, report)
@@ -76,12 +80,11 @@ def start(
     return cluster
 
 
-def _cluster_to_join(name: str, request: launch.StartRequest) -> ClusterState | None:
-    """The known cluster that the start continues, or None if it makes a new one.
+def _cluster_to_join(known: ClusterState | None, request: launch.StartRequest) -> ClusterState | None:
+    """The known cluster if nodes of it run, or all of them died; None if all nodes are to be started anew.
 
     Raises ClusterError if the cluster runs otherwise than asked.
     """
-    known = read_state(name)
     if known is None:
         return None
     if known.running:
@@ -114,7 +117,11 @@ def _start_on_free_ports(
 def _start_missing(
     cluster: ClusterState | None, request: launch.StartRequest, name: str, attached: bool, timeout: float, report: Say
 ) -> ClusterState:
-    """Start the nodes of `cluster` that do not run, or all of a new one. If that fails, all of them are ended again."""
+    """Start the nodes of `cluster` that do not run, or all of a new one.
+
+    If that fails, they are ended again, and a cluster that was known before is remembered as it was.
+    """
+    before = None if cluster else read_state(name)
     profile = profile_named(cluster.profile if cluster else request.profile or launch.DEFAULT_PROFILE)
     java = find_java(profile.java, f"OpenSearch {profile.version} (profile {profile.name})")
     lib = prepare(profile, java, report)
@@ -128,7 +135,9 @@ def _start_missing(
             cluster = cluster or request.new_cluster(name, profile)
             running = cluster.running
             if not running:
-                cluster.attached, cluster.owner = attached, os.getpid() if attached else None
+                # The folder of an attached cluster goes with its owner: data that was there before must not be in it.
+                cluster.attached = attached and (cluster.attached or not (cluster.folder / "data").exists())
+                cluster.owner = os.getpid() if cluster.attached else None
             fresh = launch.claim_data(cluster)
             for node in cluster.nodes:
                 if node in running:
@@ -148,12 +157,13 @@ def _start_missing(
         for node in started:
             node.pid = None
         if cluster is not None and started:
-            cluster.write()
+            (before or cluster).write()
         if cluster is not None and fresh:
             launch.remove_data(cluster)
         raise
     if attached:
-        guard.remove_when_ended([cluster.folder])
+        if cluster.attached and cluster.owner == os.getpid():
+            guard.remove_when_ended([cluster.folder])
         _attached.append(guard)
     else:
         guard.release()

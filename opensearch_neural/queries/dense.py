@@ -178,9 +178,9 @@ def quantized_offset(body: Body) -> float:
         script = stage["query"]["rescore_query"].get("script_score", {}).get("script", {})
         if script.get("source") == SCRIPT:
             return script["params"]["offset"] * stage["query"]["rescore_query_weight"]
-    if "script_score" in body["query"]:
-        params = body["query"]["script_score"]["script"]["params"]
-        return params["offset"] * params.get("weight", 1.0)
+    script = body["query"].get("script_score", {}).get("script", {})
+    if script.get("source") in (SCRIPT, WEIGHTED_SCRIPT):
+        return script["params"]["offset"] * script["params"].get("weight", 1.0)
     raise ValueError("the body has no quantized scores")
 
 
@@ -267,7 +267,7 @@ def hybrid(
             raise ValueError("rank fusion takes no weights; give them to min_max or l2")
         if len(weights) != len(bodies):
             raise ValueError(f"hybrid got {len(weights)} weights for {len(bodies)} bodies")
-        if any(weight < 0 for weight in weights) or abs(sum(weights) - 1) > 1e-3:
+        if not (all(weight >= 0 for weight in weights) and abs(sum(weights) - 1) <= 1e-3):
             raise ValueError(f"the weights of hybrid must not be negative and must sum to 1, not {list(weights)}")
     combination: dict[str, Any] = {}
     if weights is not None:

@@ -12,7 +12,6 @@ import random
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
-from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -29,7 +28,7 @@ try:
     from starlette.concurrency import run_in_threadpool
     from starlette.datastructures import Headers
     from starlette.middleware import Middleware
-    from starlette.requests import Request
+    from starlette.requests import Request, cookie_parser
     from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
     from starlette.routing import Mount, Route
     from starlette.staticfiles import StaticFiles
@@ -65,6 +64,7 @@ def application(
     hosts: Sequence[str] = (),
     queries: Mapping[str, str] | None = None,
     grades: Grades | None = None,
+    columns: tuple[Column, ...] = (),
 ) -> Starlette:
     """The page of a searcher's indexes; the first is the one that it searches where none is chosen.
 
@@ -72,6 +72,7 @@ def application(
     hosts: names by which it may be called, so that no other site's name can be made to lead here; none: any
     queries: {id: text}, to walk through and to judge
     grades: where grades are kept
+    columns: those of an address that names none; default: BM25, and what the index searches by
     """
     routes = [
         Route("/", page, name="page"),
@@ -87,6 +88,7 @@ def application(
     made.state.searcher = searcher
     made.state.walk = Walk(queries or {})
     made.state.grades = grades or Grades()
+    made.state.columns = columns
     return made
 
 
@@ -102,7 +104,8 @@ def default_columns(searcher: Searcher) -> tuple[Column, ...]:
 
 def asked_for(request: Request) -> tuple[Searcher, State]:
     searcher: Searcher = request.app.state.searcher
-    state = State.of(request.query_params, default_columns(searcher), searcher.indexes)
+    columns = request.app.state.columns or default_columns(searcher)
+    state = State.of(request.query_params, columns, searcher.indexes)
     text = request.app.state.walk.queries.get(state.id)
     return searcher, state if text is None else replace(state, query=text)
 
@@ -261,9 +264,10 @@ class AccessGuard:
             answer = RedirectResponse(f"{scope.get('path', '/')}{'?' + kept if kept else ''}", 303)
             answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict", secure=scope["scheme"] == "https")
             return answer
-        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        # Other applications under the same name may set cookies that http.cookies does not read.
+        cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        if same(bearer, self.token) or (cookie is not None and same(cookie.value, self.token)):
+        if same(bearer, self.token) or same(cookie, self.token):
             return None
         return PlainTextResponse("This page needs its token: open the address that `osn ui` printed.", 401)
 

@@ -57,25 +57,33 @@ class Grades:
 
     @classmethod
     def read(cls, path: Path) -> Grades:
-        """Raises InputError, naming file and line, for a line that is none."""
+        """Raises InputError for a file that cannot be written or read; for a line that is no grade it names the line."""
         grades = cls(path)
+        try:
+            with path.open("a+b") as file:  # makes the file, so that it is known now whether grades can be kept
+                file.seek(0)
+                content = file.read()
+        except OSError as error:
+            raise InputError(f"grades cannot be kept in {path}: {error.strerror}") from None
         # A query may hold other line ends, such as U+2028.
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n") if path.exists() else []
+        lines = content.removesuffix(b"\n").split(b"\n") if content else []
         for number, line in enumerate(lines, 1):
             try:
-                grade = Grade(**json.loads(line))
-            except (ValueError, TypeError):
+                grade = Grade(**json.loads(line.decode()))
+                grades.given[grade.query, grade.document, grade.who] = grade
+            except (ValueError, TypeError, RecursionError):
                 raise InputError(f"{path}, line {number}: no grade", "`osn ui --grades` writes this file") from None
-            grades.given[grade.query, grade.document, grade.who] = grade
         return grades
 
     def add(self, grade: Grade) -> None:
         """Kept on disk before the page says so."""
         if self.path is None:
             raise InputError("grades are not kept", "name a file: osn ui … --grades grades.jsonl")
-        line = json.dumps(asdict(grade), ensure_ascii=False) + "\n"
-        with self.lock, self.path.open("a", encoding="utf-8") as file:
-            file.write(line)
+        line = json.dumps(asdict(grade), ensure_ascii=False).encode() + b"\n"
+        with self.lock, self.path.open("a+b") as file:
+            file.seek(max(0, file.tell() - 1))
+            # An editor, or a full disk, may have left the last line without its end.
+            file.write(line if file.read(1) in (b"", b"\n") else b"\n" + line)
             self.given[grade.query, grade.document, grade.who] = grade
 
     def of(self, query: str, who: str) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 from urllib.parse import urlencode
@@ -114,24 +115,22 @@ class State:
         query, size = last("q"), last("size", "10")
         if len(query) > LONGEST_QUERY:
             raise InputError(f"the query has {len(query):,} characters, and the page takes {LONGEST_QUERY:,}")
-        if not size.isdecimal() or not 1 <= int(size) <= MOST_HITS:
-            raise InputError(f"the number of hits is {size!r}, and not a number from 1 to {MOST_HITS}")
+        if not size.isdecimal() or len(size) > 9 or not 1 <= int(size) <= MOST_HITS:
+            raise InputError(f"the number of hits is {size[:20]!r}, and not a number from 1 to {MOST_HITS}")
         names = [each.name for each in fields(Column)]
         given = {name: asked.getlist(name) for name in names}
         chosen = []
         for at, engine in enumerate(given["engine"]):
             if engine:
                 values = {name: texts[at] for name, texts in given.items() if at < len(texts)}
-                chosen.append(checked(Column(**values), indexes))
-        if len(chosen) > MOST_COLUMNS:
-            raise InputError(f"the page shows at most {MOST_COLUMNS} columns")
+                chosen.append(Column(**values))
         return cls(
             query=query,
             filters=tuple(
                 line.strip() for text in asked.getlist("filter") for line in text.splitlines() if line.strip()
             ),
             size=int(size),
-            columns=tuple(chosen) or columns,
+            columns=checked(chosen, indexes) or columns,
             document=last("document").strip(),
             timed=last("timed") == "yes",
             id=last("id"),
@@ -156,8 +155,14 @@ class State:
         return urlencode(parts)
 
 
-def checked(column: Column, indexes: tuple[str, ...]) -> Column:
-    """The column with an index. Raises InputError for an engine or an index that the page does not search."""
+def checked(columns: Sequence[Column], indexes: tuple[str, ...]) -> tuple[Column, ...]:
+    """The columns, each with an index. Raises InputError for too many, and for what the page does not search."""
+    if len(columns) > MOST_COLUMNS:
+        raise InputError(f"the page shows at most {MOST_COLUMNS} columns")
+    return tuple(_checked_column(column, indexes) for column in columns)
+
+
+def _checked_column(column: Column, indexes: tuple[str, ...]) -> Column:
     if column.engine not in ENGINES and column.engine != OWN_BODY:
         raise InputError(f"there is no engine {column.engine!r}", f"engines: {', '.join([*ENGINES, OWN_BODY])}")
     index = column.index or indexes[0]

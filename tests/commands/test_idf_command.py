@@ -96,3 +96,28 @@ def test_nothing_to_count_or_nowhere_to_write_is_said(tmp_path: Path, tokenizer:
         run("--tokenizer", tokenizer, "--out", tmp_path / "i.json")
     with pytest.raises(InputError, match="nothing to write"):
         run("--corpus", tmp_path, "--tokenizer", tokenizer)
+
+
+def test_what_is_written_overwrites_nothing_that_is_counted(tmp_path: Path, tokenizer: Path) -> None:
+    counted = ["--corpus", corpus(tmp_path / "docs.jsonl", TEXTS), "--tokenizer", tokenizer]
+    run(*counted, "--counts", tmp_path / "counts.json")
+    before = (tmp_path / "counts.json").read_bytes()
+    for arguments in (
+        [*counted, "--counts", tmp_path / "counts.json", "--output", tmp_path / "." / "counts.json"],
+        ["--merge", tmp_path / "counts.json", "--tokenizer", tokenizer, "--output", tmp_path / "counts.json"],
+    ):
+        with pytest.raises(InputError, match="named twice"):
+            run(*arguments)
+    assert (tmp_path / "counts.json").read_bytes() == before
+
+
+def test_a_lexical_model_is_written_into_no_folder_that_is_there(tmp_path: Path, tokenizer: Path) -> None:
+    trained = tmp_path / "trained"
+    trained.mkdir()
+    (trained / "model.safetensors").write_text("hours of training")
+    arguments = ["--corpus", str(corpus(tmp_path / "docs.jsonl", TEXTS)), "--tokenizer", str(tokenizer)]
+    for out in (trained, tmp_path / "lexical"):
+        result = CliRunner().invoke(osn, ["model", "lexical", *arguments, "--output", str(out)])
+        assert isinstance(result.exception, InputError) == (out == trained), result.output
+    assert [path.name for path in trained.iterdir()] == ["model.safetensors"]
+    assert (tmp_path / "lexical" / "osn.json").exists()

@@ -29,6 +29,8 @@ def test_a_body_is_read_from_standard_input_and_the_status_tells(tmp_path: Path)
         ('{"query": {"match_all": {}}\n,}', "standard input, line 2, column 2: not valid JSON"),
         ("", "line 1, column 1: not valid JSON"),
         ("[" * 100_000, "nested deeper"),
+        ('{"query": ' + '{"bool": {"must": ' * 400 + '{"match_all": {}}' + "}}" * 400 + "}", "nested deeper"),
+        ('{"size": ' + "1" * 5000 + "}", "standard input: not valid JSON (Exceeds the limit"),
     ],
 )
 def test_what_is_no_json_is_named_by_line(text: str, message: str) -> None:
@@ -51,6 +53,9 @@ def test_the_cluster_is_asked_for_what_the_index_allows(client, cluster_url: str
     absent = osn("lint", "--url", cluster_url, "--index", f"{index_name}-absent", input=body)
     assert absent.returncode == 1
     assert f"there is no index '{index_name}-absent'" in absent.stderr
+    pattern = osn("lint", "--url", cluster_url, "--index", f"{index_name}-absent-*", input=body)
+    assert (pattern.returncode, "Traceback" in pattern.stderr) == (1, False)
+    assert f"there is no index '{index_name}-absent-*'" in pattern.stderr
 
 
 @pytest.mark.cluster

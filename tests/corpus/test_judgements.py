@@ -71,7 +71,7 @@ def test_judgements_of_trec_are_separated_by_any_blanks(tmp_path: Path) -> None:
         (b"query-id\tcorpus-id\tscore\nq1\td1\n", "line 2: not a judgement: 'q1\\td1'"),
         (b"query-id\tdocument\nq1\td1\n", "line 1: expected the header query-id, corpus-id, score"),
         (b"q1\td1\tgood\n", "line 1: the grade must be a number, found 'good'"),
-        (b"q1 0 d1 1e2\n", "line 1: the grade must be a number, found '1e2'"),
+        (b"q1 0 d1 1e99\n", "line 1: the grade must be a number, found '1e99'"),
         (b"q1 0 d1 nan\n", "line 1: the grade must be a number, found 'nan'"),
         (b"q1\td1\t1\nq1\td1\t1\nq1\td1\t2\n", "line 3: 'q1' and 'd1' were judged otherwise before"),
         (b"q1\t\xff\t1\n", "line 1: invalid UTF-8"),
@@ -125,6 +125,20 @@ def test_fractions_of_grades_are_kept(tmp_path: Path, caplog: pytest.LogCaptureF
     assert qrels == {"q1": {"d1": 1, "d2": 0.9}, "q2": {"d1": -1.5, "d2": 0.05}, "#3": {"d1": 2}}
     assert isinstance(qrels["q1"]["d1"], int)
     assert "2 comments are left out" in caplog.text
+
+
+@pytest.mark.parametrize("comment", [b"# graded by 3", b"# version 2", b"#\tq1\t3", b"# 1.0"])
+def test_a_hash_and_a_blank_begin_a_comment(comment: bytes, tmp_path: Path) -> None:
+    for data in (comment + b"\nq1 0 d1 1\n", b"q1 0 d1 1\n" + comment + b"\n"):
+        assert read_qrels(written(tmp_path / "q", data)) == {"q1": {"d1": 1}}
+
+
+def test_a_grade_is_any_number_as_programs_write_it(tmp_path: Path) -> None:
+    data = b"q 0 a 1.000000e+00\nq 0 b .5\nq 0 c 2E0\nq 0 d 5.e-1\n"
+    assert read_qrels(written(tmp_path / "q", data)) == {"q": {"a": 1, "b": 0.5, "c": 2, "d": 0.5}}
+    for grade in (b".", b"1e", b"1e99", b"e1", b"nan", b"inf"):
+        with pytest.raises(InputError, match="grade must be a number"):
+            read_qrels(written(tmp_path / "q", b"q 0 a " + grade + b"\n"))
 
 
 def test_judgements_need_no_corpus(tmp_path: Path) -> None:

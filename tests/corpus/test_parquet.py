@@ -72,3 +72,13 @@ def test_rows_of_parquet_are_refused_alone_and_types_that_json_lacks_are_written
         (4, "no text: ex"),
     ]
     assert json.loads(rejected[2].raw)["id"] == 1
+
+
+def test_what_writers_keep_beside_their_data_is_not_read(tmp_path: Path) -> None:
+    for name in ("part-0.parquet", "day=1/part-1.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        parquet(RECORDS[:1], tmp_path / name)
+    for name in ("_temporary/0/part-0.parquet", ".part-0.parquet", "_metadata.parquet", "day=1/.hidden/x.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"half written")
+    assert [document.id for document in read_corpus(tmp_path)] == [RECORDS[0]["_id"]] * 2

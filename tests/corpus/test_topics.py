@@ -55,6 +55,14 @@ def test_numbers_and_titles_are_queries(name: str, data: bytes, tmp_path: Path) 
     assert read_queries(written(tmp_path / name, data)) == TITLES
 
 
+def test_a_title_may_hold_tags_that_are_no_fields_of_topics(tmp_path: Path) -> None:
+    data = b"<top>\n<num> 1\n<title> H<sub>2</sub>O of <i>Salmo\n trutta</i>\n<con> water\n<desc> x\n</top>\n"
+    titles = {"1": "H<sub>2</sub>O of <i>Salmo trutta</i>"}
+    assert read_queries(written(tmp_path / "t", data)) == titles
+    closed = b"<top><num>1</num><title>H<sub>2</sub>O of <i>Salmo trutta</i></title><desc>x</desc></top>\n"
+    assert read_queries(written(tmp_path / "u", closed)) == titles
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

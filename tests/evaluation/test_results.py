@@ -144,6 +144,10 @@ def test_a_file_that_is_no_json_is_refused_with_its_line(tmp_path: Path) -> None
         read(tmp_path)
     with pytest.raises(InputError, match="cannot be read"):
         read(tmp_path / "absent.json")
+    for content in ('{"rows": ' + "1" * 5000 + "}", "[" * 100_000):
+        (tmp_path / "summary.json").write_text(content)
+        with pytest.raises(InputError, match=r"summary\.json: not valid JSON"):
+            read(tmp_path)
     with pytest.raises(InputError, match="holds no result files"):
         read_all(tmp_path / "nowhere")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
+from opensearchpy import OpenSearch
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index.models import IndexModels
@@ -41,6 +43,22 @@ def test_it_is_found_by_its_hash(
     assert record.sparse is not None
     registry.remember(record.sparse.hash, saved)
     assert IndexModels("docs", record).sparse.info.name == "lexical", "not by the folder in which it is kept"
+
+
+def test_the_query_encoder_on_the_cluster_serves_where_the_folder_holds_another_model_by_now(
+    saved: Path, record: IndexMeta, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OSN_HOME", str(tmp_path / "home"))
+    assert record.sparse is not None
+    registry.remember(record.sparse.hash, saved)
+    wrote, cluster = LexicalEncoder.load(saved).query, cast("OpenSearch", object())
+    monkeypatch.setattr("opensearch_neural.index.models.read_encoder", lambda client, hash: wrote.to_bytes())
+    build_lexical(["another corpus altogether"]).save(saved)
+    assert IndexModels("docs", record, client=cluster).query_encoder.hash == wrote.hash
+    (saved / "idf.json").write_text("damaged")
+    assert IndexModels("docs", record, client=cluster).query_encoder.hash == wrote.hash
+    with pytest.raises(ModelError, match=r"idf\.json"):
+        _ = IndexModels("docs", record).query_encoder
 
 
 def test_another_model_is_refused_with_both_names(record: IndexMeta, tmp_path: Path) -> None:

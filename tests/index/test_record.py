@@ -69,6 +69,8 @@ def test_an_index_of_someone_else_is_named() -> None:
         {"adding": [1]},
         {"build": "y"},
         {"sparse_scale": "x"},
+        {"sparse_scale": -2},
+        {"sparse_scale": float("nan")},
         {"sparse_scale_documents": 1.5},
         {"shard_documents": "many"},
         {"largest_weights": {}},

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cluster_servers
 import pytest
-from cluster_servers import Answer, Request, forbidden, forbidding_proxy
+from cluster_servers import Answer, forbidden, forbidding_proxy
 from corpora import job, records, snapshot, write_jsonl
 
 from ingest.inspection import inspect_index
@@ -21,6 +22,7 @@ from opensearch_neural import node
 from opensearch_neural.cluster.capabilities import probe
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.engines import open_engines
+from opensearch_neural.hits import Request, find, parse_filter
 
 LEAST_ROLE = Path(__file__).parents[2] / "docs" / "clusters.md"
 
@@ -45,6 +47,8 @@ def work(url: str, index_name: str, tmp_path: Path) -> None:
     engines = open_engines(client, index_name)
     for engine in ("bm25", "sparse", "high-idf-first"):
         assert client.search(index=index_name, body=engines.body(engine, "rain word7", size=3))["hits"]["hits"]
+    asked = Request.make(engines, "bm25", "rain", clauses=[parse_filter("language=x")], size=3)
+    assert find(client, asked).hits == []
     assert inspect_index(client, index_name).documents == 120
     assert len(versions(client, index_name)) == 2
 
@@ -55,16 +59,16 @@ def test_every_request_is_one_of_the_documented_role_and_no_optional_one_is_need
     """Before, a user without cluster:monitor/health could ingest nothing."""
     role = documented()
 
-    def named(request: Request) -> str:
+    def named(request: cluster_servers.Request) -> str:
         return f"{request.method} {request.path.partition('?')[0]}"
 
-    def refused_if_optional(request: Request) -> Answer | None:
+    def refused_if_optional(request: cluster_servers.Request) -> Answer | None:
         for pattern, permission, optional in role:
             if optional and pattern.fullmatch(named(request)):
                 return forbidden(permission)
         return None
 
-    seen: list[Request] = []
+    seen: list[cluster_servers.Request] = []
     with forbidding_proxy(cluster_url, refused_if_optional, seen) as url:
         work(url, index_name, tmp_path)
     unknown = {named(request) for request in seen if not any(p.fullmatch(named(request)) for p, _, _ in role)}

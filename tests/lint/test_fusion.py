@@ -7,6 +7,7 @@ from lint_cases import NORMALIZED, Case, bending, fused, hybrid, ranked, rejecte
 REJECTED = [
     Case("fusion-technique", {"query": hybrid(), **fused(normalization={"technique": "z_score"})}),
     Case("fusion-technique", {"query": hybrid(), **fused(normalization={"technique": "max"})}),
+    Case("fusion-technique", {"query": hybrid(), **fused(combination={"technique": "median"})}),
     *(
         Case("fusion-weights", {"query": hybrid(), **weighted(*weights)})
         for weights in (

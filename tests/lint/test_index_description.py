@@ -22,6 +22,35 @@ def test_nothing_is_said_of_fields_that_are_not_known() -> None:
     assert lint({"query": {"rank_feature": {"field": "features.u.s", "linear": {}}}}) == []
 
 
+def test_a_text_is_analyzed_as_the_mapping_of_its_field_says() -> None:
+    texts = {
+        "tag": {"type": "keyword"},
+        "number": {"type": "long"},
+        "plain": {"type": "text"},
+        "text": {"type": "text", "analyzer": "english", "search_analyzer": "whitespace"},
+        "title": {"type": "text", "analyzer": "english"},
+    }
+    index = IndexDescription(fields=texts, meta=META)
+
+    def of(*fields: str, text: str) -> dict[str, str]:
+        query = (
+            {"match": {fields[0]: text}} if len(fields) == 1 else {"multi_match": {"query": text, "fields": [*fields]}}
+        )
+        return outcomes({"query": query}, index=index)
+
+    assert of("title", text="to be") == of("title^2", "title", text="to be") == {"empty-query": "bends"}
+    for name in ("tag", "number", "plain", "text"):
+        assert of(name, text="to be") == of("title", name, text="to be") == {}
+    assert of("tag", text="?!") == {}
+    assert (
+        of("plain", text="?!") == of("text", text="?!") == of("title", "text", text="?!") == {"empty-query": "doubtful"}
+    )
+    long = "word " * 2000
+    assert of("title", text=long) == {"too-many-clauses": "rejected"}
+    assert of("plain", text=long) == {"too-many-clauses": "doubtful"}
+    assert of("tag", text=long) == {}
+
+
 def test_the_record_of_an_index_is_enough_for_its_vectors() -> None:
     assert outcomes(queries.knn([1, 2, 3, 4]), meta=META) == {"knn-vector": "rejected"}
     assert outcomes(queries.knn([1, 2, 1.5]), meta=META) == {"knn-vector": "rejected"}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lint_cases import NEAR, VECTOR, WIDE, Case, bending, knn, nearest, rejected
+import pytest
+from lint_cases import NEAR, VECTOR, WIDE, Case, LintNode, bending, knn, nearest, refusal, rejected
 
 from opensearch_neural import multi_vector, queries
 from opensearch_neural.lint import lint
@@ -18,6 +19,7 @@ REJECTED = [
     Case("knn-vector", {"query": nearest(vector=[1, 2, 3, 4])}),
     Case("knn-vector", {"query": knn([1, 2, 128], field="bytes")}),
     Case("knn-vector", {"query": knn([1, 2, 1.5], field="bytes")}),
+    *(Case("knn-vector", {"query": knn(vector, field="bits")}) for vector in ([1] * 16, [1, 0.5], [1, 255])),
     *(
         Case("knn-vector", queries.dense_rescore(queries.bm25("rainbow"), vector, field=field))
         for field, vector in (("dense", [1.0, 2.0]), ("dense", [0.0, 0.0, 0.0]), ("bytes", [1, 2, 1.5]), ("dense", []))
@@ -42,6 +44,13 @@ BENDS = [
         {"query": nearest(filter=NEAR)},
     ),
 ]
+
+
+@pytest.mark.cluster
+def test_a_number_of_a_binary_vector_holds_eight_dimensions(lint_node: LintNode) -> None:
+    body = {"query": knn([1, -128], field="bits")}
+    assert lint_node.lint(Case("", body)) == [] and not refusal(lint_node.client, lint_node.index, body)
+
 
 test_what_is_called_rejected_is_rejected = rejected(REJECTED)
 test_what_is_said_to_bend_gives_other_hits_than_its_remedy = bending(BENDS)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from opensearch_neural.errors import ModelError
+from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
+from opensearch_neural.models.safety import refuse_unsafe
 
 
 def test_a_folder_is_found_by_its_path_and_named_by_its_last_part(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_a_broken_or_hostile_router_is_refused(tmp_path: Path, changes: dict[str
         directory.routes(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["{}", "[1]", "not json", '[{"type": "x"}]', "null"])
+@pytest.mark.parametrize("content", ["{}", "[1]", "not json", '[{"type": "x"}]', "null", "[" * 100_000])
 def test_a_broken_modules_file_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "modules.json").write_text(content)
     if content == "{}":
@@ -162,3 +164,69 @@ def test_a_broken_modules_file_is_named(tmp_path: Path, content: str) -> None:
         return
     with pytest.raises(ModelError, match=r"modules\.json"):
         directory.routes(tmp_path)
+
+
+def cached_model(cache: Path, files: list[str]) -> Path:
+    """A model in the hub's cache of which these files were fetched; its listing names all of ON_THE_HUB."""
+    commit = "0" * 40
+    folder = cache / "models--someone--model"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(commit)
+    for name in files:
+        file = folder / "snapshots" / commit / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("{}")
+    listing = {name: {"size": 2, "blob_id": "a"} for name in ON_THE_HUB}
+    (folder / "trees").mkdir()
+    (folder / "trees" / f"{commit}.json").write_text(json.dumps({"format_version": 1, "files": listing}))
+    return folder / "snapshots" / commit
+
+
+def test_a_model_whose_needed_files_were_fetched_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    from opensearch_neural.models.registry import find
+    from opensearch_neural.models.sparse.table_encoder import QUERY_FILES
+
+    monkeypatch.setenv("OSN_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "whole"))
+    snapshot = cached_model(tmp_path / "whole", sorted(fetched(directory.DOCUMENT_FILES)))
+    assert directory.installed_or_cached("someone/model") == snapshot
+    assert find("0123", "someone/model", "sparse", files=QUERY_FILES) == snapshot
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "queries"))
+    snapshot = cached_model(tmp_path / "queries", sorted(fetched(QUERY_FILES)))
+    assert find("0123", "someone/model", "sparse", files=QUERY_FILES) == snapshot
+
+
+def test_a_proxy_that_fails_ends_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    class ProxyError(Exception):
+        """As the client of huggingface_hub 1 and 2 has it: no OSError."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise ProxyError("407 Proxy Authentication Required")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refused)
+    with pytest.raises(ModelError, match="the Hugging Face hub failed: 407 Proxy Authentication Required"):
+        directory.locate("someone/model")
+
+
+def test_the_home_of_a_user_that_is_not_there_is_named() -> None:
+    with pytest.raises(InputError, match="~nosuchuser/model: there is no home folder of that user"):
+        directory.locate("~nosuchuser/model")
+
+
+def test_a_complete_clone_of_a_model_is_safe_to_load(tmp_path: Path) -> None:
+    for name in ON_THE_HUB:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    refuse_unsafe(tmp_path)
+    (tmp_path / "openvino" / "pytorch_model.bin").write_text("")
+    with pytest.raises(ModelError, match="pickled weights are not read"):
+        refuse_unsafe(tmp_path)
+
+
+def test_the_hash_takes_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9.json")).write_text("{}")
+    assert len(directory.hash_files(tmp_path)) == 16

@@ -47,6 +47,13 @@ class TestWhatIsAsked:
             node.start(**{"name": never_started, **options})
         assert read_state(never_started) is None
 
+    def test_a_cluster_that_never_was_has_no_data_to_remove(self, never_started: str) -> None:
+        done = osn_node("stop", "--name", never_started, "--purge")
+        assert (done.returncode, done.stderr) == (0, f"there is no local cluster '{never_started}'\n")
+
+    def test_a_number_of_lines_is_not_negative(self, never_started: str) -> None:
+        assert "-5 is not in the range" in osn_node("logs", "--name", never_started, "-n", "-5").stderr
+
     def test_a_setting_without_a_value_is_named(self, never_started: str) -> None:
         failed = osn_node("start", "--name", never_started, "--setting", "indices.query")
         assert failed.returncode == 1

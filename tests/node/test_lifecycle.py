@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from opensearchpy import OpenSearch
@@ -76,6 +75,24 @@ def listening_addresses(pid: int) -> set[str]:
                 address = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
                 found.add(socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address))
     return found
+
+
+def start_attached_and_kill(name: str) -> ClusterState:
+    """The cluster as a process that started it attached left it, when it was killed."""
+    script = (
+        "import time; from opensearch_neural import node;"
+        f"node.start(name={name!r}, port=0, heap='256m', attached=True); print(flush=True); time.sleep(600)"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    owner.stdout.readline()
+    state = read_state(name)
+    assert state is not None
+    assert len(state.running) == 1
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    return state
 
 
 @pytest.fixture(scope="module")
@@ -187,12 +204,15 @@ class TestOneNode:
         assert node.stop(name) is True
         assert node.stop(name) is False
         assert not any(process.command_line(pid) for pid in again.pids)
-        options: dict[str, Any] = {"port": 0, "heap": "512m", "data": one_node.data}
         with pytest.raises(
             ClusterError, match=r"profile full \(2\.19\.1\) with 1 node\(s\), not full \(2\.19\.1\) with 2"
         ):
-            node.start(name=name, nodes=2, **options)
-        resumed = node.start(name=name, **options)
+            node.start(name=name, nodes=2)
+        with pytest.raises(ClusterError, match="unknown setting"):
+            node.start(name=name, settings={"no.such.setting": "1"})
+        resumed = node.start(name=name)
+        assert (resumed.url, resumed.heap, resumed.data) == (one_node.url, "512m", str(one_node.data))
+        assert resumed.settings == {"indices.query.bool.max_clause_count": "2048"}
         client = OpenSearch(resumed.url, timeout=30)
         assert client.get(index="kept", id="1")["_source"] == {"a": 1}
 
@@ -285,18 +305,20 @@ class TestLifeOfACluster:
         self, cleaned_name: Callable[[str], str]
     ) -> None:
         name = cleaned_name("attached")
-        script = (
-            "import time; from opensearch_neural import node;"
-            f"node.start(name={name!r}, port=0, heap='512m', attached=True); print(flush=True); time.sleep(600)"
-        )
-        owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
-        assert owner.stdout is not None
-        owner.stdout.readline()
-        state = read_state(name)
-        assert state is not None
-        assert len(state.running) == 1
-        owner.kill()
-        owner.wait()
-        owner.stdout.close()
+        state = start_attached_and_kill(name)
         assert process.wait_until_gone(state.processes(), 30.0) == []
         wait_for(lambda: not state.folder.exists())
+
+    def test_data_that_was_there_before_stays_when_an_attached_process_is_killed(
+        self, cleaned_name: Callable[[str], str]
+    ) -> None:
+        name = cleaned_name("kept")
+        running = node.start(name=name, port=0, heap="256m")
+        OpenSearch(running.url, timeout=30).indices.create(index="kept")
+        assert start_attached_and_kill(name).pids == running.pids, "it found the running cluster"
+        assert len(running.running) == 1
+        kill_node(1, name)
+        restarted = start_attached_and_kill(name)
+        assert process.wait_until_gone(restarted.processes(), 30.0) == []
+        again = node.start(name=name)
+        assert OpenSearch(again.url, timeout=30).indices.exists(index="kept")

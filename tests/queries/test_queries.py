@@ -117,11 +117,22 @@ def test_bodies_are_plain_json() -> None:
 
 @pytest.mark.parametrize(
     ("weights", "method", "message"),
-    [([0.5], "min_max", "1 weights for 2"), ([0.9, 0.9], "min_max", "sum to 1"), ([0.5, 0.5], "rrf", "no weights")],
+    [
+        ([0.5], "min_max", "1 weights for 2"),
+        ([0.9, 0.9], "min_max", "sum to 1"),
+        ([float("nan"), 0.5], "min_max", "sum to 1"),
+        ([0.5, 0.5], "rrf", "no weights"),
+    ],
 )
 def test_hybrid_refuses_weights_that_opensearch_would_refuse(weights: list[float], method: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         queries.hybrid(queries.bm25("x"), queries.knn([1.0]), weights=weights, method=method)  # type: ignore[arg-type]
+
+
+def test_a_body_without_codes_has_no_offset_of_them() -> None:
+    for body in (queries.pruned_sparse({"a": 1.0}, window=None), queries.bm25("x"), queries.pruned_sparse({"a": 1.0})):
+        with pytest.raises(ValueError, match="no quantized scores"):
+            queries.quantized_offset(body)
 
 
 def test_a_two_phase_body_cannot_be_part_of_a_hybrid() -> None:

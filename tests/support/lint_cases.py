@@ -132,6 +132,8 @@ def written(client, *, several: bool = False) -> Iterator[str]:
     method = {"name": "hnsw", "engine": "lucene", "space_type": "l2"}
     properties = body["mappings"]["properties"]
     properties["bytes"] = {"type": "knn_vector", "dimension": 3, "data_type": "byte", "method": method}
+    hamming = {**method, "space_type": "hamming"}
+    properties["bits"] = {"type": "knn_vector", "dimension": 16, "data_type": "binary", "method": hamming}
     if several:
         properties["several"] = several_vectors(properties["dense"])
     properties["plain"] = {"properties": {"n": {"type": "integer"}}}

@@ -310,6 +310,25 @@ def test_a_judge_grades_with_the_keyboard_and_finds_the_grades_again(page: Any) 
     assert "1 judged queries" in page.locator(".score-line").inner_text()
 
 
+def test_a_judge_sees_that_a_grade_is_not_kept(browser: Any, client: Any, page_index: str, tmp_path: Path) -> None:
+    grades = Grades.read(tmp_path / "grades.jsonl")
+    with served(application(Searcher(client, (page_index,)), queries={"q1": "rainbow"}, grades=grades)) as where:
+        opened = browser.new_page()
+        opened.goto(f"{where}judge?id=q1&who=ann")
+        said, choice = opened.locator("#said"), opened.locator(".hit").first.locator("input[value='2']")
+        opened.keyboard.press("2")
+        assert grades.given == {}, "no hit was chosen"
+        choice.check()
+        sync_api.expect(said).to_have_text("grade 2 is kept")
+        opened.evaluate("document.body.dataset.query = 'unknown'")
+        opened.locator(".hit").first.locator("input[value='1']").click()
+        sync_api.expect(said).to_have_text("there is no query 'unknown' in the file")
+        assert opened.locator(".hit.refused").count() > 0
+    choice.click()
+    sync_api.expect(said).to_have_text("grade 2 is not kept: the page's server does not answer")
+    assert said.is_visible() and said.bounding_box()["x"] >= 0 and not choice.is_checked()
+
+
 def test_a_walk_keeps_to_the_order_in_which_it_began_while_more_queries_are_sorted(
     browser: Any, client: Any, page_index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,27 @@ def test_a_file_that_holds_something_else_is_named(tmp_path: Path) -> None:
         Grades.read(tmp_path / "grades.jsonl")
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe\n", b"[" * 100_000, b'{"query": []}'])
+def test_a_file_of_other_bytes_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "grades.jsonl").write_bytes(content)
+    with pytest.raises(InputError, match="line 1: no grade"):
+        Grades.read(tmp_path / "grades.jsonl")
+
+
+def test_a_file_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"grades cannot be kept in .*grades\.jsonl: No such file or directory"):
+        Grades.read(tmp_path / "not-there" / "grades.jsonl")
+
+
+def test_a_grade_after_a_line_without_an_end_is_a_line_of_its_own(tmp_path: Path) -> None:
+    grades = Grades.read(tmp_path / "grades.jsonl")
+    grades.add(grade("q1", "rain", 1))
+    (tmp_path / "grades.jsonl").write_bytes((tmp_path / "grades.jsonl").read_bytes().removesuffix(b"\n"))
+    grades.add(grade("q1", "light", 3))
+    assert Grades.read(tmp_path / "grades.jsonl").of("q1", "ann") == {"rain": 1, "light": 3}
+    assert len((tmp_path / "grades.jsonl").read_text().splitlines()) == 2
+
+
 def test_an_id_with_a_blank_is_in_no_trec_file(tmp_path: Path) -> None:
     grades = Grades(tmp_path / "g.jsonl")
     grades.add(grade("q1", "two words", 1))
@@ -225,7 +246,7 @@ def test_columns_change_places(page: TestClient) -> None:
 def test_only_a_grade_is_taken(page: TestClient, tmp_path: Path, sent: Any, type: str, status: int) -> None:
     answer = page.post("/grade", content=json.dumps(sent), headers={"content-type": type})
     assert answer.status_code == status
-    assert (tmp_path / "grades.jsonl").exists() == (status == 204)
+    assert bool((tmp_path / "grades.jsonl").read_text()) == (status == 204)
     assert ("q1 0 rain 3" in page.get("/grades/trec").text) == (status == 204)
 
 

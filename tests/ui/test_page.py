@@ -18,11 +18,12 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from opensearch_neural.cli import osn
+from opensearch_neural.commands import ui
 from opensearch_neural.engines import ENGINES
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.ui import columns
-from opensearch_neural.ui.application import application
+from opensearch_neural.ui.application import COOKIE, application
 from opensearch_neural.ui.columns import REPEATS, WARMING, Searcher, measure_times
 from opensearch_neural.ui.comparison import shift
 from opensearch_neural.ui.state import SETTINGS, Column, State, offered
@@ -172,6 +173,7 @@ def test_times_are_medians_of_repeats(page: TestClient) -> None:
         ({"engine": "bm25", "index": ".kibana"}, "does not search the index '.kibana'"),
         ({"size": "51"}, "not a number from 1 to 50"),
         ({"size": "x"}, "not a number from 1 to 50"),
+        ({"size": "1" * 5000}, "not a number from 1 to 50"),
         ({"q": "x" * 2001}, "2,001 characters"),
         ({"filter": "lang"}, "expected FIELD=VALUE"),
         ({"filter": '{"nope": {}}'}, "nope"),
@@ -246,6 +248,9 @@ def test_a_token_is_asked_for_once(searcher: Searcher) -> None:
     answer = browser.get("/", params={"token": "secret-token", "q": "rainbow"})
     assert answer.status_code == 200 and "token" not in str(answer.url)
     assert browser.get("/").status_code == 200
+    cookie = f"name=a,b c; other={{1}}; {COOKIE}=secret-token"
+    assert TestClient(app).get("/", headers={"cookie": cookie}).status_code == 200
+    assert TestClient(app).get("/", headers={"cookie": f"{COOKIE}=wrong"}).status_code == 401
 
 
 def test_a_swapped_alias_needs_no_restart(client: Any, page_index: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,3 +302,21 @@ def test_a_page_is_one_file_that_works_offline(cluster_url: str, page_index: str
     assert len(shown.of("section", "column")) == 2
     done = CliRunner().invoke(osn, [*asked, "--engines", "nope"])
     assert "there is no engine 'nope'" in str(done.exception)
+    done = CliRunner().invoke(osn, [*asked, "--engines", "bm25,sparse,bm25,sparse,bm25"])
+    assert "at most 4 columns" in str(done.exception)
+    done = CliRunner().invoke(osn, [*asked, "--grades", str(tmp_path / "grades.jsonl")])
+    assert "name it with --queries" in str(done.exception) and not (tmp_path / "grades.jsonl").exists()
+
+
+def test_the_engines_that_are_named_at_the_start_are_those_of_the_first_page(
+    cluster_url: str, page_index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apps: list[Any] = []
+    monkeypatch.setattr(ui, "serve", lambda app, *_: apps.append(app))
+    CliRunner().invoke(osn, ["ui", page_index, "--url", cluster_url, "--engines", "sparse"], catch_exceptions=False)
+    browser = TestClient(apps[0], base_url="http://localhost")
+    for asked in ({}, {"q": "rainbow"}):
+        chosen = [
+            each["value"] for each in Elements(browser.get("/", params=asked).text).of("option") if "selected" in each
+        ]
+        assert [name for name in chosen if name in ENGINES] == ["sparse"]

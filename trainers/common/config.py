@@ -25,7 +25,7 @@ import click
 import yaml
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.files import write_text
+from opensearch_neural.files import expanded, write_text
 from trainers.common.precision import flushed_denormals
 
 C = TypeVar("C")
@@ -410,7 +410,7 @@ def _build_scalar(kind: Any, tree: _Tree, field: str) -> Any:
     if kind is str and isinstance(value, (str, int, float)) and not isinstance(value, bool):
         return str(value)
     if kind is Path and isinstance(value, str) and value:
-        return Path(value).expanduser()
+        return expanded(value)
     expected = {bool: "true or false", int: "an integer", float: "a number", str: "text", Path: "a path"}
     raise _unfit(tree, field, expected.get(kind, getattr(kind, "__name__", str(kind))))
 

@@ -42,8 +42,8 @@ def sparse_kind(folder: Path) -> str | None:
             return "lexical"
         routes = directory.routes(folder)
         types = {module.type for modules in routes.values() for module in modules}
-        architectures = config.get("architectures") or []
-        masked = any(str(name).endswith("ForMaskedLM") for name in architectures)
+        architectures = config.get("architectures")
+        masked = isinstance(architectures, list) and any(str(name).endswith("ForMaskedLM") for name in architectures)
         if has_query_table(folder) and (masked or "SpladePooling" in types):
             return "inference-free"
         if "SpladePooling" in types:

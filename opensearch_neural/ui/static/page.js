@@ -3,6 +3,7 @@
 // texts are copied, and sliders of weight and window search again at once.
 
 const every = (selector, within = document) => [...within.querySelectorAll(selector)];
+const SILENT = "the page's server does not answer";
 const say = (text) => { document.getElementById("said").textContent = text; };
 
 function light(id) {
@@ -44,7 +45,7 @@ const KEYS = {
 };
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input:not([type=radio]), textarea, select")) return;
-  const choice = document.activeElement.querySelector?.(`.hit input[value="${event.key.match(/^[0-3]$/)}"]`);
+  const choice = document.activeElement.closest(".hit")?.querySelector(`input[value="${event.key.match(/^[0-3]$/)}"]`);
   const act = choice ? () => choice.click() : KEYS[event.key];
   if (act) { event.preventDefault(); act(); }
 });
@@ -55,11 +56,18 @@ document.addEventListener("change", async (event) => {
   const { query, who } = document.body.dataset;
   const grade = Number(event.target.value);
   const told = JSON.stringify({ query, who, grade, document: hit.dataset.document });
-  const answer = await fetch("grade", { method: "POST", headers: { "content-type": "application/json" }, body: told });
-  say(answer.ok ? `grade ${grade} is kept` : await answer.text());
+  let ok = false;
+  try {
+    const answer = await fetch("grade", { method: "POST", headers: { "content-type": "application/json" }, body: told });
+    ok = answer.ok;
+    say(ok ? `grade ${grade} is kept` : await answer.text());
+  } catch {
+    say(`grade ${grade} is not kept: ${SILENT}`);
+  }
+  document.getElementById("said").classList.toggle("error", !ok);
   for (const same of every(".hit").filter((each) => each.dataset.document === hit.dataset.document)) {
-    same.querySelector(`input[value="${grade}"]`).checked = answer.ok;
-    same.classList.toggle("refused", !answer.ok);
+    same.querySelector(`input[value="${grade}"]`).checked = ok;
+    same.classList.toggle("refused", !ok);
   }
 });
 
@@ -76,7 +84,7 @@ async function searchAgain() {
     history.replaceState(null, "", address);
     say("results changed");
   } catch (error) {
-    if (error.name !== "AbortError") say("the page's server does not answer");
+    if (error.name !== "AbortError") say(SILENT);
   }
 }
 if (form) {

@@ -56,6 +56,8 @@ def test_each_kind_of_sparse_model_is_told(tmp_path: Path) -> None:
         network(tmp_path / "dense", "BertModel"): None,
     }
     assert {folder: sparse_kind(folder) for folder in kinds} == kinds
+    (tmp_path / "bare" / "config.json").write_text('{"architectures": 5}')
+    assert sparse_kind(tmp_path / "bare") is None
     (table / "config.json").write_text("no JSON")
     assert sparse_kind(table) is None
 
