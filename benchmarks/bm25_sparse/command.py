@@ -41,7 +41,6 @@ from benchmarks.bm25_sparse.measures import (
     SPARSE_ENGINES,
     SUM,
     TERMS,
-    dense_quality_rows,
     quality_rows,
 )
 from benchmarks.bm25_sparse.models import (
@@ -258,7 +257,9 @@ def bm25_sparse(
         with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
             client = connect(settings=settings)
             if beside:
-                return dense_quality_rows(client, experiment) + dense_cost_rows(client, settings, experiment), []
+                return quality_rows(client, experiment, dense_only=True) + dense_cost_rows(
+                    client, settings, experiment
+                ), []
             rows = quality_rows(client, experiment)
             rows += cost_rows(client, settings, experiment)
         return rows, goals(experiment, rows)

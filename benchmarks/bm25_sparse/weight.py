@@ -24,15 +24,12 @@ from benchmarks.bm25_sparse.measures import (
     BM25,
     SUM,
     SUM_CASCADE,
+    found,
     judged_queries,
-    kept_of,
-    measure_index,
-    not_measured,
-    opened_index,
     way_of,
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, TRAINED_ON, Experiment, arm_option, check_models, start_option
-from benchmarks.experiment import PaperPart, kept_measured, paper_options, run_parts, slug
+from benchmarks.experiment import PaperPart, paper_options, run_parts, slug
 from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import NODE, heap_option, reachable
 from opensearch_neural.cluster.connect import connect
@@ -69,16 +66,17 @@ def measured_set(
 ) -> dict[MeasuredEngine, Measured]:
     """{BM25, and each weight of the sum, or of the cascade after it: what it finds}"""
     models = slug(str(model)) if experiment.dense is None else dense.kept_variant(experiment, str(model))
-    folder = experiment.work / "weights" / f"{name}-{split}-{most}-{models}"
-    label = SUM if experiment.dense is None else SUM_CASCADE
+    with_dense = experiment.dense is not None
+    models = dense.kept_variant(experiment, str(model)) if with_dense else slug(str(model))
+    label = SUM_CASCADE if with_dense else SUM
     searched_by, settings = way_of(label)
     ways = {f"{label}, weight {weight:g}": (searched_by, {**settings, "weight": weight}) for weight in weights}
-    ways = {BM25: (BM25, {}), **ways}
-    files = {engine: kept_of(folder, engine) for engine in ways}
-    if not all(file.exists() for file in files.values()):
-        with opened_index(client, experiment, model, name, with_dense=experiment.dense is not None) as engines:
-            measure_index(client, engines, ways, judged_queries(experiment.sets[name], split, most), folder, (MEASURE,))
-    return {MeasuredEngine(engine): kept_measured(file, not_measured) for engine, file in files.items()}
+    own = found(
+        client, experiment, model, name, {BM25: (BM25, {}), **ways},
+        experiment.work / "weights" / f"{name}-{split}-{most}-{models}", with_dense=with_dense,
+        judged=judged_queries(experiment.sets[name], split, most), measures=(MEASURE,),
+    )  # fmt: skip
+    return {MeasuredEngine(engine): measured for engine, measured in own.items()}
 
 
 def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[float], most: int) -> list[Row]:
