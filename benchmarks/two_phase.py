@@ -22,7 +22,7 @@ import click
 from benchmarks.grown import index as grown
 from benchmarks.grown.scale import say
 from benchmarks.load.command import NumberList
-from benchmarks.load.quality import Judged, judged_rows, nearness_rows
+from benchmarks.load.quality import judged_rows, nearness_rows
 from benchmarks.load.variants import TWO_PHASE, page_of, parse_variants, with_options
 from benchmarks.load.workload import LoadTarget, Workload, prepare, stored_pipelines
 from benchmarks.local_cluster import ingested
@@ -90,7 +90,7 @@ def two_phase(
         with translate_errors(), stored_pipelines(client, variants) as pipelines, ingested(client, job) as index:
             texts = list(judged.queries.values())
             workload = prepare(client, LoadTarget(connection), index, variants, texts, pipelines=pipelines)
-            measured = judged_rows(client, workload, Judged(judged.queries, judged.qrels), folder.name, baseline=EXACT)
+            measured = judged_rows(client, workload, judged, folder.name, baseline=EXACT)
         rows += measured
         ndcg = {row.engine: row.value for row in measured if (row.kind, row.measure) == ("value", "nDCG@10")}
         goals += goals_of(folder.name, ndcg, [each.name for each in variants if each.engine == "high-idf-first"])

@@ -290,7 +290,9 @@ def quality_rows(
         logger.info("quality")
         set_ = set_of_size(layout.growth.documents)
         near = quality.nearness_rows(client, workload, judged.queries, set_)
-        found = {each.name: quality.retrieve(client, workload, each, judged.queries, PAGE) for each in variants}
+        found = {
+            each.name: quality.retriever(client, workload, each).retrieve(judged.queries, PAGE) for each in variants
+        }
     words = [each.name for each in variants if each.engine == BM25]  # what they find is no part of the sparse result
     rows = [row for row in near if row.engine not in words]
     ndcg = {name: measures.measure(run, judged.qrels, (NDCG,)) for name, run in found.items()}

@@ -21,7 +21,6 @@ from benchmarks.load import report, result
 from benchmarks.load import run as measuring
 from benchmarks.load.measurement import LoadSettings, Measurement
 from benchmarks.load.phases import WarmupSettings
-from benchmarks.load.quality import Judged
 from benchmarks.load.run import measure
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import allowed_target, prepare, stored_pipelines
@@ -69,9 +68,7 @@ def measured(client, cluster_url: str, loaded: str, corpus: Path, tmp_path_facto
     folder = tmp_path_factory.mktemp("measured")
     data = BeirData.load(corpus)
     settings = replace(QUICK, rates=(20.0,))
-    found = run(
-        client, cluster_url, loaded, corpus, "rivals", settings, judged=Judged(data.queries, data.qrels), out=folder
-    )
+    found = run(client, cluster_url, loaded, corpus, "rivals", settings, judged=data, out=folder)
     return found, folder
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.load.quality import SCORE_KEPT, Judged, judged_rows, nearness_rows, overlap, retrieve
+from benchmarks.load.quality import SCORE_KEPT, judged_rows, nearness_rows, overlap, retriever
 from benchmarks.load.variants import (
     PRESETS,
     parse_variant,
@@ -88,7 +88,7 @@ def test_ways_of_asking_the_same_find_the_same(client, loaded: str, corpus) -> N
     variants = parse_variants(",".join([first, *others]))
     questions = BeirData.load(corpus).queries
     workload = prepare(client, LoadTarget(ConnectionSettings()), loaded, variants, list(questions.values()))
-    runs = {each.name: retrieve(client, workload, each, questions, 10) for each in variants}
+    runs = {each.name: retriever(client, workload, each).retrieve(questions, 10) for each in variants}
     plain = runs.pop(first)
     for name, run in runs.items():
         for query, hits in plain.items():
@@ -114,7 +114,7 @@ def test_quality_is_shown_where_there_are_judgements_and_overlap_where_not(clien
         names = set(pipelines.values())
         assert names and names <= stored_now(client)
         workload = prepare(client, LoadTarget(ConnectionSettings()), loaded, variants, texts, pipelines=pipelines)
-        judged = judged_rows(client, workload, Judged(data.queries, data.qrels), loaded, baseline="bm25")
+        judged = judged_rows(client, workload, data, loaded, baseline="bm25")
         rows = nearness_rows(client, workload, data.queries, loaded)
     assert not names & stored_now(client)
     ndcg = {row.line: row.value for row in judged if row.column == "nDCG@10"}
