@@ -24,7 +24,7 @@ from benchmarks.grown.scale import say
 from benchmarks.load.command import NumberList
 from benchmarks.load.quality import judged_rows, nearness_rows
 from benchmarks.load.variants import TWO_PHASE, page_of, parse_variants, with_options
-from benchmarks.load.workload import LoadTarget, Workload, prepare, stored_pipelines
+from benchmarks.load.workload import LoadTarget, Workload, prepared
 from benchmarks.local_cluster import ingested
 from benchmarks.publish import publish
 from ingest.corpus import CorpusSource
@@ -32,7 +32,6 @@ from ingest.job import Job
 from ingest.settings import Models, NewIndex
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.renamed import Renamed
@@ -87,9 +86,11 @@ def two_phase(
     for folder in data:
         judged = BeirData.load(folder, split)
         job = Job(CorpusSource(str(judged.corpus_path)), models=Models(sparse=sparse), new_index=NewIndex(replicas=0))
-        with translate_errors(), stored_pipelines(client, variants) as pipelines, ingested(client, job) as index:
-            texts = list(judged.queries.values())
-            workload = prepare(client, LoadTarget(connection), index, variants, texts, pipelines=pipelines)
+        texts = list(judged.queries.values())
+        with (
+            ingested(client, job) as index,
+            prepared(client, LoadTarget(connection), index, variants, texts) as workload,
+        ):
             measured = judged_rows(client, workload, judged, folder.name, baseline=EXACT)
         rows += measured
         ndcg = {row.engine: row.value for row in measured if (row.kind, row.measure) == ("value", "nDCG@10")}
@@ -181,13 +182,12 @@ def score_kept(
     rule = Pruning.parse(prune_postings) if prune_postings else None
     how: dict[str, Any] = {"sparse": sparse, "vectors": vectors, "prune_postings": rule, "seed": seed}
     wanted = [grown.Growth(str(data), f"{prefix}-{size}", size, **how) for size in sorted(documents)]
-    prepared = grown.resampler_of(wanted[0])
+    resampler = grown.resampler_of(wanted[0])
     rows: list[Row] = []
     for growth in wanted:
-        grown.grow(client, growth, prepared, say=say)
-        with translate_errors(), stored_pipelines(client, variants) as pipelines:
-            asked = LoadTarget(connection), growth.index, variants, list(texts.values())
-            workload = prepare(client, *asked, pipelines=pipelines)
+        grown.grow(client, growth, resampler, say=say)
+        asked = LoadTarget(connection), growth.index, variants, list(texts.values())
+        with prepared(client, *asked) as workload:
             set_ = grown.set_of_size(growth.documents)
             rows += nearness_rows(client, workload, texts, set_, seed=seed)
             rows += certified_rows(client, workload, list(texts.values()), set_, passes=passes, seed=seed)

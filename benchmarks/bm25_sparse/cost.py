@@ -32,7 +32,7 @@ from benchmarks.load.measurement import LoadSettings
 from benchmarks.load.phases import WarmupSettings
 from benchmarks.load.quality import nearness_rows, some
 from benchmarks.load.variants import parse_variants
-from benchmarks.load.workload import ModelChoice, allowed_target, prepare
+from benchmarks.load.workload import ModelChoice, allowed_target, prepared
 from benchmarks.speed.turns import Timed, rate
 from ingest.vectorizers import Encoders, Vectorizer
 from opensearch_neural import forward_index
@@ -179,10 +179,10 @@ def score_kept_rows(
     grow(client, growth, say=logger.info)
     _, texts = queries_of(None, experiment.sets[COST_SET], "test", None)
     target = allowed_target(chosen, owned=experiment.owned)
-    workload = prepare(client, target, growth.index, parse_variants(variants_of(SPARSE_ENGINES)), texts)
     settings = LoadSettings()
     queries = some({str(at): text for at, text in enumerate(texts)}, settings.quality_queries, settings.seed)
-    return [_plain(row, growth, model.name) for row in nearness_rows(client, workload, queries, growth.index)]
+    with prepared(client, target, growth.index, parse_variants(variants_of(SPARSE_ENGINES)), texts) as workload:
+        return [_plain(row, growth, model.name) for row in nearness_rows(client, workload, queries, growth.index)]
 
 
 def load_rows_with_dense(

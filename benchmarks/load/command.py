@@ -23,9 +23,8 @@ from benchmarks.load.phases import WarmupSettings
 from benchmarks.load.run import measure
 from benchmarks.load.statistics import cells
 from benchmarks.load.variants import parse_variants
-from benchmarks.load.workload import ModelChoice, allowed_target, prepare, stored_pipelines
+from benchmarks.load.workload import ModelChoice, allowed_target, prepared
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import models_options
@@ -228,12 +227,13 @@ def run(
     restart: bool,
 ) -> Measurement:
     """Prepare and measure, with progress on stderr."""
-    with translate_errors(), stored_pipelines(client, variants) as pipelines:
-        workload = prepare(client, target, index, variants, texts, models, pipelines)
-        with progress(f"load → {index}") as (say, on_block):
-            return measure(
-                client, workload, settings, judged=judged, out=folder, restart=restart, say=say, on_block=on_block
-            )
+    with (
+        prepared(client, target, index, variants, texts, models) as workload,
+        progress(f"load → {index}") as (say, on_block),
+    ):
+        return measure(
+            client, workload, settings, judged=judged, out=folder, restart=restart, say=say, on_block=on_block
+        )
 
 
 def finish(

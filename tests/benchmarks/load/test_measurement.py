@@ -23,7 +23,7 @@ from benchmarks.load.measurement import LoadSettings, Measurement
 from benchmarks.load.phases import WarmupSettings
 from benchmarks.load.run import measure
 from benchmarks.load.variants import parse_variants
-from benchmarks.load.workload import allowed_target, prepare, stored_pipelines
+from benchmarks.load.workload import allowed_target, prepared
 from opensearch_neural import node
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -57,8 +57,7 @@ def run(
     data = BeirData.load(corpus)
     target = allowed_target(ConnectionSettings.from_env(urls=(url,), timeout=3.0), owned=False)
     variants = parse_variants(engines)
-    with stored_pipelines(client, variants) as pipelines:
-        workload = prepare(client, target, index, variants, list(data.queries.values()), pipelines=pipelines)
+    with prepared(client, target, index, variants, list(data.queries.values())) as workload:
         return measure(client, workload, settings, **more)
 
 
