@@ -8,7 +8,6 @@ from benchmarks.load.blocks import Block, Level
 from benchmarks.load.ceiling import Ceiling
 from benchmarks.load.generator import CONNECTIONS, default_processes
 from benchmarks.load.phases import Warmup, WarmupSettings
-from benchmarks.load.quality import Postings
 from benchmarks.load.server import ClusterFacts, Counters, IndexStatistics
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row
@@ -85,7 +84,6 @@ class Measurement:
     warmup: Warmup = field(default_factory=Warmup)
     quality: list[Row] = field(default_factory=list)
     """nDCG@10 and recall, or overlap@10 and the score kept."""
-    postings: dict[str, Postings] = field(default_factory=dict)
     cluster: ClusterFacts | None = None
     indexes: dict[str, IndexStatistics] = field(default_factory=dict)
     more: list[Row] = field(default_factory=list)

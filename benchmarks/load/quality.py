@@ -1,4 +1,4 @@
-"""What each engine finds, for the table that shows what it costs; and how many postings its queries begin with.
+"""What each engine finds, for the table that shows what it costs.
 
 Where the queries have judgements: nDCG@10 and recall. Where they have none: overlap@10, the share of the exact result's
 first ten that the engine returns, and the score kept: what the hits returned score by the exact search, as a share of what
@@ -9,17 +9,15 @@ that of every vector compared. BM25 and `sparse` are exact by their own measure 
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from benchmarks.load.variants import EXACT_SPARSE, TWO_PHASE, Variant, body_builder, parameters, tokens_of
+from benchmarks.load.variants import EXACT_SPARSE, Variant, body_builder, parameters
 from benchmarks.load.workload import Workload, follow_builder
 from opensearch_neural import multi_vector
-from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.engines import BodyOf, Engines
 from opensearch_neural.engines.dense import dense_vector
@@ -27,7 +25,7 @@ from opensearch_neural.evaluation import comparison, result_rows
 from opensearch_neural.evaluation.engine_comparison import run_retriever
 from opensearch_neural.evaluation.overlap import PAGE, TIES, overlap, score_kept, scored_among
 from opensearch_neural.evaluation.results import Row
-from opensearch_neural.queries import DOT_ALIAS, Body, Rare
+from opensearch_neural.queries import Body
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever, search
 
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 MEASURES = ("nDCG@10", "R@10", "R@100")
 OVERLAP = "overlap@10"
 SCORE_KEPT = "score kept"
-COUNTED_AT_ONCE = 200
 
 
 def judged_rows(
@@ -136,96 +133,3 @@ def some(queries: Mapping[str, str], most: int, seed: int = 0) -> dict[str, str]
     if len(queries) <= most:
         return dict(queries)
     return {id_: queries[id_] for id_ in sorted(random.Random(seed).sample(sorted(queries), most))}
-
-
-# ------------------------------------------------ postings
-
-
-@dataclass(frozen=True)
-class Postings:
-    """The work that an engine begins with, before it skips any of it: means over queries."""
-
-    tokens: float
-    """Searched in phase one."""
-    postings: float
-    """The documents that hold each of these tokens, added up."""
-    queries: int
-
-
-def postings(client: OpenSearch, workload: Workload, queries: Mapping[str, str]) -> dict[str, Postings]:
-    """{variant: Postings} of the engines that search tokens. Raises ClusterError if the cluster refuses."""
-    of_variant = {}
-    counts: dict[tuple[str, str], dict[str, int]] = {}
-    for variant in workload.variants:
-        index = workload.index_of(variant)
-        searched = _searched_tokens(client, workload, variant, queries)
-        if searched is None:
-            continue
-        field, tokens = searched
-        known = counts.setdefault((index, field), {})
-        missing = {token for each in tokens for token in each if token not in known}
-        if field == "sparse":
-            known.update(feature_counts(client, index, sorted(missing)))
-        else:
-            known.update({token: count for each in tokens for token, count in each.items()})
-        of_variant[variant.name] = Postings(
-            tokens=sum(map(len, tokens)) / len(tokens),
-            postings=sum(known.get(token, 0) for each in tokens for token in each) / len(tokens),
-            queries=len(tokens),
-        )
-    return of_variant
-
-
-def _searched_tokens(
-    client: OpenSearch, workload: Workload, variant: Variant, queries: Mapping[str, str]
-) -> tuple[str, list[dict[str, int]]] | None:
-    """(field, for each query its distinct tokens; for a text field with their counts)."""
-    build = body_builder(variant, workload.engines_of(variant))
-    index = workload.index_of(variant)
-    # The processor of neural-search splits the query on the cluster: the body holds all tokens.
-    rare = Rare("ratio", variant.prune) if variant.engine == TWO_PHASE else None
-    tokens: list[dict[str, int]] = []
-    field = ""
-    for text in queries.values():
-        of_field, of_query = tokens_of(build(text), rare)
-        field = of_field or field
-        if not of_field:
-            tokens.append({})  # a query without any known token
-        elif field == "sparse":
-            tokens.append(dict.fromkeys(of_query, 0))
-        else:
-            tokens.append(term_counts(client, index, field, text))
-    return (field, tokens) if field else None
-
-
-def feature_counts(client: OpenSearch, index: str, tokens: Iterable[str]) -> dict[str, int]:
-    """{token: documents that have it in `sparse`}."""
-    counts: dict[str, int] = {}
-    batch = list(tokens)
-    for start in range(0, len(batch), COUNTED_AT_ONCE):
-        part = batch[start : start + COUNTED_AT_ONCE]
-        lines = []
-        for token in part:
-            clause = {"rank_feature": {"field": f"sparse.{token.replace('.', DOT_ALIAS)}", "linear": {}}}
-            lines += ["{}", json.dumps({"size": 0, "track_total_hits": True, "query": clause})]
-        with translate_errors():
-            answer: Any = client.msearch(index=index, body="\n".join(lines) + "\n")
-        for token, response in zip(part, answer["responses"], strict=True):
-            counts[token] = int(response.get("hits", {}).get("total", {}).get("value", 0))
-    return counts
-
-
-def term_counts(client: OpenSearch, index: str, field: str, text: str) -> dict[str, int]:
-    """{term of the analyzed text: documents that have it}, as one shard counts them."""
-    body = {
-        "doc": {field: text},
-        "fields": [field],
-        "positions": False,
-        "offsets": False,
-        "term_statistics": True,
-        "field_statistics": False,
-    }
-    with translate_errors():
-        answer = client.termvectors(index=index, body=body)
-    terms = answer.get("term_vectors", {}).get(field, {}).get("terms", {})
-    return {term: int(statistics.get("doc_freq", 0)) for term, statistics in terms.items()}

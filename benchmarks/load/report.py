@@ -146,8 +146,6 @@ def facts_text(measurement: Measurement) -> str:
     ]
     if measurement.more:
         lines.append("; ".join(f"{row.column} {number(row.value)}" for row in measurement.more))
-    for name, each in measurement.postings.items():
-        lines.append(f"{name}: {each.tokens:.1f} tokens a query, {each.postings:,.0f} postings of these")
     if cluster := measurement.cluster:
         lines.append(
             f"{cluster.version}, {cluster.nodes} node(s), heap {cluster.heap_max / 2**30:.1f} GiB, concurrent segment "

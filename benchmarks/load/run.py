@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-POSTINGS_QUERIES = 200
 RESAMPLED = "resampled"
 """The key of an index's `_meta.osn` that marks its documents as drawn (`grown/documents.py`)."""
 HALF = 0.5
@@ -208,8 +207,6 @@ class LoadRun:
         if settings.quality:
             self.say("quality")
             self.measure_quality(judged)
-            queries = {str(at): text for at, text in enumerate(self.workload.texts)}
-            measurement.postings = quality.postings(self.client, self.workload, quality.some(queries, POSTINGS_QUERIES))
         with Generators(self.workload, processes) as generators:
             self.generators = generators
             closed = [level for level in settings.levels() if level.mode == "closed"]
