@@ -8,7 +8,7 @@ from benchmarks.load.blocks import Block, Level
 from benchmarks.load.ceiling import Ceiling
 from benchmarks.load.generator import CONNECTIONS, default_processes
 from benchmarks.load.phases import Warmup, WarmupSettings
-from benchmarks.load.server import ClusterFacts, Counters, IndexStatistics
+from benchmarks.load.server import ClusterFacts, IndexStatistics
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row
 
@@ -88,10 +88,6 @@ class Measurement:
     indexes: dict[str, IndexStatistics] = field(default_factory=dict)
     more: list[Row] = field(default_factory=list)
     """Rows about the index from the code that built it, to be reported beside the others."""
-    before: Counters | None = None
-    """The cluster's counters before the blocks."""
-    after: Counters | None = None
-    """The cluster's counters after the blocks."""
     partial: str | None = None
     """Why the run ended before it was done; None if it was done."""
     incidents: list[str] = field(default_factory=list)

@@ -218,11 +218,7 @@ class LoadRun:
             )
             self.pace = Pace(settings.requests, settings.rounds, settings.shortest, settings.longest)
             self.warm_up(level)
-            measurement.before = self.probe.counters()
-            try:
-                self.rounds()
-            finally:
-                measurement.after = self.probe.counters()
+            self.rounds()
 
     def measure_quality(self, judged: JudgedQueries | None) -> None:
         settings, workload = self.settings, self.workload

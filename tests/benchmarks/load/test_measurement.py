@@ -61,13 +61,20 @@ def run(
         return measure(client, workload, settings, **more)
 
 
+def answers_from_cache(client, index: str) -> int:
+    stats = client.indices.stats(index=index, metric="request_cache")
+    return stats["_all"]["total"]["request_cache"]["hit_count"]
+
+
 @pytest.fixture(scope="module")
 def measured(client, cluster_url: str, loaded: str, corpus: Path, tmp_path_factory) -> tuple[Measurement, Path]:
     """A whole run, and the folder of its journal."""
     folder = tmp_path_factory.mktemp("measured")
     data = BeirData.load(corpus)
     settings = replace(QUICK, rates=(20.0,))
+    cached = answers_from_cache(client, loaded)
     found = run(client, cluster_url, loaded, corpus, "rivals", settings, judged=data, out=folder)
+    assert answers_from_cache(client, loaded) == cached, "what is measured is no request cache"
     return found, folder
 
 
@@ -90,9 +97,7 @@ def test_a_whole_run_shows_quality_beside_cost(measured: tuple[Measurement, Path
             assert of_level["requests/s"].value > 0 and of_level["encode ms, mean"].value > 0
             assert of_level["failed"].value == 0
     assert found.indexes[loaded].documents == 500 and found.indexes[loaded].segments == 1
-    assert {"postings", "_source"} <= set(found.indexes[loaded].bytes_by_kind)
-    assert found.cluster is not None and found.before is not None and found.after is not None
-    assert "request_cache=false" in shown and found.after.request_cache_hits == found.before.request_cache_hits
+    assert found.cluster is not None and "request_cache=false" in shown
 
 
 @pytest.mark.cluster
