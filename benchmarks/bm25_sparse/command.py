@@ -34,7 +34,7 @@ from typing import Any
 
 import click
 
-from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows, dense_cost_rows
+from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows
 from benchmarks.bm25_sparse.measures import (
     BM25,
     DENSE_ENGINES,
@@ -256,13 +256,9 @@ def bm25_sparse(
             experiment.folder(model)
         with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
             client = connect(settings=settings)
-            if beside:
-                return quality_rows(client, experiment, dense_only=True) + dense_cost_rows(
-                    client, settings, experiment
-                ), []
-            rows = quality_rows(client, experiment)
-            rows += cost_rows(client, settings, experiment)
-        return rows, goals(experiment, rows)
+            rows = quality_rows(client, experiment, dense_only=bool(beside))
+            rows += cost_rows(client, settings, experiment, dense_only=bool(beside))
+        return rows, [] if beside else goals(experiment, rows)
 
     part = PaperPart(
         "BM25 and what a sparse model adds", run, list(experiment.sets.values()), experiment.seeds, shown,
