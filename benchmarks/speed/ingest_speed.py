@@ -37,13 +37,14 @@ import numpy as np
 import orjson
 
 from benchmarks.local_cluster import reachable
-from benchmarks.speed.turns import SCIFACT, SEED, Timed, rate, ratio, ratio_row, say, tell
+from benchmarks.publish import publish
+from benchmarks.speed.turns import SCIFACT, SEED, Timed, rate, ratio, ratio_row, say
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.reader import read_corpus
-from opensearch_neural.evaluation.results import Goal, Row, Summary, data_facts
+from opensearch_neural.evaluation.results import Goal, Row
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import IndexMeta, SparseMeta
 
@@ -111,16 +112,15 @@ def ingest_speed(
         full, short = prepared(data)
         times = race(connect(settings=settings), full, short, rounds, sizes)
         memory = grow(settings.urls[0], memory_docs, sizes.memory_from) if memory_docs else None
-    summary = Summary.of_this_run(
+    publish(
+        [*rows(data.resolve().name, times, full, short, memory, memory_docs)],
+        goals(times, memory),
         title="Writing documents, beside opensearch-py",
-        data=[data_facts(data)],
+        data=[data],
         seeds=[SEED],
-        rows=[*rows(data.resolve().name, times, full, short, memory, memory_docs)],
-        goals=goals(times, memory),
+        shown=None,
+        record=None if quick else out,
     )
-    tell(summary)
-    if not quick:
-        say(f"wrote {summary.write(out)}")
 
 
 def prepared(corpus: Path) -> tuple[Sources, Sources]:
