@@ -38,8 +38,6 @@ STEPS = {"trained 10 minutes": 900, "trained an hour": 5400}
 AVERAGED = {f"{arm}, averaged": arm for arm in STEPS}
 """{arm: the trained one that it is}, its weights averaged with those of the start (`osn model average`)."""
 ARMS = (PUBLISHED, *STEPS, *AVERAGED)
-
-
 start_option = click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
 
 
