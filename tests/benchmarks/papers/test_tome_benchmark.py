@@ -245,7 +245,6 @@ def test_where_the_loss_arises_by_hand(tmp_path: Path, monkeypatch: pytest.Monke
 
     class Settings:
         def passage(self, _: object, title: str, text: str) -> str:
-            title = WORDS[28] if title == WORDS[29] else title
             return f"title: {title} passage: {title} tldr"
 
     model: Any = SimpleNamespace(settings=Settings(), passage=(None, None), url=(None, None))
@@ -254,14 +253,9 @@ def test_where_the_loss_arises_by_hand(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(tome_decoding.Decoder, "run", lambda *_, **__: found)
     value = {one.measure: (one.value, one.n) for one in tome_decoding.loss_rows(decoder, tmp_path / "tldr", TWO, test)}
     assert value == {
-        "documents whose passage is another's, too": (pytest.approx(2 / 30), 30),
         "generated passages in the corpus": (0.5, 4),
         "generated passages of a relevant document": (0.25, 4),
-        "generated titles of a relevant document": (0.5, 4),
         "freely written URLs in the corpus": (0.75, 4),
-        "Hits@1, free, where the passage is of a relevant document": (1.0, 1),
-        "Hits@1, free, where the passage is of another document": (0.0, 1),
-        "Hits@1, free, where the passage is of no document": (0.5, 2),
     }
 
 
