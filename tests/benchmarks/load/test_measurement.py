@@ -72,9 +72,12 @@ def measured(client, cluster_url: str, loaded: str, corpus: Path, tmp_path_facto
     folder = tmp_path_factory.mktemp("measured")
     data = BeirData.load(corpus)
     settings = replace(QUICK, rates=(20.0,))
-    cached = answers_from_cache(client, loaded)
-    found = run(client, cluster_url, loaded, corpus, "rivals", settings, judged=data, out=folder)
-    assert answers_from_cache(client, loaded) == cached, "what is measured is no request cache"
+    cached: list[int] = []
+    found = run(
+        client, cluster_url, loaded, corpus, "rivals", settings, judged=data, out=folder,
+        on_block=lambda *_: cached.append(answers_from_cache(client, loaded)),
+    )  # fmt: skip
+    assert len(cached) > 1 and len(set(cached)) == 1, "what is measured is the request cache"
     return found, folder
 
 
