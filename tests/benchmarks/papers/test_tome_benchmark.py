@@ -88,11 +88,8 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
             assert value[engine, "Hits@1"].n == 8, engine
     assert value[BM25, "Hits@1"].value > 0.9
     two = f"{TWO}, seed 42"
-    for measure in ("generated passages in the corpus", "generated titles of a relevant document"):
+    for measure in ("generated passages in the corpus", "generated passages of a relevant document"):
         assert value[two, measure].n == 8
-    by_passage = [row for row in rows if row.measure.startswith("Hits@1, free, where")]
-    assert sum(row.n for row in by_passage) == 8
-    assert sum(row.n * row.value for row in by_passage) == pytest.approx(8 * value[f"{two}, {FREE}", "Hits@1"].value)
     for arm in (TWO, SINGLE, SMALL):
         assert value[f"{arm}, seed 42", "updates"].value == 3
     assert value[two, "parameters"].value == 2 * value[f"{SMALL}, seed 42", "parameters"].value
