@@ -84,9 +84,9 @@ def cost_rows(
     """
     rows: list[Row] = []
     first = [model for model in experiment.models if model.seed in (None, experiment.seeds[0])]
-    ways = [False] * (not dense_only) + [True] * (experiment.dense is not None)
-    for with_dense, size, model in product(ways, experiment.sizes, first):
-        if with_dense and size > MOST_DENSE:
+    for with_dense, size, model in product((False, True), experiment.sizes, first):
+        wanted = (experiment.dense is not None and size <= MOST_DENSE) if with_dense else not dense_only
+        if not wanted:
             continue
         how = (client, chosen, experiment, size, model)
         name = f"{size}-{_vectors_of(experiment, model, with_dense)}"

@@ -112,8 +112,8 @@ def measured_set(
             names = SPARSE_ENGINES if MeasuredEngine(BM25) in measured else (BM25, *SPARSE_ENGINES)
             place = experiment.work / "measured" / f"{name}-{slug(str(model))}"
             for engine, own in found(client, experiment, model, name, ways_of(names), place).items():
-                seed_and_model = () if engine == BM25 else (model.seed, model.name)
-                measured[MeasuredEngine(engine, *seed_and_model)] = own
+                of_model = MeasuredEngine(engine, model.seed, model.name)
+                measured[MeasuredEngine(BM25) if engine == BM25 else of_model] = own
             terms = kept(place / "facts.json", partial(active_terms, experiment, model, name))[TERMS]
             rows.append(Row(name, SUM, TERMS, terms, None, None, 1, seed=model.seed, variant=model.name))
         if experiment.dense:
