@@ -107,9 +107,9 @@ bench: check-java install
 bench-scale: check-java install
 	$(BIN)/osn bench scale --output load-1m --heap 4g $(if $(DATA),--data "$(DATA)") $(if $(RECORD),--record "$(RECORD)")
 
-## Encoding speed beside sentence-transformers: MODEL names a sparse model.
+## Encoding speed beside sentence-transformers: MODEL names a sparse model, DATA a folder in BEIR layout.
 bench-encode: install
-	$(BIN)/osn bench encoding --model "$(MODEL)"
+	$(BIN)/osn bench encoding --model "$(MODEL)" --data "$(DATA)" --record "$(or $(RECORD),benchmarks/results/ingest/encoding)"
 	$(BIN)/python -m benchmarks.pages
 
 ## What docs/ingest.md counts, each on a real node, with a line on each at the end; and a hundred kills.

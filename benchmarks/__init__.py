@@ -10,7 +10,7 @@
     render.py           rows as tables and pages
     plots.py            line plots of rows, a panel for each set
     pages.py            writes the tables of docs/ and of the README
-    two_phase.py        `osn bench two-phase` and `score-kept`: what two phases lose against one
+    score_kept.py       `osn bench score-kept`: what two phases lose against one
     reproduction.py     `osn bench published`: figures that others published, measured again
 
 Packages: `papers` (`osn paper`), `load` (`osn bench load`), `bm25_sparse`, `large_sparse`, `grown` (indexes of any

@@ -13,7 +13,7 @@ from opensearch_neural.commands.groups import EntryPointGroup
 from opensearch_neural.evaluation.results import read_all
 from opensearch_neural.files import write_text
 
-PAPERS = ("tome", "inference-free-sparse", "query-as-context", "jpq", "cascade", "multi-layer")
+PAPERS = ("tome", "inference-free-sparse", "query-as-context", "jpq", "multi-layer")
 """Experiments that were commands of `osn bench`, and are of `osn paper` now."""
 RESULTS = Path("benchmarks/results")
 

@@ -34,28 +34,26 @@ from typing import Any
 
 import click
 
-from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows, dense_cost_rows
+from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows
 from benchmarks.bm25_sparse.measures import (
     BM25,
     DENSE_ENGINES,
     SPARSE_ENGINES,
     SUM,
     TERMS,
-    dense_quality_rows,
     quality_rows,
 )
 from benchmarks.bm25_sparse.models import (
     ARMS,
     PUBLISHED,
     Experiment,
-    arm_option,
     check_models,
-    start_option,
+    experiment_options,
 )
 from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
 from benchmarks.grown.index import set_of_size
 from benchmarks.load.command import NumberList, owned_option
-from benchmarks.local_cluster import NODE, heap_option, reachable
+from benchmarks.local_cluster import NODE, reachable
 from benchmarks.plots import pyplot, save
 from benchmarks.render import error_bars
 from opensearch_neural.cluster.connect import connect
@@ -186,17 +184,11 @@ def shown(row: Row) -> bool:
 
 
 @click.command("bm25-sparse")
-@start_option
-@click.option(
-    "--dense",
-    default=None,
-    help="Dense model, to measure hybrid and cascades too: of trained arms the cascade after bm25-sparse alone.",
-)
-@click.option(
-    "--pq",
-    default=None,
-    help="Quantized model of --dense: of what needs a dense model, cascades alone are measured, by its codes.  [default: "
-    "OPQ of --dense's vectors]",
+@experiment_options(
+    seeds="42,43,44",
+    dense="Dense model, to measure hybrid and cascades too: of trained arms the cascade after bm25-sparse alone.",
+    pq="Quantized model of --dense: of what needs a dense model, cascades alone are measured, by its codes.  [default: OPQ "
+    "of --dense's vectors]",
 )
 @click.option(
     "--beside",
@@ -205,8 +197,6 @@ def shown(row: Row) -> bool:
     help="A record of this command, of the same models: only the engines that need --dense are measured, and the "
     "plot shows them beside what stands there. Repeatable.",
 )
-@click.option("--seeds", type=NumberList(int), default="42,43,44", show_default=True, help="Training seeds.")
-@arm_option
 @click.option(
     "--documents",
     type=NumberList(int),
@@ -216,7 +206,6 @@ def shown(row: Row) -> bool:
 )
 @click.option("--clients", type=NumberList(int), default="1,20", show_default=True, help="Clients of the load tests.")
 @click.option("--minutes", type=float, default=12.0, show_default=True, help="Longest time for a load test.")
-@heap_option("4g")
 @owned_option
 @paper_options
 @connection_options
@@ -259,11 +248,9 @@ def bm25_sparse(
             experiment.folder(model)
         with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
             client = connect(settings=settings)
-            if beside:
-                return dense_quality_rows(client, experiment) + dense_cost_rows(client, settings, experiment), []
-            rows = quality_rows(client, experiment)
-            rows += cost_rows(client, settings, experiment)
-        return rows, goals(experiment, rows)
+            rows = quality_rows(client, experiment, dense_only=bool(beside))
+            rows += cost_rows(client, settings, experiment, dense_only=bool(beside))
+        return rows, [] if beside else goals(experiment, rows)
 
     part = PaperPart(
         "BM25 and what a sparse model adds", run, list(experiment.sets.values()), experiment.seeds, shown,

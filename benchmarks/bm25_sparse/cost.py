@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, product
@@ -32,12 +32,11 @@ from benchmarks.load.measurement import LoadSettings
 from benchmarks.load.phases import WarmupSettings
 from benchmarks.load.quality import nearness_rows, some
 from benchmarks.load.variants import parse_variants
-from benchmarks.load.workload import ModelChoice, allowed_target, prepare
+from benchmarks.load.workload import ModelChoice, allowed_target, prepared
 from benchmarks.speed.turns import Timed, rate
 from ingest.vectorizers import Encoders, Vectorizer
 from opensearch_neural import forward_index
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.engines.settings import WeightedSum
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
@@ -75,54 +74,34 @@ def variants_of(engines: Iterable[str]) -> str:
     return ",".join(variants)
 
 
-def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
-    """Each size under load by each arm's first model, and what that model's vectors cost.
+def cost_rows(
+    client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, *, dense_only: bool = False
+) -> list[Row]:
+    """Each size under load by each arm's first model, and what that model's vectors cost: bytes a document, and encoding.
 
-    The variant of a row is the arm, its set the size; of bytes and encoding, what they were measured on.
+    The variant of a row is the arm, its set the size; of bytes and encoding, what they were measured on. Engines that need
+    dense vectors are measured with up to MOST_DENSE documents. dense_only: these engines alone
     """
     rows: list[Row] = []
-    for size in experiment.sizes:
-        for model in first_models(experiment):
-            name, how = f"{size}-{slug(model.name)}", (client, chosen, experiment, size, model)
-            rows += kept_cost(experiment, f"{name}-{_load_of(experiment)}", partial(load_rows, *how))
+    first = [model for model in experiment.models if model.seed in (None, experiment.seeds[0])]
+    for with_dense, size, model in product((False, True), experiment.sizes, first):
+        wanted = (experiment.dense is not None and size <= MOST_DENSE) if with_dense else not dense_only
+        if not wanted:
+            continue
+        how = (client, chosen, experiment, size, model)
+        name = f"{size}-{_vectors_of(experiment, model, with_dense)}"
+        load = partial(load_rows, *how, with_dense=with_dense)
+        rows += kept_cost(experiment, f"{name}-{_load_of(experiment)}", load)
+        if not with_dense:
             name = f"{name}-score-kept-weight-{slug(f'{WeightedSum.weight:g}')}"
             rows += kept_cost(experiment, name, partial(score_kept_rows, *how))
-            client.indices.delete(index=growth_of(experiment, model, size).index, params={"ignore": 404})
-    rows += dense_load_rows(client, chosen, experiment)
-    return rows + document_rows(client, experiment)
-
-
-def first_models(experiment: Experiment) -> list[MeasuredEngine]:
-    """Each arm's model whose cost is measured: that of the first seed."""
-    return [model for model in experiment.models if model.seed in (None, experiment.seeds[0])]
-
-
-def document_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
-    """Of each arm bytes a document, and what encoding documents takes; none without load tests."""
-    rows: list[Row] = []
-    for model in first_models(experiment) if experiment.sizes else ():
-        vectors = _vectors_of(experiment, model)
+        index = growth_of(experiment, model, size, with_dense=with_dense).index
+        client.indices.delete(index=index, params={"ignore": 404})
+    for model in first if experiment.sizes else ():
+        vectors = _vectors_of(experiment, model, experiment.dense is not None)
         rows += kept_cost(experiment, f"bytes-{vectors}", partial(stored_bytes, client, experiment, model))
         rows += kept_cost(experiment, f"encoding-{vectors}", partial(encoding_rates, experiment, model))
-    return rows
-
-
-def dense_load_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
-    """Each size of at most MOST_DENSE documents under load by the engines that need dense vectors, if there are any."""
-    rows: list[Row] = []
-    sizes = [size for size in experiment.sizes if size <= MOST_DENSE] if experiment.dense else []
-    for size, model in product(sizes, first_models(experiment)):
-        name = f"{size}-{_vectors_of(experiment, model)}-{_load_of(experiment)}"
-        rows += kept_cost(experiment, name, partial(load_rows_with_dense, client, chosen, experiment, size, model))
-        index = growth_of(experiment, model, size, with_dense=True).index
-        client.indices.delete(index=index, params={"ignore": 404})
-    return rows
-
-
-def dense_cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
-    """Of the engines that need dense vectors alone: under load, bytes a document, and what encoding documents takes."""
-    rows = dense_load_rows(client, chosen, experiment) + document_rows(client, experiment)
-    return [row for row in rows if row.engine in DENSE_ENGINES]
+    return [row for row in rows if row.engine in DENSE_ENGINES or not dense_only]
 
 
 def kept_cost(experiment: Experiment, name: str, measure: Callable[[], list[Row]]) -> list[Row]:
@@ -134,9 +113,9 @@ def _load_of(experiment: Experiment) -> str:
     return fingerprint(list(experiment.clients), experiment.minutes, experiment.heap)
 
 
-def _vectors_of(experiment: Experiment, model: MeasuredEngine) -> str:
-    """The arm, with the dense model and named codes if there is a dense one. Costs are of the first seed alone."""
-    return dense.kept_variant(experiment, model.name) if experiment.dense else slug(model.name)
+def _vectors_of(experiment: Experiment, model: MeasuredEngine, with_dense: bool) -> str:
+    """The arm, with the dense model and named codes if their vectors are meant too. Costs are of the first seed alone."""
+    return dense.kept_variant(experiment, model.name) if with_dense else slug(model.name)
 
 
 def _variant(experiment: Experiment, model: MeasuredEngine, engine: str) -> str:
@@ -146,7 +125,7 @@ def _variant(experiment: Experiment, model: MeasuredEngine, engine: str) -> str:
 
 def growth_of(experiment: Experiment, model: MeasuredEngine, size: int, *, with_dense: bool = False) -> Growth:
     """The index of `size` documents resampled from COST_SET with the model's vectors."""
-    index = f"osn-{_vectors_of(experiment, model) if with_dense else slug(model.name)}-{size}"
+    index = f"osn-{_vectors_of(experiment, model, with_dense)}-{size}"
     corpus = str(corpus_of(experiment.sets[COST_SET]))
     plain = Growth(corpus, index, size, sparse=experiment.on_corpus(model, COST_SET))
     if with_dense:
@@ -160,15 +139,29 @@ def growth_of(experiment: Experiment, model: MeasuredEngine, size: int, *, with_
 
 
 def load_rows(
-    client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: MeasuredEngine
+    client: OpenSearch,
+    chosen: ConnectionSettings,
+    experiment: Experiment,
+    size: int,
+    model: MeasuredEngine,
+    *,
+    with_dense: bool,
 ) -> list[Row]:
     """The rows of the load benchmark on `size` documents with the model's vectors, without what `score_kept_rows` measures.
 
+    with_dense: those of the engines that need dense vectors and codes, beside BM25 on the same index
     Raises ClusterError if it stopped.
     """
-    growth = growth_of(experiment, model, size)
-    rows = under_load(client, chosen, experiment, growth, variants_of(SPARSE_ENGINES), ModelChoice(), quality_queries=0)
-    return [_plain(row, growth, model.name) for row in rows]
+    growth = growth_of(experiment, model, size, with_dense=with_dense)
+    if not with_dense:
+        models = ModelChoice()
+        rows = under_load(client, chosen, experiment, growth, variants_of(SPARSE_ENGINES), models, quality_queries=0)
+        return [_plain(row, growth, model.name) for row in rows]
+    named = dense.query_models(experiment)
+    models = ModelChoice(dense=named["dense"], pq=named["pq"], backend=BACKEND)
+    engines, variant = dense_engines(experiment, model.name), dense.variant(experiment, model.name)
+    rows = under_load(client, chosen, experiment, growth, variants_of(engines), models)
+    return [_plain(row, growth, variant) for row in rows if NAMED.get(row.engine, row.engine) in engines]
 
 
 def score_kept_rows(
@@ -179,22 +172,10 @@ def score_kept_rows(
     grow(client, growth, say=logger.info)
     _, texts = queries_of(None, experiment.sets[COST_SET], "test", None)
     target = allowed_target(chosen, owned=experiment.owned)
-    workload = prepare(client, target, growth.index, parse_variants(variants_of(SPARSE_ENGINES)), texts)
     settings = LoadSettings()
     queries = some({str(at): text for at, text in enumerate(texts)}, settings.quality_queries, settings.seed)
-    return [_plain(row, growth, model.name) for row in nearness_rows(client, workload, queries, growth.index)]
-
-
-def load_rows_with_dense(
-    client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: MeasuredEngine
-) -> list[Row]:
-    """Rows of the engines that need dense vectors and codes, beside BM25 on the same index."""
-    growth = growth_of(experiment, model, size, with_dense=True)
-    named = dense.query_models(experiment)
-    models = ModelChoice(dense=named["dense"], pq=named["pq"], backend=BACKEND)
-    engines, variant = dense_engines(experiment, model.name), dense.variant(experiment, model.name)
-    rows = under_load(client, chosen, experiment, growth, variants_of(engines), models)
-    return [_plain(row, growth, variant) for row in rows if NAMED.get(row.engine, row.engine) in engines]
+    with prepared(client, target, growth.index, parse_variants(variants_of(SPARSE_ENGINES)), texts) as workload:
+        return [_plain(row, growth, model.name) for row in nearness_rows(client, workload, queries, growth.index)]
 
 
 def _plain(row: Row, growth: Growth, variant: str) -> Row:
@@ -258,7 +239,8 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[Row]:
     times = {engines: Timed() for engines in encoders}
     for encoder in encoders.values():
         encoder.vectors(documents[:TURN])
-    for part in _parts(documents):
+    for at in range(0, len(documents) - TURN + 1, TURN):  # a rest is left out
+        part = documents[at : at + TURN]
         for engines, encoder in encoders.items():
             started = time.perf_counter()
             encoder.vectors(part)
@@ -275,8 +257,3 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[Row]:
         for engines, timed in times.items()
         for engine in engines
     ]
-
-
-def _parts(documents: list[Document]) -> Iterator[list[Document]]:
-    """Turns with the given number of documents each; a rest is left out."""
-    return (documents[at : at + TURN] for at in range(0, len(documents) - TURN + 1, TURN))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.engine_comparison import run_engine
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
-from opensearch_neural.index.sparse_scale import SCALE
+from opensearch_neural.files import read_json_object
 from opensearch_neural.models.dense.dense_encoder import Backend
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ WAYS |= {RARE_CASCADE: ("cascade", {"first": HIGH_IDF_FIRST}), SUM_CASCADE: ("ca
 """{engine of the table: (the engine that searches, its settings)}, where these are not its own name and none."""
 MEASURES = ("nDCG@10", "R@100")
 SPARSE_ENGINES = (SUM, *WINDOWS, SPARSE, HIGH_IDF_FIRST)
-FACTS = "facts"
 TERMS = "active terms"
 DIFFERENCES: list[tuple[str, Baseline]] = [(engine, BM25) for engine in (TUNED, *SPARSE_ENGINES, *DENSE_ENGINES)]
 DIFFERENCES += [(SUM, TUNED), (HIGH_IDF_FIRST, SPARSE), (SUM_CASCADE, HYBRID)]
@@ -99,28 +98,26 @@ def job_of(experiment: Experiment, name: str, vectors: Path, pq: str | None) -> 
 
 
 def measured_set(
-    client: OpenSearch, experiment: Experiment, name: str
+    client: OpenSearch, experiment: Experiment, name: str, *, dense_only: bool = False
 ) -> tuple[dict[MeasuredEngine, Measured], list[Row]]:
-    """What every engine finds in the set by every model, and how many terms a document has."""
+    """What every engine finds in the set by every model, and how many terms a document has.
+
+    dense_only: only what BM25 and the engines that need a dense model find
+    """
     measured: dict[MeasuredEngine, Measured] = {}
     rows: list[Row] = []
     for model in experiment.models:
-        folder = experiment.work / "measured" / f"{name}-{slug(str(model))}"
-        names = [*SPARSE_ENGINES]
-        if MeasuredEngine(BM25) not in measured:  # it finds the same whatever vectors lie beside the text
-            names.insert(0, BM25)
-        if not all(kept_of(folder, made).exists() for made in (*names, FACTS)):
-            with opened_index(client, experiment, model, name) as engines:
-                measure_index(client, engines, ways_of(names), judged_queries(experiment.sets[name]), folder)
-                vectors = dense.sparse_vectors(experiment, model, name)
-                kept(kept_of(folder, FACTS), partial(facts, client, engines, vectors))
-        for engine in names:
-            own = MeasuredEngine(BM25) if engine == BM25 else MeasuredEngine(engine, model.seed, model.name)
-            measured[own] = kept_measured(kept_of(folder, engine), not_measured)
+        if not dense_only:
+            # BM25 finds the same whatever vectors lie beside the text.
+            names = SPARSE_ENGINES if MeasuredEngine(BM25) in measured else (BM25, *SPARSE_ENGINES)
+            place = experiment.work / "measured" / f"{name}-{slug(str(model))}"
+            for engine, own in found(client, experiment, model, name, ways_of(names), place).items():
+                of_model = MeasuredEngine(engine, model.seed, model.name)
+                measured[MeasuredEngine(BM25) if engine == BM25 else of_model] = own
+            terms = kept(place / "facts.json", partial(active_terms, experiment, model, name))[TERMS]
+            rows.append(Row(name, SUM, TERMS, terms, None, None, 1, seed=model.seed, variant=model.name))
         if experiment.dense:
             measured |= dense_measured(client, experiment, model, name)
-        for measure, value in kept(kept_of(folder, FACTS), not_measured).items():
-            rows.append(Row(name, SUM, measure, value, None, None, 1, seed=model.seed, variant=model.name))
     return measured, rows
 
 
@@ -133,23 +130,52 @@ def dense_measured(
     """
     beside = dense_engines(experiment, model.name)
     names = (BM25, *beside) if model.name == PUBLISHED else beside
-    folder = measured_with(experiment, model, name)
-    if not all(kept_of(folder, engine).exists() for engine in names):
-        with opened_index(client, experiment, model, name, with_dense=True) as engines:
-            measure_index(client, engines, ways_of(names), judged_queries(experiment.sets[name]), folder)
-    found = {engine: kept_measured(kept_of(folder, engine), not_measured) for engine in names}
+    place = measured_with(experiment, model, name)
+    own = found(client, experiment, model, name, ways_of(names), place, with_dense=True)
     variant = dense.variant(experiment, model.name)
-    measured = {MeasuredEngine(engine, model.seed, variant): found[engine] for engine in beside}
-    measured |= {MeasuredEngine(engine): found[engine] for engine in names if engine == BM25}
-    kept_hybrid = kept_of(measured_with(replace(experiment, pq=None), MeasuredEngine(PUBLISHED), name), HYBRID)
+    measured = {MeasuredEngine(engine, model.seed, variant): own[engine] for engine in beside}
+    measured |= {MeasuredEngine(engine): own[engine] for engine in names if engine == BM25}
+    kept_hybrid = measured_with(replace(experiment, pq=None), MeasuredEngine(PUBLISHED), name) / f"{slug(HYBRID)}.json"
     if HYBRID not in names and kept_hybrid.exists():
-        measured[MeasuredEngine(HYBRID)] = kept_measured(kept_hybrid, not_measured)
+        measured[MeasuredEngine(HYBRID)] = Measured(**read_json_object(kept_hybrid))
     return measured
 
 
 def measured_with(experiment: Experiment, model: MeasuredEngine, name: str) -> Path:
     """Where what was measured in the set with the sparse model, the dense one and its codes is kept."""
     return experiment.work / "measured" / f"{name}-{dense.kept_variant(experiment, str(model))}"
+
+
+def found(
+    client: OpenSearch,
+    experiment: Experiment,
+    model: MeasuredEngine,
+    name: str,
+    ways: Mapping[str, tuple[str, dict[str, Any]]],
+    place: Path,
+    *,
+    with_dense: bool = False,
+    judged: BeirData | None = None,
+    measures: Sequence[str] = MEASURES,
+) -> dict[str, Measured]:
+    """{way to search the set with the model: what it finds}, kept in `place`; an index is made only if something lacks.
+
+    ways: {its name: (the engine, its settings)}; judged: None: the questions of the test split
+    """
+    with ExitStack() as stack:
+
+        @cache
+        def opened() -> tuple[Engines, BeirData]:
+            engines = stack.enter_context(opened_index(client, experiment, model, name, with_dense=with_dense))
+            return engines, judged or judged_queries(experiment.sets[name])
+
+        def measured(way: str) -> Measured:
+            engines, asked = opened()
+            searched_by, settings = ways[way]
+            body_of = engines.with_settings(**settings).body_of(searched_by)
+            return run_engine(client, engines.index, way, body_of, asked.queries, asked.qrels, measures).measured
+
+        return {way: kept_measured(place / f"{slug(way)}.json", partial(measured, way)) for way in ways}
 
 
 @contextmanager
@@ -167,30 +193,6 @@ def opened_index(
         yield open_engines(client, index, **how)
 
 
-def measure_index(
-    client: OpenSearch,
-    engines: Engines,
-    ways: Mapping[str, tuple[str, dict[str, Any]]],
-    judged: BeirData,
-    folder: Path,
-    measures: Sequence[str] = MEASURES,
-) -> None:
-    """What each way to search finds in the index is kept in `folder`. ways: {its name: (the engine, its settings)}"""
-
-    def measured(name: str) -> Measured:
-        searched_by, settings = ways[name]
-        body_of = engines.with_settings(**settings).body_of(searched_by)
-        return run_engine(client, engines.index, name, body_of, judged.queries, judged.qrels, measures).measured
-
-    for name in ways:
-        kept_measured(kept_of(folder, name), partial(measured, name))
-
-
-def kept_of(folder: Path, name: str) -> Path:
-    """Where what was measured of an engine is kept."""
-    return folder / f"{slug(name)}.json"
-
-
 def judged_queries(folder: Path, split: str = "test", most: int = MOST_QUERIES) -> BeirData:
     """The split, with at most the given number of queries, evenly taken."""
     every = BeirData.load(folder, split)
@@ -202,52 +204,34 @@ def judged_queries(folder: Path, split: str = "test", most: int = MOST_QUERIES) 
     )
 
 
-def not_measured() -> Any:
-    raise AssertionError("measured before")
-
-
-def facts(client: OpenSearch, engines: Engines, vectors: Path) -> dict[str, float]:
-    """What the index weighs, and how many terms the model gives a document. vectors: their manifest."""
+def active_terms(experiment: Experiment, model: MeasuredEngine, name: str) -> dict[str, float]:
+    """How many terms the model gives a document of the set."""
+    vectors = dense.sparse_vectors(experiment, model, name)
     folder = vectors.parent / Manifest.read(vectors).hash
     shards = [LoadedShard.read(path, []).sparse for path in sorted(folder.glob("*.safetensors"))]
     documents = sum(len(shard.indptr) - 1 for shard in shards if shard is not None)
-    stats = client.indices.stats(index=engines.index, metric="store,docs")["_all"]["primaries"]
-    return {
-        TERMS: sum(len(shard.weights) for shard in shards if shard is not None) / max(1, documents),
-        "bytes a document": stats["store"]["size_in_bytes"] / stats["docs"]["count"],
-        "scale": float(engines.meta.extra.get(SCALE, float("nan"))),
-    }
+    return {TERMS: sum(len(shard.weights) for shard in shards if shard is not None) / max(1, documents)}
 
 
-def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
-    """Every set's values, differences and facts, and the mean differences over all sets and over the unseen ones."""
-    tuned = tuned_measured(client, experiment)
+def quality_rows(client: OpenSearch, experiment: Experiment, *, dense_only: bool = False) -> list[Row]:
+    """Every set's values, differences and active terms, and the mean differences over all sets and over the unseen ones.
+
+    dense_only: of the engines that need a dense model alone
+    """
+    tuned = {} if dense_only else tuned_measured(client, experiment)
+    differences = [pair for pair in DIFFERENCES if pair[0] in DENSE_ENGINES or not dense_only]
     of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
     rows: list[Row] = []
     for name in experiment.sets:
-        measured, more = measured_set(client, experiment, name)
-        measured[MeasuredEngine(TUNED)] = tuned[name]
+        measured, terms = measured_set(client, experiment, name, dense_only=dense_only)
+        if name in tuned:
+            measured[MeasuredEngine(TUNED)] = tuned[name]
         of_sets[name] = measured = measured | means(measured, experiment.seeds)
-        rows += compared(name, measured, DIFFERENCES, seeds=experiment.seeds)
-        rows += [*more, *mean_values(more, experiment.seeds)]
+        rows += compared(name, measured, differences, seeds=experiment.seeds)
+        rows += [*terms, *mean_values(terms, experiment.seeds)]
     for label, names in sets_of_means(experiment).items():
-        rows += mean_rows(label, {name: of_sets[name] for name in names})
+        rows += mean_rows(label, {name: of_sets[name] for name in names}, differences)
     return hybrid_once(rows) + mean_terms(f"mean of {len(of_sets)} sets", rows, experiment)
-
-
-def dense_quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
-    """The differences of the engines that need a dense model, in each set and in their means."""
-    of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
-    for name in experiment.sets:
-        measured: dict[MeasuredEngine, Measured] = {}
-        for model in experiment.models:
-            measured |= dense_measured(client, experiment, model, name)
-        of_sets[name] = measured | means(measured, experiment.seeds)
-    gains = [(engine, rival) for engine, rival in DIFFERENCES if engine in DENSE_ENGINES]
-    rows = [row for name, own in of_sets.items() for row in compared(name, own, gains, seeds=experiment.seeds)]
-    for label, names in sets_of_means(experiment).items():
-        rows += mean_rows(label, {name: of_sets[name] for name in names}, gains)
-    return hybrid_once(rows)
 
 
 def hybrid_once(rows: Sequence[Row]) -> list[Row]:

@@ -3,18 +3,21 @@ the IDF of every set."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from benchmarks.beir_parts import check_data
 from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import slug
+from benchmarks.load.command import NumberList
+from benchmarks.local_cluster import heap_option
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.headings import taking
 from opensearch_neural.commands.reading import reading
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import MeasuredEngine
@@ -36,14 +39,26 @@ AVERAGED = {f"{arm}, averaged": arm for arm in STEPS}
 """{arm: the trained one that it is}, its weights averaged with those of the start (`osn model average`)."""
 ARMS = (PUBLISHED, *STEPS, *AVERAGED)
 start_option = click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
-arm_option = click.option(
-    "--arm",
-    "arms",
-    multiple=True,
-    type=click.Choice(ARMS),
-    callback=lambda _context, _option, named: tuple(arm for arm in ARMS if not named or arm in named),
-    help="Repeatable.  [default: all]",
-)
+
+
+def experiment_options(*, seeds: str, dense: str, pq: str) -> Callable[[Any], Any]:
+    """The options that say which models are measured. seeds: by default; dense, pq: help texts"""
+    options = [
+        start_option,
+        click.option("--dense", default=None, help=dense),
+        click.option("--pq", default=None, help=pq),
+        click.option("--seeds", type=NumberList(int), default=seeds, show_default=True, help="Training seeds."),
+        click.option(
+            "--arm",
+            "arms",
+            multiple=True,
+            type=click.Choice(ARMS),
+            callback=lambda _context, _option, named: tuple(arm for arm in ARMS if not named or arm in named),
+            help="Repeatable.  [default: all]",
+        ),
+        heap_option("4g"),
+    ]
+    return lambda command: taking(command, options)
 
 
 def configuration(start: str, train: Sequence[Path], unseen: Sequence[Path], steps: int, seed: int) -> SparseConfig:

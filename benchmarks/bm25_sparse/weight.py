@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,17 +23,15 @@ from benchmarks.bm25_sparse.measures import (
     BM25,
     SUM,
     SUM_CASCADE,
+    found,
     judged_queries,
-    kept_of,
-    measure_index,
-    not_measured,
-    opened_index,
+    mean_rows,
     way_of,
 )
-from benchmarks.bm25_sparse.models import PUBLISHED, TRAINED_ON, Experiment, arm_option, check_models, start_option
-from benchmarks.experiment import PaperPart, kept_measured, paper_options, run_parts, slug
+from benchmarks.bm25_sparse.models import PUBLISHED, TRAINED_ON, Experiment, check_models, experiment_options
+from benchmarks.experiment import PaperPart, paper_options, run_parts, slug
 from benchmarks.load.command import NumberList
-from benchmarks.local_cluster import NODE, heap_option, reachable
+from benchmarks.local_cluster import NODE, reachable
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
@@ -68,17 +65,17 @@ def measured_set(
     most: int,
 ) -> dict[MeasuredEngine, Measured]:
     """{BM25, and each weight of the sum, or of the cascade after it: what it finds}"""
-    models = slug(str(model)) if experiment.dense is None else dense.kept_variant(experiment, str(model))
-    folder = experiment.work / "weights" / f"{name}-{split}-{most}-{models}"
-    label = SUM if experiment.dense is None else SUM_CASCADE
+    with_dense = experiment.dense is not None
+    models = dense.kept_variant(experiment, str(model)) if with_dense else slug(str(model))
+    label = SUM_CASCADE if with_dense else SUM
     searched_by, settings = way_of(label)
     ways = {f"{label}, weight {weight:g}": (searched_by, {**settings, "weight": weight}) for weight in weights}
-    ways = {BM25: (BM25, {}), **ways}
-    files = {engine: kept_of(folder, engine) for engine in ways}
-    if not all(file.exists() for file in files.values()):
-        with opened_index(client, experiment, model, name, with_dense=experiment.dense is not None) as engines:
-            measure_index(client, engines, ways, judged_queries(experiment.sets[name], split, most), folder, (MEASURE,))
-    return {MeasuredEngine(engine): kept_measured(file, not_measured) for engine, file in files.items()}
+    own = found(
+        client, experiment, model, name, {BM25: (BM25, {}), **ways},
+        experiment.work / "weights" / f"{name}-{split}-{most}-{models}", with_dense=with_dense,
+        judged=judged_queries(experiment.sets[name], split, most), measures=(MEASURE,),
+    )  # fmt: skip
+    return {MeasuredEngine(engine): measured for engine, measured in own.items()}
 
 
 def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[float], most: int) -> list[Row]:
@@ -86,30 +83,25 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
     rows: list[Row] = []
     for model in experiment.models:
         variant = model.name if experiment.dense is None else dense.variant(experiment, model.name)
-        own: list[Row] = []
-        for name in experiment.sets:
-            if split := split_of(experiment.sets[name], variant):
-                measured = measured_set(client, experiment, model, name, split, weights, most)
-                made = result_rows.rows(f"{name} {split}", measured, baseline=MeasuredEngine(BM25))
-                own += [replace(row, variant=variant) for row in made]
-        gains: dict[str, list[Row]] = {}
-        for row in own:
-            if row.kind == "difference":
-                gains.setdefault(row.engine, []).append(row)
-        for of_sets in gains.values():
-            mean, label = fmean(row.value for row in of_sets), f"mean of {len(of_sets)} sets"
-            of_all = replace(of_sets[0], value=mean, low=None, high=None, n=sum(row.n for row in of_sets))
-            rows.append(replace(of_all, set=label, sets=len(of_sets)))
-        rows += own
+        of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
+        for name, folder in experiment.sets.items():
+            if split := split_of(folder, variant):
+                of_sets[f"{name} {split}"] = measured_set(client, experiment, model, name, split, weights, most)
+        if of_sets:
+            engines = next(iter(of_sets.values()))
+            own = mean_rows(f"mean of {len(of_sets)} sets", of_sets, [(engine.name, BM25) for engine in engines])
+            for name, measured in of_sets.items():
+                own += result_rows.rows(name, measured, baseline=BM25)
+            rows += [replace(row, variant=variant) for row in own]
     return rows
 
 
 @click.command("sum-weight")
-@start_option
-@click.option(
-    "--seeds", type=NumberList(int), default="42", show_default=True, help="Training seeds; the first one counts."
+@experiment_options(
+    seeds="42",
+    dense="Dense model: try weights of cascade after bm25-sparse, with the published model.",
+    pq="Quantized model of --dense; train questions of sets that arms are trained on are not asked.",
 )
-@arm_option
 @click.option(
     "--weights",
     type=NumberList(float),
@@ -118,34 +110,23 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
     f"{', '.join(map(str, OF_SUM))}; with --dense {', '.join(map(str, OF_CASCADE))}]",
 )
 @click.option(
-    "--dense", default=None, help="Dense model: try weights of cascade after bm25-sparse, with the published model."
-)
-@click.option(
-    "--pq",
-    default=None,
-    help="Quantized model of --dense; train questions of sets that arms are trained on are not asked.",
-)
-@click.option(
     "--limit-queries", type=click.IntRange(min=1), default=300, show_default=True, help="Most queries of a set."
 )
-@heap_option("4g")
 @paper_options
 @connection_options
 def sum_weight(
     connection: ConnectionSettings,
-    start: str,
-    data: Path,
-    work: Path,
     record: Path | None,
     seeds: tuple[int, ...],
     arms: tuple[str, ...],
     weights: tuple[float, ...] | None,
     dense: str | None,
-    pq: str | None,
     limit_queries: int,
-    heap: str,
+    **options: Any,
 ) -> None:
     """What bm25-sparse gains over BM25 by its weight, on dev and train questions; with --dense, the cascade after it.
+
+    Of several training seeds the first one counts.
 
     \b
     osn bench sum-weight --start my-splade --data data --work work --record benchmarks/results/bm25_sparse_weight
@@ -153,23 +134,13 @@ def sum_weight(
     """
     weights = weights or (OF_SUM if dense is None else OF_CASCADE)
     arms = arms if dense is None else (PUBLISHED,)
-    experiment = Experiment(
-        data=data,
-        start=start,
-        work=work,
-        seeds=seeds[:1],
-        arms=arms,
-        heap=heap,
-        connection=connection,
-        dense=dense,
-        pq=pq,
-    )
+    experiment = Experiment(seeds=seeds[:1], arms=arms, connection=connection, dense=dense, **options)
     check_models(experiment)
 
     def run() -> tuple[list[Row], list[Goal]]:
         for model in experiment.models:
             experiment.folder(model)
-        with reachable(connection, NODE, goes_on=True, heap=heap) as settings:
+        with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
             return weight_rows(connect(settings=settings), experiment, weights, limit_queries), []
 
     title = f"The weight of what a {'sparse' if dense is None else 'dense'} model adds, on dev and train questions"

@@ -146,7 +146,6 @@ def grow(
     growth: Growth,
     prepared: tuple[IndexMeta, Resampler, list[str]] | None = None,
     *,
-    show_progress: bool = True,
     say: Callable[[str], object] = log.info,
 ) -> None:
     """Write the index. The same call again continues an interrupted one; an index that is whole is left as it is.
@@ -165,7 +164,7 @@ def grow(
 
         whole = wrote is not None and LOADING not in wrote.extra
         if not (whole and count(client, growth.index) == growth.documents):
-            _write(client, growth, wanted, resampler, vocabulary, show_progress)
+            _write(client, growth, wanted, resampler, vocabulary)
         if growth.segments is not None and _segments(client, growth.index) > growth.segments * growth.shards:
             say(f"merging {growth.index} to {growth.segments} segment(s) a shard")
             merge_segments(client, growth.index, growth.segments, least=0)
@@ -206,7 +205,6 @@ def _write(
     meta: IndexMeta,
     resampler: Resampler,
     vocabulary: list[str],
-    show_progress: bool,
 ) -> None:
     def records(_: Callable[[Rejected], None]) -> Iterator[Document]:
         return resampler.take(growth.documents)
@@ -227,7 +225,6 @@ def _write(
         dead_letters=Path(f"{growth.index}.dead-letters.jsonl"),
         reader=f"{growth.described}",
         writing=Writing(merge=False),
-        show_progress=show_progress,
     )
     if encoder is not None:
         # Pruned postings do not tell the largest weights, by which pages are certified.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,39 +33,6 @@ FIELD_SAMPLE = 3000  # documents that are written field by field to see what eac
 CORPUS_DOCUMENTS = 20_000  # of the documentation strings, if no corpus is named
 
 
-def corpus_options(command: Any) -> Any:
-    """The options that say whose documents are resampled, and which queries are asked."""
-    options = [
-        click.option(
-            "--data",
-            type=click.Path(path_type=Path),
-            default=None,
-            help="BEIR folder.  [default: documentation strings]",
-        ),
-        click.option("--split", default="test", show_default=True, help="Split whose queries are searched."),
-        click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N queries."),
-    ]
-    return taking(command, options)
-
-
-def node_options(command: Any) -> Any:
-    """Add the options of a run on indexes of its own."""
-    options = [
-        heap_option("2g"),
-        click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too."),
-        click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --output."),
-        click.option(
-            "--keep-indexes",
-            "--keep",
-            "keep",
-            cls=Renamed,
-            is_flag=True,
-            help="Keep the indexes (and the local node's data).",
-        ),
-    ]
-    return taking(command, options)
-
-
 def growing_options(command: Any) -> Any:
     """Add the options for the documents to write."""
     options = [
@@ -79,10 +46,18 @@ def growing_options(command: Any) -> Any:
         ),
         click.option(
             "--prune",
+            type=Pruning.parse,
+            metavar="TYPE:VALUE",
             default=None,
             help="Terms to keep of sparse vectors: top_k:N, max_ratio:R, …",
         ),
-        click.option("--prune-postings", default=None, help="Terms that postings hold, as for `osn ingest`."),
+        click.option(
+            "--prune-postings",
+            type=Pruning.parse,
+            metavar="TYPE:VALUE",
+            default=None,
+            help="Terms that postings hold, as for `osn ingest`.",
+        ),
         click.option(
             "--segments",
             type=click.IntRange(min=1),
@@ -94,34 +69,28 @@ def growing_options(command: Any) -> Any:
             "--shards", type=click.IntRange(min=1), default=1, show_default=True, help="Shards of each new index."
         ),
         click.option(
-            "--setting", "index_settings", multiple=True, metavar="KEY=VALUE", help="Index setting; repeatable."
+            "--setting",
+            "settings",
+            multiple=True,
+            metavar="KEY=VALUE",
+            callback=lambda _context, _option, texts: dict(map(_setting, texts)),
+            help="Index setting; repeatable.",
         ),
     ]
     return taking(command, options)
 
 
-def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[str, Any]) -> Growth:
-    """The growth of the values of `growing_options`, which are removed from `options`. Raises InputError."""
-    prune, postings = options.pop("prune"), options.pop("prune_postings")
-    settings: dict[str, str] = {}
-    for text in options.pop("index_settings"):
-        key, equals, value = text.partition("=")
-        if not (key and equals):
-            raise InputError(f"--setting {text!r}: expected KEY=VALUE")
-        settings[key.removeprefix("index.")] = value
-    as_named = {
-        name: options.pop(name) for name in ("sparse", "dense", "pq", "vectors", "base", "mix", "segments", "shards")
-    }
-    return Growth(
-        corpus,
-        index,
-        documents,
-        prune=Pruning.parse(prune) if prune else None,
-        prune_postings=Pruning.parse(postings) if postings else None,
-        settings=settings,
-        seed=seed,
-        **as_named,
-    ).validate()
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise InputError(f"--setting {text!r}: expected KEY=VALUE")
+    return key.removeprefix("index."), value
+
+
+def growth_of(corpus: str, index: str, documents: int, options: Mapping[str, Any]) -> Growth:
+    """The growth of the values of `growing_options` and --seed. Raises InputError."""
+    names = {each.name for each in fields(Growth)} - {"corpus", "index", "documents"}
+    return Growth(corpus, index, documents, **{name: options[name] for name in names}).validate()
 
 
 @click.command()
@@ -131,7 +100,7 @@ def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the resampling.")
 @growing_options
 @connection_options
-def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int, seed: int, **options: Any) -> None:
+def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int, **options: Any) -> None:
     """Write an index of N documents resampled from a corpus: text and vectors drawn together, no exact duplicates.
 
     The corpus's own documents come first, once each. Run the same command again to continue an interrupted run.
@@ -140,13 +109,17 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
     osn bench grow --corpus data/scifact --index scifact-100k --documents 100000
     osn bench grow --corpus data/scifact --index pruned --documents 100000 --prune top_k:100
     """
-    wanted = growth_of(corpus, index, documents, seed, options)
+    wanted = growth_of(corpus, index, documents, options)
     growth.grow(connect(settings=connection), wanted, say=say)
     print(f"{documents:,} documents in {index}")
 
 
 @click.command()
-@corpus_options
+@click.option(
+    "--data", type=click.Path(path_type=Path), default=None, help="BEIR folder.  [default: documentation strings]"
+)
+@click.option("--split", default="test", show_default=True, help="Split whose queries are searched.")
+@click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N queries.")
 @click.option(
     "--documents",
     type=NumberList(int),
@@ -157,7 +130,17 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
 @click.option("--engines", default="sum,paper,two-phase", show_default=True, help="As for `osn bench load`.")
 @click.option("--index", "prefix", default="osn-scale", show_default=True, help="Indexes are called INDEX-DOCUMENTS.")
 @output_option("Where measurements and tables go.", default=Path("load-scale"), show_default=True)
-@node_options
+@heap_option("2g")
+@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too.")
+@click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --output.")
+@click.option(
+    "--keep-indexes",
+    "--keep",
+    "keep",
+    cls=Renamed,
+    is_flag=True,
+    help="Keep the indexes (and the local node's data).",
+)
 @growing_options
 @measuring_options
 @connection_options
@@ -195,7 +178,7 @@ def scale(
         raise InputError("--documents takes numbers above 0")
     variants = parse_variants(engines)
     folder = corpus_or_docstrings(data, out)
-    first = growth_of(str(folder), "", sizes[0], options["seed"], options)
+    first = growth_of(str(folder), "", sizes[0], options)
     settings = load_settings(options)
     models = ModelChoice()  # the index's record leads to the models that wrote it
     _, texts = queries_of(None, folder, split, limit_queries)
@@ -223,7 +206,10 @@ def scale(
         for to in (out if len(runs) > 1 else None, record):
             if to is not None:
                 print(f"wrote {summary.write(to)}", file=sys.stderr)
-        leave(client, [measured.index for measured in runs.values()], list(runs.values()), keep=keep)
+        if any(measured.partial for measured in runs.values()):
+            sys.exit(1)  # within `reachable`, which leaves the node's data too, for the same command to continue
+        for measured in () if keep else runs.values():
+            client.indices.delete(index=measured.index, params={"ignore_unavailable": "true"})
     if not whole:
         sys.exit(1)
 
@@ -250,16 +236,6 @@ def _field_rows(client: Any, prefix: str, prepared: Any, wanted: Growth) -> list
     sample = list(resampler.take(min(FIELD_SAMPLE, wanted.documents)))
     sizes = field_bytes.bytes_by_field(client, meta, sample, drawn_vectors(wanted, resampler, vocabulary))
     return field_bytes.rows(f"{prefix}, by field", sizes, len(sample))
-
-
-def leave(client: Any, indexes: Sequence[str], measured: Sequence[Measurement], *, keep: bool) -> None:
-    """Delete the indexes unless they are to be kept. Exits with 1 if a run is partial: called within `reachable`, which
-    then leaves the node's data too, for the same command to continue."""
-    if any(run.partial for run in measured):
-        sys.exit(1)
-    if not keep:
-        for index in indexes:
-            client.indices.delete(index=index, params={"ignore_unavailable": "true"})
 
 
 def _summary(runs: dict[int, Measurement], data: list[Any], seed: int) -> Summary:

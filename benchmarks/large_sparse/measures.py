@@ -36,8 +36,7 @@ from benchmarks.load.workload import (
     allowed_target,
     body_builders,
     follow_builder,
-    prepare,
-    stored_pipelines,
+    prepared,
 )
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.evaluation import measures, result_rows
@@ -192,8 +191,8 @@ def chosen(
 
     texts = dict(islice(BeirData.load(data, "train").queries.items(), TUNING_QUERIES))
     variants = [arm.variant for arm in arms]
-    with translate_errors(), stored_pipelines(client, variants) as pipelines:
-        workload = prepare(client, target, layout.index(PLAIN), variants, list(texts.values()), model, pipelines)
+    asked = list(texts.values())
+    with prepared(client, target, layout.index(PLAIN), variants, asked, model) as workload:
         rows = quality.nearness_rows(client, workload, texts, "train")
         return choice(rows, variants, partial(timed, client, workload))
 
@@ -284,13 +283,14 @@ def quality_rows(
 
     judged = BeirData.load(experiment.data, "test")
     variants = [arm.variant for arm in arms]
-    with stored_pipelines(client, variants) as pipelines:
-        texts = list(judged.queries.values())
-        workload = prepare(client, target, layout.index(PLAIN), variants, texts, model, pipelines)
+    texts = list(judged.queries.values())
+    with prepared(client, target, layout.index(PLAIN), variants, texts, model) as workload:
         logger.info("quality")
         set_ = set_of_size(layout.growth.documents)
         near = quality.nearness_rows(client, workload, judged.queries, set_)
-        found = {each.name: quality.retrieve(client, workload, each, judged.queries, PAGE) for each in variants}
+        found = {
+            each.name: quality.retriever(client, workload, each).retrieve(judged.queries, PAGE) for each in variants
+        }
     words = [each.name for each in variants if each.engine == BM25]  # what they find is no part of the sparse result
     rows = [row for row in near if row.engine not in words]
     ndcg = {name: measures.measure(run, judged.qrels, (NDCG,)) for name, run in found.items()}

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -19,20 +20,18 @@ from benchmarks.load import result
 from benchmarks.load.blocks import Block
 from benchmarks.load.measurement import LoadSettings, Measurement
 from benchmarks.load.phases import WarmupSettings
-from benchmarks.load.quality import Judged
 from benchmarks.load.run import measure
 from benchmarks.load.statistics import cells
 from benchmarks.load.variants import parse_variants
-from benchmarks.load.workload import ModelChoice, allowed_target, prepare, stored_pipelines
+from benchmarks.load.workload import ModelChoice, allowed_target, prepared
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.headings import Headed, taking
 from opensearch_neural.commands.option_groups import Command
 from opensearch_neural.commands.renamed import output_option
-from opensearch_neural.corpus.judgements import BeirData, read_queries
+from opensearch_neural.corpus.judgements import BeirData, JudgedQueries, read_queries
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Data, Row, data_facts
 from opensearch_neural.files import write_text
@@ -134,7 +133,7 @@ def load_settings(options: dict[str, Any], **more: Any) -> LoadSettings:
 
 def queries_of(
     queries: Path | None, data: Path | None, split: str, limit: int | None
-) -> tuple[Judged | None, list[str]]:
+) -> tuple[JudgedQueries | None, list[str]]:
     """(judgements, texts) from a folder in BEIR layout or a file of queries. Raises InputError for neither or both."""
     if (queries is None) == (data is None):
         raise InputError(
@@ -144,7 +143,8 @@ def queries_of(
     if data is not None:
         beir = BeirData.load(data, split)
         chosen = dict(islice(beir.queries.items(), limit))
-        return Judged(chosen, {query: beir.qrels[query] for query in chosen}), list(chosen.values())
+        judged = replace(beir, queries=chosen, qrels={query: beir.qrels[query] for query in chosen})
+        return judged, list(chosen.values())
     assert queries is not None
     return None, list(islice(read_queries(queries).values(), limit))
 
@@ -226,17 +226,18 @@ def run(
     texts: list[str],
     models: ModelChoice,
     settings: LoadSettings,
-    judged: Judged | None,
+    judged: JudgedQueries | None,
     folder: Path,
     restart: bool,
 ) -> Measurement:
     """Prepare and measure, with progress on stderr."""
-    with translate_errors(), stored_pipelines(client, variants) as pipelines:
-        workload = prepare(client, target, index, variants, texts, models, pipelines)
-        with progress(f"load → {index}") as (say, on_block):
-            return measure(
-                client, workload, settings, judged=judged, out=folder, restart=restart, say=say, on_block=on_block
-            )
+    with (
+        prepared(client, target, index, variants, texts, models) as workload,
+        progress(f"load → {index}") as (say, on_block),
+    ):
+        return measure(
+            client, workload, settings, judged=judged, out=folder, restart=restart, say=say, on_block=on_block
+        )
 
 
 def finish(

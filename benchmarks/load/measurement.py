@@ -8,8 +8,7 @@ from benchmarks.load.blocks import Block, Level
 from benchmarks.load.ceiling import Ceiling
 from benchmarks.load.generator import CONNECTIONS, default_processes
 from benchmarks.load.phases import Warmup, WarmupSettings
-from benchmarks.load.quality import Postings
-from benchmarks.load.server import ClusterFacts, Counters, IndexStatistics
+from benchmarks.load.server import ClusterFacts, IndexStatistics
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row
 
@@ -85,15 +84,10 @@ class Measurement:
     warmup: Warmup = field(default_factory=Warmup)
     quality: list[Row] = field(default_factory=list)
     """nDCG@10 and recall, or overlap@10 and the score kept."""
-    postings: dict[str, Postings] = field(default_factory=dict)
     cluster: ClusterFacts | None = None
     indexes: dict[str, IndexStatistics] = field(default_factory=dict)
     more: list[Row] = field(default_factory=list)
     """Rows about the index from the code that built it, to be reported beside the others."""
-    before: Counters | None = None
-    """The cluster's counters before the blocks."""
-    after: Counters | None = None
-    """The cluster's counters after the blocks."""
     partial: str | None = None
     """Why the run ended before it was done; None if it was done."""
     incidents: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What each engine finds, for the table that shows what it costs; and how many postings its queries begin with.
+"""What each engine finds, for the table that shows what it costs.
 
 Where the queries have judgements: nDCG@10 and recall. Where they have none: overlap@10, the share of the exact result's
 first ten that the engine returns, and the score kept: what the hits returned score by the exact search, as a share of what
@@ -9,62 +9,47 @@ that of every vector compared. BM25 and `sparse` are exact by their own measure 
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
 
-from benchmarks.load.variants import EXACT_SPARSE, TWO_PHASE, Variant, body_builder, tokens_of
+from benchmarks.load.variants import EXACT_SPARSE, Variant, body_builder, parameters
 from benchmarks.load.workload import Workload, follow_builder
 from opensearch_neural import multi_vector
-from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.engines import Engines
+from opensearch_neural.corpus.judgements import JudgedQueries
+from opensearch_neural.engines import BodyOf, Engines
 from opensearch_neural.engines.dense import dense_vector
-from opensearch_neural.evaluation import comparison, measures, result_rows
-from opensearch_neural.evaluation.measures import Qrels
+from opensearch_neural.evaluation import comparison, result_rows
+from opensearch_neural.evaluation.engine_comparison import run_retriever
 from opensearch_neural.evaluation.overlap import PAGE, TIES, overlap, score_kept, scored_among
 from opensearch_neural.evaluation.results import Row
-from opensearch_neural.queries import DOT_ALIAS, Body, Rare
+from opensearch_neural.queries import Body
 from opensearch_neural.retrievers import Run
-from opensearch_neural.retrievers.opensearch import search
+from opensearch_neural.retrievers.opensearch import OpenSearchRetriever, search
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-DEEP = 100
-MEASURES = ("nDCG@10", "R@10")
-DEEP_MEASURES = ("R@100",)
+MEASURES = ("nDCG@10", "R@10", "R@100")
 OVERLAP = "overlap@10"
 SCORE_KEPT = "score kept"
-THREADS = 4
-COUNTED_AT_ONCE = 200
-
-
-@dataclass(frozen=True)
-class Judged:
-    """Queries with judgements; `queries` are those that have any."""
-
-    queries: dict[str, str]
-    qrels: Qrels
 
 
 def judged_rows(
-    client: OpenSearch, workload: Workload, judged: Judged, set_: str, *, baseline: str, seed: int = 0
+    client: OpenSearch, workload: Workload, judged: JudgedQueries, set_: str, *, baseline: str, seed: int = 0
 ) -> list[Row]:
     """nDCG@10, recall, and their differences to the baseline, with intervals over queries.
 
     Raises ClusterError for an incomplete answer.
     """
-    measured = {}
-    for variant in workload.variants:
-        page = retrieve(client, workload, variant, judged.queries, PAGE)
-        deep = retrieve(client, workload, variant, judged.queries, DEEP)
-        parts = [measures.measure(page, judged.qrels, MEASURES), measures.measure(deep, judged.qrels, DEEP_MEASURES)]
-        measured[variant.name] = replace(
-            parts[0], per_query={**parts[0].per_query, **parts[1].per_query}, mean={**parts[0].mean, **parts[1].mean}
-        )
+    measured = {
+        variant.name: run_retriever(
+            retriever(client, workload, variant), judged.queries, judged.qrels, MEASURES
+        ).measured
+        for variant in workload.variants
+    }
     return result_rows.rows(set_, measured, baseline=baseline, seed=seed)
 
 
@@ -82,10 +67,10 @@ def nearness_rows(
             continue
         build = exact_builder(workload, wanted)
         if wanted not in exact:
-            exact[wanted] = search_all(client, workload.index, build, queries, {})
+            exact[wanted] = OpenSearchRetriever(client, workload.index, wanted.name, build).retrieve(queries, TIES)
         best = {query: hits for query, hits in exact[wanted].items() if hits}
         asked = {query: queries[query] for query in best}
-        pages = retrieve(client, workload, variant, asked, PAGE)
+        pages = retriever(client, workload, variant).retrieve(asked, PAGE)
         scores = scores_of(client, workload.index, build, asked, pages)
         for measure, values in (
             (OVERLAP, [overlap(pages[query], hits) for query, hits in best.items()]),
@@ -97,20 +82,20 @@ def nearness_rows(
     return rows
 
 
-def scores_of(
-    client: OpenSearch, index: str, build: Callable[[str], Body], queries: Mapping[str, str], pages: Run
-) -> Run:
+def scores_of(client: OpenSearch, index: str, build: BodyOf, queries: Mapping[str, str], pages: Run) -> Run:
     """What the hits of each page score by the search that `build` makes; hits that it does not find score nothing."""
     of_text = {text: list(pages[query]) for query, text in queries.items()}
-    return search_all(client, index, lambda text: scored_among(build(text), of_text[text]), queries, {})
+    among = OpenSearchRetriever(client, index, "exact", lambda text, k: scored_among(build(text, k), of_text[text]))
+    return among.retrieve(queries, PAGE)
 
 
-def exact_builder(workload: Workload, exact: Variant) -> Callable[[str], Body]:
-    """From a text to the exact search in the workload's own index, for some hits beyond a page."""
+def exact_builder(workload: Workload, exact: Variant) -> BodyOf:
+    """The exact search in the workload's own index, for some hits beyond a page."""
     engines = workload.engines_of(exact)
     if exact.engine == "dense":
-        return lambda text: exact_dense(engines, text, TIES)
-    return body_builder(replace(exact, size=TIES), engines)
+        return lambda text, _: exact_dense(engines, text, TIES)
+    build = body_builder(replace(exact, size=TIES), engines)
+    return lambda text, _: build(text)
 
 
 def exact_dense(engines: Engines, text: str, size: int) -> Body:
@@ -128,40 +113,19 @@ def exact_dense(engines: Engines, text: str, size: int) -> Body:
     return {"size": size, "query": multi_vector.by_the_best(query) if meta.vectors > 1 else query}
 
 
-def retrieve(client: OpenSearch, workload: Workload, variant: Variant, queries: Mapping[str, str], size: int) -> Run:
-    """What the variant finds for each query, as its requests ask for it but for the number of hits.
+def retriever(client: OpenSearch, workload: Workload, variant: Variant) -> OpenSearchRetriever:
+    """What the variant finds, as its requests ask for it but for the number of hits; a first request that it needs is sent
+    while the body of the second is made."""
+    asked, index = parameters(workload.pipelines.get(variant.name)), workload.index_of(variant)
 
-    Raises ClusterError for what the cluster refuses, and for an incomplete answer.
-    """
-    build = body_builder(replace(variant, size=size), workload.engines_of(variant))
-    pipeline = workload.pipelines.get(variant.name)
-    parameters = {"search_pipeline": pipeline} if pipeline else {}
-    follow = follow_builder(workload, replace(variant, size=size))
-    if variant.follow is None or follow is None:
-        return search_all(client, workload.index_of(variant), build, queries, parameters)
-    seconds = {}
-    for text in queries.values():
-        seconds[text] = follow(text, search(client, workload.index_of(variant), build(text), **parameters))
-    return search_all(client, variant.follow.index, seconds.__getitem__, queries, parameters)
+    @cache
+    def builder(size: int) -> Callable[[str], Body]:
+        of_size = replace(variant, size=size)
+        build, follow = body_builder(of_size, workload.engines_of(variant)), follow_builder(workload, of_size)
+        return build if follow is None else lambda text: follow(text, search(client, index, build(text), **asked))
 
-
-def search_all(
-    client: OpenSearch,
-    index: str,
-    build: Callable[[str], Body],
-    queries: Mapping[str, str],
-    parameters: Mapping[str, str],
-) -> Run:
-    def ask(body: Body) -> dict[str, float]:
-        answer = search(client, index, {**body, "_source": False}, **parameters)
-        return {hit["_id"]: hit["_score"] for hit in answer["hits"]["hits"]}
-
-    run: Run = {}
-    with ThreadPoolExecutor(THREADS) as pool:
-        # Encoding stays in this thread: an encoder need not be thread-safe.
-        for query, hits in zip(queries, pool.map(ask, map(build, queries.values())), strict=True):
-            run[query] = hits
-    return run
+    searched = index if variant.follow is None else variant.follow.index
+    return OpenSearchRetriever(client, searched, variant.name, lambda text, k: builder(k)(text), params=asked)
 
 
 def some(queries: Mapping[str, str], most: int, seed: int = 0) -> dict[str, str]:
@@ -169,96 +133,3 @@ def some(queries: Mapping[str, str], most: int, seed: int = 0) -> dict[str, str]
     if len(queries) <= most:
         return dict(queries)
     return {id_: queries[id_] for id_ in sorted(random.Random(seed).sample(sorted(queries), most))}
-
-
-# ------------------------------------------------ postings
-
-
-@dataclass(frozen=True)
-class Postings:
-    """The work that an engine begins with, before it skips any of it: means over queries."""
-
-    tokens: float
-    """Searched in phase one."""
-    postings: float
-    """The documents that hold each of these tokens, added up."""
-    queries: int
-
-
-def postings(client: OpenSearch, workload: Workload, queries: Mapping[str, str]) -> dict[str, Postings]:
-    """{variant: Postings} of the engines that search tokens. Raises ClusterError if the cluster refuses."""
-    of_variant = {}
-    counts: dict[tuple[str, str], dict[str, int]] = {}
-    for variant in workload.variants:
-        index = workload.index_of(variant)
-        searched = _searched_tokens(client, workload, variant, queries)
-        if searched is None:
-            continue
-        field, tokens = searched
-        known = counts.setdefault((index, field), {})
-        missing = {token for each in tokens for token in each if token not in known}
-        if field == "sparse":
-            known.update(feature_counts(client, index, sorted(missing)))
-        else:
-            known.update({token: count for each in tokens for token, count in each.items()})
-        of_variant[variant.name] = Postings(
-            tokens=sum(map(len, tokens)) / len(tokens),
-            postings=sum(known.get(token, 0) for each in tokens for token in each) / len(tokens),
-            queries=len(tokens),
-        )
-    return of_variant
-
-
-def _searched_tokens(
-    client: OpenSearch, workload: Workload, variant: Variant, queries: Mapping[str, str]
-) -> tuple[str, list[dict[str, int]]] | None:
-    """(field, for each query its distinct tokens; for a text field with their counts)."""
-    build = body_builder(variant, workload.engines_of(variant))
-    index = workload.index_of(variant)
-    # The processor of neural-search splits the query on the cluster: the body holds all tokens.
-    rare = Rare("ratio", variant.prune) if variant.engine == TWO_PHASE else None
-    tokens: list[dict[str, int]] = []
-    field = ""
-    for text in queries.values():
-        of_field, of_query = tokens_of(build(text), rare)
-        field = of_field or field
-        if not of_field:
-            tokens.append({})  # a query without any known token
-        elif field == "sparse":
-            tokens.append(dict.fromkeys(of_query, 0))
-        else:
-            tokens.append(term_counts(client, index, field, text))
-    return (field, tokens) if field else None
-
-
-def feature_counts(client: OpenSearch, index: str, tokens: Iterable[str]) -> dict[str, int]:
-    """{token: documents that have it in `sparse`}."""
-    counts: dict[str, int] = {}
-    batch = list(tokens)
-    for start in range(0, len(batch), COUNTED_AT_ONCE):
-        part = batch[start : start + COUNTED_AT_ONCE]
-        lines = []
-        for token in part:
-            clause = {"rank_feature": {"field": f"sparse.{token.replace('.', DOT_ALIAS)}", "linear": {}}}
-            lines += ["{}", json.dumps({"size": 0, "track_total_hits": True, "query": clause})]
-        with translate_errors():
-            answer: Any = client.msearch(index=index, body="\n".join(lines) + "\n")
-        for token, response in zip(part, answer["responses"], strict=True):
-            counts[token] = int(response.get("hits", {}).get("total", {}).get("value", 0))
-    return counts
-
-
-def term_counts(client: OpenSearch, index: str, field: str, text: str) -> dict[str, int]:
-    """{term of the analyzed text: documents that have it}, as one shard counts them."""
-    body = {
-        "doc": {field: text},
-        "fields": [field],
-        "positions": False,
-        "offsets": False,
-        "term_statistics": True,
-        "field_statistics": False,
-    }
-    with translate_errors():
-        answer = client.termvectors(index=index, body=body)
-    terms = answer.get("term_vectors", {}).get(field, {}).get("terms", {})
-    return {term: int(statistics.get("doc_freq", 0)) for term, statistics in terms.items()}

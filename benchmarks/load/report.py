@@ -140,24 +140,15 @@ def facts_text(measurement: Measurement) -> str:
     """What was searched, where, and with what care."""
     lines = [
         f"{name}: {facts.documents:,} documents, {facts.bytes / 2**20:.1f} MiB, {facts.segments} segments, "
-        f"{facts.shards} shards; on disk: "
-        + ", ".join(f"{kind} {size / 2**20:.1f} MiB" for kind, size in facts.bytes_by_kind.items())
+        f"{facts.shards} shards"
         for name, facts in measurement.indexes.items()
     ]
     if measurement.more:
         lines.append("; ".join(f"{row.column} {number(row.value)}" for row in measurement.more))
-    for name, each in measurement.postings.items():
-        lines.append(f"{name}: {each.tokens:.1f} tokens a query, {each.postings:,.0f} postings of these")
     if cluster := measurement.cluster:
         lines.append(
-            f"{cluster.version}, {cluster.nodes} node(s), heap {cluster.heap_max / 2**30:.1f} GiB, concurrent segment "
-            f"search {cluster.concurrent_segment_search}, processor time from {cluster.cpu_from}"
-        )
-    if measurement.before and measurement.after:
-        lines.append(
-            f"heap used {measurement.after.heap_used / 2**20:,.0f} MiB at the end; searches rejected by the cluster: "
-            f"{measurement.after.rejected_searches - measurement.before.rejected_searches}; answers from its request cache: "
-            f"{measurement.after.request_cache_hits - measurement.before.request_cache_hits}"
+            f"{cluster.version}, {cluster.nodes} node(s), heap {cluster.heap_max / 2**30:.1f} GiB, "
+            f"processor time from {cluster.cpu_from}"
         )
     if measurement.ceilings:
         lines.append(

@@ -38,11 +38,6 @@ def rows(measurement: Measurement, levels: Levels | None = None) -> list[Row]:
         result.append(
             Row(measurement.index, name, "generator's ceiling, requests/s", ceiling.requests_per_second, None, None, 0)
         )
-    for name, of_query in measurement.postings.items():
-        result.append(Row(measurement.index, name, "tokens searched", of_query.tokens, None, None, of_query.queries))
-        result.append(
-            Row(measurement.index, name, "postings of these", of_query.postings, None, None, of_query.queries)
-        )
     return result
 
 

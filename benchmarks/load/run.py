@@ -23,21 +23,20 @@ from benchmarks.load.ceiling import measure_ceilings
 from benchmarks.load.generator import GeneratorLost, Generators, default_processes
 from benchmarks.load.measurement import LoadSettings, Measurement
 from benchmarks.load.phases import warm_up
-from benchmarks.load.quality import Judged
 from benchmarks.load.server import ServerProbe
-from benchmarks.load.variants import described, with_options
+from benchmarks.load.variants import described, parameters, with_options
 from benchmarks.load.workload import Workload, body_builders, request_heads
-from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.engines.settings import Cascade, TwoPhases
-from opensearch_neural.errors import ClusterError, InputError, OsnError
+from opensearch_neural.errors import InputError, OsnError
 from opensearch_neural.node.clusters import Say
+from opensearch_neural.retrievers.opensearch import search
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 log = logging.getLogger(__name__)
 
-POSTINGS_QUERIES = 200
 RESAMPLED = "resampled"
 """The key of an index's `_meta.osn` that marks its documents as drawn (`grown/documents.py`)."""
 HALF = 0.5
@@ -53,13 +52,9 @@ def genuine_answers(client: OpenSearch, workload: Workload) -> dict[str, bytes]:
     builders = body_builders(workload)
     answers = {}
     for variant in workload.variants:
-        with translate_errors():
-            answer = client.transport.perform_request(
-                "POST", workload.path_of(variant), body=builders[variant.name](workload.texts[0])
-            )
-        if answer.get("timed_out") or answer.get("_shards", {}).get("failed"):
-            raise ClusterError(f"only a part of the index {workload.index_of(variant)!r} answered")
-        answers[variant.name] = orjson.dumps(answer)
+        asked = parameters(workload.pipelines.get(variant.name))
+        body = builders[variant.name](workload.texts[0])
+        answers[variant.name] = orjson.dumps(search(client, workload.index_of(variant), body, **asked))
         request_heads(workload, variant)  # a header that cannot be sent is met here
     return answers
 
@@ -69,7 +64,7 @@ def measure(
     workload: Workload,
     settings: LoadSettings,
     *,
-    judged: Judged | None = None,
+    judged: JudgedQueries | None = None,
     out: Path | None = None,
     restart: bool = False,
     say: Say = log.info,
@@ -201,7 +196,7 @@ class LoadRun:
     on_block: Callable[[Block, float], object] | None
     began: float
 
-    def everything(self, answers: Mapping[str, bytes], judged: Judged | None) -> None:
+    def everything(self, answers: Mapping[str, bytes], judged: JudgedQueries | None) -> None:
         settings, measurement = self.settings, self.measurement
         processes = settings.processes or default_processes()
         most_clients = max([*settings.clients, 2 * processes] if settings.clients else [50])
@@ -212,8 +207,6 @@ class LoadRun:
         if settings.quality:
             self.say("quality")
             self.measure_quality(judged)
-            queries = {str(at): text for at, text in enumerate(self.workload.texts)}
-            measurement.postings = quality.postings(self.client, self.workload, quality.some(queries, POSTINGS_QUERIES))
         with Generators(self.workload, processes) as generators:
             self.generators = generators
             closed = [level for level in settings.levels() if level.mode == "closed"]
@@ -225,13 +218,9 @@ class LoadRun:
             )
             self.pace = Pace(settings.requests, settings.rounds, settings.shortest, settings.longest)
             self.warm_up(level)
-            measurement.before = self.probe.counters()
-            try:
-                self.rounds()
-            finally:
-                measurement.after = self.probe.counters()
+            self.rounds()
 
-    def measure_quality(self, judged: Judged | None) -> None:
+    def measure_quality(self, judged: JudgedQueries | None) -> None:
         settings, workload = self.settings, self.workload
         if judged is not None:
             self.measurement.quality += quality.judged_rows(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingest.inspection import PARTS
 from ingest.writing.stored_documents import count
 from opensearch_neural.cluster.addresses import is_loopback
 from opensearch_neural.cluster.errors import translate_errors
@@ -22,17 +21,6 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Counters:
-    """Sums over all nodes since they started, and the heap now."""
-
-    rejected_searches: int
-    heap_used: int
-    """Bytes, as is `heap_max`."""
-    heap_max: int
-    request_cache_hits: int
-
-
-@dataclass(frozen=True)
 class IndexStatistics:
     """The index under test."""
 
@@ -41,8 +29,6 @@ class IndexStatistics:
     bytes: int
     segments: int
     shards: int
-    bytes_by_kind: dict[str, int]
-    """{kind of file: bytes on disk}; Lucene keeps all fields of one kind in the same files."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +38,6 @@ class ClusterFacts:
     version: str
     nodes: int
     heap_max: int
-    concurrent_segment_search: str
     cpu_from: str
     """Where processor time comes from."""
 
@@ -90,17 +75,6 @@ class ServerProbe:
             )
         )
 
-    def counters(self) -> Counters | None:
-        nodes = self._nodes("jvm,thread_pool,indices", None)
-        if not nodes:
-            return None
-        return Counters(
-            rejected_searches=sum(_at(node, "thread_pool", "search", "rejected") for node in nodes),
-            heap_used=sum(_at(node, "jvm", "mem", "heap_used_in_bytes") for node in nodes),
-            heap_max=sum(_at(node, "jvm", "mem", "heap_max_in_bytes") for node in nodes),
-            request_cache_hits=sum(_at(node, "indices", "request_cache", "hit_count") for node in nodes),
-        )
-
     def answers(self) -> bool:
         """Whether the cluster answers at all."""
         from opensearchpy.exceptions import OpenSearchException
@@ -130,13 +104,10 @@ def cluster_facts(probe: ServerProbe) -> ClusterFacts:
     with translate_errors():
         info = probe.client.info()
         nodes = list(probe.client.nodes.info(metric="jvm")["nodes"].values())
-        settings = probe.client.cluster.get_settings(params={"include_defaults": "true", "flat_settings": "true"})
-    flat = {**settings.get("defaults", {}), **settings.get("persistent", {}), **settings.get("transient", {})}
     return ClusterFacts(
         version=f"{info['version'].get('distribution', 'opensearch')} {info['version']['number']}",
         nodes=len(nodes),
         heap_max=sum(_at(node, "jvm", "mem", "heap_max_in_bytes") for node in nodes),
-        concurrent_segment_search=str(flat.get("search.concurrent_segment_search.mode", "unknown")),
         cpu_from=probe.cpu_from,
     )
 
@@ -145,39 +116,25 @@ def index_facts(client: OpenSearch, index: str) -> IndexStatistics:
     """Raises ClusterError if the index is absent or does not answer."""
 
     with translate_errors():
-        stats = client.transport.perform_request(
-            "GET", f"/{index}/_stats/store,segments", params={"include_segment_file_sizes": "true"}
-        )
+        stats = client.indices.stats(index=index, metric="store,segments")
         ((name, settings),) = client.indices.get_settings(index=index, params={"flat_settings": "true"}).items()
         ((_, segments),) = client.indices.segments(index=index)["indices"].items()
         documents = count(client, index)  # statistics count nested documents, too
     own = stats["indices"][name]["primaries"]
-    sizes = {kind: size["size_in_bytes"] for kind, size in own["segments"].get("file_sizes", {}).items()}
     flat = settings["settings"]
     return IndexStatistics(
         name=name,
         documents=documents,
-        # Of the segments, because the size of the store is up to ten seconds old, and of several files of a segment with
-        # the same ending, one for each vector field, `file_sizes` has a single one.
+        # Of the segments, because the size of the store is up to ten seconds old.
         bytes=_bytes_of_primaries(segments) or int(own["store"]["size_in_bytes"]),
         segments=int(own["segments"]["count"]),
         shards=int(flat["index.number_of_shards"]),
-        bytes_by_kind=bytes_by_kind(sizes),
     )
 
 
 def _bytes_of_primaries(segments: Mapping[str, Any]) -> int:
     copies = [copy for of_shard in segments["shards"].values() for copy in of_shard if copy["routing"]["primary"]]
     return sum(int(segment["size_in_bytes"]) for copy in copies for segment in copy["segments"].values())
-
-
-def bytes_by_kind(sizes: Mapping[str, int]) -> dict[str, int]:
-    """{kind of data: bytes} of {file ending: bytes}."""
-    by_kind: dict[str, int] = {}
-    for ending, size in sizes.items():
-        kind = PARTS.get(ending, "other")
-        by_kind[kind] = by_kind.get(kind, 0) + size
-    return dict(sorted(by_kind.items(), key=lambda item: -item[1]))
 
 
 def settle_index(client: OpenSearch, index: str) -> None:

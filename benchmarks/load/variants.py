@@ -34,7 +34,7 @@ from typing import Any, Protocol
 from opensearch_neural.engines import ENGINES, Engines
 from opensearch_neural.engines.settings import First, parse_first
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.queries import Body, Rare, rare_tokens, searched_first
+from opensearch_neural.queries import Body, Rare
 
 TWO_PHASE = "two-phase"
 ALL_ENGINES = (*ENGINES, TWO_PHASE)
@@ -292,26 +292,3 @@ def spec_of(variant: Variant) -> str:
             parts.append(f"{key}={'yes' if value is True else value}")
     parts += [str(own) for own in (variant.bodies, variant.follow) if own is not None]
     return "+".join(parts)
-
-
-def _first_phase(query: Body) -> Body:
-    """The sparse clause of a query, without the filter around it."""
-    must = query.get("bool", {}).get("must")
-    return must[0] if must else query
-
-
-def tokens_of(body: Body, rare: Rare | None = None) -> tuple[str, list[str]]:
-    """(field, tokens) that decide phase one of a sparse body; a text query's field and no tokens.
-
-    Tokens are as they are stored, so a rank_feature clause's look-alike dot is what it is.
-
-    rare: which of them, where it is the cluster that splits the query.
-    """
-    query = _first_phase(body["query"])
-    if "match" in query:
-        return next(iter(query["match"])), []
-    try:
-        field, tokens = searched_first(body)
-    except ValueError:
-        return "", []
-    return field, list(tokens if rare is None else rare_tokens(tokens, rare))

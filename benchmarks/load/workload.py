@@ -326,3 +326,17 @@ def stored_pipelines(client: OpenSearch, variants: Sequence[Variant]) -> Iterato
                 client.transport.perform_request("DELETE", f"/_search/pipeline/{name}")
             except Exception as error:  # the cluster may be gone, which is not what the user should read about now
                 log.debug("the search pipeline %s was left: %s", name, error)
+
+
+@contextmanager
+def prepared(
+    client: OpenSearch,
+    target: LoadTarget,
+    index: str,
+    variants: Sequence[Variant],
+    texts: Sequence[str],
+    models: ModelChoice | None = None,
+) -> Iterator[Workload]:
+    """The workload of `prepare`; its search pipelines are stored until the block ends. Raises ClusterError, too."""
+    with translate_errors(), stored_pipelines(client, variants) as pipelines:
+        yield prepare(client, target, index, variants, texts, models, pipelines)

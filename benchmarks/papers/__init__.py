@@ -1,7 +1,6 @@
 """The experiments of the papers (`osn paper NAME`): what each method gains, by judged sets, with intervals.
 
 command.py                         `osn paper`, the group of commands
-cascade.py                         `osn paper cascade`: sparse, dense, hybrid and the cascade
 inference_free_sparse.py           `osn paper inference-free-sparse`: the student against BM25
 inference_free_sparse_ablations.py what IDF, λ and the teachers contribute
 inference_free_sparse_training.py  its trainings

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -39,10 +39,10 @@ from benchmarks.experiment import (
     slug,
     trials,
 )
-from benchmarks.papers.jpq_indexes import bytes_of, graph_index, lsh_index, shares_found
+from benchmarks.papers.jpq_indexes import bytes_of, graph_index, lsh_index
 from opensearch_neural.evaluation.measures import Measured
-from opensearch_neural.evaluation.result_rows import mean_row
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
+from opensearch_neural.evaluation.segments import restricted
 from opensearch_neural.models.dense.quantized import Quantizer, load_quantized
 from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import MINILM
@@ -72,9 +72,6 @@ SEVERAL_SEEDS = (16, 48)
 MEASURES = ("nDCG@10", "RR@10", "R@100")
 DEPTH = 100
 BYTES = "bytes a document"
-CANDIDATES = 100
-"""Codes scored for each document asked for, where a scan finds them."""
-FOUND_DEPTHS = (10, 100)
 TEST_QUESTIONS = 1000
 """The most questions of a test split, evenly taken; all engines answer the same ones."""
 HOLD_BACK = 160
@@ -199,12 +196,6 @@ def encoded_set(data: Path, work: Path, name: str) -> EncodedSet:
     )
 
 
-class Reached(NamedTuple):
-    measured: Measured
-    best_step: int | None
-    """The step whose state was kept, if the engine was trained: 0 is the start itself."""
-
-
 @dataclass
 class JpqExperiment:
     """The engines of one set, trained if they need it, each measured once."""
@@ -237,21 +228,20 @@ class JpqExperiment:
         made_by = fingerprint(settings, seed, self.test.data.hash, self.test.start_hash)
         return self.work / "measured" / f"{slug(f'{self.name} {engine.name} {m} {seed}')}-{made_by}.json"
 
-    def outcomes(self, m: int, seeds: Sequence[int]) -> dict[MeasuredEngine, Reached]:
+    def every_measured(self, m: int, seeds: Sequence[int]) -> dict[MeasuredEngine, Measured]:
         repeated = (FLAT_TUNED, PQ, OPQ, *TRAINED)
         engines = [*map(MeasuredEngine, UNTRAINED), *trials(repeated, repeated, seeds)]
-        return {engine: self.outcome(engine, m) for engine in engines}
+        return {engine: self.kept_measured(engine, m) for engine in engines}
 
-    def outcome(self, engine: MeasuredEngine, m: int) -> Reached:
+    def kept_measured(self, engine: MeasuredEngine, m: int) -> Measured:
         def measure() -> dict[str, Any]:
-            measured, best_step = self.measure(engine, SEVERAL_SEEDS[0] if engine.name in WITHOUT_CODES else m)
+            measured = self.measure(engine, SEVERAL_SEEDS[0] if engine.name in WITHOUT_CODES else m)
             logger.info("%s, %d bytes: %s", engine, m, measured.mean)
-            return {"measured": asdict(measured), "best_step": best_step}
+            return {"measured": asdict(measured)}
 
-        content = kept(self.file(engine, m), measure)
-        return Reached(Measured(**content["measured"]), content["best_step"])
+        return Measured(**kept(self.file(engine, m), measure)["measured"])
 
-    def measure(self, engine: MeasuredEngine, m: int) -> Reached:
+    def measure(self, engine: MeasuredEngine, m: int) -> Measured:
         test, seed = self.test, engine.seed or SEEDS[0]
         plain: dict[str, Callable[[], Measured]] = {
             FLAT: test.flat,
@@ -261,9 +251,9 @@ class JpqExperiment:
             PQ: lambda: test.quantized(self.quantizer(PQ, m, seed)),
             OPQ: lambda: test.quantized(self.quantizer(OPQ, m, seed)),
         }
-        return Reached(plain[engine.name](), None) if engine.name in plain else self.train(engine, m)
+        return plain[engine.name]() if engine.name in plain else self.train(engine, m)
 
-    def train(self, engine: MeasuredEngine, m: int) -> Reached:
+    def train(self, engine: MeasuredEngine, m: int) -> Measured:
         config = self.configuration(engine, m)
         done = train_jpq(config)
         logger.info("%s: the state after step %s kept: %s", config.output.name, done.best_step, done.measures)
@@ -272,7 +262,7 @@ class JpqExperiment:
         flat = engine.name == FLAT_TUNED
         measured = self.test.flat(queries) if flat else self.test.quantized(model.quantizer, queries)
         shutil.rmtree(config.output)
-        return Reached(measured, done.best_step)
+        return measured
 
     def quantizer(self, engine: str, m: int, seed: int) -> Quantizer:
         """PQ's or OPQ's, without any training."""
@@ -286,18 +276,13 @@ class JpqExperiment:
     def rows(self, m: int) -> list[Row]:
         """Rows of the set "NAME, M bytes", and of its questions by whether train asks about their documents."""
         of_set, seeds = f"{self.name}, {m} bytes", SEEDS if m in SEVERAL_SEEDS else SEEDS[:1]
-        outcomes = self.outcomes(m, seeds)
-        measured = {engine: outcome.measured for engine, outcome in outcomes.items()}
+        measured = self.every_measured(m, seeds)
         measured |= means(measured, seeds)
         rows = compared(of_set, measured, differences(), seeds=seeds)
         for part, queries in self.test.parts().items():
-            chosen = {engine: of_queries(own, "nDCG@10", queries) for engine, own in measured.items()}
+            chosen = {engine: restricted(own, set(queries)) for engine, own in measured.items()}
             rows += compared(f"{of_set}, {part}", chosen, differences(), seeds=seeds)
-        for engine, outcome in outcomes.items():
-            if outcome.best_step is not None:
-                row = Row(of_set, engine.name, "step kept", float(outcome.best_step), None, None, 1, seed=engine.seed)
-                rows.append(row)
-        return rows + self.bytes_rows(of_set, m) + self.scan_rows(of_set, m)
+        return rows + self.bytes_rows(of_set, m)
 
     def bytes_rows(self, name: str, m: int) -> list[Row]:
         """The sizes of faiss's files, with codebooks and rotation. JPQ's file has the size of OPQ's."""
@@ -317,25 +302,6 @@ class JpqExperiment:
             Row(name, engine, BYTES, bytes_of(index, self.work) / count, None, None, count)
             for engine, index in indexes.items()
         ]
-
-    def scan_rows(self, name: str, m: int) -> list[Row]:
-        """Share of the best hits over all codes that a search still finds if a scan chooses the codes to score; for OPQ."""
-        quantizer, queries = self.quantizer(OPQ, m, SEEDS[0]), self.test.queries
-        codes = quantizer.encode(self.test.vectors)
-        every, scan = (quantized_index(quantizer, codes, candidates=number) for number in (None, CANDIDATES))
-        return [
-            mean_row(
-                name, OPQ, f"of all codes' top {depth}, found after a scan", shares_found(queries, every, scan, depth)
-            )
-            for depth in FOUND_DEPTHS
-        ]
-
-
-def of_queries(measured: Measured, measure: str, queries: Sequence[str]) -> Measured:
-    """One measure of some queries alone."""
-    values = {query: measured.per_query[measure][query] for query in queries}
-    mean = {measure: sum(values.values()) / len(values)}
-    return replace(measured, per_query={measure: values}, mean=mean, queries=len(values))
 
 
 # ------------------------------------------------ goals

@@ -1,4 +1,4 @@
-"""The faiss indexes that JPQ is compared with, what they weigh, and what a scan of codes finds."""
+"""The faiss indexes that JPQ is compared with, and what they weigh."""
 
 from __future__ import annotations
 
@@ -59,10 +59,3 @@ def bytes_of(index: Any, work: Path) -> int:
     size = file.stat().st_size
     file.unlink()
     return size
-
-
-def shares_found(queries: NDArray[np.float32], every: Any, some: Any, depth: int) -> list[float]:
-    """For each query, the share of the hits of the index `every` that the index `some` finds too."""
-    depth = min(depth, every.ntotal)
-    exact, near = (index.search(queries, depth)[1] for index in (every, some))
-    return [len(np.intersect1d(*both)) / depth for both in zip(exact, near, strict=True)]

@@ -178,20 +178,18 @@ def rivals_goal(table: Table, arm: Arm, rivals: Sequence[str]) -> Goal:
 
 
 def with_best(experiment: MultiLayerExperiment, arms: Iterable[Arm]) -> tuple[list[Arm], Arm]:
-    """The wanted ones of `arms`, with the best on dev in the place of SELF_CONTRASTIVE, and that one; not looked for if
-    SELF_CONTRASTIVE is not wanted."""
-    wanted = experiment.wanted(arms)
-    best = experiment.best_on_dev() if SELF_CONTRASTIVE in wanted else SELF_CONTRASTIVE
-    return [best if arm == SELF_CONTRASTIVE else arm for arm in wanted], best
+    """`arms` with the best on dev in the place of SELF_CONTRASTIVE, and that one."""
+    best = experiment.best_on_dev()
+    return [best if arm == SELF_CONTRASTIVE else arm for arm in arms], best
 
 
 def variants(experiment: MultiLayerExperiment, seeds: int) -> RowsAndGoals:
-    wanted, best = with_best(experiment, VARIANTS)
+    arms, best = with_best(experiment, VARIANTS)
     models = experiment.each_trained(
-        [(arm, seed) for arm in wanted for seed in (SEEDS[: seeds + 1] if arm.repeated else SEEDS[:1])]
+        [(arm, seed) for arm in arms for seed in (SEEDS[: seeds + 1] if arm.repeated else SEEDS[:1])]
     )
     # What λ was chosen among; of the chosen one there is a row already.
-    others = [arm for arm in experiment.wanted(of_lambdas()) if best in wanted and arm != best]
+    others = [arm for arm in of_lambdas() if arm != best]
     rows = dev_rows(experiment, models)
     rows += dev_rows(experiment, experiment.each_trained([(arm, SEEDS[0]) for arm in others], search=False))
     rows += test_rows(experiment, models, DUAL, best)
@@ -204,8 +202,8 @@ def variants(experiment: MultiLayerExperiment, seeds: int) -> RowsAndGoals:
 
 
 def two_stages(experiment: MultiLayerExperiment) -> RowsAndGoals:
-    wanted, best = with_best(experiment, (DUAL, SELF_CONTRASTIVE))
-    alone = experiment.each_trained([(arm, SEEDS[0]) for arm in wanted])
+    arms, best = with_best(experiment, (DUAL, SELF_CONTRASTIVE))
+    alone = experiment.each_trained([(arm, SEEDS[0]) for arm in arms])
     jobs = {
         experiment.configuration(in_two_stages(one_stage.arm), SEEDS[0]).output: partial(experiment.train_on, one_stage)
         for one_stage in alone
@@ -217,7 +215,7 @@ def two_stages(experiment: MultiLayerExperiment) -> RowsAndGoals:
 
 
 def layers(experiment: MultiLayerExperiment) -> RowsAndGoals:
-    arms = experiment.wanted((DUAL, *layer_arms(experiment.recipe.depth)))
+    arms = (DUAL, *layer_arms(experiment.recipe.depth))
     models = experiment.each_trained([(arm, SEEDS[0]) for arm in arms])
     rows = dev_rows(experiment, models) + test_rows(experiment, models, DUAL)
     rows += winner_rows(experiment, [model for model in models if model.arm.layers])
@@ -225,7 +223,7 @@ def layers(experiment: MultiLayerExperiment) -> RowsAndGoals:
 
 
 def lambdas(experiment: MultiLayerExperiment) -> RowsAndGoals:
-    arms = experiment.wanted((DUAL, *of_lambdas()))
+    arms = (DUAL, *of_lambdas())
     models = experiment.each_trained([(arm, SEEDS[0]) for arm in arms])
     return dev_rows(experiment, models) + test_rows(experiment, models, DUAL), []
 
@@ -245,11 +243,6 @@ def lambdas(experiment: MultiLayerExperiment) -> RowsAndGoals:
     default=len(SEEDS) - 1,
     show_default=True,
     help="Seeds of the main arms; one more seed chooses λ.",
-)
-@click.option(
-    "--only",
-    multiple=True,
-    help="Only arms whose name contains this, and the dual encoder; repeatable.  [default: all]",
 )
 @click.option("--start", default=START, show_default=True, help="The model that every arm starts from.")
 @click.option(
@@ -286,16 +279,15 @@ def multi_layer(
     chosen: tuple[str, ...],
     steps: int,
     seeds: int,
-    only: tuple[str, ...],
     **recipe: Any,
 ) -> None:
     """Train multi-layer representations, a dual encoder and its rivals, and compare them.
 
     \b
     osn paper multi-layer --data DIR --work DIR --part variants --record benchmarks/results/multi_layer
-    osn paper multi-layer --data DIR --work DIR --part variants --only "last:2, self" --steps 100 --seeds 1
+    osn paper multi-layer --data DIR --work DIR --part variants --steps 100 --seeds 1
     """
-    experiment = MultiLayerExperiment(data, work, Recipe(**recipe), steps, only)
+    experiment = MultiLayerExperiment(data, work, Recipe(**recipe), steps)
     experiment.recipe.check()
     experiment.prepare()
 

@@ -145,18 +145,9 @@ class MultiLayerExperiment:
     work: Path
     recipe: Recipe = field(default_factory=Recipe)
     steps: int = STEPS
-    only: tuple[str, ...] = ()
-    """Parts of the names of the arms that are wanted; the dual encoder always is. All without any."""
     _sets: dict[str, JudgedSet] = field(default_factory=dict)
     _trained: dict[Path, TrainedArm] = field(default_factory=dict)
     _hashes: dict[str, str] = field(default_factory=dict)
-
-    def wanted(self, arms: Iterable[Arm]) -> list[Arm]:
-        return [
-            arm
-            for arm in arms
-            if arm.representation is None or not self.only or any(part in arm.name for part in self.only)
-        ]
 
     # -------------------------------------------- sets
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.experiment import kept
+from benchmarks.experiment import kept_rows
 from benchmarks.papers.multi_layer_plots import WINS, wins
 from benchmarks.papers.multi_layer_training import DEPTH, MEASURES, TESTS, MultiLayerExperiment, TrainedArm
 from opensearch_neural.evaluation import result_rows
-from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.models.dense.multi_layer import load_multi_layer
 from opensearch_neural.retrievers.faiss import FaissRetriever
@@ -26,37 +25,34 @@ QUERIES_AT_ONCE = 64
 ALONE = "the last layer's vectors alone"
 
 
-@dataclass(frozen=True)
-class Winners:
-    """Which layer's vector is the nearest; shares sum to 1."""
-
-    layers: list[int]
-    of_answers: list[float]
-    """For each layer, the share of answers whose nearest vector is the layer's."""
-    of_first: list[float]
-    """The same for the documents that are ranked first."""
-    last_alone: Measured
-    """The measures of the same model with the last layer's vectors alone."""
+def winner_rows(experiment: MultiLayerExperiment, models: Iterable[TrainedArm]) -> list[Row]:
+    """Of multi-vector arms over layers: shares by layer, and what the other layers' vectors add to those of the last."""
+    rows: list[Row] = []
+    for model in models:
+        for name in TESTS:
+            file = experiment.measured_file(model.spec, name, "-winner-rows")
+            rows += kept_rows(file, partial(_rows_of, experiment, model, name))
+    return rows
 
 
-def winners(experiment: MultiLayerExperiment, model: TrainedArm, name: str) -> Winners:
-    """The winners of a multi-vector arm over layers on a test set; stored like measures."""
-    file = experiment.measured_file(model.spec, name, "-winners")
-    content = kept(file, lambda: asdict(_winners(experiment, model, name)))
-    return Winners(**content | {"last_alone": Measured(**content["last_alone"])})
-
-
-def _winners(experiment: MultiLayerExperiment, model: TrainedArm, name: str) -> Winners:
+def _rows_of(experiment: MultiLayerExperiment, model: TrainedArm, name: str) -> list[Row]:
     test, encoder = experiment.judged(name), load_multi_layer(model.folder)
     documents = test.data.documents
     with computing_in(experiment.recipe.computed):
         vectors = several_vectors(encoder, documents, experiment.vectors(model.spec, name) / "documents").stacked()
         queries = encoder.encode_queries(list(test.texts.values()))
     answers = np.array([documents.row(next(iter(positives))) for positives in test.qrels.values()])
+    shares = [
+        Row(name, model.arm.name, wins(layer, whose), share, None, None, len(test.data), seed=model.seed)
+        for whose, of_layers in zip(WINS, shares_won(queries, vectors, answers).tolist(), strict=True)
+        for layer, share in zip(encoder.selection.layers, of_layers, strict=True)
+    ]
     last = np.ascontiguousarray(vectors[:, encoder.selection.last])
     run = FaissRetriever(documents.ids, last, lambda texts: queries).retrieve(test.texts, DEPTH)
-    of_answers, of_first = shares_won(queries, vectors, answers).tolist()
-    return Winners(list(encoder.selection.layers), of_answers, of_first, test.measure(run, MEASURES))
+    alone = model.engine._replace(variant=ALONE)
+    measured = {alone: test.measure(run, MEASURES), model.engine: experiment.searched(model.spec, name)}
+    rows = result_rows.rows(name, measured, baseline=alone, clusters=test.clusters)
+    return shares + [row for row in rows if row.variant == ALONE or row.kind != "value"]
 
 
 def shares_won(
@@ -75,22 +71,3 @@ def shares_won(
             counts[at] += np.bincount(similarities[rows, documents].argmax(axis=1), minlength=vectors.shape[1])
     shares: NDArray[np.float64] = counts / len(queries)
     return shares
-
-
-def winner_rows(experiment: MultiLayerExperiment, models: Iterable[TrainedArm]) -> list[Row]:
-    """Shares by layer, and what the vectors of the other layers add to those of the last."""
-    result: list[Row] = []
-    for model in models:
-        for name in TESTS:
-            test, won = experiment.judged(name), winners(experiment, model, name)
-            for whose, shares in zip(WINS, (won.of_answers, won.of_first), strict=True):
-                for layer, share in zip(won.layers, shares, strict=True):
-                    measure = wins(layer, whose)
-                    result.append(
-                        Row(name, model.arm.name, measure, share, None, None, len(test.data), seed=model.seed)
-                    )
-            alone = model.engine._replace(variant=ALONE)
-            measured = {alone: won.last_alone, model.engine: experiment.searched(model.spec, name)}
-            rows = result_rows.rows(name, measured, baseline=alone, clusters=test.clusters)
-            result += [row for row in rows if row.variant == ALONE or row.kind != "value"]
-    return result

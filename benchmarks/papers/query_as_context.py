@@ -10,28 +10,25 @@ documents (masked LM, then Condenser); from it every arm takes the same steps on
     where they did, and generated ones elsewhere
 
 coCondenser's contexts differ in their negatives, too: with random passages all passages of an article belong together, with
-queries they are negatives of each other. The result file says how many a batch has of them.
+queries they are negatives of each other.
 
 Parts: "zero-shot" measures the arms as they stand on the test splits of squad-mix and wikiqa-doc; "fine-tuning" after
 retriever 1 (BM25's negatives) and retriever 2 (retriever 1's as well), both trained on the two sets together, from what
 every arm starts from as well.
 
-Intervals resample articles: many questions of squad-mix are about one. With `--seeds`, random passage and generated query
-are trained so many times, and compared by each question's mean. No test judgement chooses anything; states are selected by
-the loss on passages held back, retrievers on dev.
+Intervals resample articles: many questions of squad-mix are about one. No test judgement chooses anything; states are
+selected by the loss on passages held back, retrievers on dev.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 import click
-import numpy as np
 
-from benchmarks.beir_parts import evenly
 from benchmarks.experiment import (
     PaperPart,
     RowsAndGoals,
@@ -41,12 +38,10 @@ from benchmarks.experiment import (
     each,
     goal_of,
     is_above,
-    means,
     paper_options,
     part_option,
     run_parts,
     size_options,
-    trials,
 )
 from benchmarks.papers.query_as_context_training import (
     ARTICLES,
@@ -66,20 +61,9 @@ from benchmarks.papers.query_as_context_training import (
     arms,
 )
 from benchmarks.render import signed
-from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
-from opensearch_neural.files import read_json_object
-from opensearch_neural.models.directory import read_osn_json
-from trainers.data.loading import load_training
-from trainers.data.negatives import open_retriever
-from trainers.query_as_context.pairs import usable_rows
-from trainers.query_as_context.passages import question_files, read_passages
-from trainers.query_as_context.train import steps_per_second
 
 PARTS = ("zero-shot", "fine-tuning")
-MOST_SEEDS = 5
-QUESTIONS = 1000
-"""The questions of each corpus, evenly taken, that judge its generator."""
 MEASURES = ("MRR@10", "nDCG@10", "R@100")
 
 
@@ -101,32 +85,22 @@ def differences() -> list[tuple[str, str]]:
 
 
 def zero_shot(experiment: QueryAsContextExperiment) -> RowsAndGoals:
-    """Every arm as it stands beside random passage and the start, how far it has come on dev, and how fast its steps are."""
-    # First: what a generator is worth is known before anything is trained with its queries.
-    rows = question_rows(experiment)
-    of_name, seeds = arms(), seeds_of(experiment)
-    repeated = [name for name, arm in of_name.items() if arm.label in (RANDOM, QUERY)]
+    """Every arm as it stands beside random passage and the start, and how far it has come on dev."""
+    rows: list[Row] = []
+    of_name = arms()
     models = each(
-        trials(of_name, repeated, seeds),
-        lambda engine: experiment.output(engine.name, engine.seed or SEED),
-        lambda engine: experiment.pretrained(of_name[engine.name], engine.seed or SEED),
+        [MeasuredEngine(name, SEED) for name in of_name],
+        lambda engine: experiment.output(engine.name),
+        lambda engine: experiment.pretrained(of_name[engine.name]),
     )
     for name in TESTED:
         test = experiment.judged(name)
         measured = {MeasuredEngine(START): experiment.measured(experiment.start, test)}
         measured |= {engine: experiment.measured(model, test) for engine, model in models.items()}
-        measured |= means(measured, seeds)
-        rows += compared(f"{name}, {STAGES[0]}", measured, differences(), clusters=test.clusters, seeds=seeds)
+        rows += compared(f"{name}, {STAGES[0]}", measured, differences(), clusters=test.clusters)
     for engine, model in models.items():
         rows += dev_rows(engine, model)
-        if (rate := steps_per_second(model)) is not None:
-            name = f"pre-training, batches of {experiment.scale.batch}"
-            rows.append(Row(name, engine.name, "steps/s", rate, None, None, 1, seed=engine.seed))
-    return rows, [*direction_goals(rows, seeds), *start_goals(rows)]
-
-
-def seeds_of(experiment: QueryAsContextExperiment) -> list[int]:
-    return [SEED + at for at in range(experiment.scale.seeds)]
+    return rows, [*direction_goals(rows), *start_goals(rows)]
 
 
 def dev_rows(engine: MeasuredEngine, model: Path) -> list[Row]:
@@ -145,36 +119,6 @@ def dev_rows(engine: MeasuredEngine, model: Path) -> list[Row]:
         Row("passages held back", engine.name, measure, value, None, None, len(measured), seed=engine.seed)
         for measure, value in values.items()
     ]
-
-
-def question_rows(experiment: QueryAsContextExperiment) -> list[Row]:
-    """How many of the questions lead BM25 to their own passage, a measure of their generator; how often a training visits a
-    passage, and with how many negatives of its article."""
-    scale = experiment.scale
-    rows: list[Row] = []
-    for name, arm in arms().items():
-        if arm.variant != "cocondenser" or arm.label not in (QUERY, HUMAN):
-            continue
-        config = experiment.of_arm(arm)
-        files = question_files(config)
-        passages = read_passages(config)
-        trained, _ = usable_rows(passages, config)
-        counts = np.bincount(passages.articles[trained])
-        of_article = float((counts * (counts - 1)).sum() / len(trained) / (len(trained) - 1)) * (scale.batch - 1)
-        for measure, value in (
-            ("visits of a passage", scale.steps * scale.batch / len(trained)),
-            ("negatives of its article, a passage", of_article),
-        ):
-            rows.append(Row("questions", name, measure, value, None, None, len(trained)))
-        for corpus, (file, questions) in zip(config.corpora, files, strict=True):
-            assert questions is not None
-            data = load_training(questions, corpus=file, format="generated", name=corpus.title)
-            some = data.take(evenly(range(len(data)), QUESTIONS))
-            ranked = open_retriever("bm25", some.documents).retrieve(some.query_texts(), 10)
-            own = [any(passage in ranked[asked.query_id] for passage in asked.positives) for asked in some.examples]
-            engine, share = f"questions of {corpus.title}, {arm.label}", float(np.mean(own))
-            rows.append(Row("questions", engine, "own passage in BM25's top 10", share, None, None, len(own)))
-    return rows
 
 
 def compared_arms() -> dict[str, Pretraining]:
@@ -201,34 +145,16 @@ def fine_tuning(experiment: QueryAsContextExperiment) -> RowsAndGoals:
         for stage in STAGES[1:]:
             measured = {engine: experiment.measured(model[stage], test) for engine, model in models.items()}
             rows += compared(f"{name}, {stage}", measured, differences(), clusters=test.clusters)
-    for engine, model in models.items():
-        rows += retriever_rows(engine.name, model)
     return rows, direction_goals(rows)
-
-
-def retriever_rows(engine: str, models: Mapping[str, Path]) -> list[Row]:
-    """nDCG@10 on dev of what each retriever started from and of the state kept, and the step of that: at 0 a retriever is
-    what it started from."""
-    rows: list[Row] = []
-    for stage, model in models.items():
-        measures = (read_osn_json(model) or {}).get("measures", {})
-        values = {"nDCG@10 at the start": measures.get("start nDCG@10"), "nDCG@10": measures.get("nDCG@10")}
-        values["step kept"] = read_json_object(model / ".training" / "outcome.json")["best_step"]
-        rows += [
-            Row(f"dev, {stage}", engine, measure, float(value), None, None, 1)
-            for measure, value in values.items()
-            if value is not None
-        ]
-    return rows
 
 
 # ------------------------------------------------ goals
 
 
-def direction_goals(rows: Iterable[Row], seeds: Sequence[int] = (SEED,)) -> list[Goal]:
+def direction_goals(rows: Iterable[Row]) -> list[Goal]:
     """Query against random passage: zero-shot on each set; after fine-tuning in the paper's direction, for all that was
-    measured. Of several seeds the mean counts."""
-    table, goals = Table(rows, seeds), []
+    measured."""
+    table, goals = Table(rows, [SEED]), []
     for stage in STAGES:
         gains: dict[str, dict[str, Row]] = {}
         for name in TESTED:
@@ -286,21 +212,17 @@ def start_goals(rows: Iterable[Row]) -> list[Goal]:
     generator_steps="Training steps of each query generator, with 32 pairs each.",
     fine_tuning_steps="Training steps of each retriever, with 32 questions each.",
     documents="Documents to read of medquad-liveqa.",
-    seeds=f"Seeds of random passage and query, zero-shot; at most {MOST_SEEDS}.",
 )
 def query_as_context(data: Path, work: Path, record: Path | None, chosen: tuple[str, ...], **sizes: int) -> None:
     """Pre-train with generated queries, random passages or no context, and measure the gain in retrieval."""
-    scale = QueryAsContextScale(**sizes)
-    if scale.seeds > MOST_SEEDS:
-        raise InputError(f"{scale.seeds} seeds are more than the {MOST_SEEDS} that are compared")
-    experiment = QueryAsContextExperiment(data, work, scale)
+    experiment = QueryAsContextExperiment(data, work, QueryAsContextScale(**sizes))
     runs = {"zero-shot": zero_shot, "fine-tuning": fine_tuning}
     parts = {
         name: PaperPart(
             f"Query-as-context pre-training, {name}",
             partial(runs[name], experiment),
             [data / corpus for corpus in ARTICLES],
-            seeds_of(experiment) if name == PARTS[0] else [SEED],
+            [SEED],
             lambda row: row.column in MEASURES,
         )
         for name in chosen or PARTS

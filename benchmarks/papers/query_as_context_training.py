@@ -82,8 +82,6 @@ class QueryAsContextScale:
     fine_tuning_steps: int = 240
     documents: int = 1500
     """Documents of medquad-liveqa; of the others all are read."""
-    seeds: int = 1
-    """Seeds of the arms with a random passage and with a generated query."""
 
 
 @dataclass(frozen=True)
@@ -260,16 +258,14 @@ class QueryAsContextExperiment:
             )
         )
 
-    def output(self, arm: str, seed: int = SEED) -> Path:
-        return self.work / "models" / f"{slug(arm)}-{seed}"
+    def output(self, arm: str) -> Path:
+        return self.work / "models" / f"{slug(arm)}-{SEED}"
 
-    def configuration(
-        self, arm: Pretraining, seed: int, corpora: list[CorpusSettings], start: Path
-    ) -> QueryAsContextConfig:
+    def configuration(self, arm: Pretraining, corpora: list[CorpusSettings], start: Path) -> QueryAsContextConfig:
         """The configuration of `osn train query-as-context` for an arm."""
         steps = self.scale.steps
         return QueryAsContextConfig(
-            output=self.output(arm.name, seed),
+            output=self.output(arm.name),
             corpora=corpora,
             backbone=str(start),
             variant=arm.variant,
@@ -291,7 +287,7 @@ class QueryAsContextExperiment:
                 precision="auto",
                 evaluate_every=max(1, steps // 5),
                 log_every=max(1, min(10, steps // 10)),
-                seed=seed,
+                seed=SEED,
             ),
             cache=self.work / "passages",
         )
@@ -302,28 +298,26 @@ class QueryAsContextExperiment:
         output, steps = self.work / "models" / START, self.scale.steps
 
         def train() -> None:
-            config = self.configuration(
-                Pretraining("cocondenser", START, "none"), SEED, self.documents, self.masked_lm()
-            )
+            config = self.configuration(Pretraining("cocondenser", START, "none"), self.documents, self.masked_lm())
             half = replace(config.training, steps=max(1, steps // 2), evaluate_every=max(1, steps // 4))
             train_query_as_context(replace(config, output=output, training=half))
 
         shared({output: train})
         return output
 
-    def of_arm(self, arm: Pretraining, seed: int = SEED) -> QueryAsContextConfig:
+    def of_arm(self, arm: Pretraining) -> QueryAsContextConfig:
         """The configuration of an arm with what its contexts come from, which is made if it is not there yet."""
-        config = self.configuration(arm, seed, self.documents, self.start)
+        config = self.configuration(arm, self.documents, self.start)
         if arm.label == HUMAN:
             asked = [self.human_questions(config, at) for at in range(len(config.corpora))]
             corpora = zip(config.corpora, asked, strict=True)
             return replace(config, corpora=[replace(corpus, queries=file) for corpus, file in corpora])
         return replace(config, corpora=self.with_generators(config.corpora)) if arm.context == "query" else config
 
-    def pretrained(self, arm: Pretraining, seed: int = SEED) -> Path:
+    def pretrained(self, arm: Pretraining) -> Path:
         """An arm's checkpoint, trained if it is not there yet."""
-        train_query_as_context(self.of_arm(arm, seed))
-        return self.output(arm.name, seed)
+        train_query_as_context(self.of_arm(arm))
+        return self.output(arm.name)
 
     # -------------------------------------------- fine-tuning
 

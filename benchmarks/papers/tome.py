@@ -4,7 +4,7 @@
 
 `--data` holds the BEIR folders tldr and wikiqa-doc, whose documents have URLs, and squad-mix, which the query generator is
 trained on too. From nothing: a T5 (d = 256, 4 + 4 layers) by span corruption on the corpora and their URLs, a generator of
-queries (unless --generator names one; it copies words with the weight that was fitted on pairs held back), and the arms of
+queries (it copies words with the weight that was fitted on pairs held back), and the arms of
 each set:
     two-stage              query → passage → URL, each stage a T5 of its own
     single-stage           query → URL: one T5 of as many parameters, trained for as many updates as both stages
@@ -288,7 +288,6 @@ def goals(rows: Iterable[Row]) -> list[Goal]:
 @click.option(
     "--arm", "arms", multiple=True, type=click.Choice(ARMS), help="Arm of the experiment; repeatable.  [default: all]"
 )
-@click.option("--generator", "query_model", help="A model of `osn train doc2query`.  [default: one is trained]")
 @size_options(
     TomeScale,
     pretraining_steps="Updates of span corruption, each size.",
@@ -316,7 +315,6 @@ def tome(
     record: Path | None,
     only: tuple[str, ...],
     arms: tuple[str, ...],
-    query_model: str | None,
     **sizes: Any,
 ) -> None:
     """Measure model-based retrieval in two stages against one, BM25 and a dense model.
@@ -340,7 +338,7 @@ def tome(
     check_data(work, [data / name for name in PAIRS])
 
     def run() -> RowsAndGoals:
-        experiments = prepared(data, work, scale, sets, arms or ARMS, query_model, connection)
+        experiments = prepared(data, work, scale, sets, arms or ARMS, connection)
         shared({path: job for experiment in experiments for path, job in experiment.jobs.items()})
         rows: list[Row] = []
         for experiment in experiments:
@@ -359,7 +357,6 @@ def prepared(
     scale: TomeScale,
     sets: Sequence[str],
     arms: Sequence[str],
-    query_model: str | None,
     connection: ConnectionSettings,
 ) -> list[SetExperiment]:
     """The sets, each with its part of the documents, BM25's searches, backbones and generated queries."""
@@ -375,7 +372,7 @@ def prepared(
 
     def backbone_and_writer() -> str:
         pretrained(data, work, scale, LAYERS)
-        return query_model or str(generator(data, work, scale))
+        return str(generator(data, work, scale))
 
     beginnings: dict[Path, Callable[[], object]] = {backbone(work, scale, LAYERS): backbone_and_writer}
     if {SINGLE, RANDOM} & set(arms):

@@ -116,40 +116,21 @@ def passages_of(model: GenerativeModel, data: Path) -> list[tuple[str, str]]:
     ]
 
 
-def title_of(passage: str) -> str:
-    """The title of a passage as stage 1 writes it, "title: … passage: …"; of one without prompts all of it."""
-    return passage.partition(" passage: ")[0]
-
-
 def loss_rows(decoder: Decoder, data: Path, engine: str, test: JudgedSet) -> list[Row]:
-    """Rows of where the loss arises. Of the corpus, the share of documents whose passage is another's as well, so that stage
-    2 cannot tell their URLs apart. Of what stage 1 wrote: the share of passages that are in the corpus, that are a
-    relevant document's, and whose title is; of the URLs that stage 2 wrote freely, the share that are a document's. And
-    Hits@1 of questions whose passage is a relevant document's, another document's, and nobody's."""
+    """Rows of where the loss arises. Of what stage 1 wrote: the share of passages that are in the corpus, and that are a
+    relevant document's; of the URLs that stage 2 wrote freely, the share that are a document's."""
     passages: dict[str, set[str]] = {}
-    titles: dict[str, set[str]] = {}
     for document, passage in passages_of(decoder.model, data):
         passages.setdefault(passage, set()).add(document)
-        titles.setdefault(title_of(passage), set()).add(document)
-    relevant, read, free = test.qrels, decoder.read, decoder.run(FREE)
-    of_passage = {query: passages.get(text, set()) for query, text in read.items()}
-    right = {query: bool(of_passage[query] & set(relevant[query])) for query in read}
-    titled = [bool(titles.get(title_of(text), set()) & set(relevant[query])) for query, text in read.items()]
+    of_passage = {query: passages.get(text, set()) for query, text in decoder.read.items()}
+    free = decoder.run(FREE)
     counted = {
-        "documents whose passage is another's, too": [len(of) > 1 for of in passages.values() for _ in of],
         "generated passages in the corpus": [bool(documents) for documents in of_passage.values()],
-        "generated passages of a relevant document": list(right.values()),
-        "generated titles of a relevant document": titled,
-        "freely written URLs in the corpus": [bool(free[query]) for query in read],
+        "generated passages of a relevant document": [
+            bool(documents & set(test.qrels[query])) for query, documents in of_passage.items()
+        ],
+        "freely written URLs in the corpus": [bool(free[query]) for query in decoder.read],
     }
-    hit = {query: bool(set(list(free[query])[:1]) & set(relevant[query])) for query in read}
-    for kind, chosen in (
-        ("a relevant document", [query for query in read if right[query]]),
-        ("another document", [query for query in read if of_passage[query] and not right[query]]),
-        ("no document", [query for query in read if not of_passage[query]]),
-    ):
-        if chosen:
-            counted[f"Hits@1, free, where the passage is of {kind}"] = [hit[query] for query in chosen]
     return [
         Row(test.name, engine, measure, sum(values) / len(values), None, None, len(values))
         for measure, values in counted.items()

@@ -2,7 +2,6 @@
 
 encoding.py            `osn bench encoding`: speed, memory, equality and quality of sparse encoding
 encoder_arms.py        the encoders that it compares
-ingest_speed.py        `osn bench ingest`: writing speed, and memory by size of the corpus
-ingest_speed_child.py  one ingest that watches its own memory
+ingest_speed.py        `osn bench ingest`: writing speed
 turns.py               arms timed in turns, and their ratios
 """

@@ -11,8 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +22,7 @@ from benchmarks.speed.turns import Timed, say
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.results import Row
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,6 +42,7 @@ BF16 = "osn bf16"
 ARMS = (BASELINE, BASELINE_BF16, FP32, BF16)
 READER = "one reader of osn encode"
 WRITER = "one writer of osn encode"
+LARGEST, MEMORY, NDCG = "largest difference of a weight", "memory, MB", "nDCG@10"
 
 
 @dataclass(frozen=True)
@@ -58,52 +59,6 @@ class Sizes:
 
 
 QUICK = Sizes(block=16, blocks=2, memory=32, judged=False)
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Resident bytes of a process."""
-
-    loaded: int
-    """When the model was loaded."""
-    peak: int
-    """At most while it encoded."""
-
-    @property
-    def encoding(self) -> int:
-        return max(0, self.peak - self.loaded)
-
-
-@dataclass(frozen=True)
-class Quality:
-    """nDCG@10 in one precision, over the whole corpus."""
-
-    per_query: dict[str, float]
-    mean: float
-
-
-@dataclass(frozen=True)
-class Files:
-    """What `osn encode` does beside encoding."""
-
-    weights: float
-    """Weights of a document, on average."""
-    bytes: float
-    """Bytes of a document in a shard, on average."""
-    read: float
-    """Documents/s that one process reads."""
-    written: float
-    """Documents/s that one process writes."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How an arm's weights differ from the baseline's, over the entries that either has."""
-
-    largest: float
-    within: float
-    """Share of the entries that differ by no more than TOLERANCE."""
-    entries: int
 
 
 @dataclass(frozen=True)
@@ -189,14 +144,19 @@ def time_arms(
     return times, {name: vstack(parts).tocsr() for name, parts in outputs.items()}
 
 
-def difference(expected: csr_matrix, actual: csr_matrix) -> Difference:
-    """Entry by entry over those that are not 0 in both; the vocabularies may be padded differently."""
+def difference_rows(set_: str, arm: str, expected: csr_matrix, actual: csr_matrix) -> list[Row]:
+    """How the arm's weights differ from the expected ones, over the entries that are not 0 in both; the vocabularies may be
+    padded differently."""
     width = max(expected.shape[1], actual.shape[1])
     wider = [_widened(matrix, width) for matrix in (expected, actual)]
     off = abs(wider[0] - wider[1])
     entries = int((wider[0] + wider[1]).count_nonzero())  # weights are positive: nothing cancels
     beyond = int((off.data > TOLERANCE).sum())
-    return Difference(float(off.max()) if off.nnz else 0.0, 1 - beyond / max(1, entries), entries)
+    largest = float(off.max()) if off.nnz else 0.0
+    return [
+        Row(set_, arm, LARGEST, largest, None, None, entries),
+        Row(set_, arm, "share of weights within 0.001", 1 - beyond / max(1, entries), None, None, entries),
+    ]
 
 
 def _widened(matrix: csr_matrix, width: int) -> csr_matrix:
@@ -205,9 +165,9 @@ def _widened(matrix: csr_matrix, width: int) -> csr_matrix:
     return matrix
 
 
-def measure_quality(model: str, arm: str, documents: Sequence[Document], judged: BeirData) -> Quality:
+def quality_row(set_: str, model: str, arm: str, documents: Sequence[Document], judged: BeirData) -> Row:
     """nDCG@10 of exact search over the whole corpus, with the model's own query encoder."""
-    from opensearch_neural.evaluation.measures import measure as measured
+    from opensearch_neural.evaluation.measures import measure
     from opensearch_neural.models.sparse.encoder import load_sparse
     from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 
@@ -215,12 +175,13 @@ def measure_quality(model: str, arm: str, documents: Sequence[Document], judged:
     vectors = encoder.encode_documents([document.contents for document in documents], batch_size=BATCH)
     retriever = ExactSparseRetriever([document.id for document in documents], vectors, encoder.query.encode)
     queries = {query: judged.queries[query] for query in judged.qrels}
-    scores = measured(retriever.retrieve(queries, 10), judged.qrels, ("nDCG@10",))
-    return Quality(scores.per_query["nDCG@10"], scores.mean["nDCG@10"])
+    scores = measure(retriever.retrieve(queries, 10), judged.qrels, (NDCG,))
+    return Row(set_, arm, NDCG, scores.mean[NDCG], None, None, len(scores.per_query[NDCG]))
 
 
-def measure_files(corpus: Path, documents: Sequence[Document], matrix: csr_matrix, scratch: Path) -> Files:
-    """Shards of the corpus's records with the weights in `matrix` (documents, vocabulary), taken in turn."""
+def file_rows(set_: str, corpus: Path, documents: Sequence[Document], matrix: csr_matrix, scratch: Path) -> list[Row]:
+    """What `osn encode` does beside encoding: what a process reads and writes a second, and the size of shards of the
+    corpus's records with the weights in `matrix` (documents, vocabulary), taken in turn."""
     from ingest.corpus import CorpusSource, everything
     from ingest.vectorizers import Vectors
     from ingest.vectors.ray_encode import packed
@@ -262,12 +223,13 @@ def measure_files(corpus: Path, documents: Sequence[Document], matrix: csr_matri
         LoadedShard.read(path, [])
         written += 1
     writing = time.perf_counter() - started
-    return Files(
-        len(vectors.weights) / len(vectors),
-        len(content) / SHARD_RECORDS,
-        read / reading,
-        written * SHARD_RECORDS / writing,
-    )
+    facts = {
+        (FP32, "weights a document"): len(vectors.weights) / len(vectors),
+        (FP32, "bytes a document in shards"): len(content) / SHARD_RECORDS,
+        (READER, "documents/s"): read / reading,
+        (WRITER, "documents/s"): written * SHARD_RECORDS / writing,
+    }
+    return [Row(set_, *of, value, None, None, len(vectors)) for of, value in facts.items()]
 
 
 def token_counts(model: str, texts: Sequence[str]) -> NDArray[np.int64]:
@@ -279,7 +241,8 @@ def token_counts(model: str, texts: Sequence[str]) -> NDArray[np.int64]:
     return np.array([len(each) for each in tokenizer.encode_batch_fast([encodable(text) for text in texts])])
 
 
-def memory_in_a_process(arm: str, model: str, texts: Sequence[str]) -> Memory:
+def memory_in_a_process(arm: str, model: str, texts: Sequence[str]) -> tuple[int, int]:
+    """As `measure_memory`, of a process that did nothing else before."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.speed.encoder_arms", arm, model],
         input=json.dumps(list(texts)),
@@ -288,42 +251,27 @@ def memory_in_a_process(arm: str, model: str, texts: Sequence[str]) -> Memory:
         check=True,
         cwd=Path(__file__).parents[2],
     )
-    return Memory(**json.loads(done.stdout.splitlines()[-1]))
+    loaded, peak = json.loads(done.stdout.splitlines()[-1])
+    return loaded, peak
 
 
-def measure_memory(arm: str, model: str, texts: Sequence[str]) -> dict[str, int]:
-    """Runs in a process of its own: see Memory."""
+def measure_memory(arm: str, model: str, texts: Sequence[str]) -> tuple[int, int]:
+    """(resident bytes when the model was loaded, the most of them while it encoded)"""
     loaded = load_arm(arm, model)
-    with peak_memory() as memory:
-        loaded.encode(texts)
-    return {"loaded": memory[0], "peak": memory[1]}
+    return peak_memory(lambda: loaded.encode(texts))
 
 
-@contextmanager
-def peak_memory() -> Iterator[list[int]]:
-    """[resident bytes now, the most of them until the end]; where the system cannot begin anew, the process's most."""
-    import resource
+def peak_memory(job: Callable[[], object]) -> tuple[int, int]:
+    """(resident bytes before the job, the most of them until its end), from Linux's accounting of this process."""
+    Path("/proc/self/clear_refs").write_text("5")  # sets the peak to what is resident now
+    before = _status("VmRSS")
+    job()
+    return before, _status("VmHWM")
 
-    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-    seen: list[int] = []
 
-    def read(name: str) -> int:
-        line = next(line for line in status.read_text().splitlines() if line.startswith(name))
-        return int(line.split()[1]) * 1024
-
-    try:
-        reset.write_text("5")  # sets the peak to what is resident now
-        seen.append(read("VmRSS"))
-        begun_anew = True
-    except (OSError, StopIteration):
-        unit = 1 if sys.platform == "darwin" else 1024
-        seen.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
-        begun_anew = False
-    yield seen
-    if begun_anew:
-        seen.append(read("VmHWM"))
-    else:
-        seen.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
 def sleep_while_waiting() -> None:

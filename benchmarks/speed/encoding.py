@@ -1,194 +1,142 @@
 """Encoding documents with a sparse model, beside sentence-transformers: speed, memory, equality, quality.
 
-    osn bench encoding --model models/mine              all of it: a quarter of an hour on two quiet cores
-    osn bench encoding --model models/mine --quick      a look, on few documents; records nothing
+    osn bench encoding --model models/mine --data my-beir-folder           all of it: a quarter of an hour on two quiet cores
+    osn bench encoding --model models/mine --data my-beir-folder --quick   a look, on few documents; records nothing
 
 Every arm encodes the same documents with the same weights, block by block in turn, so that what else the machine does
 falls on all of them; each block is a pair for the ratios. The baseline is sentence-transformers' own
 `SparseEncoder.encode_document` in float32. Memory is taken in a process of its own for each arm: the most resident memory
 while documents are encoded, less what was resident when the model had been loaded.
 
-The documents are SciFact's where `../shared/data/scifact` is there, or `--data` names a BEIR folder; else Python's
-documentation strings.
+The documents are those of `--data`, a BEIR folder.
 """
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import numpy as np
 
+from benchmarks.experiment import Table
+from benchmarks.publish import publish
 from benchmarks.speed.encoder_arms import (
     ARMS,
     BASELINE,
     BASELINE_BF16,
     BF16,
     FP32,
+    LARGEST,
+    MEMORY,
+    NDCG,
     QUICK,
     READER,
     TOLERANCE,
     WRITER,
-    Difference,
-    Files,
-    Memory,
-    Quality,
     Sizes,
-    difference,
+    difference_rows,
+    file_rows,
     load_arm,
-    measure_files,
-    measure_quality,
     memory_in_a_process,
+    quality_row,
     sleep_while_waiting,
     time_arms,
     token_counts,
 )
-from benchmarks.speed.turns import SCIFACT, SEED, Timed, rate, ratio, ratio_row, say, tell
+from benchmarks.speed.turns import SEED, rate, ratio, ratio_row, say
 from ingest.vectors.shards import SHARD_RECORDS
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.provenance import Machine, machine_facts
-from opensearch_neural.evaluation.results import Goal, Key, Row, RowKind, Summary, data_facts
+from opensearch_neural.evaluation.results import Goal, Key, Row, RowKind, Summary
 from opensearch_neural.evaluation.tables import number
 from opensearch_neural.models import directory
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-
-RESULTS = Path(__file__).parents[1] / "results" / "ingest" / "encoding"
-
 
 @click.command()
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="A BEIR folder.")
+@click.option(
+    "--data", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="A BEIR folder."
+)
 @click.option("--model", required=True, help="A sparse model directory that sentence-transformers loads too.")
 @click.option("--quick", is_flag=True, help="Few documents, no nDCG, no record.")
-@click.option(
-    "--record", type=click.Path(path_type=Path), default=None, help="Folder of the result file.  [default: in results/]"
-)
-def encoding(data: Path | None, model: str, quick: bool, record: Path | None) -> None:
+@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
+def encoding(data: Path, model: str, quick: bool, record: Path | None) -> None:
     """Measure encoding against sentence-transformers on the same weights and documents."""
     sleep_while_waiting()
-    sizes = QUICK if quick else Sizes()
     with tempfile.TemporaryDirectory(prefix="osn-encoding-") as folder:
-        corpus = data or (SCIFACT if SCIFACT.is_dir() else python_docs(Path(folder) / "python-docs", quick))
-        summary = measure(corpus, model, sizes, Path(folder))
-    tell(summary)
-    if record is not None:
-        print(summary.write(record))
-    elif not quick:
-        print(summary.write(RESULTS))
-        print("the documentation has these figures after: python -m benchmarks.pages")
-
-
-def python_docs(folder: Path, quick: bool) -> Path:
-    """The documentation strings of the installed packages as a BEIR folder, with held-out queries."""
-    from benchmarks.demo.python_docs import build
-    from benchmarks.demo.python_objects import installed_sources
-
-    sources = installed_sources()[: 1 if quick else None]  # the first is the standard library
-    build(folder, 5000, train_queries=0, test_queries=300, sources=sources)
-    return folder
-
-
-def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> Summary:
-    """Run every arm; the summary's rows are in the order of ARMS."""
-    documents = list(read_corpus(corpus))
-    if len(documents) < (least := sizes.block * sizes.blocks):
-        raise InputError(f"{corpus} holds {len(documents)} documents", f"give a corpus of {least} or more")
-    texts = [document.contents for document in documents]
-    # Spread over the corpus: neighbours may be alike.
-    chosen = np.random.default_rng(SEED).permutation(len(texts))[: max(sizes.block * sizes.blocks, sizes.memory)]
-    timed_texts = [texts[i] for i in chosen[: sizes.block * sizes.blocks]]
-    say("memory")
-    memory = {arm: memory_in_a_process(arm, model, [texts[i] for i in chosen[: sizes.memory]]) for arm in ARMS}
-    say("speed")
-    arms = {arm: load_arm(arm, model) for arm in ARMS}
-    times, outputs = time_arms(arms, timed_texts, sizes)
-    differences = {arm: difference(outputs[BASELINE], matrix) for arm, matrix in outputs.items()}
-    quality: dict[str, Quality] = {}
-    if sizes.judged:
-        judged = BeirData.load(corpus, "test")
-        for arm in (FP32, BF16):
-            say(f"nDCG of {arm}")
-            quality[arm] = measure_quality(model, arm, documents, judged)
-    say("files")
-    files = measure_files(corpus, documents, outputs[FP32], scratch)
-    tokens = token_counts(model, timed_texts)
-    return summarize(corpus, model, sizes, memory, times, differences, quality, files, tokens)
-
-
-def summarize(
-    corpus: Path,
-    model: str,
-    sizes: Sizes,
-    memory: dict[str, Memory],
-    times: dict[str, Timed],
-    differences: dict[str, Difference],
-    quality: dict[str, Quality],
-    files: Files,
-    tokens: NDArray[np.int64],
-) -> Summary:
-    set_ = corpus.resolve().name
-    documents = sizes.block * sizes.blocks
-    rows = [
-        Row(set_, "corpus", "tokens a document", float(tokens.mean()), None, None, documents),
-        *(row for arm in ARMS for row in _rows_of(set_, arm, sizes, memory, times, differences, quality)),
-        Row(set_, FP32, "weights a document", files.weights, None, None, documents),
-        Row(set_, FP32, "bytes a document in shards", files.bytes, None, None, documents),
-        Row(set_, READER, "documents/s", files.read, None, None, documents),
-        Row(set_, WRITER, "documents/s", files.written, None, None, documents),
-    ]
-    return Summary.of_this_run(
+        rows = measure(data, model, QUICK if quick else Sizes(), Path(folder))
+    publish(
+        rows,
+        goals(rows),
         title="Encoding documents, beside sentence-transformers",
-        machine=_machine(),
-        data=[data_facts(corpus), data_facts(directory.locate(model))],
+        data=[data, directory.locate(model)],
         seeds=[SEED],
-        rows=rows,
-        goals=goals(memory, times, differences, quality),
+        shown=None,
+        record=None if quick else record,
+        machine=_machine(),
     )
 
 
-def _rows_of(
-    set_: str,
-    arm: str,
-    sizes: Sizes,
-    memory: dict[str, Memory],
-    times: dict[str, Timed],
-    differences: dict[str, Difference],
-    quality: dict[str, Quality],
-) -> Iterator[Row]:
-    documents = sizes.block * sizes.blocks
-    yield Row(set_, arm, "documents/s", *rate(times[arm], sizes.block), documents)
-    yield Row(set_, arm, "CPU ms a document", sum(times[arm].cpu) / documents * 1e3, None, None, documents)
-    if arm != BASELINE:
-        yield ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], times[arm]), sizes.blocks)
-    yield Row(set_, arm, "memory, MB", memory[arm].encoding / 1e6, None, None, sizes.memory)
-    yield Row(set_, arm, "memory with the model, MB", memory[arm].peak / 1e6, None, None, sizes.memory)
-    if arm in differences and arm != BASELINE:
-        off = differences[arm]
-        yield Row(set_, arm, "largest difference of a weight", off.largest, None, None, off.entries)
-        yield Row(set_, arm, "share of weights within 0.001", off.within, None, None, off.entries)
-    if arm in quality:
-        own = quality[arm]
-        yield Row(set_, arm, "nDCG@10", own.mean, None, None, len(own.per_query))
+def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> list[Row]:
+    """Run every arm; rows are in the order of ARMS."""
+    documents = list(read_corpus(corpus))
+    count = sizes.block * sizes.blocks
+    if len(documents) < count:
+        raise InputError(f"{corpus} holds {len(documents)} documents", f"give a corpus of {count} or more")
+    texts = [document.contents for document in documents]
+    # Spread over the corpus: neighbours may be alike.
+    chosen = np.random.default_rng(SEED).permutation(len(texts))[: max(count, sizes.memory)]
+    timed_texts, memory_texts = ([texts[at] for at in chosen[:size]] for size in (count, sizes.memory))
+    say("memory")
+    memory = {arm: memory_in_a_process(arm, model, memory_texts) for arm in ARMS}
+    say("speed")
+    times, outputs = time_arms({arm: load_arm(arm, model) for arm in ARMS}, timed_texts, sizes)
+    judged = BeirData.load(corpus, "test") if sizes.judged else None
+    set_ = corpus.resolve().name
+    tokens = float(token_counts(model, timed_texts).mean())
+    rows = [Row(set_, "corpus", "tokens a document", tokens, None, None, count)]
+    for arm in ARMS:
+        loaded, peak = memory[arm]
+        cpu = sum(times[arm].cpu) / count * 1e3
+        rows += [
+            Row(set_, arm, "documents/s", *rate(times[arm], sizes.block), count),
+            Row(set_, arm, "CPU ms a document", cpu, None, None, count),
+            Row(set_, arm, MEMORY, max(0, peak - loaded) / 1e6, None, None, sizes.memory),
+            Row(set_, arm, "memory with the model, MB", peak / 1e6, None, None, sizes.memory),
+        ]
+        if arm != BASELINE:
+            rows.append(ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], times[arm]), sizes.blocks))
+            rows += difference_rows(set_, arm, outputs[BASELINE], outputs[arm])
+        if judged is not None and arm in (FP32, BF16):
+            say(f"nDCG of {arm}")
+            rows.append(quality_row(set_, model, arm, documents, judged))
+    say("files")
+    return rows + file_rows(set_, corpus, documents, outputs[FP32], scratch)
 
 
-def goals(
-    memory: dict[str, Memory], times: dict[str, Timed], differences: dict[str, Difference], quality: dict[str, Quality]
-) -> list[Goal]:
+def goals(rows: Sequence[Row]) -> list[Goal]:
     """Each goal in the words in which it was set; speed counts only where the results are what they have to be."""
-    faster, reduced = (round(ratio(times[BASELINE], times[arm])[0], 2) for arm in (FP32, BF16))
-    share = round(memory[FP32].encoding / max(1, memory[BASELINE].encoding), 3)
-    off = differences[FP32].largest
+    table = Table(rows)
+    (set_,) = table.sets
+
+    def value(arm: str, measure: str) -> float:
+        row = table.value(set_, arm, measure)
+        return math.nan if row is None else row.value
+
+    def times_faster(arm: str) -> float:
+        row = table.ratio(set_, "", arm, BASELINE, "documents/s")
+        return math.nan if row is None else round(row.value, 2)
+
+    faster, reduced = times_faster(FP32), times_faster(BF16)
+    share = round(value(FP32, MEMORY) / max(1e-6, value(BASELINE, MEMORY)), 3)
+    off = value(FP32, LARGEST)
     equal = off <= TOLERANCE
-    points = abs(quality[BF16].mean - quality[FP32].mean) * 100 if quality else None
-    near = points is not None and points <= 0.2
+    points = abs(value(BF16, NDCG) - value(FP32, NDCG)) * 100
+    near = points <= 0.2
     return [
         Goal("fp32, equal within 1e-3: at least 1.5× the documents per second", 1.5, faster, equal and faster >= 1.5),
         Goal("fp32: at no more than a quarter of the peak memory", 0.25, share, share <= 0.25),
@@ -197,7 +145,7 @@ def goals(
         Goal(
             "reduced precision (bf16): nDCG@10 within 0.2 points of fp32",
             0.2,
-            None if points is None else round(points, 3),
+            None if math.isnan(points) else round(points, 3),
             near,
         ),
     ]

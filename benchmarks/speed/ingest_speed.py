@@ -1,6 +1,6 @@
-"""Writing speed beside opensearch-py's `parallel_bulk`, and how memory grows with the corpus.
+"""Writing speed beside opensearch-py's `parallel_bulk`.
 
-    osn bench ingest                                        all of it: half an hour on two quiet cores
+    osn bench ingest                                        all of it, on two quiet cores
     osn bench ingest --quick                                a look; records nothing
 
 Speed: the same prepared documents (SciFact with lexical vectors, as dicts in memory) are written into new indexes with the
@@ -9,20 +9,12 @@ on all of them; every round is a pair for the ratio. The clock stops when the la
 "short weights" writes each weight with as few digits as the index can tell apart (`ingest/writing/short_weights.py`), as
 `osn ingest` does.
 
-Memory: `osn ingest` of a corpus of 500,000 documents in a process of its own; resident memory when 10,000 are written, and
-the most until all are.
-
 The cluster is that of OSN_URL or --url, else a local node that is started for it.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import random
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -33,17 +25,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 import orjson
 
 from benchmarks.local_cluster import reachable
-from benchmarks.speed.turns import SCIFACT, SEED, Timed, rate, ratio, ratio_row, say, tell
+from benchmarks.publish import publish
+from benchmarks.speed.turns import SCIFACT, SEED, Timed, rate, ratio, ratio_row, say
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.reader import read_corpus
-from opensearch_neural.evaluation.results import Goal, Row, Summary, data_facts
+from opensearch_neural.evaluation.results import Goal, Row
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import IndexMeta, SparseMeta
 
@@ -69,24 +61,9 @@ class WritingSizes:
     threads: int = 2
     chunk: int = 500
     """Documents in a request."""
-    memory: int = 500_000
-    """Documents that memory is measured with."""
-    memory_from: int = 10_000
-    """Documents after which it is looked at first."""
 
 
-QUICK = WritingSizes(rounds=2, memory=30_000)
-
-
-@dataclass(frozen=True)
-class IngestMemory:
-    """What an ingest needed."""
-
-    first: int
-    """Resident bytes when the first documents were written."""
-    most: int
-    """The most resident bytes until all were written."""
-    documents_per_second: float
+QUICK = WritingSizes(rounds=2)
 
 
 @click.command()
@@ -94,33 +71,25 @@ class IngestMemory:
     "--data", type=click.Path(path_type=Path, exists=True), default=SCIFACT, help="A corpus.  [default: SciFact]"
 )
 @click.option("--rounds", type=click.IntRange(min=2), default=None, help="Writings of each arm.")
-@click.option(
-    "--memory-docs", type=click.IntRange(min=0), default=None, help="Documents of the memory part; 0: skip it."
-)
 @click.option("--quick", is_flag=True, help="A look, on few documents; records nothing.")
 @output_option("Where summary.json is written.", default=RESULTS)
 @connection_options
-def ingest_speed(
-    connection: ConnectionSettings, data: Path, rounds: int | None, memory_docs: int | None, quick: bool, out: Path
-) -> None:
-    """Measure writing speed beside opensearch-py, and how memory grows with the corpus."""
+def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int | None, quick: bool, out: Path) -> None:
+    """Measure writing speed beside opensearch-py."""
     sizes = QUICK if quick else WritingSizes()
     rounds = rounds or sizes.rounds
-    memory_docs = sizes.memory if memory_docs is None else memory_docs
     with reachable(connection, f"osn-bench-{os.getpid()}") as settings:
         full, short = prepared(data)
         times = race(connect(settings=settings), full, short, rounds, sizes)
-        memory = grow(settings.urls[0], memory_docs, sizes.memory_from) if memory_docs else None
-    summary = Summary.of_this_run(
+    publish(
+        [*rows(data.resolve().name, times, full, short)],
+        goals(times),
         title="Writing documents, beside opensearch-py",
-        data=[data_facts(data)],
+        data=[data],
         seeds=[SEED],
-        rows=[*rows(data.resolve().name, times, full, short, memory, memory_docs)],
-        goals=goals(times, memory),
+        shown=None,
+        record=None if quick else out,
     )
-    tell(summary)
-    if not quick:
-        say(f"wrote {summary.write(out)}")
 
 
 def prepared(corpus: Path) -> tuple[Sources, Sources]:
@@ -216,43 +185,10 @@ def with_osn(client: OpenSearch, index: str, documents: Sources, sizes: WritingS
             each.result()
 
 
-# ---------------------------------------------------------------- memory
-
-
-def grow(url: str, documents: int, first: int) -> IngestMemory:
-    """Resident memory of an `osn ingest` of made-up documents, in a process of its own."""
-    with tempfile.TemporaryDirectory(prefix="osn-bench-") as folder:
-        corpus = Path(folder) / "corpus.jsonl"
-        make_corpus(corpus, documents)
-        say(f"ingesting {documents} documents")
-        index = f"osn-bench-{uuid.uuid4().hex[:10]}"
-        arguments = [sys.executable, "-m", "benchmarks.speed.ingest_speed_child", url, str(corpus), index, str(first)]
-        try:
-            ran = subprocess.run(
-                arguments, cwd=folder, env=os.environ | {"OSN_HOME": folder}, stdout=subprocess.PIPE, check=True
-            )
-        finally:
-            connect(url).indices.delete(index=index, params={"ignore_unavailable": "true"})
-    return IngestMemory(**json.loads(ran.stdout))
-
-
-def make_corpus(path: Path, documents: int) -> None:
-    """Documents of 20 to 120 words, drawn with Zipf's frequencies from 50,000 made-up ones."""
-    random_ = random.Random(SEED)
-    words = ["".join(random_.choices("abcdefghijklmnopqrstuvwxyz", k=random_.randrange(3, 10))) for _ in range(50_000)]
-    weights = np.cumsum(1 / np.arange(1, len(words) + 1)).tolist()
-    with path.open("wb") as file:
-        for number in range(documents):
-            text = " ".join(random_.choices(words, cum_weights=weights, k=random_.randrange(20, 120)))
-            file.write(orjson.dumps({"_id": f"document-{number}", "text": text}) + b"\n")
-
-
 # ---------------------------------------------------------------- results
 
 
-def rows(
-    set_: str, times: dict[str, Timed], full: Sources, short: Sources, memory: IngestMemory | None, grown: int
-) -> Iterator[Row]:
+def rows(set_: str, times: dict[str, Timed], full: Sources, short: Sources) -> Iterator[Row]:
     for arm in ARMS:
         documents = short if arm == SHORT else full
         rounds = len(times[arm].wall)
@@ -263,17 +199,11 @@ def rows(
         yield Row(set_, arm, "bytes of JSON a document", size, None, None, len(documents))
         if arm != BASELINE:
             yield ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], times[arm]), rounds)
-    if memory is not None:
-        made = f"{grown:,} made-up documents"
-        yield Row(made, "osn ingest", "documents/s", memory.documents_per_second, None, None, grown)
-        yield Row(made, "osn ingest", "resident MB at first", memory.first / 1e6, None, None, grown)
-        yield Row(made, "osn ingest", "resident MB at most", memory.most / 1e6, None, None, grown)
 
 
-def goals(times: dict[str, Timed], memory: IngestMemory | None) -> list[Goal]:
-    """Each goal in the words in which it was set."""
+def goals(times: dict[str, Timed]) -> list[Goal]:
+    """The goal in the words in which it was set."""
     value, low, _ = ratio(times[BASELINE], times[OSN])
-    growth = None if memory is None else round((memory.most - memory.first) / 1e6, 1)
     return [
         Goal(
             "at least the documents per second of opensearch-py's parallel_bulk with equal threads and chunks on the same "
@@ -281,11 +211,5 @@ def goals(times: dict[str, Timed], memory: IngestMemory | None) -> list[Goal]:
             1.0,
             round(value, 3),
             low >= 1.0,
-        ),
-        Goal(
-            "RSS growth under 200 MB from 10k to 500k documents",
-            "under 200 MB",
-            growth,
-            growth is not None and growth < 200,
         ),
     ]

@@ -1,4 +1,4 @@
-"""Arms that take turns on the same work: their seconds, how many times as fast one is, and how a result is told."""
+"""Arms that take turns on the same work: their seconds, and how many times as fast one is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from opensearch_neural.evaluation.results import Row, Summary
+from opensearch_neural.evaluation.results import Row
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,15 +53,6 @@ def ratio(slow: Timed, fast: Timed) -> RatioInterval:
 def ratio_row(set_: str, arm: str, baseline: str, estimate: RatioInterval, turns: int) -> Row:
     row = Row(set_, arm, "documents/s", *estimate, turns, kind="ratio", baseline=baseline)
     return replace(row, measure_label=f"times {baseline}")
-
-
-def tell(summary: Summary) -> None:
-    """Print rows and goals."""
-    for row in summary.rows:
-        interval = "" if row.low is None else f"  [{row.low:.3g}, {row.high:.3g}]"
-        print(f"{row.line:<30} {row.column:<43} {row.value:>12,.4g}{interval}")
-    for goal in summary.goals:
-        print(goal)
 
 
 def say(text: str) -> None:

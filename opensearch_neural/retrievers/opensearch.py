@@ -62,16 +62,19 @@ class OpenSearchRetriever:
         body: Callable[[str, int], Body],
         *,
         threads: int = 4,
+        params: Mapping[str, str] | None = None,
         progress: Callable[[int], object] | None = None,
         hits_of: Callable[[Body, Any, int], dict[str, float]] | None = None,
     ) -> None:
-        """progress: called with the number of queries answered since the last call.
+        """params: URL parameters of each request.
+        progress: called with the number of queries answered since the last call.
         hits_of: (body, answer, hits wanted) → {document: score}; else as the bodies of `queries` are answered"""
         self.name = name
         self._client = client
         self._index = index
         self._body = body
         self._threads = threads
+        self._params = params or {}
         self._progress = progress
         self._hits_of = hits_of or scores_of
 
@@ -99,7 +102,7 @@ class OpenSearchRetriever:
         return run
 
     def _search(self, body: Body) -> Any:
-        return search(self._client, self._index, body)
+        return search(self._client, self._index, body, **self._params)
 
 
 def search(client: OpenSearch, index: str, body: Body, **params: str) -> Any:

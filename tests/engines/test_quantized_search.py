@@ -22,7 +22,6 @@ from quantized_models import quantized_model
 from benchmarks import exported_models
 from benchmarks.load.variants import parse_variants, spec_of
 from benchmarks.load.workload import LoadTarget, body_builders, prepare
-from benchmarks.papers import cascade
 from ingest.corpus import CorpusSource
 from ingest.documents import Documents, delete_documents
 from ingest.job import Job, run_job
@@ -36,9 +35,7 @@ from opensearch_neural.engines.dense import look_up_table
 from opensearch_neural.engines.settings import RARE_FIRST_WEIGHT, Cascade, TwoPhases
 from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.evaluation.results import read
 from opensearch_neural.explanation import shares
-from opensearch_neural.index import segments
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, write_record
@@ -51,8 +48,8 @@ from opensearch_neural.oracle import StoredWeights, predict
 from opensearch_neural.queries import Rare
 from opensearch_neural.retrievers.faiss import QuantizedRetriever
 from opensearch_neural.retrievers.opensearch import read_codes
-from opensearch_neural.tune import Chosen, Questions, Tried, Tuned
-from opensearch_neural.tune.cascade import WEIGHTS, WINDOWS, CascadeTuning
+from opensearch_neural.tune import Questions, Tried
+from opensearch_neural.tune.cascade import CascadeTuning
 
 TEXT = """
 rain bow light drop sun water glass angle prism sky cloud storm engine piston spark fuel valve crank bread flour
@@ -667,78 +664,6 @@ def test_in_8_bits_queries_have_nearly_the_same_vectors(exported: Path, texts: l
         file.unlink()
     with pytest.raises(ModelError, match=r"no onnx/model_int8.onnx\n.*int8=True"):
         load_quantized(tmp_path / "float", backend="onnx-int8")
-
-
-@pytest.mark.cluster
-def test_an_index_of_another_model_is_not_measured_as_this_ones(
-    client, index_name: str, judged: Path, model: Path, texts: list[str], tmp_path: Path
-) -> None:
-    cascade.ingest(client, judged, index_name, "lexical", str(model), str(model), tmp_path)
-    cascade.ingest(client, judged, index_name, "lexical", str(model), str(model), tmp_path)
-    other = quantized_model(tmp_path / "other", texts, seed=5)
-    with pytest.raises(ModelError, match="was written with the quantized model model"):
-        cascade.ingest(client, judged, index_name, "lexical", str(model), str(other), tmp_path)
-
-
-@pytest.mark.cluster
-def test_the_cascade_is_measured_against_sparse_alone(
-    client, judged: Path, exported: Path, cluster_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("opensearch_neural.tune.cascade.WEIGHTS", dict.fromkeys(WEIGHTS, (0.025, 0.2)))
-    monkeypatch.setattr("opensearch_neural.tune.cascade.WINDOWS", (20, 50))
-    # Waiting makes fields smaller on disk and changes nothing else, and takes half a minute.
-    monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
-    quick = "--clients 2 --requests 20 --rounds 2 --block-seconds 0.1,1 --settle 0 --warmup 0.1,1 --processes 1"
-    command = ["--url", cluster_url, "--data", str(judged), "--pq", str(exported), "--dense", str(exported)]
-    command += ["--tune", str(judged), "--engines", "sparse,cascade", "--out", str(tmp_path / "out")]
-    record = tmp_path / "record"
-    done = CliRunner().invoke(
-        cascade.cascade, [*command, *quick.split(), "--record", str(record)], catch_exceptions=False
-    )
-    assert done.exit_code == 0, done.output
-    summary = read(record)
-    by = {(row.line, row.column): row for row in summary.rows}
-    # What is relevant was made of the codes, so the cascade is the better one.
-    assert by["cascade", "nDCG@10 - sparse"].value > 0.02
-    fields = {engine_measure[1]: row.value for engine_measure, row in by.items() if engine_measure[0] == "index"}
-    assert {"bytes a document: pq", "bytes a document: sparse", "bytes a document: dense of the codes, byte"} <= set(
-        fields
-    )
-    assert fields["bytes a document: dense of the codes, byte"] < fields["bytes a document: dense of the codes, float"]
-    setting = {
-        row.column: row.value for row in summary.rows if (row.set, row.line) == ("osn-cascade-judged", "cascade")
-    }
-    assert setting["weight"] in (0.025, 0.2)
-    assert {setting["window"], setting["dense window"]} <= {*WINDOWS, Cascade.window}
-    assert summary.goals[0].met
-    assert "interval above zero, on osn-cascade-judged" in summary.goals[0].goal
-    assert not client.indices.exists(index="osn-cascade-judged")
-    with pytest.raises(InputError, match="1 sets and 2 quantized models"):
-        CliRunner().invoke(cascade.cascade, [*command, "--pq", "another"], catch_exceptions=False)
-    with pytest.raises(InputError, match="ratios are taken to sparse here"):
-        CliRunner().invoke(cascade.cascade, [*command, "--baseline", "bm25"], catch_exceptions=False)
-
-
-@pytest.mark.cluster
-def test_the_cascades_benchmark_tunes_anew_where_another_set_or_share_is_asked_for(
-    written: Written, judged: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setting = Cascade(Rare("count", 2), 80, 40, 0.25, "high-idf-first")
-    tuned: list[float] = []
-
-    def run(self: CascadeTuning, questions: Questions, keep: float, **how: Any) -> Tuned:
-        tuned.append(keep)
-        one = Tried(setting, 1.0, 1.0, 1.0)
-        return Tuned([one], Chosen(setting, one, 1.0, None, None, 0), 8, 8)
-
-    monkeypatch.setattr(CascadeTuning, "run", run)
-    before = written.engines().meta
-    try:
-        for split, keep in (("train", 0.99), ("train", 0.99), ("train", 0.9), ("test", 0.9), ("test", 0.9)):
-            cascade.tune_all(written.client, judged, split, written.index, [written.index], keep, "torch", 0)
-    finally:
-        write_record(written.client, written.index, before)
-    assert tuned == [0.99, 0.9, 0.9]
 
 
 @pytest.mark.cluster

@@ -324,7 +324,7 @@ def test_engines_with_dense_vectors_have_the_means_of_all_sets_and_of_unseen_one
 ) -> None:
     monkeypatch.setattr(models, "TRAINED_ON", trained_on)
     experiment = models.Experiment(
-        data=data, start="", work=data, seeds=(1,), arms=(PUBLISHED,), connection=None  # type: ignore[arg-type]
+        data=data, start="", work=data, seeds=(1,), arms=(PUBLISHED,), dense="d", connection=None  # type: ignore[arg-type]
     )  # fmt: skip
     above = {"one": 0.1, "two": 0.2}
 
@@ -333,7 +333,7 @@ def test_engines_with_dense_vectors_have_the_means_of_all_sets_and_of_unseen_one
         return {engine: measured({"a": value, "b": value}) for engine, value in found.items()}
 
     monkeypatch.setattr(measures, "dense_measured", of_set)
-    rows = measures.dense_quality_rows(None, experiment)  # type: ignore[arg-type]
+    rows = measures.quality_rows(None, experiment, dense_only=True)  # type: ignore[arg-type]
     means = {row.set: row.value for row in rows if row.sets and row.kind == "difference"}
     assert means == pytest.approx(expected)
 

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from tiny_splade import write_splade
 
 from benchmarks.grown import field_bytes
 from benchmarks.grown.documents import DrawnDocument, DrawnVectors, Resampler
 from benchmarks.grown.index import Growth, grow, resampler_of
-from benchmarks.grown.scale import growth_of, scale
+from benchmarks.grown.scale import grow as grow_command
+from benchmarks.grown.scale import scale
 from benchmarks.load.run import RESAMPLED
 from ingest.vectorizers import Vectors
 from opensearch_neural.corpus.documents import Document
@@ -142,28 +144,16 @@ def test_a_corpus_too_small_to_draw_from_is_named() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"mix": 0.9}, "mix is 0.9"),
-        ({"prune": "top"}, "is no pruning"),
-        ({"prune_postings": "top"}, "is no pruning"),
-        ({"index_settings": ("a",)}, "KEY=VALUE"),
+        (["--mix", "0.9"], "mix is 0.9"),
+        (["--prune", "top"], "is no pruning"),
+        (["--prune-postings", "top"], "is no pruning"),
+        (["--setting", "a"], "KEY=VALUE"),
     ],
 )
-def test_wrong_options_are_named(options: dict, words: str) -> None:
-    plain = {
-        **{
-            "prune": None,
-            "prune_postings": None,
-            "index_settings": (),
-            "sparse": None,
-            "dense": None,
-            "pq": None,
-            "vectors": None,
-            "base": None,
-        },
-        **{"mix": 0.3, "segments": 1, "shards": 1},
-    }
+def test_wrong_options_are_named(options: list[str], words: str) -> None:
+    asked = ["--corpus", "corpus", "--index", "index", "--documents", "10"]
     with pytest.raises(InputError, match=words):
-        growth_of("corpus", "index", 10, 0, {**plain, **options})
+        CliRunner().invoke(grow_command, [*asked, *options], catch_exceptions=False)
 
 
 def test_a_splade_without_a_table_gets_that_of_the_corpus(corpus: Path, tmp_path: Path, monkeypatch) -> None:
@@ -183,7 +173,7 @@ def test_an_index_grows_to_its_number_and_says_what_it_is(client, corpus: Path, 
     wanted = Growth(str(corpus), index, 700, settings={"search.idle.after": "10m", "sort.field": "url"})
     prepared = resampler_of(wanted)
     try:
-        grow(client, wanted, prepared, show_progress=False)
+        grow(client, wanted, prepared)
         assert client.count(index=index)["count"] == 700
         stats = client.indices.stats(index=index)["_all"]["primaries"]
         assert stats["segments"]["count"] == 1 and stats["docs"]["deleted"] == 0
@@ -196,13 +186,13 @@ def test_an_index_grows_to_its_number_and_says_what_it_is(client, corpus: Path, 
             assert len(client.search(index=index, body=body_of("parse a string", 10))["hits"]["hits"]) == 10, engine
         # What is whole is left as it is; what is other is not touched.
         before = client.indices.stats(index=index)["_all"]["primaries"]["indexing"]["index_total"]
-        grow(client, wanted, prepared, show_progress=False)
+        grow(client, wanted, prepared)
         assert client.indices.stats(index=index)["_all"]["primaries"]["indexing"]["index_total"] == before
         with pytest.raises(ClusterError, match="with other documents"):
-            grow(client, Growth(str(corpus), index, 800), prepared, show_progress=False)
+            grow(client, Growth(str(corpus), index, 800), prepared)
         other_model = replace(prepared[0], sparse=SparseMeta("lexical", "0" * 16, "0" * 16))
         with pytest.raises(ClusterError, match="with other documents"):
-            grow(client, wanted, (other_model, *prepared[1:]), show_progress=False)
+            grow(client, wanted, (other_model, *prepared[1:]))
         sizes = field_bytes.bytes_by_field(client, prepared[0], list(prepared[1].take(200)), DrawnVectors(prepared[2]))
         assert set(sizes) == {"contents", "sparse", "sparse_forward", field_bytes.STORED} and min(sizes.values()) > 20
         stored = stats["store"]["size_in_bytes"] / 700

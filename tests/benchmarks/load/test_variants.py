@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.load.quality import SCORE_KEPT, Judged, judged_rows, nearness_rows, overlap, retrieve
+from benchmarks.load.quality import SCORE_KEPT, judged_rows, nearness_rows, overlap, retriever
 from benchmarks.load.variants import (
     PRESETS,
     parse_variant,
     parse_variants,
     spec_of,
 )
-from benchmarks.load.workload import LoadTarget, body_builders, prepare, stored_pipelines
+from benchmarks.load.workload import LoadTarget, body_builders, prepare, prepared
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import InputError
@@ -88,7 +88,7 @@ def test_ways_of_asking_the_same_find_the_same(client, loaded: str, corpus) -> N
     variants = parse_variants(",".join([first, *others]))
     questions = BeirData.load(corpus).queries
     workload = prepare(client, LoadTarget(ConnectionSettings()), loaded, variants, list(questions.values()))
-    runs = {each.name: retrieve(client, workload, each, questions, 10) for each in variants}
+    runs = {each.name: retriever(client, workload, each).retrieve(questions, 10) for each in variants}
     plain = runs.pop(first)
     for name, run in runs.items():
         for query, hits in plain.items():
@@ -110,11 +110,10 @@ def test_quality_is_shown_where_there_are_judgements_and_overlap_where_not(clien
         "sum=bm25-sparse+whole=yes,wide=bm25-sparse+window=1000,narrow=bm25-sparse+window=2"
     )
     texts = list(data.queries.values())
-    with stored_pipelines(client, variants) as pipelines:
-        names = set(pipelines.values())
+    with prepared(client, LoadTarget(ConnectionSettings()), loaded, variants, texts) as workload:
+        names = set(workload.pipelines.values())
         assert names and names <= stored_now(client)
-        workload = prepare(client, LoadTarget(ConnectionSettings()), loaded, variants, texts, pipelines=pipelines)
-        judged = judged_rows(client, workload, Judged(data.queries, data.qrels), loaded, baseline="bm25")
+        judged = judged_rows(client, workload, data, loaded, baseline="bm25")
         rows = nearness_rows(client, workload, data.queries, loaded)
     assert not names & stored_now(client)
     ndcg = {row.line: row.value for row in judged if row.column == "nDCG@10"}
@@ -152,10 +151,8 @@ def test_every_variant_of_presets_and_options_is_answered(client, loaded: str) -
         "high-idf-first+rescore=remaining+keep=share:0.98,high-idf-first+rare=ratio:0.6+window=20,high-idf-first+rare=count:2"
     )
     variants = parse_variants(f"rivals,sum,{options},dense=sparse+size=3")
-    with stored_pipelines(client, variants) as pipelines:
-        workload = prepare(
-            client, LoadTarget(ConnectionSettings()), loaded, variants, ["parse a string"], pipelines=pipelines
-        )
+    target = LoadTarget(ConnectionSettings())
+    with prepared(client, target, loaded, variants, ["parse a string"]) as workload:
         for variant in variants:
             body = body_builders(workload, [variant])[variant.name]("parse a string")
             answer = client.transport.perform_request("POST", workload.path_of(variant), body=body)

@@ -68,14 +68,12 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
     each = [found[f"{JPQ}, seed {seed}", "nDCG@10"].value for seed in (1, 2)]
     assert found[mean, "nDCG@10"].value == pytest.approx(sum(each) / 2)
     assert not list((work / "models").iterdir())
-    assert found[f"{JPQ}, seed 1", "step kept"].value in (0, 1, 2)
     size = {engine: found[engine, jpq.BYTES].value for engine in (FLAT, jpq.HNSW, jpq.HNSW_OPQ, OPQ, JPQ)}
     assert size[FLAT] == pytest.approx(4 * 32, rel=0.05)
     assert size[jpq.HNSW] > size[FLAT]
     assert size[jpq.HNSW_OPQ] - size[OPQ] == pytest.approx(size[jpq.HNSW] - size[FLAT], rel=0.1)
     # 280 documents: rotation and codebooks weigh more than the codes.
     assert size[JPQ] == pytest.approx(4 + 4 * 32 * (32 + 256) / 280, rel=0.05)
-    assert found[OPQ, "of all codes' top 100, found after a scan"].value == 1
     parts = [
         {(row.line, row.column): row for row in rows if row.set == f"both, 4 bytes, {part}"}
         for part in (jpq.ASKED, jpq.NEW)

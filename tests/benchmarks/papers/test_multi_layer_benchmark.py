@@ -234,31 +234,6 @@ def test_other_arms_and_both_stages_run_from_one_command(
     assert histories[0].read_bytes() == histories[1].read_bytes()
 
 
-def test_only_what_is_asked_for_is_trained_in_every_part(
-    tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    (model := tmp_path / "model").mkdir()
-
-    def train(experiment: MultiLayerExperiment, arm: Arm, seed: int) -> TrainedArm:
-        asked.append(arm.name)
-        return TrainedArm(arm, seed, model, [0.0])
-
-    monkeypatch.setattr(MultiLayerExperiment, "train", train)
-    monkeypatch.setattr(MultiLayerExperiment, "tested", lambda experiment, trained: trained)
-    for name in ("dev_rows", "test_rows", "winner_rows"):
-        monkeypatch.setattr(bench, name, lambda *_: [])
-
-    def names(part: Any, *more: Any) -> list[str]:
-        asked.clear()
-        part(MultiLayerExperiment(data, tmp_path, Recipe(str(start)), 2, only=("ME-BERT",)), *more)
-        return asked
-
-    assert names(bench.two_stages) == [DUAL.name, f"{DUAL.name}, two stages"]
-    assert names(bench.lambdas) == [DUAL.name]
-    assert names(bench.layers) == [DUAL.name, "ME-BERT 4, average"]
-
-
 def test_dev_rows_hold_the_best_evaluation_and_how_many_questions_it_rests_on(
     tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,9 +319,13 @@ def test_an_interrupted_command_goes_on_without_training_again(
     assert len(begun) == 4
 
 
-def test_another_option_trains_other_models_beside_the_first(tmp_path: Path, data: Path, start: Path) -> None:
+def test_another_option_trains_other_models_beside_the_first(
+    tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "of_lambdas", lambda: [])
+
     def ran(*more: str) -> set[str]:
-        assert command(data, start, "--part", "lambda", "--only", "nothing", *more, work=tmp_path).exit_code == 0
+        assert command(data, start, "--part", "lambda", *more, work=tmp_path).exit_code == 0
         return {path.name for path in (tmp_path / "models").glob("[!.]*")}
 
     first = ran()
@@ -387,9 +366,12 @@ def test_each_option_is_in_a_models_folder(tmp_path: Path, start: Path, monkeypa
     assert folder(Recipe(str(tmp_path / "other"))) not in (first, before)
 
 
-def test_test_sets_are_encoded_as_trainings_compute(tmp_path: Path, data: Path, start: Path) -> None:
+def test_test_sets_are_encoded_as_trainings_compute(
+    tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "of_lambdas", lambda: [])
     for precision in ("float32", "bfloat16"):
-        more = ["--part=lambda", "--only=nothing", f"--precision={precision}"]
+        more = ["--part=lambda", f"--precision={precision}"]
         assert command(data, start, *more, work=tmp_path).exit_code == 0
     experiment = MultiLayerExperiment(data, tmp_path)
     folder = tmp_path / "vectors" / experiment.hash_of(f"dense:{start}")
@@ -451,9 +433,6 @@ def test_what_is_tested_is_not_trained_on(tmp_path: Path, data: Path) -> None:
 def test_the_papers_studies_as_far_as_a_backbone_goes() -> None:
     layer_arms = multi_layer_plots.layer_arms
     names = [arm.name for arm in layer_arms(6)]
-    assert [
-        arm.name for arm in MultiLayerExperiment(Path(), Path(), only=("average", "all")).wanted(bench.VARIANTS)
-    ] == [DUAL.name]
     assert "MLR uniform:4, multi-vector" in names and "MLR last:6, multi-vector" in names
     assert "MLR first:6, multi-vector" not in names and not any(
         "8, multi-vector" in name and "MLR" in name for name in names

@@ -21,12 +21,12 @@ from benchmarks.speed.encoder_arms import (  # noqa: E402
     BASELINE,
     BF16,
     FP32,
-    Difference,
-    Memory,
-    Quality,
+    LARGEST,
+    MEMORY,
+    NDCG,
     Sizes,
 )
-from benchmarks.speed.turns import Timed, ratio  # noqa: E402
+from benchmarks.speed.turns import Timed, ratio, ratio_row  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation import results  # noqa: E402
 from opensearch_neural.models.sparse.lexical import train_word_pieces  # noqa: E402
@@ -65,12 +65,9 @@ def test_a_run_measures_every_arm_and_finds_ours_equal_to_sentence_transformers(
     model: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A process each would load torch five times; that one does is tested below.
-    monkeypatch.setattr(
-        encoding,
-        "memory_in_a_process",
-        lambda arm, model, texts: Memory(**encoder_arms.measure_memory(arm, model, texts)),
-    )
-    summary = encoding.measure(corpus, str(model), Sizes(block=3, blocks=2, memory=2), tmp_path / "scratch")
+    monkeypatch.setattr(encoding, "memory_in_a_process", encoder_arms.measure_memory)
+    made = encoding.measure(corpus, str(model), Sizes(block=3, blocks=2, memory=2), tmp_path / "scratch")
+    summary = results.Summary.of_this_run(title="", rows=made, data=[], seeds=[0], goals=encoding.goals(made))
     written = results.read(summary.write(tmp_path / "result"))
     rows = {(row.line, row.column): row.value for row in written.rows}
     assert {engine for engine, measure in rows if measure == "documents/s"} >= set(ARMS)
@@ -84,7 +81,6 @@ def test_a_run_measures_every_arm_and_finds_ours_equal_to_sentence_transformers(
     assert rows[encoder_arms.READER, "documents/s"] > 100 and rows[encoder_arms.WRITER, "documents/s"] > 100
     assert [goal.target for goal in written.goals] == [1.5, 0.25, 1e-3, 3, 0.2]
     assert written.goals[2].met
-    assert {data.name for data in written.data} == {"weather", "tiny"}
 
 
 PAGE = """
@@ -128,28 +124,26 @@ def test_the_page_computes_its_figures_from_the_result_file(tmp_path: Path) -> N
 
 
 def test_memory_is_measured_in_another_process(model: Path) -> None:
-    memory = encoder_arms.memory_in_a_process(FP32, str(model), TEXTS)
-    assert 50e6 < memory.loaded <= memory.peak < 5e9
+    loaded, peak = encoder_arms.memory_in_a_process(FP32, str(model), TEXTS)
+    assert 50e6 < loaded <= peak < 5e9
 
 
 def test_peak_memory_sees_what_was_freed_again_and_not_what_was_before() -> None:
     before = np.ones(30_000_000)
     del before
-    with encoder_arms.peak_memory() as memory:
-        during = np.ones(10_000_000)
-        del during
-    if Path("/proc/self/clear_refs").exists():
-        assert 70e6 < Memory(*memory).encoding < 200e6
+    loaded, peak = encoder_arms.peak_memory(lambda: np.ones(10_000_000).sum())
+    assert 70e6 < peak - loaded < 200e6
 
 
 def test_differences_count_entries_that_either_has() -> None:
     expected = csr_matrix(np.array([[1.0, 0, 0.5, 0], [0, 2.0, 0, 0]], np.float32))
     found = csr_matrix(np.array([[1.0005, 0.25, 0, 0, 0], [0, 2.0, 0, 0, 0]], np.float32))
-    off = encoder_arms.difference(expected, found)
-    assert off.largest == pytest.approx(0.5)
-    assert off.entries == 4
-    assert off.within == pytest.approx(0.5)  # of 1.0005, 0.25, 0.5 and 2.0 two are within 0.001
-    assert encoder_arms.difference(expected, expected) == Difference(0.0, 1.0, 3)
+    largest, within = encoder_arms.difference_rows("weather", FP32, expected, found)
+    assert largest.value == pytest.approx(0.5)
+    assert largest.n == within.n == 4
+    assert within.value == pytest.approx(0.5)  # of 1.0005, 0.25, 0.5 and 2.0 two are within 0.001
+    none = encoder_arms.difference_rows("weather", FP32, expected, expected)
+    assert [(row.value, row.n) for row in none] == [(0.0, 3), (1.0, 3)]
 
 
 def test_ratios_pair_the_blocks() -> None:
@@ -171,8 +165,10 @@ def test_ratios_pair_the_blocks() -> None:
 def test_speed_counts_only_where_the_results_hold(
     largest: float, seconds: float, ndcg: float | None, met: list[bool]
 ) -> None:
-    times = {BASELINE: Timed([4.0]), FP32: Timed([seconds]), BF16: Timed([seconds])}
-    memory = {arm: Memory(100, 1100 if arm == BASELINE else 350) for arm in ARMS}
-    quality = {} if ndcg is None else {FP32: Quality({}, 0.7), BF16: Quality({}, ndcg)}
-    found = encoding.goals(memory, times, {FP32: Difference(largest, 1, 1)}, quality)
+    rows = [ratio_row("weather", arm, BASELINE, ratio(Timed([4.0]), Timed([seconds])), 1) for arm in (FP32, BF16)]
+    values = {(BASELINE, MEMORY): 1000.0, (FP32, MEMORY): 250.0, (FP32, LARGEST): largest}
+    if ndcg is not None:
+        values |= {(FP32, NDCG): 0.7, (BF16, NDCG): ndcg}
+    rows += [results.Row("weather", *of, value, None, None, 1) for of, value in values.items()]
+    found = encoding.goals(rows)
     assert [goal.met for goal in found] == met

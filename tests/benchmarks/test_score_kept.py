@@ -1,4 +1,4 @@
-"""What high-IDF-first loses is measured on the set itself, and judged by the goal."""
+"""What high-IDF-first keeps of the exact score, by window and documents."""
 
 from __future__ import annotations
 
@@ -7,36 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.load.variants import parse_variants
-from benchmarks.two_phase import certain_cost_rows, goals_of, score_kept, two_phase
-from opensearch_neural.errors import InputError
+from benchmarks.score_kept import certain_cost_rows, score_kept
 from opensearch_neural.evaluation.results import read
 from opensearch_neural.index import segments
-
-
-def test_a_gain_meets_the_goal_and_a_loss_of_more_than_half_a_point_misses_it() -> None:
-    ndcg = {"sparse": 0.506, "gains": 0.6, "loses": 0.502, "loses more": 0.5}
-    gains, loses, more = goals_of("docs", ndcg, ["gains", "loses", "loses more"])
-    assert gains.met and loses.met and not more.met
-    assert more.value == 0.6 and more.goal.startswith("loses more: ")
-
-
-def test_all_tokens_must_be_among_the_engines(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'sparse' is what the others are compared with"):
-        CliRunner().invoke(two_phase, ["--data", str(tmp_path), "--engines", "bm25"], catch_exceptions=False)
-
-
-@pytest.mark.cluster
-def test_the_command_measures_and_leaves_no_index(client, cluster_url: str, corpus: Path, tmp_path: Path) -> None:
-    arguments = ["--url", cluster_url, "--data", str(corpus), "--record", str(tmp_path)]
-    done = CliRunner().invoke(two_phase, arguments, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    found = read(tmp_path)
-    ndcg = {row.line: row for row in found.rows if row.column == "nDCG@10"}
-    assert set(ndcg) == {variant.name for variant in parse_variants("paper,two-phase")}
-    assert all(row.n == 60 and row.value > 0.5 for row in ndcg.values())
-    assert [goal.goal.partition(":")[0] for goal in found.goals] == ["high-idf-first", "fast"]
-    assert not client.indices.get(index="osn-published-*")
 
 
 @pytest.mark.cluster

@@ -1,12 +1,10 @@
-"""`osn bench two-phase` and `osn bench score-kept`: what two phases lose against one, by judgements and by size.
+"""`osn bench score-kept`: what two phases lose against one, by window and index size.
 
-    osn bench two-phase --data data/scifact --data data/wikiqa-sent --record benchmarks/results/two-phase
     osn bench score-kept --data data/scifact --documents 10000,100000 --record benchmarks/results/score-kept
 
-The load benchmark's large indexes are drawn from real documents, to which judgements do not carry over; so the quality of
-the settings whose cost it measures is taken by the first from the sets themselves. The second shows for each window how
-much of the exact score is kept as the index grows, and for how many queries the window proves its page to be the exact one.
-That needs no judgements: the window to take is read from it.
+It shows for each window how much of the exact score is kept as the index grows, and for how many queries the window proves
+its page to be the exact one. That needs no judgements, which documents drawn from real ones have not: the window to take is
+read from it. What a setting loses by judgements shows `osn bench load --data` on an index of the set itself.
 """
 
 from __future__ import annotations
@@ -22,17 +20,12 @@ import click
 from benchmarks.grown import index as grown
 from benchmarks.grown.scale import say
 from benchmarks.load.command import NumberList
-from benchmarks.load.quality import Judged, judged_rows, nearness_rows
+from benchmarks.load.quality import nearness_rows
 from benchmarks.load.variants import TWO_PHASE, page_of, parse_variants, with_options
-from benchmarks.load.workload import LoadTarget, Workload, prepare, stored_pipelines
-from benchmarks.local_cluster import ingested
+from benchmarks.load.workload import LoadTarget, Workload, prepared
 from benchmarks.publish import publish
-from ingest.corpus import CorpusSource
-from ingest.job import Job
-from ingest.settings import Models, NewIndex
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.renamed import Renamed
@@ -40,68 +33,20 @@ from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines
 from opensearch_neural.engines.engine import Engine
 from opensearch_neural.engines.sparse import Windowed
-from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.engine_comparison import CERTIFIED, certified_queries
-from opensearch_neural.evaluation.results import Goal, Row
+from opensearch_neural.evaluation.results import Row
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.queries import Body
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-EXACT = "sparse"
-MOST_LOST = 0.5  # points of nDCG@10
 WIDENED, SEARCHED_WHOLE, LAST_WINDOW, TIME = "widened", "searched whole", "window until certain", "time until certain"
 FILLED, FILL_TIME, WHOLE_TIME = "filled", "time to fill an empty page", "time of the whole search"
 RESAMPLES = 2000
 WIDENED_BY = 4
 WIDEST = 1_000
 """Beyond this window all documents are searched."""
-
-
-@click.command("two-phase")
-@click.option("--data", required=True, multiple=True, type=click.Path(path_type=Path), help="A folder in BEIR layout.")
-@click.option("--split", default="test", show_default=True, help="Split of the judgements.")
-@click.option("--sparse", default="lexical", show_default=True, help="Sparse model, trained or lexical.")
-@click.option(
-    "--engines",
-    default="paper,two-phase",
-    show_default=True,
-    help="Engines, as for `osn bench load`; `sparse` must be among them.",
-)
-@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
-@connection_options
-def two_phase(
-    connection: ConnectionSettings, data: tuple[Path, ...], split: str, sparse: str, engines: str, record: Path | None
-) -> None:
-    """nDCG@10 of high-IDF-first (with the options of the load benchmark), all tokens and BM25, on each set.
-
-    Each set is ingested into an index of its own, which is deleted afterwards.
-    """
-    variants = parse_variants(engines)
-    if EXACT not in (variant.name for variant in variants):
-        raise InputError(f"--engines {engines}: {EXACT!r} is what the others are compared with, and is not among them")
-    client = connect(settings=connection)
-    rows: list[Row] = []
-    goals: list[Goal] = []
-    for folder in data:
-        judged = BeirData.load(folder, split)
-        job = Job(CorpusSource(str(judged.corpus_path)), models=Models(sparse=sparse), new_index=NewIndex(replicas=0))
-        with translate_errors(), stored_pipelines(client, variants) as pipelines, ingested(client, job) as index:
-            texts = list(judged.queries.values())
-            workload = prepare(client, LoadTarget(connection), index, variants, texts, pipelines=pipelines)
-            measured = judged_rows(client, workload, Judged(judged.queries, judged.qrels), folder.name, baseline=EXACT)
-        rows += measured
-        ndcg = {row.engine: row.value for row in measured if (row.kind, row.measure) == ("value", "nDCG@10")}
-        goals += goals_of(folder.name, ndcg, [each.name for each in variants if each.engine == "high-idf-first"])
-    publish(rows, goals, title="High-IDF-first against all tokens", data=data, seeds=[0], shown=None, record=record)
-
-
-def goals_of(set_: str, ndcg: Mapping[str, float], engines: list[str]) -> list[Goal]:
-    """What each of `engines` loses, in points of nDCG@10."""
-    lost = {engine: 100 * (ndcg[EXACT] - ndcg[engine]) for engine in engines}
-    words = f"nDCG@10 within {MOST_LOST} points of all tokens on {set_}"
-    return [Goal(f"{each}: {words}", MOST_LOST, round(lost[each], 2), lost[each] <= MOST_LOST) for each in engines]
 
 
 @click.command("score-kept")
@@ -187,13 +132,12 @@ def score_kept(
     rule = Pruning.parse(prune_postings) if prune_postings else None
     how: dict[str, Any] = {"sparse": sparse, "vectors": vectors, "prune_postings": rule, "seed": seed}
     wanted = [grown.Growth(str(data), f"{prefix}-{size}", size, **how) for size in sorted(documents)]
-    prepared = grown.resampler_of(wanted[0])
+    resampler = grown.resampler_of(wanted[0])
     rows: list[Row] = []
     for growth in wanted:
-        grown.grow(client, growth, prepared, say=say)
-        with translate_errors(), stored_pipelines(client, variants) as pipelines:
-            asked = LoadTarget(connection), growth.index, variants, list(texts.values())
-            workload = prepare(client, *asked, pipelines=pipelines)
+        grown.grow(client, growth, resampler, say=say)
+        asked = LoadTarget(connection), growth.index, variants, list(texts.values())
+        with prepared(client, *asked) as workload:
             set_ = grown.set_of_size(growth.documents)
             rows += nearness_rows(client, workload, texts, set_, seed=seed)
             rows += certified_rows(client, workload, list(texts.values()), set_, passes=passes, seed=seed)
