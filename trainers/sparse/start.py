@@ -102,7 +102,7 @@ def check_length(model: Any, name: str, length: int | None) -> None:
         raise InputError(f"{name} is {length}, the backbone has {longest} positions")
 
 
-def build(config: SparseConfig, stores: Sequence[Mapping[str, str]], *, to_impacts: bool = False) -> SparseStudent:
+def build(config: SparseConfig, stores: Sequence[Mapping[str, str]]) -> SparseStudent:
     """The untrained student; its statistics, and by default its table, are of the texts in `stores`.
 
     Raises as `load_start` and `start_table` do."""
@@ -121,5 +121,4 @@ def build(config: SparseConfig, stores: Sequence[Mapping[str, str]], *, to_impac
         document_length=config.document_length,
         lexicon=Lexicon.of(stores, start.tokenizer, size, config.student, table=table),
         name=locate(config.start),
-        to_impacts=to_impacts,
     )

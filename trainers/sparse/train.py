@@ -210,7 +210,6 @@ def rehearse(config: SparseConfig) -> Trained:
                     documents=64,
                     hold_back=rehearsed(config.selection.hold_back, rows_of(config)),
                 ),
-                warm_up=replace(config.warm_up, impact_steps=min(2, config.warm_up.impact_steps)),
             ),
             documents=DRY_RUN_DOCUMENTS,
         )

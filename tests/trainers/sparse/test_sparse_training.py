@@ -237,7 +237,7 @@ def test_warm_up_pre_training_and_fine_tuning_run_from_one_file_and_run_again_do
         tmp_path / "model",
         student=StudentSettings(document_length=32, query_length=16, columns=16),
         pretraining=stage,
-        warm_up=WarmUpSettings(impact_steps=2, batch_size=4, length=16, expansions=5),
+        warm_up=WarmUpSettings(expansions=5),
         candidates=SparseCandidates(negatives=1, mine="bm25"),
         selection=DevSettings(hold_back=8, queries=8, documents=30),
     )
