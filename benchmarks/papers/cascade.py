@@ -38,6 +38,7 @@ from ingest.content import content_by_models
 from ingest.corpus import CorpusSource, ignore, spooled
 from ingest.job import Job, run_job
 from ingest.settings import Models, NewIndex, Writing
+from ingest.splade import Asked
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
 from ingest.writing.target import LOADING
 from opensearch_neural.cluster.connect import connect
@@ -215,7 +216,7 @@ def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str
     if wrote is not None and LOADING not in wrote.extra:
         models = Models(sparse=sparse, dense=dense, pq=pq)
         with spooled(source.path) as place:
-            content = content_by_models(models, NewIndex(), wrote, index, source.reader(place), source.name)
+            content = content_by_models(Asked(models, wrote, index, source.reader(place), source.name), NewIndex())
         check_unchanged_models(index, wrote, content.meta)
         return
     alike = documents_alike(load_dense(dense), load_quantized(pq).dense)
@@ -241,12 +242,12 @@ def field_rows(client: OpenSearch, folder: Path, index: str, sparse: str, dense:
     models = Models(sparse=sparse, dense=dense, pq=pq)
     reconstructing = Models(sparse="none", pq=pq, reconstruct=True)
     with spooled(corpus.path) as place:
-        content = content_by_models(models, NewIndex(), None, index, corpus.reader(place), corpus.name)
+        asked = Asked(models, None, index, corpus.reader(place), corpus.name)
+        content = content_by_models(asked, NewIndex())
         documents = list(islice(content.records(ignore), FIELD_SAMPLE))
         of_codes = {}
         for dense_type in ("float", "byte"):
-            new_index = NewIndex(dense_type=dense_type)
-            other = content_by_models(reconstructing, new_index, None, index, corpus.reader(place), corpus.name)
+            other = content_by_models(replace(asked, models=reconstructing), NewIndex(dense_type=dense_type))
             of_codes[f"dense of the codes, {dense_type}"] = Alone("dense", other.meta, other.vectorizer)
         sizes = bytes_by_field(client, content.meta, documents, content.vectorizer, of_codes)
     return rows(f"{index}, by field", sizes, len(documents))
