@@ -44,7 +44,7 @@ from trainers.data.candidates import RetrievalData
 from trainers.data.examples import TrainingData
 from trainers.data.sets import PreparedSets, prepare, rehearsed
 from trainers.sparse import leave_one_out
-from trainers.sparse.batches import collate
+from trainers.sparse.batches import SparseCollate
 from trainers.sparse.dev_measures import BASELINES, DevRetrieval
 from trainers.sparse.settings import STUDENT, SparseConfig, StageSettings
 from trainers.sparse.stage_data import check_names, mined, teachers
@@ -127,7 +127,7 @@ def train_stage(
     return train(
         student,
         data,
-        collate(config, sets, student, teachers=teachers(config, sets)),
+        SparseCollate(config, sets, student, teachers=teachers(config, sets)),
         settings=config.training,
         output=output,
         kind=KIND,
