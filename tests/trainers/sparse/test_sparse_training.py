@@ -47,7 +47,7 @@ from trainers.sparse.train import prepared_sets, train_sparse  # noqa: E402
     [
         ({"candidates": SparseCandidates(negatives=1, mine="student")}, "there is no pretraining"),
         ({"objective": SparseObjective(info_nce=0.0, kl=1.0)}, "no teacher and no scores to distil"),
-        ({"document_length": 100}, "document_length is 100, the backbone has 64 positions"),
+        ({"document_length": 100}, "document_length is 100, but the backbone has 64 positions"),
         ({"candidates": SparseCandidates(mine="bm52")}, "there is no retriever 'bm52'"),
         ({"student": replace(SMALL, idf="no.json")}, "no.json does not exist"),
     ],
