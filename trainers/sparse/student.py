@@ -29,7 +29,7 @@ from trainers.common.grad_cache import CachedModel, Encoded, gather
 from trainers.common.objective import TeacherScores, contrast, distillation, in_batch_accuracy
 from trainers.common.settings import ROLES, EncoderSettings, Role, TrainingSettings
 from trainers.common.training_model import Losses, decay_groups
-from trainers.data.tokenized import PART_OVERHEAD, TokenCache, padded_parts, padding_id
+from trainers.data.tokenized import PART_OVERHEAD, text_parts
 from trainers.sparse.export import write_model
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import RegularizationSettings, SparseObjective, StudentSettings
@@ -230,14 +230,9 @@ class SparseStudent(CachedModel):
         """The learned weights of `texts` as the model stands; role: "query" or "document"; tokens: of one batch, with
         padding."""
         device = self.head.weight.device
-        tokenizer, length = (
-            self.tokenizers["document"],
-            self.settings.document_length or self.encoder_settings.document_length,
-        )
-        rows = TokenCache(tokenizer, texts.__getitem__, max_length=length).rows(range(len(texts)))
-        longest = max((len(ids) for ids in rows), default=1)
+        length = self.settings.document_length or self.encoder_settings.document_length
         overhead = PART_OVERHEAD[device.type if device.type in PART_OVERHEAD else "cpu"]
-        parts = padded_parts(rows, padding=padding_id(tokenizer), overhead=overhead, largest=max(1, tokens // longest))
+        parts = text_parts(self.tokenizers["document"], texts, max_length=length, tokens=tokens, overhead=overhead)
         vectors: list[SparseVectors] = []
         weight, bias = self.head.weight, self.head.bias
         screen = sparse_head.best_screen(weight)
