@@ -14,7 +14,7 @@ import numpy as np
 from ingest.corpus import Records, as_passages, ignore
 from ingest.models import choose, dense_meta, quantized_meta, reconstructed_meta, sparse_meta, stored_dense_meta
 from ingest.settings import Models, NewIndex
-from ingest.splade import CorpusTable, splade_of
+from ingest.splade import Asked, CorpusTable, splade_of
 from ingest.vectorizers import Changed, Vectorizer, coded, pruned, reconstructed
 from ingest.vectors.stored_vectors import Manifest, StoredVectors
 from opensearch_neural.errors import InputError
@@ -27,8 +27,6 @@ from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
-    from opensearchpy import OpenSearch
-
     from opensearch_neural.models.dense.quantized import QuantizedModel
 
 log = logging.getLogger(__name__)
@@ -58,22 +56,13 @@ class Content:
     """The hash of the SPLADE that encodes documents, if its table is a corpus's: known before the table is counted."""
 
 
-def content_by_models(
-    models: Models,
-    new_index: NewIndex,
-    wrote: IndexMeta | None,
-    index: str,
-    records: Records,
-    corpus_name: str,
-    client: OpenSearch | None = None,
-    *,
-    counts_while_writing: bool = False,
-) -> Content:
-    """Vectors by the models that are named, or that wrote the index (`wrote`). client, counts_while_writing: as for
-    `choose`; which tokens pruned postings hold depends on the table, so it is counted first then."""
-    begun = wrote is not None and wrote.counting
-    counts_while_writing = counts_while_writing and (begun or new_index.prune_postings is None)
-    chosen = choose(models, wrote, index, records, corpus_name, client, counts_while_writing=counts_while_writing)
+def content_by_models(asked: Asked, new_index: NewIndex) -> Content:
+    """Vectors by the models that are named, or that wrote the index. Which tokens pruned postings hold depends on the table:
+    it is counted before they are written."""
+    begun = asked.wrote is not None and asked.wrote.counting
+    if new_index.prune_postings is not None and not begun:
+        asked = replace(asked, counts_while_writing=False)
+    chosen = choose(asked)
     encoders, dense = chosen.encoders, None
     if encoders.dense is not None or encoders.reconstructed:
         sample = [document.contents for document in islice(chosen.records(ignore), 256)]
@@ -81,7 +70,7 @@ def content_by_models(
             dense = dense_meta(encoders.dense, new_index.dense_type, sample)
         elif encoders.pq is not None:
             dense = reconstructed_meta(encoders.pq, new_index.dense_type, sample)
-    if wrote is None and models.sparse is None:
+    if asked.wrote is None and asked.models.sparse is None:
         log.info(WITHOUT_SPARSE)
     sparse = sparse_meta(encoders.sparse) if encoders.sparse else None
     query = encoders.sparse.query if encoders.sparse else None

@@ -17,7 +17,7 @@ from ingest.index_corpus import is_index, warn_of_queries
 from ingest.kept_for_searches import keep_encoder, keep_measures, keep_table, raising
 from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import Models, NewIndex, Writing
-from ingest.splade import check_continued
+from ingest.splade import Asked, check_continued
 from ingest.vectorizers import NotingLargest, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.versions.builds import build_record, open_build
@@ -100,20 +100,12 @@ def _write(
                 if is_index(corpus.path):
                     warn_of_queries(client, corpus.path, corpus.names, mapped)
                 check_fields(corpus.reader(place)(ignore), mapped=mapped, limit=limit, flat_objects=flat_objects)
-            content = (
-                content_by_models(
-                    job.models,
-                    job.new_index,
-                    wrote,
-                    job.index,
-                    corpus.reader(place),
-                    corpus.name,
-                    client,
-                    counts_while_writing=True,
-                )
-                if stored is None
-                else content_of_files(job.models, job.new_index, stored, corpus.reader(place), wrote)
-            )
+            records = corpus.reader(place)
+            if stored is None:
+                asked = Asked(job.models, wrote, job.index, records, corpus.name, client, counts_while_writing=True)
+                content = content_by_models(asked, job.new_index)
+            else:
+                content = content_of_files(job.models, job.new_index, stored, records, wrote)
             if job.new_index.dense_type != "float" and content.meta.dense is None:
                 raise InputError(
                     f"--dense-type {job.new_index.dense_type} needs dense vectors, and this ingest writes none",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.corpus import Records, as_passages, ignore
 from ingest.settings import Models
-from ingest.splade import CorpusTable, OfCorpus, while_writing, with_corpus_table
+from ingest.splade import Asked, CorpusTable, OfCorpus, while_writing, with_corpus_table
 from ingest.vectorizers import Encoders
 from opensearch_neural.corpus.documents import Rejected
 from opensearch_neural.corpus.passages import words
@@ -30,7 +30,6 @@ from opensearch_neural.models.sparse.pruning import Pruning
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from opensearchpy import OpenSearch
     from tokenizers import Tokenizer
 
     from opensearch_neural.models.dense.dense_encoder import DenseEncoder
@@ -57,23 +56,12 @@ class ChosenModels:
     """The IDF table of the sparse model, if it is counted while the records are written."""
 
 
-def choose(
-    wanted: Models,
-    wrote: IndexMeta | None,
-    index: str,
-    records: Records,
-    corpus_name: str,
-    client: OpenSearch | None = None,
-    *,
-    counts_while_writing: bool = False,
-) -> ChosenModels:
-    """Load or build the models for a corpus and an index; `wrote` is the record of the index if it exists.
-
-    client: the cluster, which keeps the tables of its indexes for machines that lack them
-    counts_while_writing: whether the caller can count the IDF table of a new index while the records are written
+def choose(asked: Asked) -> ChosenModels:
+    """Load or build the models for a corpus and an index.
 
     Raises ModelError if a model is missing, or if passages are wanted and the index has whole documents (or vice versa).
     """
+    wanted, wrote, index, records = asked.models, asked.wrote, asked.index, asked.records
     passages = _passages(wanted, wrote, index)
     how: dict[str, Any] = {
         "device": wanted.device,
@@ -84,10 +72,10 @@ def choose(
     named = IndexModels(index, None, sparse=wanted.sparse, dense=wanted.dense, quantized=wanted.pq, **how)
     of_index = IndexModels(index, wrote, **how)
 
-    def source(asked: str | None, recorded: object) -> IndexModels | None:
+    def source(model: str | None, recorded: object) -> IndexModels | None:
         """Where a model comes from; None for no model."""
-        if asked is not None:
-            return None if asked == "none" else named
+        if model is not None:
+            return None if model == "none" else named
         return None if recorded is None else of_index
 
     held = wrote or IndexMeta()
@@ -101,9 +89,7 @@ def choose(
     sparse: SparseDocumentEncoder | None = None
     total: int | None = None
     table: CorpusTable | None = None
-    if made := _made_of_corpus(
-        wanted, wrote, index, records, passages, corpus_name, client, counts_while_writing=counts_while_writing
-    ):
+    if made := _made_of_corpus(asked, passages):
         sparse, total, table = made.encoder, made.documents, made.table
     elif models := source(None if wanted.sparse == LEXICAL else wanted.sparse, held.sparse):
         sparse = models.sparse
@@ -138,19 +124,9 @@ def _pruning(wanted: Models, held: IndexMeta, sparse: SparseDocumentEncoder | No
     return prune
 
 
-def _made_of_corpus(
-    wanted: Models,
-    wrote: IndexMeta | None,
-    index: str,
-    records: Records,
-    passages: PassageMeta | None,
-    corpus_name: str,
-    client: OpenSearch | None,
-    *,
-    counts_while_writing: bool,
-) -> OfCorpus | None:
+def _made_of_corpus(asked: Asked, passages: PassageMeta | None) -> OfCorpus | None:
     """The sparse model, if it is lexical or a SPLADE without a table for queries."""
-    splade = None
+    wanted, wrote, splade = asked.models, asked.wrote, None
     if wanted.sparse is None and wrote and wrote.sparse and wrote.counting:
         splade = registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")
     elif wanted.sparse not in (None, LEXICAL, "none"):
@@ -158,12 +134,12 @@ def _made_of_corpus(
     if splade is not None:
         if has_query_table(splade):
             return None
-        if counts_while_writing and (wrote is None or wrote.counting):
-            return while_writing(splade, wanted, wrote, index, records, passages, corpus_name)
-        return with_corpus_table(splade, wanted, wrote, index, records, passages, corpus_name, client)
+        if asked.counts_while_writing and (wrote is None or wrote.counting):
+            return while_writing(splade, asked, passages)
+        return with_corpus_table(splade, asked, passages)
     if wanted.sparse != "none" and _lexical_is_to_be_built(wanted, wrote):
-        tokenizer = lexical_tokenizer(wanted.tokenizer, records)
-        sparse, total = _built_lexical(as_passages(records, tokenizer, passages), tokenizer, corpus_name)
+        tokenizer = lexical_tokenizer(wanted.tokenizer, asked.records)
+        sparse, total = _built_lexical(as_passages(asked.records, tokenizer, passages), tokenizer, asked.corpus)
         if wrote and wrote.sparse and sparse.info.hash != wrote.sparse.hash:
             registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")  # raises
         return OfCorpus(sparse, total)

@@ -125,6 +125,23 @@ class CorpusTable:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What is to be encoded, and for which index."""
+
+    models: Models
+    wrote: IndexMeta | None
+    """The record of the index if it exists."""
+    index: str
+    records: Records
+    corpus: str
+    """The name of the corpus."""
+    client: OpenSearch | None = None
+    """The cluster, which keeps the tables of its indexes for machines that lack them."""
+    counts_while_writing: bool = False
+    """Whether the caller can count the IDF table of a new index while the records are written."""
+
+
+@dataclass(frozen=True)
 class OfCorpus:
     """A sparse model that is made of the corpus."""
 
@@ -135,31 +152,23 @@ class OfCorpus:
     """The table that is still to be counted."""
 
 
-def while_writing(
-    splade: Path,
-    wanted: Models,
-    wrote: IndexMeta | None,
-    index: str,
-    records: Records,
-    passages: PassageMeta | None,
-    corpus_name: str,
-) -> OfCorpus:
-    """A SPLADE that encodes documents before its table is counted.
+def while_writing(splade: Path, asked: Asked, passages: PassageMeta | None) -> OfCorpus:
+    """A SPLADE that encodes documents before its table is counted, for a new index or one that an interrupted run created.
 
-    wrote: the record of the index if an interrupted run created it
-    Raises InputError for a corpus without any token, ModelError if `wrote` names another SPLADE.
+    Raises InputError for a corpus without any token, ModelError if the index's record names another SPLADE.
     """
     from opensearch_neural.models.sparse.encoder import TorchSparseEncoder
     from opensearch_neural.models.sparse.lexical import check_tokens
 
-    hash = directory.hash_files(splade)
-    held = None if wrote is None else wrote.sparse
+    wanted, hash = asked.models, directory.hash_files(splade)
+    held = None if asked.wrote is None else asked.wrote.sparse
     name = directory.display_name(str(wanted.sparse or splade)) if held is None else held.name
     if held is not None and held.hash != hash:
-        raise _another_model(index, held, splade, hash)
+        raise _another_model(asked.index, held, splade, hash)
     tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
-    with _naming(corpus_name):
-        check_tokens((document.contents for document in as_passages(records, tokenizer, passages)(ignore)), tokenizer)
+    with _naming(asked.corpus):
+        documents = as_passages(asked.records, tokenizer, passages)(ignore)
+        check_tokens((document.contents for document in documents), tokenizer)
     log.info("the IDF table of the corpus is counted while it is written")
     # In the form that it has with its table, so that vectors do not depend on when the table is counted.
     with _written(splade, {}, wanted.trust_remote_code) as folder:
@@ -169,16 +178,7 @@ def while_writing(
     return OfCorpus(encoder, table=CorpusTable(splade, hash, name, tokenizer, wanted.trust_remote_code))
 
 
-def with_corpus_table(
-    splade: Path,
-    wanted: Models,
-    wrote: IndexMeta | None,
-    index: str,
-    records: Records,
-    passages: PassageMeta | None,
-    corpus_name: str,
-    client: OpenSearch | None,
-) -> OfCorpus:
+def with_corpus_table(splade: Path, asked: Asked, passages: PassageMeta | None) -> OfCorpus:
     """A SPLADE with the IDF table of the corpus, saved under `home()`; it is counted now, in a pass of its own.
 
     An index that was written with this SPLADE keeps its table even if the corpus has changed: tables of two corpora give
@@ -186,13 +186,14 @@ def with_corpus_table(
     """
     from opensearch_neural.models.sparse.lexical import count_documents
 
-    name, held = directory.display_name(str(wanted.sparse)), None if wrote is None else wrote.sparse
-    if held and (kept := with_kept_table(client, held, splade, wanted.trust_remote_code, index=index)):
+    wanted, held = asked.models, None if asked.wrote is None else asked.wrote.sparse
+    name = directory.display_name(str(wanted.sparse))
+    if held and (kept := with_kept_table(asked.client, held, splade, wanted.trust_remote_code, index=asked.index)):
         return OfCorpus(_loaded(kept, wanted, name))
     tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
     log.info("reading the corpus once for its IDF table")
-    with _naming(corpus_name):
-        counted = as_passages(records, tokenizer, passages)(ignore)
+    with _naming(asked.corpus):
+        counted = as_passages(asked.records, tokenizer, passages)(ignore)
         frequencies = count_documents((document.contents for document in counted), tokenizer)
     table = frequencies.idf_table(vocabulary_of(tokenizer), special=special_tokens(tokenizer))
     folder = _saved(splade, directory.hash_files(splade), table, wanted.trust_remote_code)

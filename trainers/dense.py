@@ -32,13 +32,12 @@ from trainers.common.own_loss import LOSS_OPTION, loss_hash
 from trainers.common.precision import computed_in, computing_in
 from trainers.common.run_folder import FIRST, FOLDER, Trained, tell
 from trainers.common.settings import EncoderSettings, Role, TrainingSettings
-from trainers.common.training_model import TrainingModel
 from trainers.data.candidates import CandidateSettings, RetrievalData
 from trainers.data.dev_measures import DevSet, dev_measures
 from trainers.data.examples import TrainingData
 from trainers.data.negatives import with_mined
 from trainers.data.retrieval_batches import RetrievalCollate
-from trainers.data.sets import DevSettings, PreparedSets, SetSettings, prepare, rehearsed
+from trainers.data.sets import DevSettings, PreparedSets, SetSettings, prepare, small
 from trainers.data.teacher_ensemble import open_teachers
 from trainers.data.teachers import Teacher
 from trainers.data.tokenized import PART_OVERHEAD
@@ -197,10 +196,9 @@ def train_retriever(
         teachers=_teachers(config, sets),
     )
 
-    def measured(current: TrainingModel) -> dict[str, float]:
-        assert isinstance(current, BiEncoder)
+    def measured() -> dict[str, float]:
         with computing_in(computed, device):
-            return dev_measures(dev, current.retrieve)
+            return dev_measures(dev, model.retrieve)
 
     return train(
         model,
@@ -228,18 +226,8 @@ def rehearse(config: DenseConfig, build: Build = build) -> Trained:
     """All of `config` on the first rows of its data, two steps a stage; nothing is kept."""
     rows = max(32, 4 * config.training.batch_size) if config.training.batch_size <= 64 else config.training.batch_size
     with tempfile.TemporaryDirectory() as folder:
-        small = replace(
-            config,
-            output=Path(folder) / config.output.name,
-            train=[settings.first(rows) for settings in config.train],
-            dev=[settings.first(8) for settings in config.dev],
-            selection=replace(
-                config.selection, queries=8, documents=64, hold_back=rehearsed(config.selection.hold_back, rows)
-            ),
-            training=config.training.two_steps(),
-            two_stage=None if config.two_stage is None else replace(config.two_stage, steps=2),
-        )
-        return train_dense(small, build)
+        two_stage = None if config.two_stage is None else replace(config.two_stage, steps=2)
+        return train_dense(small(config, rows, output=Path(folder) / config.output.name, two_stage=two_stage), build)
 
 
 # ------------------------------------------------ the command

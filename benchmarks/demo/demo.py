@@ -196,7 +196,7 @@ def train(data: BeirData, out: Path, steps: int, start: str | Path | None) -> No
     config = load_config(SparseConfig, recipe("sparse-published-start"))
     if start is None:
         student = replace(config.student, frozen_layers=3, dropout=0.0)
-        config = replace(config, student=student, warm_up=WarmUpSettings(impact_steps=steps, expansions=50, weight=0.2))
+        config = replace(config, student=student, warm_up=WarmUpSettings(expansions=50, weight=0.2))
     trained = train_sparse(
         replace(
             config,

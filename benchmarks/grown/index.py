@@ -17,6 +17,7 @@ from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore
 from ingest.kept_for_searches import keep_measures
 from ingest.settings import Models, NewIndex, Writing
+from ingest.splade import Asked
 from ingest.vectorizers import NotingLargest, Vectorizer, Vectors, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.writing.pipeline import ingest as run_pipeline
@@ -104,7 +105,8 @@ def base_of(growth: Growth) -> tuple[IndexMeta, list[Document], Vectors, list[st
         stored = StoredVectors(*find_manifest(growth.vectors))
         content = content_of_files(models, NewIndex(), stored, stored.manifest.corpus.reader(growth.corpus))
     else:
-        content = content_by_models(models, NewIndex(), None, growth.index, corpus.reader(growth.corpus), corpus.name)
+        asked = Asked(models, None, growth.index, corpus.reader(growth.corpus), corpus.name)
+        content = content_by_models(asked, NewIndex())
     documents = list(content.records(ignore))
     parts = [content.vectorizer.vectors(documents[at : at + BATCH]) for at in range(0, len(documents), BATCH)]
     sparse_parts = [part.sparse for part in parts if part.sparse is not None]

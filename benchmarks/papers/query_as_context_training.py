@@ -27,9 +27,9 @@ from trainers.data.candidates import CandidateSettings
 from trainers.data.dev_measures import corpus_measures
 from trainers.data.formats import read_json_lines
 from trainers.data.leaks import without_questions_of
-from trainers.data.loading import GENERATED, load_training, read_documents
+from trainers.data.loading import GENERATED, load_training, read_documents, text_store
 from trainers.data.sets import DevSettings, SetSettings
-from trainers.data.texts import TextStore, normalised
+from trainers.data.texts import normalised
 from trainers.dense import DenseConfig, TwoStageSettings, train_dense
 from trainers.doc2query.settings import Doc2QueryConfig
 from trainers.doc2query.train import train_doc2query
@@ -166,7 +166,7 @@ class QueryAsContextExperiment:
         file = self.work / "passages" / f"{questions.name.partition('.')[0]}.human.jsonl"
         if file.exists():
             return file
-        texts = TextStore((document.id, document.contents) for document in read_documents(passages))
+        texts = text_store(passages)
         words = {identifier: set(normalised(text).split()) for identifier, text in texts.items()}
         of_document: dict[str, list[str]] = {}
         for identifier in texts:

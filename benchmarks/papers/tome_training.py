@@ -22,9 +22,8 @@ from opensearch_neural.models.generative.settings import PASSAGE, GenerativeSett
 from opensearch_neural.models.pretrained import load_sequence_to_sequence
 from trainers.common.precision import Precision
 from trainers.common.settings import TrainingSettings
-from trainers.data.loading import read_documents
+from trainers.data.loading import read_documents, text_store
 from trainers.data.sets import SetSettings
-from trainers.data.texts import TextStore
 from trainers.doc2query.generate import generate_queries
 from trainers.doc2query.settings import Doc2QueryConfig, GenerationSettings
 from trainers.doc2query.train import train_doc2query
@@ -169,9 +168,9 @@ def generator(data: Path, work: Path, scale: TomeScale) -> Path:
 def generated(model: str | Path, data: Path, work: Path, scale: TomeScale) -> Path:
     """Queries for every document of a set; the same for all arms."""
     path = work / "queries.jsonl"
-    sampling = GenerationSettings(str(model), candidates=scale.candidates, top_k=20, top_p=1.0).sampling()
-    documents = TextStore((document.id, document.contents) for document in read_documents(data))
-    generate_queries(model, documents, output=path, sampling=sampling)
+    generation = GenerationSettings(str(model), candidates=scale.candidates, top_k=20, top_p=1.0)
+    documents = text_store(data)
+    generate_queries(generation, documents, output=path)
     return path
 
 

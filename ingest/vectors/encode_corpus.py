@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ingest.corpus import CorpusSource, Records, everything, spooled
 from ingest.models import ChosenModels, choose, quantized_meta, sparse_meta, splitting_tokenizer
 from ingest.settings import Models, RayOptions
+from ingest.splade import Asked
 from ingest.vectorizers import Encoders
 from ingest.vectors.shards import (
     SHARD_RECORDS,
@@ -78,7 +79,7 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
     started = time.monotonic()
     _check(job)
     with spooled(job.corpus.path) as place:
-        chosen = choose(job.models, None, "", job.corpus.reader(place), job.corpus.name)
+        chosen = choose(Asked(job.models, None, "", job.corpus.reader(place), job.corpus.name))
         encoders = chosen.encoders
         if encoders.sparse is None and encoders.dense is None and encoders.pq is None:
             raise InputError(

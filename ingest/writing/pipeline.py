@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -131,6 +131,7 @@ def ingest(
         client, target, alone=alone, empty_at_first=journal.notes["empty_at_first"], whole_documents=whole_documents
     )
     together = writing.writers + 1 if content.pads else 1
+    still_ours = still_ours or (lambda: None)
     run = _Run(client, target, content.vectorizer, journal, letters, writing, verification, still_ours, together)
     records = content.records if content.table is None else content.table.counting(content.records)
     started = time.monotonic()
@@ -204,50 +205,42 @@ def _open_records(
     return journal, letters
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        client: OpenSearch,
-        target: Target,
-        vectorizer: Vectorizer,
-        journal: Journal,
-        letters: DeadLetters,
-        writing: Writing,
-        verification: Verification,
-        still_ours: Callable[[], None] | None,
-        together: int,
-    ) -> None:
-        self.verification = verification
-        self.still_ours = still_ours or (lambda: None)
-        self.together = together
-        self.client = client
-        self.target = target
-        self.vectorizer = vectorizer
-        self.journal = journal
-        self.letters = letters
-        self.writing = writing
-        self.stop = threading.Event()
+    client: OpenSearch
+    target: Target
+    vectorizer: Vectorizer
+    journal: Journal
+    letters: DeadLetters
+    writing: Writing
+    verification: Verification
+    still_ours: Callable[[], None]
+    together: int
+    """Batches that are encoded at once."""
+    written: int = 0
+    letter_count: int = 0
+    records: int = 0
+    """Records of the corpus that were read and settled, or skipped."""
+    skipped: int = 0
+    retries: int = 0
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
         self.writer = BulkWriter(
-            client,
-            target.index,
-            alias=target.write_alias,
-            policy=writing.retry,
-            chunk_bytes=writing.chunk_bytes,
+            self.client,
+            self.target.index,
+            alias=self.target.write_alias,
+            policy=self.writing.retry,
+            chunk_bytes=self.writing.chunk_bytes,
             stop=self.stop,
         )
-        self.written = 0
-        self.letter_count = 0
-        self.records = 0
-        """Records of the corpus that were read and settled, or skipped."""
-        self.skipped = 0
-        self.retries = 0
 
     def write_all(self, records: Records, progress: Progress, at_first: Callable[[], None]) -> None:
         """Encode in this thread, write in others, and journal in the order of the corpus.
 
         at_first: called before the first document is written, if any is.
         """
-        pending: deque[tuple[_EncodedBatch, Future[Outcome]]] = deque()
+        pending: deque[_Sent] = deque()
         taken: list[_Taken] = []
         begun = False
 
@@ -256,12 +249,12 @@ class _Run:
             # What is encoded now is in flight too.
             while len(pending) + len(taken) > self.writing.in_flight:
                 self._settle_first(pending, progress)
-            for encoded in self._encode(taken):
-                if encoded.prepared.actions and not begun:
+            for batch, prepared in self._encode(taken):
+                if prepared.actions and not begun:
                     at_first()
                     begun = True
-                pending.append((encoded, pool.submit(self.writer.write, encoded.prepared.actions)))
-                while pending and pending[0][1].done():
+                pending.append((batch, prepared, pool.submit(self.writer.write, prepared.actions)))
+                while pending and pending[0][2].done():
                     self._settle_first(pending, progress)
             taken.clear()
 
@@ -286,21 +279,21 @@ class _Run:
             self.stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             # For `wait` a cancelled one is done only when a thread has seen that, and none will.
-            wait([future for _, future in pending if not future.cancelled()], timeout=GRACE_SECONDS)
+            wait([future for *_, future in pending if not future.cancelled()], timeout=GRACE_SECONDS)
             self._settle_arrived(pending, progress)
             raise
         pool.shutdown(wait=True)
 
-    def _settle_first(self, pending: deque[tuple[_EncodedBatch, Future[Outcome]]], progress: Progress) -> None:
+    def _settle_first(self, pending: deque[_Sent], progress: Progress) -> None:
         self._settle(*pending[0], progress)
         pending.popleft()  # only now: an interrupt in between must not lose sight of it
 
-    def _settle_arrived(self, pending: deque[tuple[_EncodedBatch, Future[Outcome]]], progress: Progress) -> None:
-        for encoded, future in pending:
+    def _settle_arrived(self, pending: deque[_Sent], progress: Progress) -> None:
+        for batch, prepared, future in pending:
             if not future.done() or future.cancelled() or future.exception() is not None:
                 continue  # a gap in the journal, which the next run fills
             with suppress(TooManyErrors):
-                self._settle(encoded, future, progress)
+                self._settle(batch, prepared, future, progress)
 
     def _batches(self, records: Records) -> Iterator[tuple[int, list[Document | Rejected]]]:
         """(number of the first record, records) of batches of the corpus: the journal's where it has some."""
@@ -345,19 +338,18 @@ class _Run:
                 documents.append(item)
         return _Taken(start, len(items), digest(items), documents, set_aside)
 
-    def _encode(self, taken: list[_Taken]) -> Iterator[_EncodedBatch]:
+    def _encode(self, taken: list[_Taken]) -> Iterator[tuple[_Taken, Prepared]]:
         batches = [batch.documents for batch in taken]
         for batch, prepared in zip(taken, prepare_batches(batches, self.vectorizer, self.target.meta), strict=True):
             unfit = [(batch.documents[each.position], each.reason) for each in prepared.unfit]
             batch.set_aside.extend(unfit)
             self.verification.refuse([document.id for document, _ in unfit])
-            yield _EncodedBatch(batch, prepared)
+            yield batch, prepared
 
-    def _settle(self, encoded: _EncodedBatch, future: Future[Outcome], progress: Progress) -> None:
+    def _settle(self, batch: _Taken, prepared: Prepared, future: Future[Outcome], progress: Progress) -> None:
         """Take note of a batch that OpenSearch answered: letters first, then the journal, so that no letter is lost."""
         outcome = future.result()
         self.still_ours()
-        batch, prepared = encoded.batch, encoded.prepared
         for item, reason in batch.set_aside:
             self.letters.add(item, reason)
         for failure in outcome.failures:
@@ -404,10 +396,8 @@ class _Taken:
     set_aside: list[tuple[Document | Rejected, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class _EncodedBatch:
-    batch: _Taken
-    prepared: Prepared
+_Sent = tuple[_Taken, Prepared, Future[Outcome]]
+"""A batch whose documents are on their way to OpenSearch."""
 
 
 def size_of(record: Document | Rejected) -> int:

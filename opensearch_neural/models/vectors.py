@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,18 @@ class SparseVectors:
     weights: NDArray[np.float32]  # (nnz,)
     vocabulary: list[str]
 
+    @staticmethod
+    def of_rows(rows: Iterable[Mapping[str, float]], vocabulary: list[str]) -> SparseVectors:
+        """Rows of {token: weight}, such as queries; tokens outside the vocabulary score nothing and are left out."""
+        ids = {token: at for at, token in enumerate(vocabulary)}
+        known = [{ids[token]: weight for token, weight in row.items() if token in ids} for row in rows]
+        return SparseVectors(
+            np.cumsum([0, *map(len, known)], dtype=np.int64),
+            np.array([token for row in known for token in row], dtype=np.int32),
+            np.array([weight for row in known for weight in row.values()], dtype=np.float32),
+            vocabulary,
+        )
+
     def __len__(self) -> int:
         return len(self.indptr) - 1
 
@@ -45,7 +57,7 @@ class SparseVectors:
         try:
             from scipy.sparse import csr_matrix
         except ModuleNotFoundError:
-            raise MissingExtra("SparseVectors.to_scipy", "eval") from None
+            raise MissingExtra("comparing sparse vectors without a cluster", "eval") from None
         return csr_matrix((self.weights, self.token_ids, self.indptr), shape=(len(self), len(self.vocabulary)))
 
     def take(self, order: NDArray[np.int64]) -> SparseVectors:

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from opensearch_neural.errors import InputError, MissingExtra
+from opensearch_neural.errors import InputError
+from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.ranking import best, id_order, require_positive
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
-
-    from opensearch_neural.models.vectors import SparseVectors
 
 # Scores of this many queries are held at once: at most queries × documents floats.
 QUERY_BATCH = 64
@@ -36,30 +35,23 @@ class ExactSparseRetriever:
     def __init__(
         self, ids: Sequence[str], documents: SparseVectors, encode_query: Callable[[str], Mapping[str, float]]
     ) -> None:
-        try:
-            from scipy.sparse import csr_matrix
-        except ModuleNotFoundError as error:
-            raise MissingExtra("exact sparse search without a cluster", "eval") from error
         self.ids = list(ids)
         self._order = id_order(self.ids)
         self._encode_query = encode_query
-        self._token_ids = {token: at for at, token in enumerate(documents.vocabulary)}
-        self._csr_matrix = csr_matrix
-        matrix = csr_matrix(documents.to_scipy(), dtype=np.float32)
-        if matrix.shape != (len(self.ids), len(self._token_ids)):
-            raise InputError(
-                f"expected a matrix of {len(self.ids)} documents × {len(self._token_ids)} tokens, got {matrix.shape}"
-            )
-        if not np.isfinite(matrix.data).all():
+        self._vocabulary = documents.vocabulary
+        if len(documents) != len(self.ids):
+            raise InputError(f"expected vectors of {len(self.ids)} documents, got {len(documents)}")
+        if not np.isfinite(documents.weights).all():
             raise InputError("a document vector holds a weight that is not a finite number")
-        self._by_token: csr_matrix = matrix.T.tocsr()
+        self._by_token: csr_matrix = documents.to_scipy().astype(np.float32).T.tocsr()
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
         """The `k` best documents of each query; documents that score 0 are not returned."""
         require_positive(k)
         run: Run = {}
         for batch in _batches(list(queries.items()), QUERY_BATCH):
-            scores = self._queries([text for _, text in batch]) @ self._by_token  # (queries, documents)
+            asked = SparseVectors.of_rows((self._encode_query(text) for _, text in batch), self._vocabulary)
+            scores = asked.to_scipy() @ self._by_token  # (queries, documents)
             for row, (query_id, _) in enumerate(batch):
                 span = slice(scores.indptr[row], scores.indptr[row + 1])
                 scoring = np.flatnonzero(scores.data[span] > 0)
@@ -70,18 +62,6 @@ class ExactSparseRetriever:
                     for position, score in zip(positions[ranked].tolist(), ranked_scores.tolist(), strict=True)
                 }
         return run
-
-    def _queries(self, texts: Sequence[str]) -> csr_matrix:
-        """The query vectors: (queries, vocabulary)."""
-        indptr, token_ids, weights = [0], [], []
-        for text in texts:
-            for token, weight in self._encode_query(text).items():
-                if token in self._token_ids:
-                    token_ids.append(self._token_ids[token])
-                    weights.append(weight)
-            indptr.append(len(token_ids))
-        shape = (len(texts), len(self._token_ids))
-        return self._csr_matrix((np.array(weights, np.float32), token_ids, indptr), shape=shape)
 
 
 def _batches(items: list[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:

@@ -25,7 +25,8 @@ import ingest.job
 from ingest.corpus import CorpusSource
 from ingest.documents import Documents
 from ingest.job import Job, run_job
-from ingest.settings import Models
+from ingest.settings import Models, NewIndex
+from ingest.splade import Asked
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
 from ingest.versions.builds import serving_index
 from ingest.versions.swap import Gate, SwapRefused, parse_requirement
@@ -126,8 +127,8 @@ def by_two_passes(client: OpenSearch, settings: Job, monkeypatch: pytest.MonkeyP
     return left
 
 
-def counting_first(content_by_models: Callable[..., Any], *arguments: Any, counts_while_writing: bool) -> Any:
-    return content_by_models(*arguments, counts_while_writing=False)
+def counting_first(content_by_models: Callable[..., Any], asked: Asked, new_index: NewIndex) -> Any:
+    return content_by_models(replace(asked, counts_while_writing=False), new_index)
 
 
 @pytest.fixture

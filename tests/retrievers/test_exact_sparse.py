@@ -73,8 +73,8 @@ def test_more_queries_than_a_batch_keep_their_own_answers() -> None:
     assert all(list(run[query]) == ["a" if int(query) % 2 else "b"] for query in queries)
 
 
-def test_a_matrix_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(InputError, match="expected a matrix of 2 documents"):
+def test_vectors_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(InputError, match="expected vectors of 2 documents, got 1"):
         ExactSparseRetriever(["a", "b"], vectors([{"sun": 1}]), words)
     with pytest.raises(InputError, match="not a finite number"):
         ExactSparseRetriever(["a"], vectors([{"sun": float("nan")}]), words)

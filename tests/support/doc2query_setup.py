@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from trainers.doc2query.settings import Sampling
+from trainers.doc2query.settings import GenerationSettings
 
 NOUNS = ["cat", "dog", "bird", "fish", "snake", "horse", "goat", "mouse"]
 
@@ -18,4 +20,6 @@ def read(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-SMALL = Sampling(candidates=2, query_length=6, passage_length=24, batch_size=2)
+def small(model: Path, **changes: Any) -> GenerationSettings:
+    settings = GenerationSettings(str(model), candidates=2, query_length=6, passage_length=24, batch_size=2)
+    return replace(settings, **changes)

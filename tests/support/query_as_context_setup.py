@@ -17,8 +17,7 @@ from tiny import WORDS  # noqa: E402
 
 from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
-from trainers.data.loading import read_documents  # noqa: E402
-from trainers.data.texts import TextStore  # noqa: E402
+from trainers.data.loading import text_store  # noqa: E402
 from trainers.query_as_context.model import ContextModel  # noqa: E402
 from trainers.query_as_context.pairs import ContextPairs, usable_rows  # noqa: E402
 from trainers.query_as_context.passages import read_passages, write_passages  # noqa: E402
@@ -58,7 +57,7 @@ def settings(corpus: Path, backbone: Path, output: Path, **changes: Any) -> Quer
 def write_queries(config: QueryAsContextConfig, path: Path, *, words: int = 3, candidates: int = 2) -> Path:
     """Queries of the passages' own words, as `osn data generate-queries` writes them."""
     (file,) = write_passages(config)
-    texts = TextStore((document.id, document.contents) for document in read_documents(file))
+    texts = text_store(file)
     with path.open("w") as target:
         target.write(json.dumps({"osn": "generated-queries", "format": 1, "documents": texts.hash}) + "\n")
         for identifier, text in texts.items():

@@ -12,7 +12,7 @@ from trainers.common.sampling import Visit
 from trainers.common.settings import TrainingSettings
 from trainers.data.candidates import RetrievalData
 from trainers.doc2query.question_sets import QuestionSet
-from trainers.sparse.batches import collate
+from trainers.sparse.batches import SparseCollate
 from trainers.sparse.calibration import calibrate
 from trainers.sparse.settings import (
     RegularizationSettings,
@@ -61,5 +61,5 @@ def student(config: SparseConfig, *, moved: bool = True) -> SparseStudent:
 def batch_of(config: SparseConfig, model: SparseStudent, size: int = 6) -> SparseBatch:
     sets = [config.train[0].load()]
     data = RetrievalData(sets, negatives=config.candidates.negatives, depth=10)
-    made = collate(config, sets, model, teachers=teachers(config, sets))
+    made = SparseCollate(config, sets, model, teachers=teachers(config, sets))
     return made([data[Visit(index, 0, 0, 1)] for index in range(size)])

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
 from transformers.masking_utils import eager_mask
 
 NAME = "bfloat16-products"
@@ -53,28 +53,18 @@ AttentionMaskInterface.register(NAME, eager_mask)
 @contextmanager
 def fast_attention(model: nn.Module) -> Iterator[None]:
     """Inside, the models in `model` that would use torch's fused attention use `attention_by_products`."""
-    changed: list[PreTrainedModel] = []
-    for module in model.modules():
-        if not isinstance(module, PreTrainedModel) or module.config.model_type not in MODELS:
-            continue
-        # What was changed reaches the models inside, which come later.
-        if module.config._attn_implementation == "sdpa":
-            changed.append(module)
-            module.set_attn_implementation(NAME)
-    # A copied layer, of a Condenser head say, has a copy of the configuration.
-    copies = {
+    # A model, the models inside it, and a copied layer, of a Condenser head say, may have a configuration each.
+    changed = {
         id(config): config
         for module in model.modules()
         if isinstance(config := getattr(module, "config", None), PreTrainedConfig)
         and config.model_type in MODELS
         and config._attn_implementation == "sdpa"
     }
-    for config in copies.values():
+    for config in changed.values():
         config._attn_implementation = NAME
     try:
         yield
     finally:
-        for module in changed:
-            module.set_attn_implementation("sdpa")
-        for config in copies.values():
+        for config in changed.values():
             config._attn_implementation = "sdpa"

@@ -17,6 +17,7 @@ import re
 import textwrap
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -249,8 +250,8 @@ class _Tree:
         return self.place if self.line is None or self.key_line is None else f"{self.file}, line {self.key_line}"
 
     @classmethod
-    def of_node(cls, node: yaml.Node, file: str) -> _Tree:
-        line = node.start_mark.line + 1
+    def of_node(cls, node: yaml.Node, file: str, *, lines: bool = True) -> _Tree:
+        line = node.start_mark.line + 1 if lines else None
         if isinstance(node, yaml.MappingNode):
             fields: dict[str, _Tree] = {}
             for key, child in node.value:
@@ -258,15 +259,15 @@ class _Tree:
                     raise InputError(f"{file}, line {key.start_mark.line + 1}: a field's name must be a word")
                 if key.value in fields:
                     raise InputError(f"{file}, line {key.start_mark.line + 1}: the field {key.value!r} stands twice")
-                fields[str(key.value)] = cls.of_node(child, file)
+                fields[str(key.value)] = cls.of_node(child, file, lines=lines)
                 fields[str(key.value)].key_line = key.start_mark.line + 1
             return cls(fields, file, line)
         if isinstance(node, yaml.SequenceNode):
-            return cls([cls.of_node(child, file) for child in node.value], file, line)
+            return cls([cls.of_node(child, file, lines=lines) for child in node.value], file, line)
         try:
             return cls(_scalar(node), file, line)
         except (ValueError, yaml.YAMLError) as error:
-            raise InputError(f"{file}, line {line}: {error}") from None
+            raise InputError(f"{file}, line {node.start_mark.line + 1}: {error}") from None
 
 
 def _scalar(node: yaml.Node) -> Any:
@@ -297,7 +298,7 @@ def _override(tree: _Tree, override: str) -> None:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise InputError(f"{where}: {text!r} is not valid YAML ({error})") from None
-    value = _Tree(None, where, None) if node is None else _without_lines(_Tree.of_node(node, where))
+    value = _Tree(None, where, None) if node is None else _Tree.of_node(node, where, lines=False)
     *parents, last = name.split(".")
     at = tree
     for parent in parents:
@@ -307,15 +308,6 @@ def _override(tree: _Tree, override: str) -> None:
     if not isinstance(at.value, dict):
         at.value = {}
     at.value[last] = value
-
-
-def _without_lines(tree: _Tree) -> _Tree:
-    children = tree.value.values() if isinstance(tree.value, dict) else tree.value
-    if isinstance(tree.value, (dict, list)):
-        for child in children:
-            _without_lines(child)
-    tree.line = None
-    return tree
 
 
 def _build(kind: Any, tree: _Tree, field: str, default: Any = None) -> Any:
@@ -343,19 +335,11 @@ def _build_union(arguments: tuple[Any, ...], tree: _Tree, field: str, default: A
     choices = [argument for argument in arguments if argument is not type(None)]
     if len(choices) == 1:
         return _build(choices[0], tree, field, default)
-    for choice in choices:
-        # An integer must not become a float only because a float would do as well.
-        if choice in (int, float, str, bool) and type(tree.value) is not choice:
-            continue
-        try:
+    # An integer must not become a float only because a float would do as well.
+    exact = [choice for choice in choices if choice not in (int, float, str, bool) or type(tree.value) is choice]
+    for choice in (*exact, *choices):
+        with suppress(InputError):
             return _build(choice, tree, field)
-        except InputError:
-            continue
-    for choice in choices:
-        try:
-            return _build(choice, tree, field)
-        except InputError:
-            continue
     raise _unfit(tree, field, " or ".join(getattr(choice, "__name__", str(choice)) for choice in choices))
 
 

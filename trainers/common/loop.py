@@ -55,7 +55,7 @@ def train(
     """Train `model` on `data` and write it to `output` as a model directory of `kind`.
 
     collate: items of `data` to a batch. config: what is saved beside the model (the settings by default). evaluate:
-    dev measures of the model as it stands, higher is better; called in the main process, in evaluation mode. best_from:
+    dev measures of `model` as it stands, higher is better; called in the main process, in evaluation mode. best_from:
     the share of the steps before which a state is measured, but neither kept nor counted for patience.
 
     Run again with the same configuration and data, it continues an interrupted run, to the same weights, and returns at

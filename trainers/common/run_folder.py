@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +79,6 @@ class BestState:
     """after which it stood; None as long as no state counts"""
     measures: dict[str, float] = field(default_factory=dict)
     """of that state"""
-
-    def to_json(self) -> dict[str, Any]:
-        return (
-            {"start": self.start}
-            if self.step is None
-            else {"start": self.start, "step": self.step, "measures": self.measures}
-        )
 
 
 def check_output(output: Path, kind: str, parts: Collection[str] = ()) -> None:
@@ -194,7 +187,7 @@ class RunFolder:
         if model is not None:
             with replaced(self.best / "model.safetensors") as beside:
                 save_model(model, str(beside))
-        write_json(self.best / "best.json", best.to_json())
+        write_json(self.best / "best.json", asdict(best))
 
     def note(self, entry: Mapping[str, Any]) -> None:
         """Add a line to the history."""

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,8 @@ from trainers.common.training_model import Losses, TrainingModel, TrainingProgre
 
 logger = logging.getLogger(__name__)
 
-Evaluate = Callable[[TrainingModel], dict[str, float]]
-"""Dev measures of the model as it stands, higher is better."""
+Evaluate = Callable[[], dict[str, float]]
+"""Dev measures of the model that is trained, as it stands; higher is better."""
 
 
 class LoopTrainer(Trainer):
@@ -59,8 +60,10 @@ class LoopTrainer(Trainer):
         # Building the arguments joins the process group, which tells how many processes share a batch.
         arguments = _arguments(settings, run, steps=steps, measured=evaluate is not None)
         rank, world = arguments.process_index, arguments.world_size
-        self.collate = _Collate(collate, rank, world)
         whole = isinstance(collate, WholeBatchCollator)
+        self.collate: Callable[[list[Any]], Batch] = (
+            partial(collate, rank=rank, world=world) if isinstance(collate, WholeBatchCollator) else collate
+        )
         self.batches = EpochBatches(data, settings, rank=rank, world=world, whole=whole)
         self.module, self.settings, self.run, self.measure = model, settings, run, evaluate
         if settings.activation_checkpointing:
@@ -204,7 +207,7 @@ class LoopTrainer(Trainer):
             # Measuring must leave no trace in what training draws next.
             random = torch.random.fork_rng(devices=range(torch.cuda.device_count()))
             with random, torch.no_grad(), self._averaged_with_start():
-                measures = self.measure(self.module)
+                measures = self.measure()
             self.module.train(training)
         measures = from_main_process(measures)
         logs = {f"eval_{name}": value for name, value in measures.items()}
@@ -311,18 +314,6 @@ class _Loader(DataLoader[Any]):
         sampler = self.batch_sampler
         if isinstance(sampler, EpochBatches):
             sampler.set_epoch(epoch)
-
-
-class _Collate:
-    """`collate` for this process; a class, so that workers can have it."""
-
-    def __init__(self, collate: Collator, rank: int, world: int) -> None:
-        self.collate, self.rank, self.world = collate, rank, world
-
-    def __call__(self, items: list[Any]) -> Batch:
-        if isinstance(self.collate, WholeBatchCollator):
-            return self.collate(items, self.rank, self.world)
-        return self.collate(items)
 
 
 def with_embedding_rate(

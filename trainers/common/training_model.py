@@ -39,10 +39,6 @@ class TrainingProgress:
     step: int = 0
     steps: int = 1
 
-    @property
-    def share(self) -> float:
-        return min(1.0, self.step / max(1, self.steps))
-
 
 def decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
     """Optimizer groups of those that are trained: matrices, whose weights decay, and the rest, whose do not."""

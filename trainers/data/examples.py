@@ -7,7 +7,7 @@ their texts. An example is one query: triples of the same query are put together
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -107,41 +107,28 @@ class TrainingData:
 
     def known_positives(self, query_id: str) -> frozenset[str]:
         """Every document known to be relevant to the query, documents of the same normalised text included."""
-        canonical, members = self.documents.canonical(), self._members
-        judged = self.judged[self.queries.row(query_id)].tolist()
-        same = {row for known in judged for row in members.get(int(canonical[known]), [known])}
-        return frozenset(self.documents.ids[row] for row in same)
+        judged = self.judged[self.queries.row(query_id)]
+        return frozenset(self.documents.ids[row] for row in self.documents.copies(judged).tolist())
 
-    @cached_property
-    def _members(self) -> dict[int, list[int]]:
-        """Rows with the same normalised text, by their first row, if there are several."""
-        canonical = self.documents.canonical()
-        first, counts = np.unique(canonical, return_counts=True)
-        repeated = first[counts > 1]
-        members: dict[int, list[int]] = {int(row): [] for row in repeated}
-        for row in np.flatnonzero(np.isin(canonical, repeated)).tolist():
-            members[int(canonical[row])].append(row)
-        return members
-
-    def take(self, indices: Iterable[int], *, name: str | None = None) -> TrainingData:
-        """The examples at `indices`, over the same texts (whose hashes, and teacher caches, stay valid)."""
-        chosen = list(indices)
-        return self.selected(
-            chosen, [self.positives[i].tolist() for i in chosen], [self.negatives[i].tolist() for i in chosen], name
-        )
-
-    def selected(
-        self, chosen: Sequence[int], positives: list[list[int]], negatives: list[list[int]], name: str | None = None
+    def take(
+        self,
+        indices: Iterable[int],
+        *,
+        positives: Iterable[Iterable[int]] | None = None,
+        negatives: Iterable[Iterable[int]] | None = None,
+        name: str | None = None,
     ) -> TrainingData:
-        """The examples `chosen`, over the same texts, with these document rows as positives and negatives.
+        """The examples at `indices`, over the same texts (whose hashes, and teacher caches, stay valid).
 
+        positives, negatives: document rows, of each example; their own by default.
         Raises ValueError if examples of several sets are interleaved: a merged one keeps its ranges.
         """
+        chosen = list(indices)
         spans = [(self.scored.offsets[i], self.scored.offsets[i + 1]) for i in chosen]
         values = [self.score_values[start:stop] for start, stop in spans]
         sets: list[SetRange] = []
         for part in self.sets:
-            # `chosen` may be in any order only within one set.
+            # They may be in any order only within one set.
             inside = [at for at, i in enumerate(chosen) if part.start <= i < part.stop]
             if inside and inside != list(range(inside[0], inside[-1] + 1)):
                 raise ValueError("examples of several sets cannot be interleaved")
@@ -152,8 +139,8 @@ class TrainingData:
             self.queries,
             self.documents,
             self.query_rows[np.asarray(chosen, dtype=np.int64)],
-            Ragged(positives),
-            Ragged(negatives),
+            Ragged((self.positives[i].tolist() for i in chosen) if positives is None else positives),
+            Ragged((self.negatives[i].tolist() for i in chosen) if negatives is None else negatives),
             self.judged,
             Ragged(self.scored[i].tolist() for i in chosen),
             np.concatenate(values) if values else np.empty(0, np.float32),

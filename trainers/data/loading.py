@@ -201,7 +201,7 @@ def _load_beir(folder: Path, split: str, name: str) -> TrainingData:
     builder = _Builder(
         name,
         TextStore(beir.queries.items(), what="query"),
-        TextStore((document.id, document.contents) for document in read_documents(beir.corpus_path)),
+        text_store(beir.corpus_path),
     )
     irrelevant = 0
     for query, judgements in beir.qrels.items():
@@ -248,7 +248,12 @@ def _read_documents(path: Path) -> TextStore:
         _, first = next(formats.read_lines(path), (0, ""))
         if first.count("\t") == 1 and first.split("\t")[0] not in ("id", "_id", "docid", "doc_id", "docno"):
             return TextStore(formats.read_id_texts(path))
-    return TextStore((document.id, document.contents) for document in read_documents(path))
+    return text_store(path)
+
+
+def text_store(path: str | Path, *, limit: int | None = None) -> TextStore:
+    """The documents of a corpus by id, title and text together."""
+    return TextStore((document.id, document.contents) for document in read_documents(path, limit=limit))
 
 
 def read_documents(path: str | Path, *, limit: int | None = None) -> Iterator[Document]:

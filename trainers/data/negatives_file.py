@@ -45,7 +45,7 @@ def with_negatives(data: TrainingData, path: str | Path, *, add: bool = False) -
     if add:
         own = [data.negatives[index].tolist() for index in chosen]
         negatives = [_in_turns(mined_rows, own_rows) for mined_rows, own_rows in zip(negatives, own, strict=True)]
-    result = data.selected(chosen, positives, negatives)
+    result = data.take(chosen, positives=positives, negatives=negatives)
     if left_out:
         result.notes.append(f"{path}: {len(rows) - len(chosen)} queries left out by the consistency filter")
     if without := sum(rows[index] not in mined for index in chosen):

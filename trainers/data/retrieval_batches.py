@@ -17,7 +17,7 @@ from trainers.data.candidates import Drawn, KnownPositives
 from trainers.data.examples import TrainingData
 from trainers.data.teacher_ensemble import TeacherEnsemble
 from trainers.data.teachers import Teacher
-from trainers.data.tokenized import TokenCache, padded_parts, padding_id
+from trainers.data.tokenized import TokenCache, TokenIds, padded_parts, padding_id
 
 
 @dataclass
@@ -35,14 +35,6 @@ class RetrievalTargets:
     """(queries, documents) bool, documents that are no negatives of a query"""
     teacher: TeacherScores | None = None
     """of the candidates, for distillation"""
-
-
-@dataclass
-class RetrievalBatch(CachedBatch):
-    """Roles: "query" and "document"."""
-
-    parts: dict[str, list[Part]]
-    targets: RetrievalTargets
 
 
 class Tokenizing(Protocol):
@@ -88,7 +80,8 @@ class RetrievalCollate(WholeBatchCollator):
         self.tokens = [token_caches(data, model) for data in sets]
         self.known = [KnownPositives(data) for data in sets]
 
-    def __call__(self, items: list[Drawn], rank: int = 0, world: int = 1) -> RetrievalBatch:
+    def __call__(self, items: list[Drawn], rank: int = 0, world: int = 1) -> CachedBatch:
+        """Roles: "query" and "document"; targets: RetrievalTargets."""
         at = items[0].at
         data, known, tokens = self.sets[at], self.known[at], self.tokens[at]
         batch = known.batch_documents(items, rank, world)
@@ -101,13 +94,14 @@ class RetrievalCollate(WholeBatchCollator):
         )
         if self.ensemble is not None:
             targets.teacher = self.ensemble.of_candidates(batch.own)
-        return RetrievalBatch(
-            ids=[f"{data.name}/{data.queries.ids[query]}" for query in queries],
-            parts={
-                role: padded_parts(
-                    ids[role], padding=self.padding[role], overhead=self.overhead, largest=self.chunk_size
-                )
-                for role in ROLES
-            },
-            targets=targets,
+        return CachedBatch(
+            ids=names(data, batch.own), parts={role: self.parts(role, ids[role]) for role in ROLES}, targets=targets
         )
+
+    def parts(self, role: Role, texts: Sequence[TokenIds]) -> list[Part]:
+        return padded_parts(texts, padding=self.padding[role], overhead=self.overhead, largest=self.chunk_size)
+
+
+def names(data: TrainingData, items: Sequence[Drawn]) -> list[str]:
+    """How messages name the examples of a batch."""
+    return [f"{data.name}/{data.queries.ids[item.query]}" for item in items]

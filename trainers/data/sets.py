@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from opensearch_neural.errors import InputError
+from trainers.common.settings import TrainingSettings
 from trainers.data.dev_measures import DevSet, dev_set
 from trainers.data.examples import TrainingData
 from trainers.data.leaks import without_questions_of
@@ -18,6 +19,7 @@ from trainers.data.splits import fewer_documents, hold_back
 logger = logging.getLogger(__name__)
 
 Settings = TypeVar("Settings", bound="SetSettings")
+Config = TypeVar("Config")
 
 
 @dataclass(slots=True)
@@ -142,6 +144,22 @@ def prepare(
         logger.info("train: %s, %d examples%s", data.name, len(data), "".join(f"; {note}" for note in data.notes))
     drawn = [dev_set(data, queries=selection.queries, documents=selection.documents, seed=seed) for data in measured]
     return PreparedSets(sets, drawn, measured)
+
+
+def small(config: Config, rows: int, **changes: Any) -> Config:
+    """A configuration (a dataclass) for a dry run: the first `rows` of its train sets, some questions of those that are
+    measured, two steps of each training. changes: fields with other values."""
+    made: dict[str, Any] = {}
+    for name in (each.name for each in fields(config)):  # type: ignore[arg-type]
+        value = getattr(config, name)
+        if isinstance(value, TrainingSettings):
+            made[name] = value.two_steps()
+        elif isinstance(value, DevSettings):
+            made[name] = replace(value, queries=8, documents=64, hold_back=rehearsed(value.hold_back, rows))
+        elif name in ("train", "dev", "test"):
+            made[name] = [settings.first(rows if name == "train" else 8) for settings in value]
+    changed: Config = replace(config, **made | changes)  # type: ignore[type-var]
+    return changed
 
 
 def rehearsed(hold_back: float | int | None, rows: int) -> float | int | None:

@@ -190,8 +190,8 @@ def _disjoint(data: TrainingData, train: list[int], dev: list[int], dev_name: st
     of_train = texts(data.positives, train) | {int(canonical[row]) for rows in train_negatives for row in rows}
     dev_negatives = without(dev, of_train)
     parts = (
-        data.selected(train, [data.positives[i].tolist() for i in train], train_negatives),
-        data.selected(dev, [data.positives[i].tolist() for i in dev], dev_negatives, dev_name),
+        data.take(train, negatives=train_negatives),
+        data.take(dev, negatives=dev_negatives, name=dev_name),
     )
     for part, indices, other in zip(parts, (train, dev), ("dev", "train"), strict=True):
         if lost := sum(len(data.negatives[i]) for i in indices) - len(part.negatives.values):

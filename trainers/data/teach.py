@@ -27,13 +27,14 @@ from opensearch_neural.models import directory
 from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.sparse.lexical import build_lexical
+from opensearch_neural.models.vectors import SparseVectors
 from trainers.common.config import fingerprint
 from trainers.common.locks import locked
 from trainers.data.embedding_cache import FORMAT, StoredPrecision, check, dense_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 from trainers.data.resumable_chunks import progress
-from trainers.data.teacher_models import SparseSides, cross_encoder, detect, query_vectors, sparse_sides
+from trainers.data.teacher_models import SparseSides, cross_encoder, detect, sparse_sides
 from trainers.data.teachers import KINDS, LEXICAL, TeacherKind
 from trainers.data.texts import Ragged
 
@@ -160,9 +161,10 @@ def _teach_lexical(data: TrainingData, output: Path) -> Path:
     if _is_complete(output, info, data, {}):
         return output
     sides = SparseSides(
-        encoder.encode_documents, lambda texts: query_vectors(encoder.query.encode, texts, encoder.vocabulary),
+        encoder.encode_documents,
+        lambda texts: SparseVectors.of_rows(map(encoder.query.encode, texts), encoder.vocabulary),
         encoder.vocabulary,
-    )  # fmt: skip
+    )
     return _complete(output, info, data, _teach_sparse(sides, info, data, output))
 
 

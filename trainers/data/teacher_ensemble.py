@@ -14,7 +14,7 @@ from trainers.common import losses
 from trainers.common.objective import ObjectiveSettings, TeacherScores
 from trainers.data.candidates import Drawn
 from trainers.data.examples import TrainingData
-from trainers.data.teachers import DocumentIds, Teacher, open_teacher
+from trainers.data.teachers import Teacher, open_teacher
 
 
 class TeacherEnsemble:
@@ -33,7 +33,11 @@ class TeacherEnsemble:
         documents = data.documents.ids
         ids = [[documents[row] for row in (item.positive, *item.negatives)] for item in own]
         if self.teachers[own[0].at]:
-            return self.of_documents(own, ids)
+            # Of all pairs, which siamese teachers compute in any case, each query's own.
+            every = self._each(own, [document for candidates in ids for document in candidates])
+            places = torch.arange(every[0].shape[1]).view(len(own), -1)
+            each = [scores.gather(1, places) for scores in every]
+            return self._together(each, torch.zeros_like(places, dtype=torch.bool))
         scores = [data.example(item.example).scores for item in own]
         values = np.array(
             [
@@ -51,19 +55,21 @@ class TeacherEnsemble:
             )
         return TeacherScores(torch.from_numpy(np.nan_to_num(values)), torch.from_numpy(known))
 
-    def of_documents(
-        self, own: Sequence[Drawn], documents: DocumentIds, *, excluded: Tensor | None = None
-    ) -> TeacherScores:
-        """Scores of the queries with `documents` (see `Teacher.scores`): (queries, documents).
+    def of_documents(self, own: Sequence[Drawn], documents: Sequence[str], *, excluded: Tensor) -> TeacherScores:
+        """Scores of the queries with `documents`: (queries, documents).
 
         excluded: (queries, documents) bool, True for pairs that are no candidates; the normalization leaves them out too.
         """
+        return self._together(self._each(own, documents), excluded)
+
+    def _each(self, own: Sequence[Drawn], documents: Sequence[str]) -> list[Tensor]:
+        """Each teacher's scores: (queries, documents)."""
         at = own[0].at
         queries = [self.sets[at].queries.ids[item.query] for item in own]
-        each = [torch.from_numpy(np.asarray(teacher.scores(queries, documents))) for teacher in self.teachers[at]]
-        known = torch.stack([scores.isfinite() for scores in each]).all(dim=0)
-        if excluded is not None:
-            known &= ~excluded
+        return [torch.from_numpy(np.asarray(teacher.scores(queries, documents))) for teacher in self.teachers[at]]
+
+    def _together(self, each: Sequence[Tensor], excluded: Tensor) -> TeacherScores:
+        known = torch.stack([scores.isfinite() for scores in each]).all(dim=0) & ~excluded
         together = losses.normalized_ensemble(
             [scores.nan_to_num() for scores in each],
             self.objective.teacher_weights,

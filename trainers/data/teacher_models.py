@@ -58,22 +58,8 @@ def sparse_sides(
     encoder = load_sparse(model, device=device, max_length=max_length)
     return SparseSides(
         lambda texts: encoder.encode_documents(texts, batch_size=batch_size),
-        lambda texts: query_vectors(encoder.query.encode, texts, encoder.vocabulary),
+        lambda texts: SparseVectors.of_rows(map(encoder.query.encode, texts), encoder.vocabulary),
         encoder.vocabulary,
-    )
-
-
-def query_vectors(
-    encode: Callable[[str], Mapping[str, float]], texts: Sequence[str], vocabulary: Sequence[str]
-) -> SparseVectors:
-    """{token: weight} queries as rows over `vocabulary`; tokens outside it score nothing and are left out."""
-    token_ids = {token: at for at, token in enumerate(vocabulary)}
-    rows = [{token_ids[t]: weight for t, weight in encode(text).items() if t in token_ids} for text in texts]
-    return SparseVectors(
-        np.cumsum([0, *map(len, rows)], dtype=np.int64),
-        np.array([token for row in rows for token in row], dtype=np.int32),
-        np.array([weight for row in rows for weight in row.values()], dtype=np.float32),
-        list(vocabulary),
     )
 
 

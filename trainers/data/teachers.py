@@ -29,7 +29,6 @@ TeacherKind = Literal["dense", "sparse", "cross-encoder"]
 KINDS: tuple[TeacherKind, ...] = ("dense", "sparse", "cross-encoder")
 LEXICAL = "lexical"
 Scores = npt.NDArray[np.float32]
-DocumentIds = Sequence[str] | Sequence[Sequence[str]]
 Rows = npt.NDArray[np.int64]
 AllPairs = Callable[[Rows, Rows], Scores]
 """(query rows, document rows) → the scores of all their pairs, (queries, documents)."""
@@ -41,10 +40,9 @@ class Teacher(Protocol):
     @property
     def name(self) -> str: ...
 
-    def scores(self, query_ids: Sequence[str], document_ids: DocumentIds) -> Scores:
-        """The teacher's scores, (queries, candidates), higher is better.
+    def scores(self, query_ids: Sequence[str], document_ids: Sequence[str]) -> Scores:
+        """The teacher's scores of all pairs, (queries, documents), higher is better.
 
-        document_ids: one list for all queries, (candidates,), or each query's own, (queries, candidates).
         Pairs that the cache does not have are NaN, and documents that the data of a siamese teacher does not have. Raises
         InputError for other ids that the data does not have.
         """
@@ -97,25 +95,19 @@ def _sparse_pairs(queries: csr_matrix, documents: csr_matrix, of: Rows, to: Rows
 
 @dataclass
 class SiameseTeacher:
-    """Inner products of cached vectors. Any pair can be scored: all pairs of the batch are, and each query's own are taken
-    out of these."""
+    """Inner products of cached vectors. Any pair can be scored."""
 
     name: str
     data: TrainingData
     all_pairs: AllPairs
 
-    def scores(self, query_ids: Sequence[str], document_ids: DocumentIds) -> Scores:
+    def scores(self, query_ids: Sequence[str], document_ids: Sequence[str]) -> Scores:
         queries = np.array([self.data.queries.row(query) for query in query_ids], dtype=np.int64)
-        own, flat = _candidates(document_ids, len(query_ids))
         store = self.data.documents
-        absent = [document not in store for document in flat]
-        rows = [0 if gone else store.row(document) for document, gone in zip(flat, absent, strict=True)]
+        absent = [document not in store for document in document_ids]
+        rows = [0 if gone else store.row(document) for document, gone in zip(document_ids, absent, strict=True)]
         documents, at = np.unique(np.array(rows, np.int64), return_inverse=True)
-        scores = np.where(absent, np.nan, self.all_pairs(queries, documents)[:, at])
-        if not own:
-            return scores
-        places = np.arange(len(flat)).reshape(len(query_ids), -1)
-        return np.take_along_axis(scores, places, axis=1)
+        return np.where(absent, np.nan, self.all_pairs(queries, documents)[:, at])
 
 
 @dataclass
@@ -137,27 +129,16 @@ class PairTeacher:
             raise ModelError(f"{folder / 'pairs.npz'} cannot be read: {error}", "make the cache again") from None
         return cls(name, data, *arrays)
 
-    def scores(self, query_ids: Sequence[str], document_ids: DocumentIds) -> Scores:
-        own, flat = _candidates(document_ids, len(query_ids))
-        rows = np.array([self.data.documents.row(document) for document in flat], dtype=np.int32)
-        wanted = rows.reshape(len(query_ids), -1) if own else np.broadcast_to(rows, (len(query_ids), len(rows)))
-        scores = np.full(wanted.shape, np.nan, dtype=np.float32)
+    def scores(self, query_ids: Sequence[str], document_ids: Sequence[str]) -> Scores:
+        wanted = np.array([self.data.documents.row(document) for document in document_ids], dtype=np.int32)
+        scores = np.full((len(query_ids), len(wanted)), np.nan, dtype=np.float32)
         for at, query in enumerate(query_ids):
             row = self.data.queries.row(query)
             span = slice(self.indptr[row], self.indptr[row + 1])
             known = self.documents[span]
             if not len(known):
                 continue
-            place = np.minimum(np.searchsorted(known, wanted[at]), len(known) - 1)
-            held = known[place] == wanted[at]
+            place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+            held = known[place] == wanted
             scores[at, held] = self.values[span][place[held]]
         return scores
-
-
-def _candidates(document_ids: DocumentIds, queries: int) -> tuple[bool, list[str]]:
-    """Whether each query has its own candidates, and all ids in one list."""
-    if not len(document_ids) or isinstance(document_ids[0], str):
-        return False, list(document_ids)  # type: ignore[arg-type]
-    if len(document_ids) != queries or len({len(row) for row in document_ids}) != 1:
-        raise ValueError(f"expected one list of candidates for each of {queries} queries, all of one length")
-    return True, [document for row in document_ids for document in row]

@@ -12,6 +12,7 @@ import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -123,6 +124,19 @@ class TextStore(Mapping[str, str]):
     def canonical(self) -> npt.NDArray[np.int32]:
         """For each row the first row whose normalised text is the same: (rows,). Computed once, over all texts."""
         return self._canonical
+
+    @cached_property
+    def _by_text(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+        """(all rows, those of the same normalised text behind one another; `canonical` of each)."""
+        order = np.argsort(self._canonical, kind="stable")
+        return order, self._canonical[order]
+
+    def copies(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """`rows` and all others with the same normalised text, ascending."""
+        (order, in_order), keys = self._by_text, np.unique(self._canonical[rows])
+        starts, stops = (np.searchsorted(in_order, keys, side) for side in ("left", "right"))
+        spans = [order[start:stop] for start, stop in zip(starts, stops, strict=True)]
+        return np.sort(np.concatenate([order[:0], *spans]))
 
 
 class Ragged:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from trainers.common.batches import Part
 
 TokenIds = npt.NDArray[np.int32]
+Row = npt.NDArray[np.integer] | Sequence[int]
 
 MULTIPLE = 8
 """Lengths are rounded up to this: matrix kernels run at full speed on such shapes."""
@@ -54,6 +56,22 @@ class TokenCache:
         return [self._ids[row] for row in rows]
 
 
+def text_parts(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    *,
+    max_length: int,
+    tokens: int,
+    prompt: str = "",
+    overhead: int = 0,
+) -> list[Part]:
+    """`texts` as parts to encode, of `tokens` at most, padding included; overhead: as for `padded_parts`."""
+    cache = TokenCache(tokenizer, texts.__getitem__, max_length=max_length, prompt=prompt)
+    rows = cache.rows(range(len(texts)))
+    largest = max(1, tokens // max((len(ids) for ids in rows), default=1))
+    return padded_parts(rows, padding=padding_id(tokenizer), overhead=overhead, largest=largest)
+
+
 def padded_parts(texts: Sequence[TokenIds], *, padding: int, overhead: int, largest: int | None = None) -> list[Part]:
     """`texts` as parts of like length, each padded to its own longest: together the cheapest in padded tokens.
 
@@ -93,17 +111,20 @@ def _cut(
 
 
 def _part(texts: Sequence[TokenIds], rows: npt.NDArray[np.intp], padding: int) -> Part:
-    longest = _rounded(max(len(ids) for ids in texts))
-    input_ids = np.full((len(texts), longest), padding, dtype=np.int64)
-    mask = np.zeros((len(texts), longest), dtype=np.int64)
-    for at, ids in enumerate(texts):
-        input_ids[at, : len(ids)] = ids
-        mask[at, : len(ids)] = 1
-    return Part(
-        input_ids=torch.from_numpy(input_ids),
-        attention_mask=torch.from_numpy(mask),
-        position=torch.from_numpy(rows.astype(np.int64)),
-    )
+    return Part(pad_rows(texts, padding), mask_of(texts), torch.from_numpy(rows.astype(np.int64)))
+
+
+def pad_rows(rows: Sequence[Row], value: int) -> Tensor:
+    """Rows of different lengths as one tensor, (rows, length), filled up with `value`; the longest's length, rounded up."""
+    padded = np.full((len(rows), _rounded(max(map(len, rows), default=0))), value, dtype=np.int64)
+    for at, row in enumerate(rows):
+        padded[at, : len(row)] = row
+    return torch.from_numpy(padded)
+
+
+def mask_of(rows: Sequence[Row]) -> Tensor:
+    """1 where `pad_rows` puts a row's own values, 0 where it fills up."""
+    return pad_rows([np.ones(len(row), dtype=np.int64) for row in rows], 0)
 
 
 def _rounded(length: int) -> int:

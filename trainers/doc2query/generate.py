@@ -25,15 +25,15 @@ from opensearch_neural.commands.option_groups import options_of
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
 from trainers.common.locks import locked
-from trainers.common.precision import PRECISIONS, Precision, computed_in
-from trainers.data.loading import GENERATED, read_documents
+from trainers.common.precision import PRECISIONS, computed_in
+from trainers.data.loading import GENERATED, text_store
 from trainers.data.negatives import RETRIEVERS, open_retriever
 from trainers.data.resumable_chunks import Chunk, summary, write_in_chunks
 from trainers.data.texts import TextStore
 from trainers.doc2query.consistency import CHUNK, filter_generated
 from trainers.doc2query.copying import Copying, copying_of
 from trainers.doc2query.sampling import sample_queries
-from trainers.doc2query.settings import GenerationSettings, Sampling
+from trainers.doc2query.settings import GenerationSettings
 from trainers.encoders import backbones
 
 KIND = "doc2query"
@@ -41,14 +41,12 @@ KIND = "doc2query"
 
 
 def generate_queries(
-    model: str | Path,
+    generation: GenerationSettings,
     documents: TextStore,
     *,
     output: Path,
-    sampling: Sampling,
     shard: tuple[int, int] = (1, 1),
     device: str | None = None,
-    precision: Precision = "float32",
     chunk: int = CHUNK,
 ) -> bool:
     """Write generated queries for every document to `output`; False if other shards are not done yet.
@@ -60,6 +58,7 @@ def generate_queries(
     """
     if not 1 <= shard[0] <= shard[1]:
         raise InputError(f"there is no shard {shard[0]}/{shard[1]}", "expected i/n with i from 1 to n")
+    model, sampling = generation.generator, generation.sampling()
     folder = directory.locate(model)
     if (content := directory.read_osn_json(folder)) is not None and content["kind"] != KIND:
         raise ModelError(
@@ -67,7 +66,7 @@ def generate_queries(
             "train a generator with `osn train doc2query`",
         )
     info = directory.model_info(folder, name=model, kind=KIND)
-    computed = computed_in(precision, device)
+    computed = computed_in(generation.precision, device)
     made_by = {
         "model": {"name": info.name, "hash": info.hash},
         "documents": documents.hash,
@@ -172,25 +171,14 @@ def generate_queries_command(
     osn data generate-queries scifact --model models/doc2query --consistency 10 --output queries.jsonl
     osn data generate-queries big --model models/doc2query --shard 1/4 --output queries.jsonl
     """
-    sampling = generation.sampling()
-    documents = TextStore((document.id, document.contents) for document in read_documents(corpus, limit=limit))
+    documents = text_store(corpus, limit=limit)
     if not len(documents):
         raise InputError(f"{corpus} holds no document with text")
     part, separator, parts = shard.partition("/")
     if not (separator and part.isdigit() and parts.isdigit()):
         raise InputError(f"--shard {shard}: expected I/N, such as 1/4")
     generated = output if consistency is None else output.with_name(f"{output.stem}.unfiltered{output.suffix}")
-    assert generation.model is not None
-    complete = generate_queries(
-        generation.model,
-        documents,
-        output=generated,
-        sampling=sampling,
-        shard=(int(part), int(parts)),
-        device=device,
-        precision=generation.precision,
-    )
-    if not complete:
+    if not generate_queries(generation, documents, output=generated, shard=(int(part), int(parts)), device=device):
         return
     if consistency is not None:
         engine = open_retriever(retriever, documents, device=device)

@@ -9,9 +9,8 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import fingerprint
 from trainers.data.examples import TrainingData
-from trainers.data.loading import load_training, read_documents
+from trainers.data.loading import load_training, text_store
 from trainers.data.sets import SetSettings
-from trainers.data.texts import TextStore
 from trainers.data.unlabelled_questions import QUESTIONS, unlabelled
 from trainers.doc2query.settings import GenerationSettings
 
@@ -46,12 +45,12 @@ def _generated(corpus: Path, questions: str, *, name: str, limit: int | None, fo
             f"questions: {questions!r} is neither title nor first-sentence, and no query generator: {error.message}",
             "title, first-sentence, or a model directory of osn train doc2query",
         ) from None
-    documents = TextStore((document.id, document.contents) for document in read_documents(corpus, limit=limit))
+    documents = text_store(corpus, limit=limit)
     if not len(documents):
         raise InputError(f"{corpus} holds no document with text")
-    sampling = GenerationSettings(questions).sampling()
-    made_by = fingerprint(hash_files(generator), sampling, documents.hash)
+    generation = GenerationSettings(questions)
+    made_by = fingerprint(hash_files(generator), generation.sampling(), documents.hash)
     file = folder / f"{name}.{made_by}.queries.jsonl"
     with main_process_first():
-        generate_queries(questions, documents, output=file, sampling=sampling)
+        generate_queries(generation, documents, output=file)
     return load_training(file, corpus=corpus, format="generated", name=name)

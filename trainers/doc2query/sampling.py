@@ -12,9 +12,9 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, 
 from transformers.modeling_outputs import BaseModelOutput
 
 from trainers.common.batches import IGNORED
+from trainers.data.tokenized import mask_of, pad_rows
 from trainers.doc2query.copying import Copying, CopyingScores
 from trainers.doc2query.settings import Sampling
-from trainers.encoders.sequence_to_sequence import pad_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def _sample(
     copying: Copying | None,
 ) -> list[list[Candidate]]:
     inputs = pad_rows(ids, int(tokenizer.pad_token_id or 0)).to(model.device)
-    mask = pad_rows([[1] * len(row) for row in ids], 0).to(model.device)
+    mask = mask_of(ids).to(model.device)
     likelihoods = Likelihoods()
     draw = Draw(sampling.top_k, sampling.top_p, sampling.temperature)
     processors = LogitsProcessorList([likelihoods, draw])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from opensearch_neural.errors import InputError
@@ -101,22 +101,19 @@ class GenerationSettings:
     precision: Precision = "float32"
     """the number format of the network; auto is bfloat16 if the hardware is faster with it"""
 
+    @property
+    def generator(self) -> str:
+        """The name of the generator. Raises InputError if there is none."""
+        if self.model is None:
+            raise InputError("no generator of queries is named", "--set generation.model=MODEL (osn train doc2query)")
+        return self.model
+
     def sampling(self) -> Sampling:
         """These settings, with those of the model's training for what is null."""
-        assert self.model is not None
-        info = directory.read_osn_json(directory.locate(self.model)) or {}
+        info = directory.read_osn_json(directory.locate(self.generator)) or {}
         trained, measured = info.get("training", {}), info.get("measures", {})
-        lengths_and_prefix = ("query_length", "passage_length", "prefix")
-        known = {name: trained[name] for name in lengths_and_prefix if name in trained}
+        known = {name: trained[name] for name in ("query_length", "passage_length", "prefix") if name in trained}
         # Among the trained settings, `copying` says whether a weight was to be fitted.
         known |= {COPYING: measured[COPYING]} if COPYING in measured else {}
-        told = {name: getattr(self, name) for name in (*lengths_and_prefix, COPYING)}
-        return Sampling(
-            candidates=self.candidates,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            temperature=self.temperature,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            **known | {name: value for name, value in told.items() if value is not None},
-        )
+        told = {each.name: getattr(self, each.name) for each in fields(Sampling)}
+        return Sampling(**known | {name: value for name, value in told.items() if value is not None})

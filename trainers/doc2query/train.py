@@ -24,7 +24,6 @@ from transformers import PreTrainedTokenizerBase
 from trainers.common.config import backbone_option, config_options
 from trainers.common.loop import train
 from trainers.common.sampling import Visit
-from trainers.common.training_model import TrainingModel
 from trainers.data.examples import TrainingData
 from trainers.data.leaks import without_questions_of
 from trainers.data.loading import load_training
@@ -98,16 +97,18 @@ def train_doc2query(config: Doc2QueryConfig, *, limit: int | None = None) -> Pat
     if config.copying and dev is not None:
         copying = copying_of(data.documents, tokenizer, config.passage_length)
 
-    def evaluate(training_model: TrainingModel) -> dict[str, float]:
+    generator = SequenceToSequence(model, tokenizer)
+
+    def evaluate() -> dict[str, float]:
         assert dev is not None
         dev_pairs = QueryPairs(dev, tokenizer, config)
         if copying is None:
-            return {"log_likelihood": log_likelihood(training_model, dev_pairs)}
-        weight, likelihood = fitted(training_model.model, dev_pairs, copying)
+            return {"log_likelihood": log_likelihood(generator, dev_pairs)}
+        weight, likelihood = fitted(generator.model, dev_pairs, copying)
         return {"log_likelihood": likelihood, COPYING: weight}
 
     train(
-        SequenceToSequence(model, tokenizer),
+        generator,
         pairs,
         pairs.collate,
         settings=config.training,

@@ -271,6 +271,13 @@ def last_normalization(model: PreTrainedModel) -> nn.LayerNorm:
     return norms[-1]
 
 
+def check_length(model: PreTrainedModel, name: str, length: int | None) -> None:
+    """Raises InputError if a model has fewer positions than `length`, the setting `name`."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None and length is not None and length > positions:
+        raise InputError(f"{name} is {length}, but the backbone has {positions} positions")
+
+
 def encoder_decoder(
     name_or_path: str | Path, *, layers: int | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -20,7 +20,7 @@ from trainers.common.settings import EncoderSettings, Role
 from trainers.common.training_model import Losses
 from trainers.data.dev_measures import DEPTH
 from trainers.data.retrieval_batches import RetrievalTargets
-from trainers.data.tokenized import TokenCache, padded_parts, padding_id
+from trainers.data.tokenized import text_parts
 from trainers.encoders.tower import Encoder, write_sentence_transformer
 
 KIND = "dense"
@@ -94,19 +94,14 @@ class BiEncoder(CachedModel):
         padding included."""
         tower = self.tower(role)
         device = next(tower.parameters()).device
-        cache = TokenCache(
+        tokenizer, length, prompt = (
             self.tokenizers[role],
-            texts.__getitem__,
-            max_length=self.encoder_settings.length(role),
-            prompt=self.encoder_settings.prompt(role),
+            self.encoder_settings.length(role),
+            self.encoder_settings.prompt(role),
         )
         for start in range(0, len(texts), 4096):
-            block = cache.rows(range(start, min(start + 4096, len(texts))))
-            longest = max(len(ids) for ids in block)
-            parts = padded_parts(
-                block, padding=padding_id(self.tokenizers[role]), overhead=0, largest=max(1, tokens // longest)
-            )
-            for part in parts:
+            block = texts[start : start + 4096]
+            for part in text_parts(tokenizer, block, max_length=length, tokens=tokens, prompt=prompt):
                 vectors = tower(part.input_ids.to(device), part.attention_mask.to(device))
                 lengths = part.attention_mask.sum(dim=1).numpy()
                 yield start + part.position.numpy(), vectors.float().cpu().numpy(), lengths

@@ -17,20 +17,10 @@ from trainers.common import losses
 from trainers.common.batches import IGNORED, Batch
 from trainers.common.sampling import Visit
 from trainers.common.training_model import Losses, TrainingModel
-from trainers.data.tokenized import MULTIPLE
+from trainers.data.tokenized import mask_of, pad_rows
 from trainers.encoders import backbones
 
 EVALUATION_BATCH = 32
-
-
-def pad_rows(rows: Sequence[npt.NDArray[np.integer] | Sequence[int]], value: int, length: int | None = None) -> Tensor:
-    """Rows of different lengths as one tensor, (rows, length), filled with `value`. None: the longest's, rounded up."""
-    if length is None:
-        length = max(-(-max((len(row) for row in rows), default=0) // MULTIPLE), 1) * MULTIPLE
-    padded = np.full((len(rows), length), value, dtype=np.int64)
-    for at, row in enumerate(rows):
-        padded[at, : len(row)] = row
-    return torch.from_numpy(padded)
 
 
 LabelledRow = tuple[str, Sequence[int] | npt.NDArray[np.integer], Sequence[int] | npt.NDArray[np.integer]]
@@ -55,7 +45,7 @@ def collate_rows(rows: Sequence[LabelledRow], padding: int | None) -> LabelledBa
     return LabelledBatch(
         ids=list(names),
         input_ids=pad_rows(inputs, padding or 0),
-        attention_mask=pad_rows([np.ones(len(row), dtype=np.int64) for row in inputs], 0),
+        attention_mask=mask_of(inputs),
         labels=pad_rows(labels, IGNORED),
     )
 

@@ -110,12 +110,6 @@ class Encoder(nn.Module):
     def dimension(self) -> int:
         return int(self.backbone.config.hidden_size)
 
-    @property
-    def longest(self) -> int | None:
-        """Tokens that the positions reach, None if they have no end (T5)."""
-        positions = getattr(self.backbone.config, "max_position_embeddings", None)
-        return None if positions is None else int(positions)
-
     def sentence_transformers_modules(
         self,
         tokenizer: Tokenizer,
@@ -178,11 +172,7 @@ def load_towers(start: Start, settings: EncoderSettings) -> tuple[dict[Role, Enc
             tokenizers[role] = _load_tokenizer(start.folders[role])
         if encoders[role].pooling == "cls" and encoders[role].backbone.config.model_type in T5:
             raise InputError(f"{start.folders[role]} is a T5, which has no CLS", "set encoder.pooling to mean")
-        longest = encoders[role].longest
-        if longest is not None and settings.length(role) > longest:
-            raise InputError(
-                f"encoder.{role}_length is {settings.length(role)}, but the backbone has {longest} positions"
-            )
+        backbones.check_length(encoders[role].backbone, f"encoder.{role}_length", settings.length(role))
     return encoders, tokenizers
 
 

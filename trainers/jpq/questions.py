@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ from trainers.data.examples import TrainingData
 from trainers.data.leaks import without_questions_of
 from trainers.data.sets import load_sets
 from trainers.data.splits import hold_back, merge
-from trainers.data.texts import TextStore
 from trainers.data.tokenized import TokenCache, padded_parts
 from trainers.jpq.query_tower import QueryTower
 from trainers.jpq.settings import JpqConfig
@@ -55,30 +54,14 @@ def load_data(config: JpqConfig, documents: int | None = None) -> tuple[Training
     return data, dev
 
 
-class Copies:
-    """Which documents have the same normalised text."""
-
-    def __init__(self, documents: TextStore) -> None:
-        self.keys = documents.canonical()
-        self.order = np.argsort(self.keys, kind="stable")
-        self.sorted = self.keys[self.order]
-
-    def of(self, rows: npt.NDArray[Any]) -> Rows:
-        """`rows` and all copies of them, ascending."""
-        keys = np.unique(self.keys[rows])
-        starts, stops = (np.searchsorted(self.sorted, keys, side) for side in ("left", "right"))
-        copies = [self.order[start:stop] for start, stop in zip(starts, stops, strict=True)]
-        return np.sort(np.concatenate(copies)).astype(np.int64)
-
-
-def relevant_rows(data: TrainingData, copies: Copies) -> list[Rows]:
+def relevant_rows(data: TrainingData) -> list[Rows]:
     """For each example the rows of all documents known to be relevant to its query, or to a query of the same text;
     copies of them too."""
     queries = data.queries.canonical().tolist()
     known: dict[int, set[int]] = {}
     for query, judged in zip(queries, data.judged, strict=True):
         known.setdefault(query, set()).update(judged.tolist())
-    return [copies.of(np.array(sorted(known[queries[query]]))) for query in data.query_rows.tolist()]
+    return [data.documents.copies(np.array(sorted(known[queries[query]]))) for query in data.query_rows.tolist()]
 
 
 class Question(NamedTuple):
@@ -101,8 +84,7 @@ class TrainingQuestions:
         """ranked: of each of the data's sets. ranking: (examples, depth) document rows, best first, -1 where there are no
         more documents; needed if any set is ranked."""
         self.data, self.sets, self.ranking = data, data.sets, ranking
-        self.copies = Copies(data.documents)
-        self.judged = relevant_rows(data, self.copies)
+        self.judged = relevant_rows(data)
         self.by_ranking = np.zeros(len(data), bool)
         for part, by_ranking in zip(data.sets, ranked, strict=True):
             self.by_ranking[part.start : part.stop] = by_ranking
@@ -120,7 +102,7 @@ class TrainingQuestions:
         best = self.ranking[index]
         best = best[best >= 0]
         at = visit.random().randrange(len(best))
-        return Question(index, int(best[at]), self.copies.of(best[: at + 1]), ranked=True)
+        return Question(index, int(best[at]), self.data.documents.copies(best[: at + 1]), ranked=True)
 
 
 @dataclass

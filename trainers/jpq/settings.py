@@ -10,9 +10,8 @@ from opensearch_neural.models.dense.quantized import CENTROIDS
 from trainers.common.run_folder import FOLDER
 from trainers.common.settings import TrainingSettings
 from trainers.data.examples import TrainingData, training_pairs
-from trainers.data.loading import read_documents
+from trainers.data.loading import text_store
 from trainers.data.splits import Apart
-from trainers.data.texts import TextStore
 from trainers.doc2query.question_sets import QuestionSet
 
 DocumentForm = Literal["quantized", "uncompressed"]
@@ -34,7 +33,7 @@ class JpqSet(QuestionSet):
 
 def of_whole_documents(data: TrainingData, corpus: Path) -> TrainingData:
     """`data` over the whole documents of the corpus: `unlabelled` removes a question from the document it came from."""
-    documents = TextStore((document.id, document.contents) for document in read_documents(corpus))
+    documents = text_store(corpus)
     pairs = [
         (query, documents.row(data.documents.ids[row]))
         for query, positives in zip(data.query_rows.tolist(), data.positives, strict=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -22,10 +23,8 @@ from trainers.common.config import config_options, fingerprint
 from trainers.common.loop import train
 from trainers.common.processes import main_process_first
 from trainers.common.run_folder import Trained, check_output, tell
-from trainers.common.training_model import TrainingModel
 from trainers.data import tokenized
-from trainers.data.sets import rehearsed
-from trainers.jpq.model import JpqModel
+from trainers.data.sets import rehearsed, small
 from trainers.jpq.preparation import Preparation, dev_measures
 from trainers.jpq.questions import JpqCollate, TrainingQuestions
 from trainers.jpq.settings import RANKING_DEPTH, JpqConfig
@@ -54,11 +53,6 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
     # Without LambdaRank nothing is drawn from a ranking.
     ranked = config.ranked if config.lambda_rank else [False] * len(data.sets)
     overhead = PART_OVERHEAD[config.training.device_type]
-
-    def measured(current: TrainingModel) -> dict[str, float]:
-        assert isinstance(current, JpqModel)
-        return dev_measures(current, dev)
-
     return train(
         model,
         TrainingQuestions(data, ranked, ranking),
@@ -68,28 +62,18 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
         kind=KIND,
         config=config,
         data_hash=fingerprint(data.hash, ready.start.info.hash),
-        evaluate=measured if dev else None,
+        evaluate=partial(dev_measures, model, dev) if dev else None,
     )
 
 
 def rehearse(config: JpqConfig) -> Trained:
     """Everything that `config` asks, on the first rows of its data, two steps, nothing kept."""
     rows = max(32, 4 * config.training.batch_size)
-
     with tempfile.TemporaryDirectory() as folder:
-        return train_jpq(
-            replace(
-                config,
-                output=Path(folder) / config.output.name,
-                cache=None,
-                train=[settings.first(rows) for settings in config.train],
-                dev=[settings.first(rows) for settings in config.dev],
-                selection=replace(config.selection, queries=8, hold_back=rehearsed(config.selection.hold_back, rows)),
-                quantizer=replace(config.quantizer, rotation_iterations=2),
-                training=config.training.two_steps(),
-            ),
-            documents=REHEARSED,
-        )
+        output, quantizer = Path(folder) / config.output.name, replace(config.quantizer, rotation_iterations=2)
+        selection = replace(config.selection, queries=8, hold_back=rehearsed(config.selection.hold_back, rows))
+        tried = small(config, rows, output=output, cache=None, quantizer=quantizer, selection=selection)
+        return train_jpq(tried, documents=REHEARSED)
 
 
 @click.command("jpq")

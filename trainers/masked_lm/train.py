@@ -22,7 +22,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from opensearch_neural.errors import InputError
 from trainers.common.config import backbone_option, config_options
 from trainers.common.loop import train
-from trainers.common.training_model import TrainingModel
 from trainers.encoders import backbones
 from trainers.encoders.backbones import NewBackbone
 from trainers.encoders.sequence_to_sequence import SequenceToSequence, log_likelihood
@@ -56,12 +55,14 @@ def train_masked_lm(config: MaskedLmConfig, *, limit: int | None = None) -> Path
             return CorruptedWindows(windows, tokenizer, config.masked)
         return MaskedWindows(windows, tokenizer, config.masked, config.whole_word)
 
-    def evaluate(training_model: TrainingModel) -> dict[str, float]:
+    training_model = SequenceToSequence(model, tokenizer) if spans else MaskedLmTraining(model, tokenizer)
+
+    def evaluate() -> dict[str, float]:
         return {"log_likelihood": log_likelihood(training_model, corrupted(dev_windows))}
 
     data = corrupted(train_windows)
     train(
-        SequenceToSequence(model, tokenizer) if spans else MaskedLmTraining(model, tokenizer),
+        training_model,
         data,
         data.collate,
         settings=config.training,

@@ -193,10 +193,8 @@ def build(config: QueryAsContextConfig) -> ContextModel:
     """
     set_seed(config.training.seed)
     model, tokenizer, _ = backbones.masked_language_model(config.backbone)
-    positions = getattr(model.config, "max_position_embeddings", None)
-    longest = max(config.passage_length, config.query_length)
-    if positions is not None and longest > positions:
-        raise InputError(f"passages of {longest} tokens, but the backbone has {positions} positions")
+    backbones.check_length(model, "passage_length", config.passage_length)
+    backbones.check_length(model, "query_length", config.query_length)
     own = layers_of(model)
     if config.layers > len(own):
         raise InputError(f"layers is {config.layers}, more than the {len(own)} of the backbone")

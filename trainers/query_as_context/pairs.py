@@ -17,8 +17,7 @@ from trainers.common.batches import IGNORED, CachedBatch, Part
 from trainers.common.sampling import Visit
 from trainers.data.masking import Ids, continuations, mask_tokens, special_ids
 from trainers.data.texts import in_dev
-from trainers.data.tokenized import PART_OVERHEAD, TokenCache, padded_parts, padding_id
-from trainers.encoders.sequence_to_sequence import pad_rows
+from trainers.data.tokenized import PART_OVERHEAD, TokenCache, mask_of, pad_rows, padded_parts, padding_id
 from trainers.query_as_context.passages import Passages
 from trainers.query_as_context.settings import QueryAsContextConfig
 
@@ -156,7 +155,7 @@ class ContextPairs:
                 part.input_ids,
                 part.attention_mask,
                 part.position,
-                labels=pad_rows([texts[at].labels for at in part.position.tolist()], IGNORED, part.input_ids.shape[1]),
+                labels=pad_rows([texts[at].labels for at in part.position.tolist()], IGNORED),
             )
             for part in parts
         ]
@@ -164,16 +163,10 @@ class ContextPairs:
     def _add_contexts(self, part: MaskedPart, contexts: Sequence[MaskedText]) -> None:
         """Put the contexts of a part's passages beside them."""
         of_part = [contexts[row] for row in part.position.tolist()]
-        (together,) = padded_parts(
-            [context.input_ids.astype(np.int32) for context in of_part],
-            padding=padding_id(self.tokenizer),
-            overhead=1 << 40,
-        )
-        # One part, which is in order of length: back to the order of the passages.
-        order = torch.argsort(together.position)
-        part.context_input_ids = together.input_ids[order]
-        part.context_attention_mask = together.attention_mask[order]
-        part.context_labels = pad_rows([context.labels for context in of_part], IGNORED, together.input_ids.shape[1])
+        inputs = [context.input_ids for context in of_part]
+        part.context_input_ids = pad_rows(inputs, padding_id(self.tokenizer))
+        part.context_attention_mask = mask_of(inputs)
+        part.context_labels = pad_rows([context.labels for context in of_part], IGNORED)
 
 
 def usable_rows(passages: Passages, config: QueryAsContextConfig) -> tuple[list[int], list[int]]:

@@ -25,7 +25,7 @@ from trainers.common.precision import computed_in
 from trainers.common.processes import main_process_first
 from trainers.data.examples import TrainingData
 from trainers.data.formats import read_generated, read_header
-from trainers.data.loading import GENERATED, read_documents
+from trainers.data.loading import GENERATED, read_documents, text_store
 from trainers.data.masking import Ids
 from trainers.data.texts import Ragged, TextStore, normalised
 from trainers.doc2query.generate import generate_queries
@@ -227,10 +227,9 @@ def _queries(config: QueryAsContextConfig, corpus: CorpusSettings, passages: Pat
     if corpus.queries is not None:
         return corpus.queries
     generation = generation_for(config, corpus)
-    sampling, precision, model = generation.sampling(), generation.precision, generation.model
-    assert model is not None
-    name = fingerprint(passages.name, hash_files(locate(model)), sampling, computed_in(precision))
+    model = hash_files(locate(generation.generator))
+    name = fingerprint(passages.name, model, generation.sampling(), computed_in(generation.precision))
     file = config.folder / f"{corpus.title}-{name}.queries.jsonl"
-    documents = TextStore((document.id, document.contents) for document in read_documents(passages))
-    generate_queries(model, documents, output=file, sampling=sampling, precision=precision)
+    documents = text_store(passages)
+    generate_queries(generation, documents, output=file)
     return file

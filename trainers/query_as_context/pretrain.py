@@ -15,7 +15,6 @@ from trainers.common.grad_cache import in_order
 from trainers.common.loop import train
 from trainers.common.run_folder import Trained
 from trainers.common.sampling import Visit
-from trainers.common.training_model import TrainingModel
 from trainers.data.dev_measures import DevSet, dev_measures
 from trainers.query_as_context.model import CoCondenser, ContextModel, build
 from trainers.query_as_context.pairs import ContextPairs, usable_rows
@@ -37,12 +36,11 @@ def pretrain(config: QueryAsContextConfig, passages: Passages, dev: Sequence[Dev
     train_rows, dev_rows = usable_rows(passages, config)
     pairs, held = (ContextPairs(passages, model.tokenizer, config, rows) for rows in (train_rows, dev_rows))
 
-    def measured(current: TrainingModel) -> dict[str, float]:
-        assert isinstance(current, ContextModel)
-        terms = held_back_loss(current, held) if len(held) else {}
+    def measured() -> dict[str, float]:
+        terms = held_back_loss(model, held) if len(held) else {}
         measures = {"objective": -sum(terms.values())} if terms else {}
         measures |= {name: -value for name, value in terms.items()}
-        return measures | (dev_measures(dev, current.dense().retrieve) if dev else {})
+        return measures | (dev_measures(dev, model.dense().retrieve) if dev else {})
 
     # What comes before and after makes another folder, and no other weights here.
     alone = replace(config, retriever=None, condenser=None, test=[], cache=None)

@@ -30,6 +30,7 @@ from trainers.common.config import backbone_option, config_options, fingerprint
 from trainers.common.processes import is_main_process
 from trainers.common.run_folder import FIRST, FOLDER
 from trainers.data.dev_measures import corpus_measures, dev_set
+from trainers.data.sets import small
 from trainers.dense import rehearse as rehearse_dense
 from trainers.dense import train_dense
 from trainers.query_as_context.checks import refuse_early
@@ -107,8 +108,9 @@ def rehearse(config: QueryAsContextConfig) -> list[Step]:
         settings.load()
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / config.output.name
-        small = replace(
+        tried = small(
             config,
+            8,
             output=output,
             cache=None,
             # A file of queries is for all passages of its corpus.
@@ -118,15 +120,12 @@ def rehearse(config: QueryAsContextConfig) -> list[Step]:
             ],
             # All of the first documents may be tested on. Queries that are given are for what is left of the whole corpus.
             unseen=config.unseen if any(corpus.queries for corpus in config.corpora) else [],
-            dev=[settings.first(8) for settings in config.dev],
-            test=[settings.first(8) for settings in config.test],
             dev_share=max(config.dev_share, 0.1),
-            selection=replace(config.selection, queries=8, documents=64),
             training=config.training.two_steps(8),
             condenser=None if config.condenser is None else config.condenser.two_steps(8),
             retriever=None,
         )
-        steps = train_query_as_context(small)
+        steps = train_query_as_context(tried)
         if config.retriever is not None:
             rehearse_dense(replace(config.retriever, start=str(output)))
             steps.append(Step("retrievers", config.retriever.output))

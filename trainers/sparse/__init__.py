@@ -8,7 +8,7 @@ and fine-tuning (5.1).
     train.py          the flow, start here: data, warm-up, miner, pre-training, fine-tuning
     stage_data.py     hard negatives and teachers of a stage
     start.py          from a backbone or a sparse model to an untrained student
-    warm_up.py        gives a backbone without a masked-LM head one: calibrated, and trained on BM25's impacts
+    warm_up.py        gives a backbone without a masked-LM head one, calibrated
     calibration.py    the head's bias and scale before training
     lexicon.py        the IDF of a corpus and the BM25 impacts of texts
     batches.py        drawn examples to entries of the vocabulary and token ids

@@ -9,7 +9,6 @@ from functools import partial
 from statistics import median
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
 from opensearch_neural.engines.settings import WeightedSum
@@ -79,9 +78,7 @@ class DevRetrieval:
 
     def _encoded(self, student: SparseStudent, texts: Mapping[str, str]) -> csr_matrix:
         """(texts, vocabulary)."""
-        vectors = student.vectors(list(texts.values()))
-        shape = (len(texts), len(student.head.weight))
-        return csr_matrix((vectors.weights, vectors.token_ids, vectors.indptr), shape=shape)
+        return student.vectors(list(texts.values())).to_scipy()
 
     def _alone(
         self,
@@ -113,9 +110,10 @@ class DevRetrieval:
             # As `osn search` has it: in units of what the model says of known items.
             weight = WeightedSum.weight / _scale(lexicon, documents, bm25, texts)
         ids, order = list(texts), id_order(list(texts))
+        asked = SparseVectors.of_rows(map(encode, queries.values()), student.vocabulary).to_scipy()
         run: Run = {}
-        for (query, text), scores in zip(queries.items(), bm25.scores(list(queries.values())), strict=True):
-            scores = scores + weight * (documents @ _query_vector(lexicon, encode(text), documents.shape[1]))
+        for query, vector, scores in zip(queries, asked, bm25.scores(list(queries.values())), strict=True):
+            scores = scores + weight * (documents @ vector.toarray()[0])
             ranked, ranked_scores = best(scores, order, DEPTH)
             hits = zip(ranked.tolist(), ranked_scores.tolist(), strict=True)
             run[query] = {ids[at]: score for at, score in hits if score > 0}
@@ -138,10 +136,11 @@ def _scale(lexicon: Lexicon, documents: csr_matrix, bm25: BM25Retriever, texts: 
     rows = chosen.sample(range(len(texts)), min(SAMPLE, len(texts)))
     contents = list(texts.values())
     sentences = [own_sentence(contents[row], chosen) for row in rows]
+    encoded = map(lexicon.encoder.query.encode, sentences)
+    asked = SparseVectors.of_rows(encoded, lexicon.encoder.vocabulary).to_scipy()
+    of_own_sentences = np.asarray(documents[rows].multiply(asked).sum(axis=1)).ravel().tolist()
     ratios: list[float] = []
-    for row, sentence, scores in zip(rows, sentences, bm25.scores(sentences), strict=True):
-        query = lexicon.encoder.query.encode(sentence)
-        sparse = float((documents[row] @ _query_vector(lexicon, query, documents.shape[1]))[0])
+    for row, sparse, scores in zip(rows, of_own_sentences, bm25.scores(sentences), strict=True):
         if sparse > 0 and scores[row] > 0:
             ratios.append(sparse / float(scores[row]))
     return median(ratios) if ratios else 1.0
@@ -156,14 +155,6 @@ def _query_encoder(
     return dict(zip(queries, student.vectors(queries, role="query").rows(), strict=True)).__getitem__
 
 
-def _query_vector(lexicon: Lexicon, query: Mapping[str, float], size: int) -> npt.NDArray[np.float32]:
-    """(vocabulary,), the weights of a query's tokens."""
-    vector = np.zeros(size, dtype=np.float32)
-    for token, weight in query.items():
-        vector[lexicon.encoder.query.tokenizer.token_to_id(token)] = weight
-    return vector
-
-
 def _ranked(
     encode: Callable[[str], Mapping[str, float]],
     documents: csr_matrix,
@@ -171,13 +162,12 @@ def _ranked(
     queries: Mapping[str, str],
     texts: Mapping[str, str],
 ) -> Run:
-    rows = csr_matrix(documents[:, : len(vocabulary)])
-    vectors = SparseVectors(rows.indptr, rows.indices, rows.data, vocabulary)
+    vectors = SparseVectors(documents.indptr, documents.indices, documents.data, vocabulary)
     return ExactSparseRetriever(list(texts), vectors, encode).retrieve(queries, DEPTH)
 
 
 def sparsity_of(
-    documents: csr_matrix, impacts: csr_matrix, queries: Sequence[Mapping[str, float]], vocabulary: Sequence[str]
+    documents: csr_matrix, impacts: csr_matrix, queries: Sequence[Mapping[str, float]], vocabulary: list[str]
 ) -> dict[str, float]:
     """How sparse documents (n, vocabulary) are. impacts: of the same documents, above 0 for the tokens that each holds."""
     active = documents > 0
@@ -189,11 +179,8 @@ def sparsity_of(
     }
 
 
-def measured_flops(queries: Sequence[Mapping[str, float]], documents: csr_matrix, vocabulary: Sequence[str]) -> float:
+def measured_flops(queries: Sequence[Mapping[str, float]], documents: csr_matrix, vocabulary: list[str]) -> float:
     """Σ_t P(t in a query) · P(t in a document): multiplications for a query and a document (SPLADE v2, section 4)."""
-    ids = {token: at for at, token in enumerate(vocabulary)}
-    asked = np.zeros(documents.shape[1])
-    for query in queries:
-        asked[[ids[token] for token in query if token in ids]] += 1
+    asked = np.bincount(SparseVectors.of_rows(queries, vocabulary).token_ids, minlength=len(vocabulary))
     held = np.asarray((documents > 0).sum(axis=0)).ravel()
     return float(asked @ held / (max(1, len(queries)) * max(1, documents.shape[0])))

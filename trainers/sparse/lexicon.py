@@ -73,6 +73,4 @@ class Lexicon:
 
     def impacts(self, texts: Sequence[str]) -> csr_matrix:
         """(texts, vocabulary)."""
-        vectors = self.encoder.encode_documents(texts)
-        shape = (len(texts), len(self.idf))
-        return csr_matrix((vectors.weights, vectors.token_ids, vectors.indptr), shape=shape)
+        return self.encoder.encode_documents(texts).to_scipy()

@@ -88,20 +88,10 @@ class StudentSettings:
 class WarmUpSettings:
     """How a backbone without a masked-LM head gets one."""
 
-    impact_steps: int = 0
-    """steps of regression to the BM25 impacts of a document's tokens"""
-    batch_size: int = 32
-    """documents in a step"""
-    length: int = 128
-    """tokens read of a document"""
     expansions: float | None = 50
     """how many terms a document gets that it does not contain, on average, before training; null does not change the bias"""
     weight: float | None = None
     """the mean weight of a document's largest such term before training; null does not change the scale"""
-
-    def __post_init__(self) -> None:
-        if self.impact_steps < 0 or min(self.batch_size, self.length) < 1:
-            raise ValueError("steps must not be below 0, batch_size and length at least 1")
 
 
 @dataclass(slots=True)

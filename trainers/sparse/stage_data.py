@@ -131,7 +131,7 @@ def compared(data: TrainingData, candidates: SparseCandidates) -> TrainingData:
     negatives = [data.negatives[index][: candidates.depth].tolist() for index in everyone]
     if min(map(len, negatives), default=0) < candidates.negatives:
         return data
-    few = fewer_documents(data.selected(everyone, [data.positives[index].tolist() for index in everyone], negatives), 0)
+    few = fewer_documents(data.take(everyone, negatives=negatives), 0)
     return few if 2 * len(few.documents) < len(data.documents) else data
 
 
@@ -143,7 +143,7 @@ def check_known(teacher: Teacher, data: TrainingData, candidates: SparseCandidat
     for index in range(0, len(data), max(1, len(data) // 1000)):
         example = data.example(index)
         negatives = example.negatives[: candidates.depth]
-        known += int(np.isfinite(teacher.scores([example.query_id], [list(negatives)])).sum()) if negatives else 0
+        known += int(np.isfinite(teacher.scores([example.query_id], list(negatives))).sum()) if negatives else 0
         drawn += len(negatives)
     logger.info("%s scored %d of %d hard negatives looked at of %s", teacher.name, known, drawn, data.name)
     if known < LEAST_KNOWN * drawn:

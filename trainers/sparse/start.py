@@ -50,7 +50,7 @@ def load_start(name_or_path: str | Path, student: StudentSettings) -> SparseStar
         backbones.identity_head(model)
     if student.dropout is not None:
         backbones.set_dropout(model, student.dropout)
-    check_length(model, "student.document_length", student.document_length)
+    backbones.check_length(model, "student.document_length", student.document_length)
     return SparseStart(model, tokenizer, fresh)
 
 
@@ -94,21 +94,14 @@ def start_table(name_or_path: str | Path) -> Mapping[str, float]:
         ) from None
 
 
-def check_length(model: Any, name: str, length: int | None) -> None:
-    """Raises InputError if a backbone has fewer positions than `length`."""
-    longest = getattr(model.config, "max_position_embeddings", None)
-    if longest is not None and length is not None and length > longest:
-        raise InputError(f"{name} is {length}, the backbone has {longest} positions")
-
-
-def build(config: SparseConfig, stores: Sequence[Mapping[str, str]], *, to_impacts: bool = False) -> SparseStudent:
+def build(config: SparseConfig, stores: Sequence[Mapping[str, str]]) -> SparseStudent:
     """The untrained student; its statistics, and by default its table, are of the texts in `stores`.
 
     Raises as `load_start` and `start_table` do."""
     set_seed(config.training.seed)
     config = with_own_activation(config.with_lengths())
     start = load_start(config.start, config.student)
-    check_length(start.model, "document_length", config.document_length)
+    backbones.check_length(start.model, "document_length", config.document_length)
     size = len(start.model.get_output_embeddings().weight)
     table = start_table(config.start) if config.student.idf == "start" else None
     return SparseStudent(
@@ -120,5 +113,4 @@ def build(config: SparseConfig, stores: Sequence[Mapping[str, str]], *, to_impac
         document_length=config.document_length,
         lexicon=Lexicon.of(stores, start.tokenizer, size, config.student, table=table),
         name=locate(config.start),
-        to_impacts=to_impacts,
     )

@@ -29,7 +29,7 @@ from trainers.common.grad_cache import CachedModel, Encoded, gather
 from trainers.common.objective import TeacherScores, contrast, distillation, in_batch_accuracy
 from trainers.common.settings import ROLES, EncoderSettings, Role, TrainingSettings
 from trainers.common.training_model import Losses, decay_groups
-from trainers.data.tokenized import PART_OVERHEAD, TokenCache, padded_parts, padding_id
+from trainers.data.tokenized import PART_OVERHEAD, text_parts
 from trainers.sparse.export import write_model
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import RegularizationSettings, SparseObjective, StudentSettings
@@ -65,8 +65,6 @@ class SparseTargets:
     """(entries,) float32, how many entries of the vocabulary each one stands for"""
     entries: Tensor | None = None
     """(entries,) int64, the vocabulary entries that are compared; None is all of them"""
-    impacts: Tensor | None = None
-    """(documents, entries) float32, BM25's over word pieces, which a warm-up trains towards"""
     base: Tensor | None = None
     """(queries, documents) float32, BM25's scores, which are added to the student's"""
     teacher: TeacherScores | None = None
@@ -85,7 +83,7 @@ class SparseStudent(CachedModel):
     """Documents under a sum of distillation and contrastive terms and the FLOPS regularizer; queries are not encoded, or
     (`student.queries` "network") as documents are.
 
-    model: a masked language model, whose last layer becomes `head`. to_impacts: the loss is the regression of a warm-up.
+    model: a masked language model, whose last layer becomes `head`.
     """
 
     def __init__(
@@ -99,7 +97,6 @@ class SparseStudent(CachedModel):
         document_length: int,
         lexicon: Lexicon,
         name: Path,
-        to_impacts: bool = False,
     ) -> None:
         super().__init__()
         self.head, self.head_names = sparse_models.take_out_last_layer(model.eval(), name)
@@ -109,9 +106,9 @@ class SparseStudent(CachedModel):
         self.settings, self.objective, self.regularization = settings, objective, regularization
         self.encoder_settings = EncoderSettings(query_length=settings.query_length, document_length=document_length)
         self.tokenizers: dict[Role, PreTrainedTokenizerBase] = dict.fromkeys(ROLES, tokenizer)
-        self._lexicon, self.to_impacts = lexicon, to_impacts
+        self._lexicon = lexicon
         self.log_idf: nn.Parameter | None = None
-        if settings.idf_rate is not None and not to_impacts:
+        if settings.idf_rate is not None:
             # Logarithms, so that no weight falls below 0; a token that weighs nothing is in no query.
             self.log_idf = nn.Parameter(torch.from_numpy(lexicon.idf).clamp(min=1e-3).log())
         self.vocabulary = vocabulary_of(tokenizer.backend_tokenizer)
@@ -130,7 +127,7 @@ class SparseStudent(CachedModel):
     @property
     def encodes_queries(self) -> bool:
         """Whether the loss compares queries as the network encodes them."""
-        return self.settings.queries == "network" and not self.to_impacts
+        return self.settings.queries == "network"
 
     @property
     def lexicon(self) -> Lexicon:
@@ -178,12 +175,7 @@ class SparseStudent(CachedModel):
         """vectors: the learned weights of this process's texts: "document" (documents, entries), and where the network
         encodes queries "query" (queries, entries)."""
         learned = gather(vectors["document"])
-        present, shares, impacts = targets.present, targets.shares, targets.impacts
-        if self.to_impacts:
-            assert impacts is not None
-            error = torch.where(present, learned - impacts, 0.0).square().sum() / present.sum()
-            return Losses({"impacts": error}, self._sparsity(learned, present, shares))
-        candidates, objective = targets.candidates, self.objective
+        candidates, shares, objective = targets.candidates, targets.shares, self.objective
         queries = vectors["query"] if self.encodes_queries else self._weighed(targets)
         scores = queries @ learned.T
         if targets.base is not None:
@@ -207,7 +199,7 @@ class SparseStudent(CachedModel):
             terms["query_flops"] = self.regularization.at(self.progress.step, self.progress.steps, "query") * flops
             measures["query_flops_unweighted"] = flops.detach()
             measures["query_active"] = (everyone.detach() > 0).float().sum(dim=1).mean()
-        return Losses(terms, measures | self._sparsity(learned, present, shares))
+        return Losses(terms, measures | self._sparsity(learned, targets.present, shares))
 
     def _weighed(self, targets: SparseTargets) -> Tensor:
         """(queries, entries), each token's IDF, as the table stands."""
@@ -238,14 +230,9 @@ class SparseStudent(CachedModel):
         """The learned weights of `texts` as the model stands; role: "query" or "document"; tokens: of one batch, with
         padding."""
         device = self.head.weight.device
-        tokenizer, length = (
-            self.tokenizers["document"],
-            self.settings.document_length or self.encoder_settings.document_length,
-        )
-        rows = TokenCache(tokenizer, texts.__getitem__, max_length=length).rows(range(len(texts)))
-        longest = max((len(ids) for ids in rows), default=1)
+        length = self.settings.document_length or self.encoder_settings.document_length
         overhead = PART_OVERHEAD[device.type if device.type in PART_OVERHEAD else "cpu"]
-        parts = padded_parts(rows, padding=padding_id(tokenizer), overhead=overhead, largest=max(1, tokens // longest))
+        parts = text_parts(self.tokenizers["document"], texts, max_length=length, tokens=tokens, overhead=overhead)
         vectors: list[SparseVectors] = []
         weight, bias = self.head.weight, self.head.bias
         screen = sparse_head.best_screen(weight)

@@ -26,8 +26,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -39,18 +40,19 @@ from trainers.common.loop import train
 from trainers.common.own_loss import LOSS_OPTION, loss_hash
 from trainers.common.processes import is_main_process
 from trainers.common.run_folder import FOLDER, Trained, check_output, tell
-from trainers.common.training_model import TrainingModel
 from trainers.data.candidates import RetrievalData
 from trainers.data.examples import TrainingData
-from trainers.data.sets import PreparedSets, prepare, rehearsed
+from trainers.data.sets import PreparedSets, prepare, small
 from trainers.sparse import leave_one_out
-from trainers.sparse.batches import collate
+from trainers.sparse.batches import SparseCollate
 from trainers.sparse.dev_measures import BASELINES, DevRetrieval
 from trainers.sparse.settings import STUDENT, SparseConfig, StageSettings
 from trainers.sparse.stage_data import check_names, mined, teachers
 from trainers.sparse.start import build, start_table, with_own_activation
-from trainers.sparse.student import KIND, SparseStudent
+from trainers.sparse.student import KIND
 from trainers.sparse.warm_up import warmed_up
+
+Stage = TypeVar("Stage", bound=StageSettings)
 
 DRY_RUN_DOCUMENTS = 200
 """Documents of each corpus in a dry run, in addition to those that its questions need."""
@@ -117,17 +119,11 @@ def train_stage(
     sets = mined(config, prepared.train, miner)
     student = build(config, [data.documents for data in sets] if lexicon is None else lexicon)
     dev = DevRetrieval(student, prepared.dev) if prepared.dev else None
-
-    def measured(current: TrainingModel) -> dict[str, float]:
-        assert isinstance(current, SparseStudent)
-        assert dev is not None
-        return dev.measures(current)
-
     data = RetrievalData(sets, negatives=config.candidates.negatives, depth=config.candidates.depth)
     return train(
         student,
         data,
-        collate(config, sets, student, teachers=teachers(config, sets)),
+        SparseCollate(config, sets, student, teachers=teachers(config, sets)),
         settings=config.training,
         output=output,
         kind=KIND,
@@ -139,7 +135,7 @@ def train_stage(
             hash_files(locate(config.start)),
             *loss_hash(config.objective.loss),
         ),
-        evaluate=None if dev is None else measured,
+        evaluate=None if dev is None else partial(dev.measures, student),
         # Before λ has its whole weight, a state is better on dev and several times as large.
         best_from=config.regularization.whole_from,
     )
@@ -182,38 +178,16 @@ def _within(start: str, *folders: Path) -> str:
 def rehearse(config: SparseConfig) -> Trained:
     """Everything that `config` asks, on the first rows of its data, two steps a stage, nothing kept."""
 
-    def rows_of(stage: StageSettings) -> int:
-        return max(32, 2 * stage.training.batch_size)
-
-    def small(stage: StageSettings) -> dict[str, Any]:
-        rows = rows_of(stage)
-        return {
-            "train": [settings.first(rows) for settings in stage.train],
-            # A miner of two steps finds hardly anything: its filter would leave nothing to train on.
-            "candidates": replace(stage.candidates, consistency=None),
-            "training": stage.training.two_steps(),
-        }
+    def of_stage(stage: Stage, **changes: Any) -> Stage:
+        # A miner of two steps finds hardly anything: its filter would leave nothing to train on.
+        candidates = replace(stage.candidates, consistency=None)
+        return small(stage, max(32, 2 * stage.training.batch_size), candidates=candidates, **changes)
 
     with tempfile.TemporaryDirectory() as folder:
-        pretraining = config.pretraining
-        return train_sparse(
-            replace(
-                config,
-                **small(config),
-                output=Path(folder) / config.output.name,
-                cache=None,
-                pretraining=None if pretraining is None else replace(pretraining, **small(pretraining)),
-                dev=[settings.first(8) for settings in config.dev],
-                selection=replace(
-                    config.selection,
-                    queries=8,
-                    documents=64,
-                    hold_back=rehearsed(config.selection.hold_back, rows_of(config)),
-                ),
-                warm_up=replace(config.warm_up, impact_steps=min(2, config.warm_up.impact_steps)),
-            ),
-            documents=DRY_RUN_DOCUMENTS,
-        )
+        output = Path(folder) / config.output.name
+        pretraining = None if config.pretraining is None else of_stage(config.pretraining)
+        tried = of_stage(config, output=output, cache=None, pretraining=pretraining)
+        return train_sparse(tried, documents=DRY_RUN_DOCUMENTS)
 
 
 @click.command("sparse")

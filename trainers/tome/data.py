@@ -134,16 +134,9 @@ def read_sets(config: TomeConfig, limit: int | None = None) -> list[TrainingData
 def generated_set(config: TomeConfig, corpus: TomeCorpus) -> TrainingData:
     """Queries that `generation.model` writes for every document, kept beside the model; without the questions of `unseen`,
     at most `candidates` a document."""
-    path, model = config.output / FOLDER / "queries.jsonl", config.generation.model
-    assert model is not None
+    path = config.output / FOLDER / "queries.jsonl"
     with main_process_first():
-        generate_queries(
-            model,
-            corpus.contents,
-            output=path,
-            sampling=config.generation.sampling(),
-            precision=config.generation.precision,
-        )
+        generate_queries(config.generation, corpus.contents, output=path)
     data = SetSettings(path, corpus=config.corpus, name="generated").load()
     unseen = (settings.load() for settings in config.unseen)
     return first_candidates(without_questions_of(data, unseen), config.candidates)

@@ -31,7 +31,6 @@ from trainers.common.loop import train
 from trainers.common.processes import is_main_process, main_process_first
 from trainers.common.run_folder import Trained, check_output, differing
 from trainers.common.settings import TrainingSettings
-from trainers.common.training_model import TrainingModel
 from trainers.encoders import backbones
 from trainers.encoders.sequence_to_sequence import Batched, SequenceToSequence, Some, log_likelihood, share_written
 from trainers.tome.data import (
@@ -123,11 +122,11 @@ def _train_stage(
     config: TomeConfig, stage: str, backbone: str, training: TrainingSettings, data: ToPassage, dev: Batched | None
 ) -> Trained:
     set_seed(training.seed)
-    model, tokenizer = backbones.sequence_to_sequence(backbone)
+    model = SequenceToSequence(*backbones.sequence_to_sequence(backbone))
 
-    def evaluate(current: TrainingModel) -> dict[str, float]:
-        assert dev is not None and isinstance(current, SequenceToSequence)
-        return {"written": share_written(current, Some(dev, MEASURED)), "log_likelihood": log_likelihood(current, dev)}
+    def evaluate() -> dict[str, float]:
+        assert dev is not None
+        return {"written": share_written(model, Some(dev, MEASURED)), "log_likelihood": log_likelihood(model, dev)}
 
     # A stage is known by what it is trained on, so that both together and one after the other come to the same.
     about = {
@@ -137,7 +136,7 @@ def _train_stage(
         "corpus": data.corpus.hash,
     }
     return train(
-        SequenceToSequence(model, tokenizer),
+        model,
         data,
         data.collate,
         settings=training,

@@ -78,7 +78,7 @@ class Regression(TrainingModel):
             error = error * failure
         return Losses(
             {"error": error, "size": 0.01 * self.net[0].weight.square().sum()},  # type: ignore[union-attr]
-            {"share": torch.tensor(self.progress.share)},
+            {"share": torch.tensor(self.progress.step / self.progress.steps)},
         )
 
     def export(self, folder: Path) -> None:
@@ -197,9 +197,9 @@ def test_ctrl_c_finishes_the_step_and_leaves_a_checkpoint_of_it(tmp_path: Path) 
 
 
 def test_the_same_command_after_the_end_returns_at_once(tmp_path: Path) -> None:
-    first = run(tmp_path / "model", evaluate=lambda model: {"nDCG@10": 0.5})
+    first = run(tmp_path / "model", evaluate=lambda: {"nDCG@10": 0.5})
     again = Regression()
-    second = run(tmp_path / "model", again, evaluate=lambda model: {"nDCG@10": 0.9})
+    second = run(tmp_path / "model", again, evaluate=lambda: {"nDCG@10": 0.9})
     assert again.seen == []
     assert (second.steps, second.measures) == (first.steps, first.measures)
 
@@ -237,15 +237,16 @@ def test_a_model_that_was_not_trained_there_is_not_overwritten(tmp_path: Path) -
 def test_the_state_that_was_best_on_dev_is_the_one_that_is_written(tmp_path: Path) -> None:
     states: dict[int, Tensor] = {}
     values = {0: 0.1, 5: 0.9, 10: 0.3, 15: 0.2}
+    model = Regression()
 
-    def evaluate(model: TrainingModel) -> dict[str, float]:
+    def evaluate() -> dict[str, float]:
         assert not model.training
         torch.rand(7)  # Measuring may draw; training must not notice.
         step = model.progress.step + 1 if model.progress.step else 0
         states[step] = model.state_dict()["net.0.weight"].clone()
         return {"nDCG@10": values[step], "R@100": 1.0}
 
-    trained = run(tmp_path / "measured", settings=settings(evaluate_every=5), evaluate=evaluate)
+    trained = run(tmp_path / "measured", model, settings=settings(evaluate_every=5), evaluate=evaluate)
     assert trained.best_step == 5
     assert torch.equal(weights(tmp_path / "measured")["net.0.weight"], states[5])
     osn = json.loads((tmp_path / "measured/osn.json").read_text())
@@ -259,7 +260,7 @@ def test_states_before_best_from_are_measured_but_neither_kept_nor_waited_for(tm
     trained = run(
         tmp_path,
         settings=settings(evaluate_every=3, patience=2),
-        evaluate=lambda _: {"nDCG@10": next(values)},
+        evaluate=lambda: {"nDCG@10": next(values)},
         best_from=0.55,
     )
     assert (trained.steps, trained.best_step) == (15, 12)
@@ -270,7 +271,7 @@ def test_training_that_makes_dev_worse_keeps_the_start(tmp_path: Path) -> None:
     values = iter([0.9, 0.5, 0.4, 0.3, 0.2])
     model = Regression()
     start = model.state_dict()["net.0.weight"].clone()
-    trained = run(tmp_path, model, settings=settings(evaluate_every=5), evaluate=lambda _: {"nDCG@10": next(values)})
+    trained = run(tmp_path, model, settings=settings(evaluate_every=5), evaluate=lambda: {"nDCG@10": next(values)})
     assert trained.best_step == 0
     assert torch.equal(weights(tmp_path)["net.0.weight"], start)
 
@@ -280,7 +281,7 @@ def test_the_last_state_is_kept_where_no_measure_selects(tmp_path: Path) -> None
     trained = run(
         tmp_path,
         settings=settings(evaluate_every=5, select="last", patience=1),
-        evaluate=lambda _: {"nDCG@10": next(values)},
+        evaluate=lambda: {"nDCG@10": next(values)},
     )
     assert (trained.best_step, trained.steps) == (15, 15)
     assert trained.measures == {"nDCG@10": 0.3, "start nDCG@10": 0.9}
@@ -290,8 +291,9 @@ def test_what_is_measured_and_written_is_averaged_with_the_start_and_training_go
     tmp_path: Path,
 ) -> None:
     measured: list[Tensor] = []
+    model = Regression()
 
-    def evaluate(model: TrainingModel) -> dict[str, float]:
+    def evaluate() -> dict[str, float]:
         measured.append(model.state_dict()["net.0.weight"].clone())
         return {"nDCG@10": 0.5}
 
@@ -301,7 +303,7 @@ def test_what_is_measured_and_written_is_averaged_with_the_start_and_training_go
         "settings": settings(start_share=0.25, evaluate_every=5, select="last"),
         "evaluate": evaluate,
     }
-    run(tmp_path / "averaged", **options)
+    run(tmp_path / "averaged", model, **options)
     alone, averaged = weights(tmp_path / "alone"), weights(tmp_path / "averaged")
     for name, weight in alone.items():
         torch.testing.assert_close(averaged[name], 0.75 * weight + 0.25 * start[name])
@@ -317,9 +319,7 @@ def test_what_is_measured_and_written_is_averaged_with_the_start_and_training_go
 
 def test_patience_ends_training_that_gains_nothing(tmp_path: Path) -> None:
     values = iter([0.1, 0.5, 0.4, 0.3, 0.2, 0.9])
-    trained = run(
-        tmp_path, settings=settings(evaluate_every=2, patience=2), evaluate=lambda _: {"nDCG@10": next(values)}
-    )
+    trained = run(tmp_path, settings=settings(evaluate_every=2, patience=2), evaluate=lambda: {"nDCG@10": next(values)})
     assert (trained.best_step, trained.steps) == (2, 6)
 
 
@@ -331,14 +331,14 @@ def test_a_run_that_patience_ended_is_written_by_the_next_call_as_it_was(
     how = settings(evaluate_every=2, save_every=4, patience=2)
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(RunFolder, "publish", Mock(side_effect=Killed))
-        run(tmp_path, settings=how, evaluate=lambda _: {"nDCG@10": next(values)})
-    trained = run(tmp_path, settings=how, evaluate=lambda _: pytest.fail("it was measured already"))
+        run(tmp_path, settings=how, evaluate=lambda: {"nDCG@10": next(values)})
+    trained = run(tmp_path, settings=how, evaluate=lambda: pytest.fail("it was measured already"))
     assert (trained.best_step, trained.steps) == (2, 6)
 
 
 def test_selecting_by_a_measure_that_is_not_taken_names_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'MRR@10'") as failure:
-        run(tmp_path, settings=settings(select="MRR@10"), evaluate=lambda _: {"nDCG@10": 0.5})
+        run(tmp_path, settings=settings(select="MRR@10"), evaluate=lambda: {"nDCG@10": 0.5})
     assert "nDCG@10" in str(failure.value)
 
 
@@ -510,7 +510,7 @@ def test_the_advice_on_memory_can_be_followed(tmp_path: Path) -> None:
 
 
 def test_memory_that_runs_out_while_measuring_gives_the_same_advice(tmp_path: Path) -> None:
-    def measure(_: TrainingModel) -> dict[str, float]:
+    def measure() -> dict[str, float]:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     with pytest.raises(OsnError, match="memory ran out"):
@@ -682,14 +682,15 @@ class CollatePairs(WholeBatchCollator):
 
 
 def train_pairs(output: Path, chunk_size: int | None) -> None:
+    model = Pairs()
     train(
-        Pairs(),
+        model,
         Numbers(),
         CollatePairs(),
         settings=settings(gradient_accumulation=2, chunk_size=chunk_size, device="cpu"),
         output=output,
         kind="test",
-        evaluate=lambda model: {"nDCG@10": float(model.progress.step)},
+        evaluate=lambda: {"nDCG@10": float(model.progress.step)},
     )
 
 

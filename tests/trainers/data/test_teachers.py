@@ -103,19 +103,17 @@ def test_a_dense_teacher_scores_any_pair_as_its_model_does(dense: Path, data: Tr
     np.testing.assert_allclose(half, expected, rtol=5e-3, atol=5e-3)
 
 
-def test_each_querys_own_candidates_are_scored_in_their_places(dense: Path, data: TrainingData, tmp_path: Path) -> None:
+def test_documents_that_are_not_there_or_come_twice_keep_their_places(
+    dense: Path, data: TrainingData, tmp_path: Path
+) -> None:
     teacher = open_teacher(teach(dense, data, output=tmp_path / "t"), data)
     queries, documents = ids(data)
     everything = teacher.scores(queries, documents)
-    own = [[documents[2], documents[0]], [documents[0], documents[0]], [documents[4], documents[1]]]
-    expected = [[everything[0, 2], everything[0, 0]], [everything[1, 0]] * 2, [everything[2, 4], everything[2, 1]]]
-    np.testing.assert_array_equal(teacher.scores(queries, own), expected)
+    some = teacher.scores(queries, [documents[2], "nothing", documents[0], documents[2]])
+    np.testing.assert_array_equal(some[:, [0, 2, 3]], everything[:, [2, 0, 2]])
+    assert np.isnan(some[:, 1]).all()
     # One query and one candidate keep two dimensions.
     assert teacher.scores(queries[:1], documents[:1]).shape == (1, 1)
-    assert teacher.scores(queries[:1], [documents[:1]]).shape == (1, 1)
-    with pytest.raises(ValueError, match="one list of candidates for each of 3 queries"):
-        teacher.scores(queries, own[:2])
-    assert np.isnan(teacher.scores(queries, ["nothing"])).all()
     with pytest.raises(InputError, match="no query 'nothing'"):
         teacher.scores(["nothing"], documents)
 
@@ -207,8 +205,7 @@ def test_a_cross_encoder_is_cached_for_positives_and_the_hardest_negatives(
         assert np.isfinite(scores[at]).sum() == len(shown[at])
         expected = model.predict([(example.query, data.documents.text_at(row)) for row in shown[at]])
         np.testing.assert_allclose(scores[at, shown[at]], expected, rtol=1e-4, atol=1e-5)
-    own = [[documents[row] for row in rows[:2]] for rows in shown]
-    np.testing.assert_array_equal(teacher.scores(queries, own), [scores[at, rows[:2]] for at, rows in enumerate(shown)])
+    np.testing.assert_array_equal(teacher.scores(queries[1:], documents[::-1]), scores[1:, ::-1])
     assert np.isnan(scores).sum() == 7
 
 

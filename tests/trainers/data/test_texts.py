@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from opensearch_neural.errors import InputError
@@ -25,3 +26,9 @@ def test_normalised_text_ignores_case_punctuation_and_width_but_not_words() -> N
     assert normalised("ﬁle") == normalised("File")
     assert normalised("list files") != normalised("list file")
     assert normalised("??") != normalised("!!")
+
+
+def test_copies_of_a_text_are_all_rows_whose_words_are_the_same() -> None:
+    store = TextStore([("a", "Cats purr"), ("b", "dogs bark"), ("c", "cats  purr!"), ("d", "birds sing")])
+    assert store.copies(np.array([2, 3])).tolist() == [0, 2, 3]
+    assert store.copies(np.array([], dtype=np.int32)).tolist() == []

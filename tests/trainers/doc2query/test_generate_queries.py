@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
-from doc2query_setup import SMALL, read
+from doc2query_setup import read, small
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import write_osn_json
@@ -25,7 +24,7 @@ from trainers.encoders import backbones
 
 def test_every_document_gets_its_candidates_in_order(t5: Path, documents: TextStore, tmp_path: Path) -> None:
     output = tmp_path / "q.jsonl"
-    assert generate_queries(t5, documents, output=output, sampling=SMALL, chunk=4)
+    assert generate_queries(small(t5), documents, output=output, chunk=4)
     header, *lines = read(output)
     assert header["osn"] == "generated-queries"
     assert (header["candidates"], header["top_k"], header["top_p"], header["seed"]) == (2, 25, 0.95, 42)
@@ -39,7 +38,7 @@ def test_every_document_gets_its_candidates_in_order(t5: Path, documents: TextSt
 def test_an_interrupted_generation_goes_on_and_ends_in_the_same_file(
     t5: Path, documents: TextStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    generate_queries(t5, documents, output=tmp_path / "whole.jsonl", sampling=SMALL, chunk=3)
+    generate_queries(small(t5), documents, output=tmp_path / "whole.jsonl", chunk=3)
     calls = 0
     original = generate.sample_queries
 
@@ -53,14 +52,14 @@ def test_an_interrupted_generation_goes_on_and_ends_in_the_same_file(
     monkeypatch.setattr(generate, "sample_queries", stopping)
     output = tmp_path / "q.jsonl"
     with pytest.raises(KeyboardInterrupt):
-        generate_queries(t5, documents, output=output, sampling=SMALL, chunk=3)
+        generate_queries(small(t5), documents, output=output, chunk=3)
     assert not output.exists()
     # The random state of the process that goes on is another one.
     torch.manual_seed(99)
-    generate_queries(t5, documents, output=output, sampling=SMALL, chunk=3)
+    generate_queries(small(t5), documents, output=output, chunk=3)
     assert calls == 5
     assert output.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-    assert generate_queries(t5, documents, output=output, sampling=SMALL, chunk=3)
+    assert generate_queries(small(t5), documents, output=output, chunk=3)
     assert calls == 5
 
 
@@ -75,9 +74,9 @@ def test_a_generator_that_fails_at_once_leaves_nothing_in_the_way(
     with monkeypatch.context() as broken:
         broken.setattr(backbones, "sequence_to_sequence", fail)
         with pytest.raises(ModelError, match="does not load"):
-            generate_queries(t5, documents, output=output, sampling=replace(SMALL, seed=8))
+            generate_queries(small(t5, seed=8), documents, output=output)
     assert not list(tmp_path.iterdir())
-    assert generate_queries(t5, documents, output=output, sampling=SMALL)
+    assert generate_queries(small(t5), documents, output=output)
 
 
 def test_a_model_that_was_trained_for_something_else_writes_no_queries(
@@ -86,32 +85,28 @@ def test_a_model_that_was_trained_for_something_else_writes_no_queries(
     other = shutil.copytree(t5, tmp_path / "t5")
     write_osn_json(other, "masked-lm")
     with pytest.raises(ModelError, match="is a masked-lm model, which writes no queries"):
-        generate_queries(other, documents, output=tmp_path / "generated.jsonl", sampling=SMALL)
+        generate_queries(small(other), documents, output=tmp_path / "generated.jsonl")
     assert [one.name for one in tmp_path.iterdir()] == ["t5"]
 
 
 def test_shards_together_are_the_whole(t5: Path, documents: TextStore, tmp_path: Path) -> None:
-    generate_queries(t5, documents, output=tmp_path / "whole.jsonl", sampling=SMALL, chunk=2)
+    generate_queries(small(t5), documents, output=tmp_path / "whole.jsonl", chunk=2)
     output = tmp_path / "q.jsonl"
-    ended = [
-        generate_queries(t5, documents, output=output, sampling=SMALL, chunk=2, shard=(shard, 3)) for shard in (2, 1, 3)
-    ]
+    ended = [generate_queries(small(t5), documents, output=output, chunk=2, shard=(shard, 3)) for shard in (2, 1, 3)]
     assert ended == [False, False, True]
     assert output.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     with pytest.raises(InputError, match="there is no shard 4/3"):
-        generate_queries(t5, documents, output=tmp_path / "x.jsonl", sampling=SMALL, shard=(4, 3))
+        generate_queries(small(t5), documents, output=tmp_path / "x.jsonl", shard=(4, 3))
 
 
 def test_queries_of_another_model_or_other_settings_are_refused(t5: Path, documents: TextStore, tmp_path: Path) -> None:
     output = tmp_path / "q.jsonl"
-    generate_queries(t5, documents, output=output, sampling=SMALL)
+    generate_queries(small(t5), documents, output=output)
     with pytest.raises(InputError, match="top_k: 25 there, 10 now"):
-        generate_queries(
-            t5, documents, output=output, sampling=Sampling(2, 10, query_length=6, passage_length=24, batch_size=2)
-        )
+        generate_queries(small(t5, top_k=10), documents, output=output)
     other = TextStore([("d0", "another text")])
     with pytest.raises(InputError, match="documents: "):
-        generate_queries(t5, other, output=output, sampling=SMALL)
+        generate_queries(small(t5), other, output=output)
     with pytest.raises(InputError, match="top_p must be in"):
         Sampling(top_p=0)
 

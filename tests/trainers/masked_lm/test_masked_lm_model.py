@@ -11,9 +11,9 @@ from masked_lm_setup import windows_of
 from trainers.common.batches import IGNORED
 from trainers.common.sampling import Visit
 from trainers.data.masking import special_ids
+from trainers.data.tokenized import pad_rows
 from trainers.encoders import backbones
 from trainers.encoders.backbones import masked_language_model
-from trainers.encoders.sequence_to_sequence import pad_rows
 from trainers.masked_lm.model import MaskedLmTraining
 from trainers.masked_lm.windows import MaskedWindows
 

@@ -28,8 +28,7 @@ from torch import Tensor, nn  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from trainers.common.batches import IGNORED  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
-from trainers.data.loading import read_documents  # noqa: E402
-from trainers.data.texts import TextStore  # noqa: E402
+from trainers.data.loading import text_store  # noqa: E402
 from trainers.query_as_context.model import build  # noqa: E402
 from trainers.query_as_context.pairs import ContextPairs, usable_rows  # noqa: E402
 from trainers.query_as_context.passages import read_passages, write_passages  # noqa: E402
@@ -153,7 +152,7 @@ def test_rows_belong_together_whatever_their_lengths(
     config = replace(config, training=replace(config.training, chunk_size=chunk))
     # One query for each, of 1 to 17 of its words, in another order of length than the passages; parts are as long as eights.
     (file,) = write_passages(config)
-    texts = TextStore((document.id, document.contents) for document in read_documents(file))
+    texts = text_store(file)
     queries = {
         identifier: " ".join((4 * text.split())[: 1 + 4 * (3 * at % 5)])
         for at, (identifier, text) in enumerate(texts.items())

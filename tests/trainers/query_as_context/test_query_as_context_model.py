@@ -329,7 +329,7 @@ def test_the_condenser_head_is_warm(tmp_path: Path, backbone: Path, corpus: Path
 
 
 def test_lengths_and_layers_beyond_the_backbone_are_refused(tmp_path: Path, backbone: Path, corpus: Path) -> None:
-    with pytest.raises(InputError, match="passages of 100 tokens, but the backbone has 64 positions"):
+    with pytest.raises(InputError, match="passage_length is 100, but the backbone has 64 positions"):
         build(settings(corpus, backbone, tmp_path / "out", passage_length=100))
     with pytest.raises(InputError, match="layers is 9, more than the 4"):
         build(settings(corpus, backbone, tmp_path / "out", layers=9))

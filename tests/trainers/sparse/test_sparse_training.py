@@ -47,7 +47,7 @@ from trainers.sparse.train import prepared_sets, train_sparse  # noqa: E402
     [
         ({"candidates": SparseCandidates(negatives=1, mine="student")}, "there is no pretraining"),
         ({"objective": SparseObjective(info_nce=0.0, kl=1.0)}, "no teacher and no scores to distil"),
-        ({"document_length": 100}, "document_length is 100, the backbone has 64 positions"),
+        ({"document_length": 100}, "document_length is 100, but the backbone has 64 positions"),
         ({"candidates": SparseCandidates(mine="bm52")}, "there is no retriever 'bm52'"),
         ({"student": replace(SMALL, idf="no.json")}, "no.json does not exist"),
     ],
@@ -237,7 +237,7 @@ def test_warm_up_pre_training_and_fine_tuning_run_from_one_file_and_run_again_do
         tmp_path / "model",
         student=StudentSettings(document_length=32, query_length=16, columns=16),
         pretraining=stage,
-        warm_up=WarmUpSettings(impact_steps=2, batch_size=4, length=16, expansions=5),
+        warm_up=WarmUpSettings(expansions=5),
         candidates=SparseCandidates(negatives=1, mine="bm25"),
         selection=DevSettings(hold_back=8, queries=8, documents=30),
     )

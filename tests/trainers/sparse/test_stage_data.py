@@ -89,7 +89,7 @@ def test_a_teacher_encodes_what_queries_are_compared_with_and_not_the_whole_corp
     data = load_training(tiny_beir(tmp_path / "beir", documents=120)).take(range(20))
     everyone = range(len(data))
     negatives = [[(int(data.positives[index][0]) + 1) % 120] for index in everyone]
-    data = data.selected(everyone, [data.positives[index].tolist() for index in everyone], negatives)
+    data = data.take(everyone, negatives=negatives)
     encoded: list[int] = []
     original = TorchDenseEncoder.encode_documents
 
@@ -104,9 +104,11 @@ def test_a_teacher_encodes_what_queries_are_compared_with_and_not_the_whole_corp
     assert sum(encoded) == len({*(row for of in negatives for row in of), *data.positives.values.tolist()})
     whole = open_teacher(teach(backbone, data, output=tmp_path / "whole"), data)
     queries = [data.examples[index].query_id for index in everyone]
-    candidates = [[*data.examples[index].positives, *data.examples[index].negatives] for index in everyone]
+    candidates = [
+        each for index in everyone for each in (*data.examples[index].positives, *data.examples[index].negatives)
+    ]
     np.testing.assert_allclose(few.scores(queries, candidates), whole.scores(queries, candidates), rtol=1e-3)
-    assert np.isnan(few.scores(queries[:1], ["d119", candidates[0][0]])).tolist() == [[True, False]]
+    assert np.isnan(few.scores(queries[:1], ["d119", candidates[0]])).tolist() == [[True, False]]
     # A query that is filled up at random may be compared with any document.
     more = replace(config, candidates=replace(config.candidates, negatives=2))
     encoded.clear()

@@ -112,7 +112,7 @@ def test_a_start_without_a_table_is_refused_before_anything_is_computed(
 
 
 def test_a_trained_head_is_neither_warmed_up_nor_calibrated(trained: Path, beir: Path, tmp_path: Path) -> None:
-    asked = WarmUpSettings(impact_steps=1, expansions=3, weight=2.0, batch_size=4, length=16)
+    asked = WarmUpSettings(expansions=3, weight=2.0)
     config = configuration(trained, beir, tmp_path / "out", warm_up=asked)
     assert warmed_up(config, prepared_sets(config)) == str(trained)
     assert not (tmp_path / "out").exists()

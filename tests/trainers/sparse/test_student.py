@@ -24,7 +24,7 @@ from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.common.training_model import TrainingProgress  # noqa: E402
 from trainers.data.candidates import RetrievalData, unique_documents  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
-from trainers.sparse.batches import collate  # noqa: E402
+from trainers.sparse.batches import SparseCollate  # noqa: E402
 from trainers.sparse.dev_measures import measured_flops  # noqa: E402
 from trainers.sparse.settings import (  # noqa: E402
     RegularizationSettings,
@@ -253,9 +253,9 @@ def test_idf_is_of_all_sets_of_each_or_of_none(tmp_path: Path, backbone: Path, b
         )
         sets = [one.load() for one in config.train]
         model = build(config, [one.documents for one in sets])
-        made = collate(config, sets, model, teachers=teachers(config, sets))
-        assert len(made.lexicons) == 2
-        seen[source] = [one.idf[5:] for one in made.lexicons]
+        made = SparseCollate(config, sets, model, teachers=teachers(config, sets))
+        assert len(made.idf) == 2
+        seen[source] = [idf[5:] for idf in made.idf]
     assert np.array_equal(*seen["train"])
     assert not np.array_equal(*seen["own"])
     assert {float(one) for two in seen["none"] for one in two} == {1.0}

@@ -45,21 +45,26 @@ def test_expansions_are_alive_after_calibration(tmp_path: Path, backbone: Path, 
     assert np.mean([max(row.values()) for row in outside]) == pytest.approx(0.25, rel=0.3)
 
 
-def test_a_warm_up_teaches_impacts_where_nothing_else_adds_them(
-    tmp_path: Path, backbone: Path, beir: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_fresh_head_is_calibrated_once_and_a_second_training_starts_from_the_same(
+    tmp_path: Path, backbone: Path, beir: Path
 ) -> None:
-    monkeypatch.setattr("trainers.sparse.warm_up.IMPACT_LEARNING_RATE", 1e-2)
-    warm_up = WarmUpSettings(impact_steps=30, batch_size=8, length=32, expansions=5)
-    config = configuration(backbone, beir, tmp_path / "model", warm_up=warm_up)
-    texts = list(config.train[0].load().documents.values())[:20]
+    config = configuration(backbone, beir, tmp_path / "model", warm_up=WarmUpSettings(expansions=7))
+    texts = list(config.train[0].load().documents.values())
 
-    def error(start: str) -> float:
+    def outside(start: str) -> float:
         model = build(replace(config, start=start), [config.train[0].load().documents]).eval()
-        impacts = model.lexicon.impacts(texts).toarray()
-        learned = model.vectors(texts).to_scipy().toarray()
-        present = impacts > 0
-        return float(np.square(learned - impacts[:, : learned.shape[1]])[present[:, : learned.shape[1]]].mean())
+        rows = zip(model.vectors(texts).rows(), texts, strict=True)
+        return float(np.mean([len(set(row) - set(text.split())) for row, text in rows]))
 
-    assert error(warmed_up(config, prepared_sets(config))) < 0.7 * error(config.start)
+    ready = warmed_up(config, prepared_sets(config))
+    assert outside(config.start) < 1
+    assert outside(ready) == pytest.approx(7, rel=0.2)
+    weights = Path(ready) / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    assert warmed_up(config, prepared_sets(config)) == ready
+    assert weights.stat().st_mtime_ns == before
+
+
+def test_consistency_needs_a_miner() -> None:
     with pytest.raises(ValueError, match=r"name it in candidates\.mine"):
         SparseCandidates(mine=None, consistency=5)

@@ -21,7 +21,7 @@ from opensearch_neural.errors import InputError  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
 from trainers.data.sets import SetSettings  # noqa: E402
 from trainers.data.texts import TextStore  # noqa: E402
-from trainers.doc2query.settings import GenerationSettings  # noqa: E402
+from trainers.doc2query.settings import GenerationSettings, Sampling  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.tome import data as tome_data  # noqa: E402
 from trainers.tome import train as tome  # noqa: E402
@@ -37,10 +37,10 @@ def test_what_the_configuration_says_of_sampling_counts_also_where_it_is_the_def
     generator.mkdir()
     trained = {"training": {"query_length": 9, "prefix": "ask: "}, "measures": {"copying": 8.0}}
     (generator / "osn.json").write_text(json.dumps({"format": 1, "kind": "doc2query", **trained}))
-    drawn: list[Any] = []
+    drawn: list[Sampling] = []
 
-    def write(model: object, documents: TextStore, *, output: Path, sampling: Any, precision: str) -> None:
-        drawn.append(sampling)
+    def write(generation: GenerationSettings, documents: TextStore, *, output: Path) -> None:
+        drawn.append(generation.sampling())
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tome_data, "generate_queries", write)
@@ -77,7 +77,7 @@ def test_questions_of_the_test_split_are_left_out_where_asked(zoo: Path, t5: Pat
 def test_questions_of_the_test_split_are_left_out_of_what_a_generator_writes(
     zoo: Path, t5: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(model: object, documents: TextStore, *, output: Path, sampling: object, precision: str) -> None:
+    def write(generation: GenerationSettings, documents: TextStore, *, output: Path) -> None:
         output.parent.mkdir(parents=True)
         header = {"osn": "generated-queries", "format": 1, "documents": documents.hash}
         lines = [header, {"_id": "d0", "queries": [{"text": "Cat food"}, {"text": "cats at home"}]}]
@@ -90,7 +90,6 @@ def test_questions_of_the_test_split_are_left_out_of_what_a_generator_writes(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tome_data, "generate_queries", write)
-    monkeypatch.setattr(GenerationSettings, "sampling", lambda _: None)
     monkeypatch.setattr(tome, "_train_stage", stage)
     test = SetSettings(zoo, split="test")
     config = config_for(tmp_path / "tome", zoo, t5, queries=[], generation=GenerationSettings("some"), unseen=[test])
