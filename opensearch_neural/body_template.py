@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from opensearch_neural.errors import InputError
+from opensearch_neural.files import parse_json
 from opensearch_neural.queries import Body
 
 PLACEHOLDERS = ("query", "size", "from")
@@ -42,14 +43,7 @@ class BodyTemplate:
     @classmethod
     def parse(cls, text: str, *, where: str = "the template") -> BodyTemplate:
         """The template in a text; a placeholder may stand with or without quotation marks. Raises InputError as `read`."""
-        try:
-            content = json.loads(_STRING_OR_BARE.sub(_quoted, text))
-        except json.JSONDecodeError as error:
-            raise InputError(f"{where}, line {error.lineno}: not valid JSON ({error.msg})") from None
-        except ValueError as error:  # an integer of thousands of digits
-            raise InputError(f"{where}: not valid JSON ({error})") from None
-        except RecursionError:
-            raise InputError(f"{where} is nested too deeply") from None
+        content = parse_json(_STRING_OR_BARE.sub(_quoted, text), where)
         if not isinstance(content, dict):
             raise InputError(f"{where}: expected a request body, as an object in braces")
         names = {match["name"] for match in PLACEHOLDER.finditer(json.dumps(content, ensure_ascii=False))}

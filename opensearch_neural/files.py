@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.errors import InputError, ModelError, OsnError
 
 MOST_UNPACKED = 512_000_000
 
@@ -77,21 +77,30 @@ def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     write_text(path, text.encode("utf-8", "backslashreplace").decode() + "\n")
 
 
+def parse_json(text: str, where: str | Path, error: type[OsnError] = InputError) -> Any:
+    """The JSON value in a text. Raises `error`, with the line where that is known, naming the text `where`."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as wrong:
+        raise error(f"{where}, line {wrong.lineno}: not valid JSON ({wrong.msg})") from None
+    except ValueError as wrong:  # an integer of thousands of digits
+        raise error(f"{where}: not valid JSON ({wrong})") from None
+    except RecursionError:
+        raise error(f"{where}: not valid JSON (nested too deeply)") from None
+
+
 def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in `path`.
 
     Raises ModelError, with the line, if the file is missing, is no JSON, or holds something else than an object.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ModelError(f"{path} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from None
-    except json.JSONDecodeError as error:
-        raise ModelError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, or lists within lists
-        raise ModelError(f"{path}: not valid JSON ({error})") from None
+    value = parse_json(text, path, ModelError)
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value

@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.provenance import Machine, clean_argument, code_commit, command_line, machine_facts
-from opensearch_neural.files import write_text
+from opensearch_neural.files import parse_json, write_text
 
 FILE_NAME = "summary.json"
 
@@ -262,13 +262,10 @@ def read(path: Path) -> Summary:
     if path.is_dir():
         path = path / FILE_NAME
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"the result file {path} cannot be read: {error}") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, or lists within lists
-        raise InputError(f"{path}: not valid JSON ({error})") from None
+    content = parse_json(text, path)
     try:
         parts = _fields(content, Summary, "the file")
         for name, part in (("rows", Row), ("goals", Goal), ("data", Data)):
