@@ -148,8 +148,9 @@ class Engine:
 
 
 def part_of(page: Page) -> Page:
-    """What of a page goes into each of the bodies that are fused."""
-    return {"size": page.get("size", 10), "collapse": page.get("collapse")}
+    """What of a page goes into each of the bodies that are fused: each finds as many hits as the page and those before."""
+    reach = min(queries.MOST_HITS, page.get("from_", 0) + page.get("size", 10))
+    return {"size": reach, "collapse": page.get("collapse")}
 
 
 def gone(body: Body, answer: Mapping[str, Any], what: str, index: str, held: int | None = None) -> Missing:

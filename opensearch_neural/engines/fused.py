@@ -27,11 +27,6 @@ class Hybrid(Engine):
     def body(self, text: str, page: Page) -> Body:
         second = Dense(self.opened).body if self.opened.meta.dense else Sparse(self.opened).one_phase
         bodies = [body(text, part_of(page)) for body in (Bm25(self.opened).body, second)]
-        # Each part is asked for the same number of candidates, and each segment may add that many.
-        end = page.get("from_", 0) + page.get("size", 10)
-        candidates = end * (queries.COLLAPSED_PASSAGES if page.get("collapse") else 1)
-        for neighbours in queries.nearest_clauses(bodies[1]["query"]):
-            neighbours["k"] = min(queries.MOST_HITS, max(100, candidates))
         return queries.hybrid(*bodies, method=self.method, weights=self.opened.settings.get("weights"), **page)
 
 
