@@ -28,6 +28,7 @@ from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
+from opensearch_neural.commands.option_groups import seed_option
 from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines
@@ -87,13 +88,7 @@ WIDEST = 1_000
     show_default=True,
     help="How often each query is timed, for what a certain page costs; 0 leaves that out.",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of the drawn documents and the bootstrap.",
-)
+@seed_option("Seed of the drawn documents and the bootstrap.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
 @connection_options
 def score_kept(

@@ -38,6 +38,7 @@ from benchmarks.demo.python_objects import (
     installed_sources,
     read_objects,
 )
+from opensearch_neural.commands.option_groups import seed_option
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
@@ -307,13 +308,7 @@ def corpus() -> None:
 @output_option("The folder to write, in BEIR layout.", required=True)
 @click.option("--limit", type=click.IntRange(min=1), help="The most documents.  [default: 8000]")
 @click.option("--all", "everything", is_flag=True, help="All documents, and every query that can be held out.")
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Another seed makes another choice of documents.",
-)
+@seed_option("Another seed makes another choice of documents.")
 def python_docs(out: Path, limit: int | None, everything: bool, seed: int) -> None:
     """The documentation strings of the installed Python packages and of the standard library.
 

@@ -24,6 +24,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.headings import taking
+from opensearch_neural.commands.option_groups import seed_option
 from opensearch_neural.commands.renamed import Renamed, output_option
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row, Summary, data_facts
@@ -97,7 +98,7 @@ def growth_of(corpus: str, index: str, documents: int, options: Mapping[str, Any
 @click.option("--corpus", required=True, help="A corpus, as for `osn ingest`.")
 @click.option("--index", required=True, help="The index to write.")
 @click.option("--documents", type=click.IntRange(min=1), required=True, help="Number of documents.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the resampling.")
+@seed_option("Seed of the resampling.")
 @growing_options
 @connection_options
 def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int, **options: Any) -> None:

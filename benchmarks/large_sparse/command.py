@@ -41,6 +41,7 @@ from benchmarks.local_cluster import NODE, heap_option, reachable
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
+from opensearch_neural.commands.option_groups import seed_option
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, Row
 from opensearch_neural.models.sparse.pruning import Pruning
@@ -109,13 +110,7 @@ def shown(row: Row) -> bool:
 )
 @click.option("--index", "prefix", default="osn-large-sparse", show_default=True, help="Indexes are called INDEX-….")
 @heap_option("4g")
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of the drawn documents and their order.",
-)
+@seed_option("Seed of the drawn documents and their order.")
 @click.option("--keep-indexes", "keep", is_flag=True, help="Keep the indexes (and the local node).")
 @owned_option
 @work_options

@@ -29,7 +29,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.headings import Headed, taking
-from opensearch_neural.commands.option_groups import Command
+from opensearch_neural.commands.option_groups import Command, seed_option
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.judgements import BeirData, JudgedQueries, read_queries
 from opensearch_neural.errors import ClusterError, InputError
@@ -101,13 +101,7 @@ def measuring_options(command: Command) -> Command:
         ),
         click.option("--processes", type=click.IntRange(min=1), default=None, help="Processes of the load generator."),
         click.option("--baseline", default="bm25", show_default=True, help="Engine to compare with."),
-        click.option(
-            "--seed",
-            type=click.IntRange(min=0),
-            default=0,
-            show_default=True,
-            help="Seed of the order of requests and the bootstrap.",
-        ),
+        seed_option("Seed of the order of requests and the bootstrap."),
         owned_option,
     ]
     return taking(command, options)

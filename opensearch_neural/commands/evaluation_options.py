@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from opensearch_neural.commands.option_groups import Command, options_of
+from opensearch_neural.commands.option_groups import Command, options_of, seed_option
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.errors import InputError
 
@@ -250,13 +250,7 @@ def evaluation_options(command: Command) -> Command:
             default=None,
             help="A file of query id and count, if --segments are names.  [default: `frequency` in the queries]",
         ),
-        click.option(
-            "--seed",
-            type=click.IntRange(min=0),
-            default=0,
-            show_default=True,
-            help="Seed of the bootstrap and the randomization test.",
-        ),
+        seed_option("Seed of the bootstrap and the randomization test."),
         click.option(
             "--per-query", is_flag=True, help=f"Show the {SHOWN} largest wins and losses against the baseline."
         ),

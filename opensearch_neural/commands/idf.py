@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
+from opensearch_neural.commands.option_groups import CORPUS
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.errors import InputError
 
 
 @click.command("idf")
-@click.option("--corpus", help="Folder, file or data set that `osn ingest` reads, but no opensearch:INDEX; streamed.")
+@click.option("--corpus", help=f"{CORPUS}; streamed.")
 @click.option("--merge", multiple=True, type=click.Path(path_type=Path), help="Counts of a shard; repeatable.")
 @click.option("--tokenizer", help="Hub id, model directory or tokenizer.json; default: BERT's word pieces.")
 @click.option(

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import click
 
+from opensearch_neural.commands.option_groups import CORPUS
 from opensearch_neural.commands.renamed import output_option
 
 
 @click.command()
-@click.option(
-    "--corpus", required=True, help="Folder, file or data set that `osn ingest` reads, but no opensearch:INDEX."
-)
+@click.option("--corpus", required=True, help=f"{CORPUS}.")
 @output_option("Model directory to write.", required=True, file_okay=False)
 @click.option("--tokenizer", help="Hub id or path; default: BERT's word pieces, or trained on the corpus without them.")
 @click.option("--k1", default=1.2, show_default=True, help="How fast repeats of a token saturate.")

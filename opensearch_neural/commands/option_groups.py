@@ -6,9 +6,20 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import click
+
 from opensearch_neural.commands.headings import taking
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+CORPUS = "Folder, file or data set that `osn ingest` reads, but no opensearch:INDEX"
+"""What --corpus takes where the corpus is read from files alone."""
+
+
+def seed_option(help: str, *, default: int = 0) -> Callable[[Command], Command]:
+    """--seed, a whole number from 0, as numpy and torch take it."""
+    return click.option("--seed", type=click.IntRange(min=0), default=default, show_default=True, help=help)
 
 
 def options_of(make: Callable[..., Any], argument: str, *options: Callable[[Any], Any]) -> Callable[[Command], Command]:

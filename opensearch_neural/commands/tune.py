@@ -18,6 +18,7 @@ from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.evaluate import warn_of_engines
 from opensearch_neural.commands.headings import Headed
+from opensearch_neural.commands.option_groups import seed_option
 from opensearch_neural.engines.settings import First
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Summary, data_facts
@@ -62,13 +63,7 @@ SHOWN_BELOW = 0.1
     show_default=True,
     help="How often each query is timed; the fastest time counts.",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of the order of requests and the bootstrap.",
-)
+@seed_option("Seed of the order of requests and the bootstrap.")
 @click.option("--dry-run", is_flag=True, help="Do not store the chosen setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print all settings that were tried as JSON.")
 @click.option(

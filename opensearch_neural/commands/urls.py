@@ -7,13 +7,12 @@ from pathlib import Path
 
 import click
 
+from opensearch_neural.commands.option_groups import CORPUS
 from opensearch_neural.commands.renamed import output_option
 
 
 @click.command()
-@click.option(
-    "--corpus", required=True, help="Folder, file or data set that `osn ingest` reads, but no opensearch:INDEX."
-)
+@click.option("--corpus", required=True, help=f"{CORPUS}.")
 @click.option("--model", required=True, help="A model of `osn train tome`: directory or hub id.")
 @output_option("Folder to write.", required=True, file_okay=False)
 @click.option(

@@ -21,7 +21,7 @@ import click
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from opensearch_neural.commands.option_groups import options_of
+from opensearch_neural.commands.option_groups import options_of, seed_option
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
 from trainers.common.locks import locked
@@ -120,13 +120,7 @@ generation_options = options_of(
     click.option("--passage-length", type=int, help="Tokens to read of a passage.  [default: as trained, or 384]"),
     click.option("--prefix", help="Text before each passage.  [default: as trained, or nothing]"),
     click.option("--batch-size", default=32, show_default=True, help="Passages in a batch."),
-    click.option(
-        "--seed",
-        type=click.IntRange(min=0),
-        default=42,
-        show_default=True,
-        help="The same seed gives the same queries.",
-    ),
+    seed_option("The same seed gives the same queries.", default=42),
     click.option(
         "--precision",
         type=click.Choice(PRECISIONS),
