@@ -50,6 +50,9 @@ RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"
 PAGES = (README, *sorted((README.parent / "docs").rglob("*.md")))
 
+FOLDED = 2
+"""More commands than these below a table are folded away."""
+
 Lists = Sequence[Sequence[str]]
 
 
@@ -122,7 +125,14 @@ def rendered(what: str, summaries: Sequence[Summary], lists: Lists = ()) -> str:
     parts = [mark.table([row for summary in summaries for row in summary.rows], lists)]
     if mark.goals and not lists:
         parts.append("\n".join(f"- {goal}" for summary in summaries for goal in summary.goals))
-    parts += [f"`{summary.command}`" for summary in summaries]
+    commands = [f"`{summary.command}`" for summary in summaries]
+    if len(commands) > FOLDED:
+        commands = [
+            "<details>\n<summary>The commands</summary>",
+            "\n".join(f"- {each}" for each in commands),
+            "</details>",
+        ]
+    parts += commands
     return "\n\n".join(filter(None, parts))
 
 

@@ -71,6 +71,15 @@ def test_a_table_may_be_of_some_engines_in_several_indexes() -> None:
     assert with_tables(shown) == shown
 
 
+def test_many_commands_below_a_table_are_folded_away() -> None:
+    names = ["bm25_sparse", "bm25_sparse_million", "bm25_sparse_hour"]
+    for count, folded in ((2, False), (3, True)):
+        shown = with_tables(f"<!-- quality-and-cost: {', '.join(names[:count])}: P50 -->\n<!-- end -->\n")
+        assert ("<details>" in shown) is folded and ("</details>" in shown) is folded
+        assert shown.count("`osn bench bm25-sparse ") == count
+        assert with_tables(shown) == shown
+
+
 def test_a_table_may_be_of_some_means() -> None:
     what = "quality-and-cost: bm25_sparse: ; 20 clients; ; mean of 4 unseen sets"
     header, *_ = with_tables(f"<!-- {what} -->\n<!-- end -->\n").splitlines()[2:]
