@@ -10,7 +10,9 @@ made it. Behind names stand lists, with semicolons between them.
     <!-- table: NAME: MEASURE, MEASURE -->    these measures alone; of several seeds their mean
     <!-- goals: NAME -->                      the goals
     <!-- gains: NAME -->                      paired differences in nDCG@10, a line for each set, and the goals
-    <!-- gains: NAME: BASELINE -->            those over one of several baselines, of several seeds their mean
+    <!-- gains: NAME: BASELINE; ENGINE, ENGINE; MEASURE -->
+                                              those over one of several baselines, of several seeds their mean; of these
+                                              engines, in another measure. Empty or missing: all engines, nDCG@10
     <!-- arms: NAME -->                       paired differences, a line for each arm, and the goals
     <!-- quality-and-cost: NAME -->           engines by what they gain over the baseline and what they cost under load
     <!-- quality-and-cost: NAME: MEASURE, MEASURE; LEVEL; ENGINE, ENGINE; MEAN, MEAN -->
@@ -39,7 +41,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.papers.inference_free_sparse_ablations import idf_shares
-from benchmarks.render import COSTS, FACTS, arms, costs, gains, kept_and_cost, quality_and_cost, ratios
+from benchmarks.render import COSTS, FACTS, OVERLAP, arms, costs, gains, kept_and_cost, quality_and_cost, ratios
 from benchmarks.speed import encoding
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row, Summary, read
@@ -71,7 +73,11 @@ def _table(rows: list[Row], lists: Lists) -> str:
 
 
 def _gains(rows: list[Row], lists: Lists) -> str:
-    return gains(without_single_seeds(rows), ", ".join(lists[0])) if lists else gains(rows)
+    if not lists:
+        return gains(rows)
+    baseline, engines, measures = [*lists, [], []][:3]
+    named = [engine for engine in engines if engine]
+    return gains(without_single_seeds(rows), ", ".join(baseline), named, *measures)
 
 
 def _costs(rows: list[Row], lists: Lists) -> str:
@@ -84,7 +90,7 @@ def _quality_and_cost(rows: list[Row], lists: Lists) -> str:
     measures, levels, engines, means = [*selections, [], [], [], []][:4]
     if missing := {*means} - {row.set for row in rows if row.sets}:
         raise InputError(f"no result has the {' and the '.join(sorted(missing))}")
-    measures = measures or [*COSTS, *FACTS]
+    measures = measures or [*COSTS, *FACTS, OVERLAP]
     compared = {row.engine for row in rows if row.kind == "difference"}
     baseline = next((row.baseline for row in rows if row.kind == "difference"), "")
 
@@ -94,7 +100,7 @@ def _quality_and_cost(rows: list[Row], lists: Lists) -> str:
         if means and row.kind == "difference" and row.sets and row.set not in means:
             return False
         if row.kind != "ratio":
-            return row.measure not in FACTS or row.measure in measures
+            return row.measure not in (*FACTS, OVERLAP) or row.measure in measures
         return row.measure in measures and (not levels or (row.level in levels and row.engine in compared))
 
     return quality_and_cost([row for row in rows if wanted(row)])

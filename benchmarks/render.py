@@ -25,7 +25,8 @@ COSTS = ("P50", "P99", "requests/s")
 FACTS = ("bytes a document", "documents encoded a second", "active terms")
 """What it shows as it is, if there is any."""
 
-KEPT = ("score kept", "overlap@10", "nDCG@10", "bytes read, a document")
+OVERLAP = "overlap@10"
+KEPT = ("score kept", OVERLAP, "nDCG@10", "bytes read, a document")
 """What `kept_and_cost` shows beside them."""
 
 
@@ -89,23 +90,24 @@ def ratios(rows: list[Row]) -> str:
     )
 
 
-def gains(rows: list[Row], baseline: str | None = None) -> str:
-    """A line for each set: nDCG@10 of the baseline, and by how many points each engine lies above it. An engine that was
+def gains(rows: list[Row], baseline: str | None = None, engines: Sequence[str] = (), measure: str = "nDCG@10") -> str:
+    """A line for each set: the measure of the baseline, and by how many points each engine lies above it. An engine that was
     trained with several seeds is shown by their mean.
 
-    baseline: which one, where rows are compared with several."""
-    chosen = [row for row in rows if (row.kind, row.measure) == ("difference", "nDCG@10")]
+    baseline: which one, where rows are compared with several. engines: these alone; empty: all."""
+    chosen = [row for row in rows if (row.kind, row.measure) == ("difference", measure)]
+    chosen = [row for row in chosen if not engines or row.engine in engines]
     averaged = {(row.engine, row.variant) for row in chosen if row.seeds}
     chosen = [row for row in chosen if row.seed is None or (row.engine, row.variant) not in averaged]
     chosen = [row for row in chosen if baseline in (None, row.against)]
     (baseline,) = {row.against for row in chosen}
-    value = {(row.set, row.line): row for row in rows if (row.kind, row.measure) == ("value", "nDCG@10")}
+    value = {(row.set, row.line): row for row in rows if (row.kind, row.measure) == ("value", measure)}
     points = {(row.set, row.line): in_points(row) for row in chosen}
-    engines = list(dict.fromkeys(row.line for row in chosen))
+    lines = list(dict.fromkeys(row.line for row in chosen))
     return table(
-        ["", f"{baseline}: nDCG@10", *(f"{engine}: points above" for engine in engines)],
+        ["", f"{baseline}: {measure}", *(f"{line}: points above" for line in lines)],
         [
-            [name, f"{value[name, baseline].value:.3f}", *(with_interval(points[name, engine]) for engine in engines)]
+            [name, f"{value[name, baseline].value:.3f}", *(with_interval(points.get((name, line))) for line in lines)]
             for name in dict.fromkeys(row.set for row in chosen)
         ],
     )
@@ -172,11 +174,13 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
         if row.baseline == baseline:
             gain.setdefault((row.engine, row.variant, row.set), in_points(row))
     cost = {(row.engine, row.variant, row.where, row.measure): row for row in ratios_}
-    score = {(row.engine, row.variant, row.set): row for row in rows if row.measure == "score kept"}
+    score = {
+        (row.engine, row.variant, row.set, row.measure): row for row in rows if row.measure in ("score kept", OVERLAP)
+    }
     means = list(dict.fromkeys(row.set for row in differences if row.sets))
     levels = [(row.where, row.measure) for row in ratios_]
     levels = sorted(dict.fromkeys(levels), key=lambda level: (COSTS.index(level[1]), levels.index(level)))
-    indexes = list(dict.fromkeys(set_ for *_, set_ in score))
+    kept = sorted(dict.fromkeys((set_, measure) for *_, set_, measure in score), key=lambda of: KEPT.index(of[1]))
     judged = {row.set for row in differences} - {*means}
     facts: dict[tuple[str, str, str], Row] = {}
     for row in sorted(rows, key=lambda row: row.seed is not None):
@@ -194,7 +198,7 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
             *(with_interval(gain.get((engine, model, set_))) for set_ in means),
             f"{above} / {below} of {len(own)}" if own else "–",
             *(with_interval(cost.get((engine, model, *level))) for level in levels),
-            *(number(row.value) if (row := score.get((engine, model, index))) else "–" for index in indexes),
+            *(number(row.value) if (row := score.get((engine, model, *of))) else "–" for of in kept),
             *(f"{row.value:,.0f}" if (row := facts.get((engine, model, measure))) else "–" for measure in of_all),
         ]
 
@@ -212,7 +216,7 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
             *(f"points over {baseline}, {set_}" for set_ in means),
             "sets above / below",
             *(f"{measure}, {where}" for where, measure in levels),
-            *(f"score kept, {index}" for index in indexes),
+            *(f"{measure}, {index}" for index, measure in kept),
             *map(head, of_all),
         ],
         (line(*of) for of in lines),

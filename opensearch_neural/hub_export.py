@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from opensearch_neural import __version__
@@ -19,9 +20,13 @@ from opensearch_neural.evaluation.results import Row
 from opensearch_neural.files import new_folder, read_json_object, write_text
 from opensearch_neural.models import directory
 from opensearch_neural.models.safety import refuse_unsafe
+from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
 
 LEFT_OUT = (*directory.OF_ITS_WEIGHTS, "osn.json", "*.py", "*.pyc")
+MOST_ROWS = 200
+"""Nobody reads a card with more measurements."""
+PRUNED = "opensearch-neural prunes documents by `{pruning}` (`pruning.json`); sentence-transformers keeps all terms."
 
 
 def export_for_hub(
@@ -33,14 +38,16 @@ def export_for_hub(
     language: str | None = None,
     base_model: str | None = None,
     results: Sequence[Path] = (),
+    only: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> Path:
     """Write the folder `out`; returns its card.
 
     licence: as the hub writes it, such as apache-2.0. name: in the card; None: the directory's. base_model: a hub id.
-    results: `summary.json` files of measurements, whose rows go into the card.
+    results: `summary.json` files of measurements, whose rows go into the card. only: {field of a row: its values} that
+    choose among these rows ("variant", "engine", "measure"); a field without values chooses nothing.
 
-    Raises InputError if `out` is there already, ModelError if the model is not in the layout of sentence-transformers,
-    has no query table, or is not safe to load.
+    Raises InputError if `out` is there already, if no row is chosen or more than a card can show; ModelError if the model is
+    not in the layout of sentence-transformers, has no query table, has code of its own, or is not safe to load.
     """
     folder = directory.locate(model)
     modules = [module for route in directory.routes(folder).values() for module in route]
@@ -50,6 +57,11 @@ def export_for_hub(
             f"`osn model idf --corpus CORPUS --model {model} --output FOLDER` writes a SPLADE so, with a corpus's table",
         )
     refuse_unsafe(folder)
+    if any("auto_map" in read_json_object(config) for config in folder.rglob("config.json")):
+        raise ModelError(
+            f"{folder} has code of its own, and a card of ours would vouch for it",
+            "upload that folder as it is, with a card that says what its code does",
+        )
     query = TableEncoder.load(folder)
     card = model_card(
         name or directory.display_name(model),
@@ -58,7 +70,8 @@ def export_for_hub(
         licence=licence,
         language=language,
         base_model=base_model,
-        rows=[row for path in results for row in _rows(path)],
+        pruning=Pruning.of_model(folder),
+        rows=_chosen([row for path in results for row in _rows(path)], only),
     )
     with new_folder(out) as staged:
         shutil.copytree(folder, staged, ignore=shutil.ignore_patterns(*LEFT_OUT))
@@ -76,9 +89,10 @@ def model_card(
     licence: str,
     language: str | None = None,
     base_model: str | None = None,
+    pruning: Pruning | None = None,
     rows: Sequence[Row] = (),
 ) -> str:
-    """The card's text; osn: the content of the model's `osn.json`, or nothing."""
+    """The card's text; osn: the content of the model's `osn.json`, or nothing; pruning: the model's own."""
     data = list(_data_names(osn.get("training") or {}))
     head = {"license": licence, "language": language, "base_model": base_model}
     lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items() if value)]
@@ -103,6 +117,7 @@ def model_card(
         "    osn ingest docs.jsonl.gz --index docs --sparse THIS_MODEL",
         '    osn search --index docs "…"',
         "",
+        *([] if pruning is None else [PRUNED.format(pruning=pruning), ""]),
         "## Training",
         "",
         f"Data: {', '.join(data)}." if data else "The training data are not recorded.",
@@ -130,6 +145,24 @@ def _row(row: Row) -> str:
     interval = "" if row.low is None or row.high is None else f"{row.low:.4f} to {row.high:.4f}"
     cells = (row.where, row.line, row.column, f"{row.value:.4f}", interval, row.n or "")
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def _chosen(rows: list[Row], only: Mapping[str, Collection[str]]) -> list[Row]:
+    """The rows whose fields have one of the values that are named for them."""
+    for field, values in only.items():
+        there = {str(getattr(row, field)) for row in rows}
+        if unknown := set(values) - there:
+            raise InputError(
+                f"no row of the results has the {field} {', '.join(map(repr, sorted(unknown)))}",
+                f"known are {', '.join(map(repr, sorted(there)))}",
+            )
+        rows = [row for row in rows if not values or getattr(row, field) in values]
+    if len(rows) > MOST_ROWS:
+        raise InputError(
+            f"the results have {len(rows):,} rows, more than the {MOST_ROWS} that a card can show",
+            "choose some with --variant, --engine and --measure",
+        )
+    return rows
 
 
 def _rows(path: Path) -> list[Row]:

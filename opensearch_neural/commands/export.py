@@ -24,8 +24,17 @@ def export() -> None:
 @click.option(
     "--queries-only", is_flag=True, help="Write the tokenizer of queries alone, of any sparse model with a table."
 )
+@click.option("--trust-remote-code", is_flag=True, help="Run the code that the model brings along. Read it first.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def ml_commons(model: str, out: Path, name: str | None, version: str, queries_only: bool, as_json: bool) -> None:
+def ml_commons(
+    model: str,
+    out: Path,
+    name: str | None,
+    version: str,
+    queries_only: bool,
+    trust_remote_code: bool,
+    as_json: bool,
+) -> None:
     """Write a sparse MODEL for OpenSearch's own model framework: an encoder and a tokenizer, each with its configuration.
 
     \b
@@ -36,7 +45,9 @@ def ml_commons(model: str, out: Path, name: str | None, version: str, queries_on
     """
     from opensearch_neural.models.sparse.ml_commons import export as write
 
-    written = write(model, out, name=name, version=version, queries_only=queries_only)
+    written = write(
+        model, out, name=name, version=version, queries_only=queries_only, trust_remote_code=trust_remote_code
+    )
     if as_json:
         print(json.dumps([asdict(each) for each in written], default=str))
         return
@@ -59,6 +70,9 @@ def ml_commons(model: str, out: Path, name: str | None, version: str, queries_on
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A summary.json of a measurement, whose rows go into the card; may be repeated.",
 )
+@click.option("--variant", multiple=True, help="Of --results, the rows of this variant alone; may be repeated.")
+@click.option("--engine", multiple=True, help="Of --results, the rows of this engine alone; may be repeated.")
+@click.option("--measure", multiple=True, help="Of --results, the rows of this measure alone; may be repeated.")
 def hub(
     model: str,
     out: Path,
@@ -67,19 +81,30 @@ def hub(
     language: str | None,
     base_model: str | None,
     results: tuple[Path, ...],
+    variant: tuple[str, ...],
+    engine: tuple[str, ...],
+    measure: tuple[str, ...],
 ) -> None:
     """Write a sparse MODEL as a folder that is ready to upload: sentence-transformers' layout, and a model card.
 
     The card has the licence, the names of the training data, the measures at the end of training, and those of the result
-    files that you give.
+    files that you give, of which --variant, --engine and --measure choose rows. A model that brings code
+    of its own is refused.
 
     \b
-    osn model export hub models/sparse --output upload --licence apache-2.0 --results benchmarks/results/mine/summary.json
-    huggingface-cli upload my-name/my-model upload
+    osn model export hub models/sparse --output upload --licence apache-2.0 --results results/mine/summary.json
+    hf upload my-name/my-model upload
     """
     from opensearch_neural.hub_export import export_for_hub
 
     card = export_for_hub(
-        model, out, licence=licence, name=name, language=language, base_model=base_model, results=results
+        model,
+        out,
+        licence=licence,
+        name=name,
+        language=language,
+        base_model=base_model,
+        results=results,
+        only={"variant": variant, "engine": engine, "measure": measure},
     )
     print(f"{out} is ready to upload; read {card} first")

@@ -38,8 +38,8 @@ SHOWN_BELOW = 0.1
 @click.option("--index", required=True, help="The index to tune; it must hold sparse vectors.")
 @click.option(
     "--engine",
-    type=click.Choice(["high-idf-first", "sparse", "bm25-sparse", "cascade"]),
-    default="high-idf-first",
+    type=click.Choice(["bm25-sparse", "high-idf-first", "sparse", "cascade"]),
+    default="bm25-sparse",
     show_default=True,
     help="The engine to tune.",
 )
@@ -94,22 +94,27 @@ def tune(
     as_json: bool,
     report: Path | None,
 ) -> None:
-    """Find the fastest setting of high-IDF-first that keeps a share of the quality of all tokens, and store it.
+    """Find the fastest setting of an engine that keeps a share of its quality, and store it in the index.
 
-    With --engine sparse, in an index with pruned postings: the window, that is how many hits are rescored by their rows.
-    With --engine cascade: its weight and both windows, the fastest that keep a share of the best quality.
-    With --engine bm25-sparse: the weight whose gain over BM25 has the highest lower bound, cross-validated, and the smallest
-    window that keeps a share of it; without --data, on known items made from the corpus.
+    bm25-sparse: the weight whose gain over BM25 has the highest lower bound, cross-validated, and the smallest window that
+    keeps a share of it; without --data, on known items made from the corpus.
+
+    high-idf-first: which tokens are rare, and the window, compared with a search by all tokens.
+
+    sparse, in an index with pruned postings: the window, that is how many hits are rescored by their rows.
+
+    cascade: its weight and both windows, the fastest that keep a share of the best quality.
+
     The setting is stored in the index, where `osn search`, `osn eval` and `opensearch_neural.engines` find it. Its window
     grows with the index from then on, as the default one does. Quality is nDCG@10 with --data, else score@10: what the ten
     hits score by the exact search, as a share of what its best ten do. One half of the queries chooses, the other confirms.
     The cluster should have no other load.
 
     \b
-    osn tune --index docs --data data/docs
-    osn tune --index docs --queries queries.jsonl --keep 0.98 --report tuned.html
+    osn tune --index docs --data data/docs --report tuned.html
+    osn tune --index docs
+    osn tune --index docs --engine high-idf-first --queries queries.jsonl --keep 0.98
     osn tune --index docs --engine sparse --queries queries.jsonl
-    osn tune --index docs --engine bm25-sparse
     osn tune --index docs --engine cascade --data data/docs
     """
     from opensearch_neural.engines import open_engines

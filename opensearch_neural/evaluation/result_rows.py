@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from opensearch_neural.evaluation.comparison import Comparison, compare, holm, interval
 from opensearch_neural.evaluation.measures import Measured, label
@@ -84,9 +82,3 @@ def holm_rows(made: Sequence[Row]) -> list[Row]:
 
 def _engine(name: str | MeasuredEngine) -> MeasuredEngine:
     return name if isinstance(name, MeasuredEngine) else MeasuredEngine(name)
-
-
-def mean_row(name: str, engine: str, measure: str, values: Collection[float], **how: Any) -> Row:
-    """The mean of measured values with its interval, as a row of the set `name`; how: the row's other fields."""
-    low, high = interval(values) or (None, None)
-    return Row(name, engine, measure, math.fsum(values) / len(values), low, high, len(values), **how)

@@ -47,7 +47,8 @@ def load_model(
             if "trust_remote_code" in str(error):
                 raise ModelError(
                     f"{folder} has code of its own, which is not run",
-                    "read that code; if you trust it, give --trust-remote-code",
+                    "read that code; if you trust it, give --trust-remote-code, "
+                    "which osn ingest, encode, documents, model idf and model export ml-commons have",
                 ) from None
             what = what or auto.__name__.removeprefix("AutoModelFor")
             raise ModelError(f"{folder} does not load as {what}: {first_line(error)}") from None

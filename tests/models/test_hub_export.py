@@ -11,12 +11,15 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch", reason="needs the extra [encode]")
 sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the extra [encode]")
 
+from own_code import give_own_code  # noqa: E402
+
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.hub_export import export_for_hub  # noqa: E402
 from opensearch_neural.models.directory import hash_files, write_osn_json  # noqa: E402
-from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.encoder import document_modules, load_sparse  # noqa: E402
 from opensearch_neural.models.sparse.lexical import build_lexical  # noqa: E402
+from opensearch_neural.models.sparse.pruning import Pruning  # noqa: E402
 
 from .sparse.test_encoder import TEXTS, masked_lm, router_model  # noqa: E402
 
@@ -65,6 +68,42 @@ def test_the_folder_is_the_model_and_its_card(trained: Path, tmp_path: Path) -> 
     assert "| scifact | sparse | nDCG@10 - bm25 | 0.7000 |  | 300 |" in card
     for file in upload.rglob("*"):
         assert file.is_dir() or b"/home/somebody" not in file.read_bytes(), file
+
+
+def test_rows_of_the_results_are_chosen(trained: Path, tmp_path: Path) -> None:
+    row = {"set": "scifact", "measure": "nDCG@10", "value": 0.7, "low": None, "high": None, "n": 300}
+    rows = [
+        {**row, "engine": engine, "variant": variant, "measure": measure}
+        for engine in ("bm25-sparse", "sparse")
+        for variant in ("as published", "trained")
+        for measure in ("nDCG@10", "R@100")
+    ]
+    (tmp_path / "summary.json").write_text(json.dumps({"rows": rows}))
+    (tmp_path / "large.json").write_text(json.dumps({"rows": [{**rows[0], "set": f"s{each}"} for each in range(201)]}))
+    command = ["model", "export", "hub", str(trained), "--licence", "mit", "--results", str(tmp_path / "summary.json")]
+    chosen = ["--variant", "trained", "--engine", "sparse", "--measure", "nDCG@10"]
+    done = CliRunner().invoke(osn, [*command, "--output", str(tmp_path / "upload"), *chosen], catch_exceptions=False)
+    assert done.exit_code == 0
+    lines = [line for line in (tmp_path / "upload" / "README.md").read_text().splitlines() if "scifact" in line]
+    assert lines == ["| scifact | sparse, trained | nDCG@10 | 0.7000 |  | 300 |"]
+    results = [tmp_path / "summary.json"]
+    with pytest.raises(InputError, match="no row of the results has the variant 'none'") as caught:
+        export_for_hub(trained, tmp_path / "no", licence="mit", results=results, only={"variant": ["none"]})
+    assert caught.value.remedy == "known are 'as published', 'trained'"
+    with pytest.raises(InputError, match="the results have 201 rows, more than the 200"):
+        export_for_hub(trained, tmp_path / "no", licence="mit", results=[tmp_path / "large.json"])
+    assert not (tmp_path / "no").exists()
+
+
+def test_code_of_a_model_is_refused_and_its_pruning_is_told(tokenizer_folder: Path, tmp_path: Path) -> None:
+    for name in ("own", "pruned"):
+        router_model(tmp_path / name, tokenizer_folder)
+    give_own_code(document_modules(tmp_path / "own")[0].path)
+    with pytest.raises(ModelError, match="has code of its own"):
+        export_for_hub(tmp_path / "own", tmp_path / "upload", licence="mit")
+    Pruning.parse("top_k:5").save(tmp_path / "pruned")
+    card = export_for_hub(tmp_path / "pruned", tmp_path / "upload", licence="mit").read_text()
+    assert "prunes documents by `top_k:5` (`pruning.json`); sentence-transformers keeps all terms" in card
 
 
 def test_what_is_not_recorded_is_said(tokenizer_folder: Path, tmp_path: Path) -> None:

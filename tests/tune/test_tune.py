@@ -195,7 +195,7 @@ def test_bm25_sparse_is_tuned_on_known_items_and_searched_as_stored(
     monkeypatch.setattr("opensearch_neural.tune.weighted_sum.weighted_sums", lambda default: few)
     # What is stored and cannot be read is in nobody's way.
     write_record(client, index, existing_record(client, index).with_extra(**{WeightedSum.key: {"weight": "heavy"}}))
-    command = ["tune", "--url", cluster_url, "--index", index, "--engine", "bm25-sparse", "--passes", "1", "--json"]
+    command = ["tune", "--url", cluster_url, "--index", index, "--passes", "1", "--json"]
     done = CliRunner().invoke(osn, [*command, "--most", "6", "--dry-run"], catch_exceptions=False)
     content = json.loads(done.stdout)
     assert content["measure"] == "nDCG@10 of known items"
@@ -337,7 +337,7 @@ def test_the_command_tunes_shows_and_stores(
     monkeypatch.setattr("opensearch_neural.tune.tuning.asker", timed)
     write_record(client, index, existing_record(client, index).with_extra(**{TwoPhases.key: None}))
     command = [
-        *("tune", "--url", cluster_url, "--index", index),
+        *("tune", "--url", cluster_url, "--index", index, "--engine", "high-idf-first"),
         *("--data", str(corpus), "--split", "test", "--most", "8", "--passes", "1", "--keep", "0.9"),
     ]
     done = osn_command(*command)
@@ -386,7 +386,7 @@ def test_osn_eval_and_osn_tune_say_that_all_tokens_weigh_the_same(
     asked = ["--url", cluster_url, "--index", index, "--data", str(corpus), "--split", "test"]
     for command in (
         ["eval", *asked, "--engines", "bm25,high-idf-first", "--timed", "0"],
-        ["tune", *asked, "--most", "5", "--passes", "1", "--dry-run"],
+        ["tune", *asked, "--engine", "high-idf-first", "--most", "5", "--passes", "1", "--dry-run"],
     ):
         done = CliRunner().invoke(osn, command, catch_exceptions=False)
         assert (

@@ -16,8 +16,9 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.models.directory import locate, routes
+from opensearch_neural.models.directory import locate, max_active, prompt, routes
 from opensearch_neural.models.sparse import encoder as sparse_models
+from opensearch_neural.models.sparse.corpus_statistics import has_query_table
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from trainers.encoders import backbones
 from trainers.sparse.lexicon import Lexicon
@@ -41,10 +42,12 @@ class SparseStart:
 def load_start(name_or_path: str | Path, student: StudentSettings) -> SparseStart:
     """The masked language model of a start, of a sparse model that of its documents.
 
-    Raises ModelError for a directory that is no such model or whose head lacks weights, InputError for documents longer
-    than its positions.
+    Warns of a sparse model's prompts and limits of terms, which the student does not have. Raises ModelError for a directory
+    that is no such model or whose head lacks weights, InputError for documents longer than its positions.
     """
-    folder, _ = _document_side(locate(name_or_path))
+    start = locate(name_or_path)
+    folder, _ = _document_side(start)
+    _warn_of_what_is_left(start, student)
     model, tokenizer, fresh = backbones.masked_language_model(folder)
     if fresh:
         backbones.identity_head(model)
@@ -81,6 +84,20 @@ def _document_side(folder: Path) -> tuple[Path, LogActivation | None]:
         return modules[0].path, None
     # A masked language model with a table is read with the plain activation, see `load_sparse`.
     return folder, "log" if (folder / "idf.json").exists() else None
+
+
+def _warn_of_what_is_left(start: Path, student: StudentSettings) -> None:
+    for texts in ("document", "query"):
+        if text := prompt(start, texts):
+            logger.warning("%s encodes each %s after the prompt %r: the student has none", start, texts, text)
+    limit = max_active(start)
+    if limit is not None and student.max_active != limit:
+        kept = "all" if student.max_active is None else f"{student.max_active}"
+        logger.warning(
+            "%s keeps the %s heaviest terms of a text, the student %s (student.max_active)", start, limit, kept
+        )
+    if student.idf == "train" and has_query_table(start):
+        logger.warning("%s has a table of its own; the student's is counted in the train sets (student.idf)", start)
 
 
 def start_table(name_or_path: str | Path) -> Mapping[str, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from opensearch_neural.models.sparse.encoder import TorchSparseEncoder
 
+logger = logging.getLogger(__name__)
+
 SMALLEST_WEIGHT = 1e-6
 """In place of 0 in idf.json: OpenSearch rejects a query in which a token weighs 0, and a token left out would weigh 1."""
 _EXAMPLE = "The traced model takes any number of texts of any length."
@@ -46,37 +49,52 @@ class Exported:
 
 
 def export(
-    model: str | Path, out: Path, *, name: str | None = None, version: str = "1.0.0", queries_only: bool = False
+    model: str | Path,
+    out: Path,
+    *,
+    name: str | None = None,
+    version: str = "1.0.0",
+    queries_only: bool = False,
+    trust_remote_code: bool = False,
 ) -> list[Exported]:
     """Write the document encoder and the query tokenizer of a sparse model to the folder `out`.
 
     name: what the models are called in OpenSearch; default: the directory's name
     queries_only: write the query tokenizer alone, which needs neither torch nor a network
+    trust_remote_code: whether the model's own code may run
 
-    Raises ModelError if queries have no table of weights, or a prompt, which ml-commons cannot add; and for the document
-    encoder if the model is not a masked language model alone (the lexical model needs the text).
+    Warns of a limit of tokens, which ml-commons does not apply to queries. Raises ModelError if queries have no table of
+    weights, or a prompt, which ml-commons cannot add; and for the document encoder if the model is not a masked language
+    model alone (the lexical model needs the text).
     """
     called = name or Path(model).name
     if queries_only:
         query = TableEncoder.load(model)
-        _check_prompt(model, "queries", query.prompt)
+        _check_queries(model, query)
         out.mkdir(parents=True, exist_ok=True)
         return [_export_queries(query, out, f"{called}-tokenizer", version)]
     from opensearch_neural.models.sparse.encoder import TorchSparseEncoder, load_sparse
 
-    encoder = load_sparse(model, device="cpu")
+    encoder = load_sparse(model, device="cpu", trust_remote_code=trust_remote_code)
     if not isinstance(encoder, TorchSparseEncoder):
         raise ModelError(
             f"{model}: its documents' weights are BM25 impacts, which TorchScript cannot compute",
             "ingest with osn ingest, which encodes them; --queries-only exports the query tokenizer",
         )
     _check_prompt(model, "documents", encoder.prompt)
-    _check_prompt(model, "queries", encoder.query.prompt)
+    _check_queries(model, encoder.query)
     out.mkdir(parents=True, exist_ok=True)
     return [
         _export_documents(encoder, out, f"{called}-doc", version),
         _export_queries(encoder.query, out, f"{called}-tokenizer", version),
     ]
+
+
+def _check_queries(model: str | Path, query: TableEncoder) -> None:
+    _check_prompt(model, "queries", query.prompt)
+    if query.max_active is not None:
+        kept = query.max_active
+        logger.warning("%s: queries keep their %d heaviest tokens here; ml-commons searches with all", model, kept)
 
 
 def _check_prompt(model: str | Path, texts: str, prompt: str) -> None:

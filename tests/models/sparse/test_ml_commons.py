@@ -134,6 +134,15 @@ def test_the_query_side_alone_is_that_of_both(tmp_path: Path, tokenizer_folder: 
     assert not (tmp_path / "out").exists()
 
 
+def test_a_limit_of_tokens_is_told(tmp_path: Path, tokenizer_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for limit in (None, 6):
+        folder = tmp_path / f"model-{limit}"
+        router_model(folder, tokenizer_folder, max_active_dims=limit)
+        export(folder, tmp_path / "out", queries_only=True)
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "queries keep their 6 heaviest tokens here; ml-commons searches with all" in told
+
+
 def test_what_cannot_be_exported_is_refused(tmp_path: Path, tokenizer_folder: Path) -> None:
     build_lexical(TEXTS).save(tmp_path / "lexical")
     with pytest.raises(ModelError, match="BM25 impacts"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,25 @@ def test_the_table_of_the_start_is_kept_where_it_is_asked_for(trained: Path, bei
     counted = configuration(trained, beir, tmp_path / "counted")
     own = build(counted, [QuestionSet(beir).load().documents]).lexicon.encoder.query.weights
     assert own != pytest.approx(load_idf(trained / "idf.json"))
+
+
+def test_what_of_a_start_the_student_does_not_have_is_told(
+    trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = tmp_path / "start"
+    shutil.copytree(trained, start)
+    config = json.loads((start / "config_sentence_transformers.json").read_text())
+    config |= {"prompts": {"query": "find ", "document": "about "}, "max_active_dims": 6}
+    (start / "config_sentence_transformers.json").write_text(json.dumps(config))
+    load_start(start, SETTINGS)
+    told = [record.getMessage() for record in caplog.records]
+    assert any("each document after the prompt 'about '" in line for line in told)
+    assert any("each query after the prompt 'find '" in line for line in told)
+    assert any("the 6 heaviest terms of a text, the student all" in line for line in told)
+    assert any("has a table of its own" in line for line in told)
+    caplog.clear()
+    load_start(trained, replace(SETTINGS, idf="start"))
+    assert not caplog.records
 
 
 def test_a_start_without_a_table_is_refused_before_anything_is_computed(
