@@ -116,7 +116,7 @@ bench-encode: install
 test-faults: check-java install
 	OSN_KILLS=100 OSN_FUZZ_FILES=1000 $(BIN)/python -m pytest -v -m "faults or drill"
 
-## docs/compare-page.png anew, of an index that is there (make demo, or osn demo --keep): needs Chromium.
+## docs/compare-page.png anew, of an index that is there (osn demo --keep-index): needs Chromium.
 screenshot: install
 	$(BIN)/python docs/screenshot.py "$(or $(INDEX),osn-demo)" "$(or $(QUERY),measure how long code takes)" bm25,bm25-sparse
 

@@ -4,8 +4,8 @@
     document["dense"] = stored(vectors)                       (vectors, dimension) of one document
     client.search(index="docs", body=nearest(vector))
 
-They are nested documents with one `dense.vector` each, in one graph. `osn paper multi-layer --part storage` measures what
-they cost.
+They are nested documents with one `dense.vector` each, in one graph. What they cost stands in
+`docs/evidence.md`.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def demo(
     \b
     osn demo
     osn demo --corpus docs.jsonl.gz --documents 20000
-    osn demo --keep-index                                 then: osn search --index osn-demo "read a file"
+    osn demo --keep-index                                 prints how to search it afterwards
     """
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="osn-demo-") as folder, ExitStack() as stack:

@@ -89,8 +89,8 @@ def test_documents_out_of_an_index_that_is_there(
     client.bulk(index=f"{index_name}-articles", body=lines, refresh=True)
     judged(tmp_path / "my-beir-folder", texts, {"q1": ("fish in a river", "trout")})
     first, look, whole = commands("existing-index.md")
-    connect, *rest = first.splitlines()
-    assert connect.startswith("export OSN_URL=")
+    connect, password, *rest = first.splitlines()
+    assert connect.startswith("export OSN_URL=") and password.startswith("read -rs OSN_PASSWORD ")
     script = "\n".join([*rest, look, whole]).replace("articles", f"{index_name}-articles")
     printed = shell(script.replace("MODEL", "lexical"), tmp_path, cluster_url)
     assert f"51 documents in {index_name}-articles-osn, verified" in printed

@@ -38,7 +38,7 @@ def documented() -> list[tuple[re.Pattern[str], str, bool]]:
 
 
 def work(url: str, index_name: str, tmp_path: Path) -> None:
-    """An ingest with an alias, another one behind it, a search and a look at the index."""
+    """An ingest with an alias, another one behind it, a search, a look at the index, and an ingest out of another index."""
     client = connect(url)
     corpus = write_jsonl(tmp_path / "corpus.jsonl", records(100))
     for _ in range(2):
@@ -51,6 +51,8 @@ def work(url: str, index_name: str, tmp_path: Path) -> None:
     assert find(client, asked).hits == []
     assert inspect_index(client, index_name).documents == 120
     assert len(versions(client, index_name)) == 2
+    run_job(client, job(f"opensearch:{index_name}-theirs", f"{index_name}-copy"), show_progress=False)
+    assert inspect_index(client, f"{index_name}-copy").documents == 1
 
 
 def test_every_request_is_one_of_the_documented_role_and_no_optional_one_is_needed(
@@ -69,6 +71,7 @@ def test_every_request_is_one_of_the_documented_role_and_no_optional_one_is_need
         return None
 
     seen: list[cluster_servers.Request] = []
+    client.index(index=f"{index_name}-theirs", body={"text": "rain word7"}, refresh=True)
     with forbidding_proxy(cluster_url, refused_if_optional, seen) as url:
         work(url, index_name, tmp_path)
     unknown = {named(request) for request in seen if not any(p.fullmatch(named(request)) for p, _, _ in role)}
