@@ -1,4 +1,4 @@
-"""The failed request, without its credentials, for messages about it."""
+"""A failed request, without its credentials, for error messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SET_CREDENTIALS = (
 
 @dataclass(frozen=True)
 class Attempt:
-    """The failed request, without its credentials."""
+    """A failed request, without its credentials."""
 
     url: str
     """scheme://host:port/prefix, without credentials."""
