@@ -72,7 +72,9 @@ class Capabilities:
         sparse_vector: the field type for approximate sparse search (3.3 and later).
         max_clause_count: clauses that a bool query may have (indices.query.bool.max_clause_count); None if unknown.
         health: green, yellow or red; None if this user may not ask.
+        data_nodes: the number of data nodes; None if this user may not ask.
         nodes: None if this user may not read statistics.
+        notes: {feature: why it is False or None}
     """
 
     version: str = ""
@@ -260,6 +262,7 @@ class _Trial:
     client: OpenSearch
     found: Capabilities
     timeout: float
+    """Seconds for one request."""
     silence: str = (
         ""  # why no more requests are sent: after one request without an answer, the others would only wait too
     )

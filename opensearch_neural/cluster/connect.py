@@ -233,7 +233,7 @@ def _identify(answer: Any, url: str) -> None:
         return
     if "for Search" in tagline or "build_flavor" in version:
         raise ClusterError(
-            f"what answers at {url} is Elasticsearch {version.get('number', '')}, not OpenSearch",
+            f"{url} is Elasticsearch {version.get('number', '')}, not OpenSearch",
             "osn works with OpenSearch 2 and 3; `osn node start` starts a local one",
         )
     raise not_opensearch(url, "its answer to GET / names no OpenSearch distribution")

@@ -89,7 +89,7 @@ def netrc_entry(urls: Iterable[str], user: str | None) -> tuple[str, str] | None
 
 
 def ask_password(user: str | None) -> tuple[str, str]:
-    """(user, password) asked for on the terminal; the user only if neither the caller nor OSN_USER names one.
+    """(user, password) from a prompt on the terminal; asks for the user only if neither the caller nor OSN_USER names one.
 
     Raises:
         InputError: if there is no terminal.
@@ -98,7 +98,7 @@ def ask_password(user: str | None) -> tuple[str, str]:
 
     if not sys.stdin.isatty():
         raise InputError(
-            "there is no terminal to ask for the password on", "set OSN_PASSWORD, or name a netrc file in OSN_NETRC"
+            "there is no terminal to ask for the password", "set OSN_PASSWORD, or name a netrc file in OSN_NETRC"
         )
     user = user or os.environ.get("OSN_USER") or click.prompt("User", err=True)
     return str(user), click.prompt(f"Password of {user}", hide_input=True, err=True)

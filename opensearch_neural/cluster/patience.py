@@ -58,7 +58,9 @@ class RetryPolicy:
     patience: float = 300.0
     """Seconds after which a failing request is given up; long enough to restart a node."""
     base: float = 0.5
+    """Seconds."""
     cap: float = 30.0
+    """Seconds."""
     item_patience: float = 30.0
     """Seconds after which a single document is given up if it fails while others in its request succeed."""
 

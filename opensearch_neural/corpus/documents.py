@@ -40,7 +40,9 @@ class Document:
     fields: dict[str, Any] = field(default_factory=dict)
     """The record's other fields."""
     file: str | None = None
+    """The file or other source of the record; None if not known."""
     line: int | None = None
+    """The line in the file, from 1; for parquet and data sets, the row."""
 
     @property
     def contents(self) -> str:
@@ -171,11 +173,11 @@ def document_of_row(
 
 
 def check_columns(columns: list[str], names: FieldNames, where: str) -> None:
-    """Raises InputError if the columns of a table cannot be those of a corpus: id or text is missing, or a name repeats."""
+    """Raises InputError if a table has no id or text column, a column without a name, or a name twice."""
     for at, name in enumerate(columns, start=1):
         if not name.strip():
             raise InputError(
-                f"{where}: column {at} of {len(columns)} has no name, and OpenSearch takes no such field",
+                f"{where}: column {at} of {len(columns)} has no name, and OpenSearch does not accept such a field",
                 "name it; if it is the index of pandas, write with to_csv(…, index=False)",
             )
     counts = Counter(columns)

@@ -48,6 +48,7 @@ class JudgedQueries:
 
     name: str
     split: str
+    """The split of the BEIR folder; "" if single files were named."""
     queries: dict[str, str]
     """{query id: text} of the judged queries"""
     qrels: dict[str, dict[str, float]]

@@ -78,7 +78,9 @@ class _Codec:
     magics: tuple[bytes, ...]
     """The first bytes of a member."""
     decoder: Callable[[], Any]
+    """Makes a decompressor for one member."""
     errors: tuple[type[Exception], ...]
+    """The decompressor's errors."""
 
 
 def _gzip() -> _Codec:

@@ -33,7 +33,9 @@ _LABEL = {"num": re.compile(r"^Number\s*:", re.IGNORECASE), "title": re.compile(
 @dataclass
 class _Topic:
     line: int
+    """The line where the topic begins, from 1."""
     fields: dict[str, list[str]] = field(default_factory=dict)
+    """{tag: its text, line by line}"""
 
     def text(self, name: str) -> str:
         """A field without its label, on one line. Raises Defect if it is missing or empty."""

@@ -30,6 +30,7 @@ class Opened:
 
     index: str
     meta: IndexMeta
+    """The index's record."""
     plugin: bool
     """Whether the cluster has the neural-search plugin."""
     models: IndexModels

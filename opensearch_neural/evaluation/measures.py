@@ -42,6 +42,7 @@ class Measured:
     mean: dict[str, float]
     """{measure: value}"""
     queries: int
+    """How many queries have a relevant document."""
     unanswered: int
     """How many of these queries have no hit; they count as 0."""
     unjudged: int

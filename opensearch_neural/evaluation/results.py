@@ -157,6 +157,7 @@ class Goal:
     goal: str
     """The goal in words."""
     target: str | float
+    """The value to reach, as text or number."""
     value: str | float | None
     """None if nothing was measured."""
     met: bool

@@ -56,6 +56,7 @@ class LargestWeights:
     index: str
     """The index's own name."""
     weights: dict[str, float]
+    """{token: weight}"""
     version: tuple[int, int]
     """(sequence number, primary term) of the document that holds them."""
 

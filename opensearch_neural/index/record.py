@@ -69,6 +69,7 @@ class QuantizedMeta:
 
     name: str
     hash: str
+    """Hash of the quantized model."""
     subvectors: int
     """Bytes of a code, the model's M."""
 
@@ -98,7 +99,9 @@ class IndexMeta:
     prune_postings: str | None = None
     """Rule by which the postings, but not the rows, were pruned: "alpha_mass:0.6"; None: both hold the same tokens."""
     analyzer: str = "english"
+    """The analyzer of title, text and contents."""
     version: str = ""
+    """The version of `osn` that wrote the index."""
     format: int = META_FORMAT
     extra: dict[str, Any] = field(default_factory=dict)
     """Entries of other modules: tuned settings, the state of a build, the scale of sparse scores."""

@@ -60,6 +60,7 @@ class Finding:
     """A problem of a body."""
 
     rule: str
+    """The rule's name in RULES."""
     outcome: Verdict
     path: str
     """The place in the body, written as in a program: query.bool.should[2].rank_feature.boost"""

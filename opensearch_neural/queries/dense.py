@@ -308,7 +308,7 @@ def _with_stage(body: Body, clause: Clause, window: int | None, weight: float, f
         raise ValueError(f"window must be a whole number from 1, not {window}")
     if widest is not None and window > widest:
         raise ValueError(
-            f"window must be no wider than the {widest} hits of the stage before, not {window}: hits beyond those lack that"
+            f"window must be no wider than the {widest} hits of the stage before, not {window}: the hits beyond lack that"
             " stage's part of the score"
         )
     weights = {"query_weight": float(first_weight) or REPLACED, "rescore_query_weight": float(weight)}

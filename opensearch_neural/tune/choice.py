@@ -21,6 +21,7 @@ class Chosen:
 
     setting: Setting
     tried: Tried
+    """The setting on the tuning queries."""
     kept: float
     """Its quality on the confirming queries, as a share of the reference engine's quality."""
     low: float | None

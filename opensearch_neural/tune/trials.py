@@ -85,6 +85,7 @@ class Questions:
     """Queries, and their judgements. qrels: None compares runs with the exact result instead."""
 
     texts: dict[str, str]
+    """{query id: text}"""
     qrels: Qrels | None = None
 
     def quality(self, run: Run, exact: Run) -> dict[str, float]:

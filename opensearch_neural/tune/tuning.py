@@ -34,6 +34,7 @@ class Tuned:
     tried: list[Tried]
     """The reference engine, then all settings, on the tuning queries."""
     chosen: Chosen | None
+    """None if no setting was good enough."""
     queries: int
     """The number of queries that all settings were tried on."""
     confirming: int

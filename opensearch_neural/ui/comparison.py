@@ -28,6 +28,7 @@ class ShownHit:
     shift: str
     """Shift of rank against the first column: "↑3", "↓1", "=", "new"; empty in the first column."""
     parts: list[ScorePart]
+    """What the score is made of."""
 
 
 @dataclass
@@ -45,8 +46,9 @@ class Shown:
     certain: bool | None = None
     """Whether the page is certainly the page of a search of all documents; None if the engine cannot prove it."""
     times: Times | None = None
+    """None if the page does not measure times."""
     absence: str = ""
-    """Why the document asked for is not on the page."""
+    """Why the document of the page's address is not among the hits."""
 
     @property
     def top(self) -> float:

@@ -24,10 +24,14 @@ class Grade:
     query: str
     """The query's id."""
     text: str
+    """The query's text."""
     document: str
+    """The document's id."""
     grade: int
     who: str
+    """The person's name."""
     when: str
+    """UTC, in ISO format."""
 
     @classmethod
     def of(cls, value: Any, queries: Mapping[str, str]) -> Grade:
@@ -51,6 +55,7 @@ class Grades:
     """The grades of a file. The last grade of a person for a document counts."""
 
     path: Path | None = None
+    """None: no file, and grades cannot be added."""
     given: dict[tuple[str, str, str], Grade] = field(default_factory=dict)
     """{(query, document, who): grade}"""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -129,9 +134,12 @@ class Score:
 
     queries: int
     wins: int
+    """Queries on which the column is better than the first."""
     losses: int
     difference: float
+    """Mean difference of nDCG to the first column."""
     low: float | None
+    """Lower end of the 95% interval; None for a single query."""
     high: float | None
 
 

@@ -30,7 +30,9 @@ class QueryHits:
     id: str
     text: str
     before: float
+    """The measure by the baseline."""
     after: float
+    """The measure by the engine."""
     pages: list[list[tuple[str, str, float | None]]]
     """The pages of both: (id, title, grade), best first."""
 
@@ -43,6 +45,7 @@ class Scatter:
     queries: list[QueryHits]
     """By difference, the largest gain first."""
     left_out: int
+    """How many queries are not in `queries`, those with the smallest differences."""
 
     @property
     def losses(self) -> list[QueryHits]:
@@ -74,7 +77,7 @@ def report(
         summary,
         verdict(summary, shown, baseline),
         forests=[difference_forest(summary.rows, label(measure), baseline) for measure in measures] if others else [],
-        notes=[f"So many queries show a difference of {shown} from {', '.join(detectable)}."] if detectable else [],
+        notes=[f"These queries can show a difference of {shown} from {', '.join(detectable)}."] if detectable else [],
         plots=[costs(results, measures[0])],
         tables=[
             ReportTable(

@@ -49,6 +49,7 @@ class Forest:
 
     title: str
     zero: float
+    """Where the line is, in the units of the plot."""
     bars: list[Bar]
     left: float
     """The width of the labels, in the units of the plot."""
@@ -62,6 +63,7 @@ class Point:
     x: float
     y: float
     text: str
+    """The point's numbers as text."""
     below: float = 0.0
     """How far the label is below its point, so that labels of near points do not overlap."""
 

@@ -93,11 +93,14 @@ class State:
 
     query: str = ""
     filters: tuple[str, ...] = ()
+    """Filters of all columns, as the user wrote them."""
     size: int = 10
+    """Hits of each column."""
     columns: tuple[Column, ...] = ()
     document: str = ""
     """The id of the document whose absence is explained; empty: none."""
     timed: bool = False
+    """Whether the page measures the columns' times."""
     id: str = ""
     """The id of a query in the file of queries; empty: none."""
     who: str = ""

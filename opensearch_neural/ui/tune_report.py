@@ -54,7 +54,7 @@ def tune_report(
         verdict,
         forests=[forest(title, intervals, beside=line)],
         notes=[
-            f"{len(tried) - 1} settings were tried on {queries:,} queries; the forest shows those that nothing beats."
+            f"{len(tried) - 1} settings were tried on {queries:,} queries; the forest shows those that no other beats."
         ],
         plots=[plot(f"{measure} against the time of a query", "milliseconds from 0", points)],
         tables=[ReportTable("All settings", ["setting", "ms", measure, "kept", "nothing beats it"], lines)],

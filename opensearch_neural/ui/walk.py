@@ -29,6 +29,7 @@ class Sorting:
     queries: Mapping[str, str]
     state: State
     error: str = ""
+    """Why the search stopped; empty if it did not fail."""
     runs: list[Run] = field(default_factory=list)
     """The run of each column so far."""
     order: list[tuple[str, float]] = field(default_factory=list)
@@ -108,6 +109,7 @@ class Walk:
 
     queries: Mapping[str, str] = field(default_factory=dict)
     _sorted: dict[State, Sorting] = field(default_factory=dict)
+    """{state with only filters, size and columns: its sorting}"""
 
     def sorting(self, searcher: Searcher, state: State) -> Sorting:
         """The sorting for the state's columns and filters; the first call starts it."""
@@ -127,7 +129,9 @@ class Place:
     """The position, from 1; 0 before the first."""
     total: int
     before: str
+    """The address of the query before; empty if there is none."""
     after: str
+    """The address of the query after; empty if there is none."""
 
     @classmethod
     def among(cls, order: list[str], state: State) -> Place:

@@ -341,9 +341,7 @@ def test_a_stage_of_codes_ranks_no_more_hits_than_the_stage_before() -> None:
     assert windows(queries.bm25_sparse("x", {"x": 1.0}, window=500)) == [500, 100]
     assert windows(queries.high_idf_first({"x": 9.0, "y": 1.0}, window=7)) == [7, 7]
     assert windows(queries.quantized_rescore(first, TABLE, window=20)) == [50, 20, 20]
-    with pytest.raises(
-        ValueError, match="no wider than the 50 hits of the stage before, not 51: hits beyond those lack"
-    ):
+    with pytest.raises(ValueError, match="no wider than the 50 hits of the stage before, not 51: the hits beyond lack"):
         queries.quantized_rescore(first, TABLE, window=51)
     for window in (0, -1):
         with pytest.raises(ValueError, match=f"a whole number from 1, not {window}"):
