@@ -263,9 +263,8 @@ class _Trial:
     found: Capabilities
     timeout: float
     """Seconds for one request."""
-    silence: str = (
-        ""  # why no more requests are sent: after one request without an answer, the others would only wait too
-    )
+    silence: str = ""
+    """Why no more requests are sent: after one request without an answer, the others would only wait too."""
 
     def decide(self, feature: str, attempt: Callable[[], bool | str]) -> bool | None:
         """Run one trial and keep its outcome: True, or False or None with a reason. attempt: a str means False, with this

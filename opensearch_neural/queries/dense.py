@@ -270,9 +270,7 @@ def hybrid(
             raise ValueError(f"the weights of hybrid must not be negative and must sum to 1, not {list(weights)}")
     combination: dict[str, Any] = {}
     if weights is not None:
-        combination["parameters"] = {
-            "weights": [float(weight) for weight in weights]
-        }  # OpenSearch answers 500 to an int
+        combination["parameters"] = {"weights": [float(weight) for weight in weights]}  # an int gets a 500
     if method == "rrf":
         processor = {"score-ranker-processor": {"combination": {"technique": "rrf"}}}
     else:
