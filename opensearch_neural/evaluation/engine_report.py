@@ -57,7 +57,7 @@ def print_tables(summary: Summary, results: Sequence[EngineResult], baseline: st
         if result.certified is not None:
             share = sum(result.certified) / max(1, len(result.certified))
             print(
-                f"\n{result.engine}: for {share:.1%} of the queries the page is certainly the exact page of all documents "
+                f"\n{result.engine}: for {share:.1%} of the queries the page is certainly exact "
                 "(for all with --exact, which searches without a window)"
             )
     for goal in summary.goals:
