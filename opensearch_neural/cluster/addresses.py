@@ -22,7 +22,7 @@ def parse_url(url: str) -> tuple[str, str | None, str | None]:
     A URL without a port means 9200 for http and 443 for https, as in opensearch-py.
 
     Raises:
-        InputError: for what is no URL of a cluster. Its message shows nothing that stands before an @.
+        InputError: if it is not a URL of a cluster. The message hides everything before an @.
     """
     _, at, tail = url.rpartition("@")
     shown = f"{url.split('://', 1)[0] + '://' if '://' in url else ''}***@{tail}" if at else url
@@ -47,7 +47,7 @@ def parse_url(url: str) -> tuple[str, str | None, str | None]:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether a URL leads to this machine."""
+    """Whether a URL points to this machine."""
     host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback

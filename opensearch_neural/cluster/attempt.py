@@ -1,4 +1,4 @@
-"""The failed request, without its credentials, for messages about it."""
+"""A failed request, without its credentials, for error messages."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from opensearch_neural.errors import ClusterError
 Credentials = Literal["none", "password", "token", "aws", "certificate"]
 
 SET_CREDENTIALS = (
-    "set OSN_USER and OSN_PASSWORD (or OSN_TOKEN), name a netrc file in OSN_NETRC, or have the password asked for "
+    "set OSN_USER and OSN_PASSWORD (or OSN_TOKEN), name a netrc file in OSN_NETRC, or enter the password "
     "with --ask-password"
 )
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """The failed request, without its credentials."""
+    """A failed request, without its credentials."""
 
     url: str
     """scheme://host:port/prefix, without credentials."""
@@ -30,6 +30,6 @@ class Attempt:
 
 def not_opensearch(url: str, evidence: str) -> ClusterError:
     return ClusterError(
-        f"what answers at {url} is not OpenSearch: {evidence}",
-        "check the host, the port and the path of the URL; OpenSearch listens on 9200 unless told otherwise",
+        f"{url} is not OpenSearch: {evidence}",
+        "check the host, the port and the path of the URL; OpenSearch listens on 9200 by default",
     )

@@ -1,4 +1,4 @@
-"""How a client proves who it is, and how it checks who the server is: headers, AWS signatures, TLS."""
+"""How a client identifies itself, and how it checks the server: headers, AWS signatures, TLS."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ logger = logging.getLogger(__name__)
 
 
 def authorization(settings: ConnectionSettings) -> dict[str, str]:
-    """The header that carries the credentials; empty without any, and with AWS signing, which differs by request.
+    """The header with the credentials; empty without credentials, and with AWS signing, which signs each request.
 
-    A header of our own: opensearch-py encodes a user and password as Latin-1, and not every password is.
+    opensearch-py would encode user and password as Latin-1, which not every password fits; this header uses UTF-8.
     """
     if settings.credentials == "password":
         pair = f"{settings.user}:{settings.password}".encode()
@@ -30,14 +30,14 @@ def authorization(settings: ConnectionSettings) -> dict[str, str]:
 
 
 def ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
-    """How TLS is checked under these settings, with the client's own certificate. Raises InputError for a bad file."""
+    """The TLS context for these settings, with the client's own certificate. Raises InputError for a bad file."""
     ca = settings.ca
     try:
         if ca is None:
             context = ssl.create_default_context()
             import certifi
 
-            context.load_verify_locations(certifi.where())  # Python on macOS and Windows may bring no authorities
+            context.load_verify_locations(certifi.where())  # Python on macOS and Windows may have no authorities
         elif ca.is_dir():
             context = ssl.create_default_context(capath=str(ca))
         else:
@@ -55,7 +55,7 @@ def ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_NONE
         urllib3.disable_warnings(
             urllib3.exceptions.InsecureRequestWarning
-        )  # said once by `warn_of_risks`, not per request
+        )  # `warn_of_risks` warns once instead of at each request
     return context
 
 
@@ -71,7 +71,7 @@ def _load_client_certificate(context: ssl.SSLContext, certificate: Path, key: Pa
 
 
 def aws_signer(settings: ConnectionSettings, *, asynchronous: bool) -> Callable[..., dict[str, str]]:
-    """What adds an AWS signature to each request of a client. Raises ClusterError without AWS credentials."""
+    """The function that signs each request of a client for AWS. Raises ClusterError without AWS credentials."""
     try:
         import boto3
         from botocore.exceptions import BotoCoreError
@@ -93,15 +93,15 @@ def aws_signer(settings: ConnectionSettings, *, asynchronous: bool) -> Callable[
     sign = AWSV4SignerAsyncAuth(credentials, str(settings.aws_region), settings.aws_service)
 
     def sign_without_headers(method: str, url: str, body: Any = None, headers: Any = None) -> dict[str, str]:
-        # opensearch-py hands over all headers here, `connection` among them, which proxies may drop; a signature over
-        # a dropped header does not hold. The synchronous signer signs host and x-amz-* only, and so does this.
+        # opensearch-py passes all headers here, including `connection`, which proxies may drop; then the signature would be
+        # invalid. The synchronous signer signs only host and x-amz-*, and so does this.
         return sign(method, url, body)
 
     return sign_without_headers
 
 
 def warn_of_risks(settings: ConnectionSettings) -> None:
-    """Warn of certificates that are not checked, and of credentials in clear text."""
+    """Warn if certificates are not checked, and if credentials are sent in clear text."""
     if not settings.verify and any(url.startswith("https:") for url in settings.urls):
         logger.warning(
             "TLS certificates are not checked (--insecure or OSN_VERIFY): whoever sits in between can read and change "

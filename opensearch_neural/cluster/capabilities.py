@@ -1,14 +1,14 @@
 """The capabilities of a cluster, found by trying them on an index of a few documents.
 
-A version or a plugin's name proves little: a service may switch a query type off, a plugin may come without its native
-libraries, a role may forbid what the cluster could do. So `probe` creates an index `osn-probe-…`, writes two documents,
-sends each kind of query that this library builds, compares the scores with those worked out by hand, and deletes it.
-It asks for no right beyond that index; what it may not try is "unknown" (None), not "no".
+A version or a plugin's name proves little: a service may switch a query type off, a plugin may lack its native libraries, a
+role may forbid a feature. So `probe` creates an index `osn-probe-…`, writes two documents, sends each kind of query that
+this library builds, compares the scores with expected ones worked out by hand, and deletes the index. It needs no
+permissions beyond that index; a feature that it may not try is "unknown" (None), not "no".
 
-One thing it does not try unless told to: a vector in a `faiss` field. Where the native libraries of the k-NN plugin
-are missing, OpenSearch accepts the vector, and fails on it when the segment is flushed, with a linkage error, at which
-a node installed in the ordinary way ends its process and fails again whenever it recovers the index (seen on 2.19.1:
-github.com/opensearch-project/k-NN/issues/2808 is the same). A diagnosis must not do that.
+By default it does not write a vector into a `faiss` field. If the k-NN plugin lacks its native libraries, OpenSearch accepts
+the vector, but flushing the segment fails with a linkage error. A node installed in the ordinary way then ends its process,
+and fails again whenever it recovers the index (seen on 2.19.1; github.com/opensearch-project/k-NN/issues/2808 is the same).
+A diagnosis must not do that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Class names where a plugin was loaded from the class path and has no name of its own.
+# (name, class name): a plugin that was loaded from the class path has no name of its own.
 KNN = ("opensearch-knn", "org.opensearch.knn.plugin.KNNPlugin")
 NEURAL_SEARCH = ("opensearch-neural-search", "org.opensearch.neuralsearch.plugin.NeuralSearch")
 CLASSPATH_PLUGIN = "classpath plugin"
@@ -56,14 +56,14 @@ class NodeResources:
 
 @dataclass
 class Capabilities:
-    """The capabilities of a cluster. For a feature True is yes, False no, None unknown; `notes` says why for False and None.
+    """The capabilities of a cluster. A feature is True, False or None (unknown); `notes` says why it is False or None.
 
     Attributes:
-        version: as the server names it; "" where it does not say (serverless collections).
-        plugins: name → version, those that every data node has; None if they may not be listed.
+        version: as the server reports it; "" if it does not (serverless collections).
+        plugins: {name: version} of the plugins that every data node has; None if this user may not list them.
         bm25: full-text queries.
-        rank_features: the field, and `rank_feature` clauses with a linear function that score exactly Σ boost × weight.
-        neural_sparse: the query with raw `query_tokens`, with the same scores in a single clause.
+        rank_features: the field type, and linear `rank_feature` clauses that score exactly Σ boost × weight.
+        neural_sparse: the query with raw `query_tokens`, which gives the same scores in one clause.
         two_phase: neural_sparse_two_phase_processor in a search pipeline.
         rescore: a rescore query that replaces the score.
         painless: scripts over binary doc values.
@@ -71,8 +71,10 @@ class Capabilities:
         hybrid, rrf: hybrid queries with normalization-processor and with score-ranker-processor.
         sparse_vector: the field type for approximate sparse search (3.3 and later).
         max_clause_count: clauses that a bool query may have (indices.query.bool.max_clause_count); None if unknown.
-        health: green, yellow or red; None if it may not be asked.
-        nodes: None where statistics may not be read.
+        health: green, yellow or red; None if this user may not ask.
+        data_nodes: the number of data nodes; None if this user may not ask.
+        nodes: None if this user may not read statistics.
+        notes: {feature: why it is False or None}
     """
 
     version: str = ""
@@ -103,7 +105,7 @@ class Capabilities:
 
     @property
     def version_number(self) -> tuple[int, int]:
-        """(major, minor); (0, 0) where the server does not name its version."""
+        """(major, minor); (0, 0) if the server does not report its version."""
         found = re.match(r"(\d+)\.(\d+)", self.version)
         return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
 
@@ -118,13 +120,13 @@ _quick_lock = threading.Lock()
 
 
 def quick_capabilities(client: OpenSearch) -> Capabilities:
-    """The capabilities that version and plugins suggest: three requests, no write, once for each client.
+    """The capabilities that version and plugins imply: three requests without a write, once for each client.
 
-    Good enough to choose between the plugin and the plugin-free form of a query. Features that follow from neither
-    are None, and all of them are where plugins may not be listed.
+    Good enough to choose between a query's forms with and without the plugin. A feature that they do not decide is None;
+    plugin features are None if this user may not list plugins.
 
     Raises:
-        ClusterError: when the cluster cannot be reached.
+        ClusterError: if the cluster cannot be reached.
     """
     with _quick_lock:
         found = _quick.get(client)
@@ -185,7 +187,7 @@ def _clause_setting(client: OpenSearch, timeout: float) -> int | None:
 def _expect(found: Capabilities) -> None:
     """Fill in the features that follow from version and plugins."""
     if found.distribution == "opensearch":
-        # Modules that every distribution has.
+        # Modules of every distribution.
         found.bm25 = found.rank_features = found.rescore = found.painless = True
     if found.plugins is None:
         return
@@ -204,15 +206,15 @@ def _expect(found: Capabilities) -> None:
 
 
 def probe(client: OpenSearch, *, timeout: float = TIMEOUT_SECONDS, try_faiss: bool = False) -> Capabilities:
-    """Try each feature on a temporary index and say what this cluster really has.
+    """Try each feature on a temporary index, to find what this cluster really has.
 
     Args:
-        timeout: seconds that one request may take; on a working cluster all of them together take two or three.
-        try_faiss: also write a vector into a `faiss` field. For clusters that may lose a node: see the module's text.
-            The trial index keeps its translog in memory, so that a node that dies of it does not meet the vector again.
+        timeout: seconds for one request; on a working cluster all requests together take two or three seconds.
+        try_faiss: also write a vector into a `faiss` field. Only for clusters that may lose a node (see the module).
+            The trial index keeps its translog in memory, so that a node that crashes restarts without the vector.
 
     Raises:
-        ClusterError: when the cluster cannot be reached. What goes wrong in a single trial is in `notes` instead.
+        ClusterError: if the cluster cannot be reached. Errors of a single trial are in `notes` instead.
     """
     with translate_errors():
         found = _ask(client, timeout)
@@ -252,7 +254,7 @@ def _number(tree: Any, *path: str) -> int:
 
 
 class _Undecided(Exception):
-    """A trial that says nothing about the feature: not allowed, no shard, no answer."""
+    """A trial without a result: not allowed, no shard, or no answer."""
 
 
 @dataclass
@@ -260,14 +262,15 @@ class _Trial:
     client: OpenSearch
     found: Capabilities
     timeout: float
-    silence: str = (
-        ""  # why nothing more is asked: one request without an answer is waited for, not one for each feature
-    )
+    """Seconds for one request."""
+    silence: str = ""
+    """Why no more requests are sent: after one request without an answer, the others would only wait too."""
 
     def decide(self, feature: str, attempt: Callable[[], bool | str]) -> bool | None:
-        """Run one trial and keep its outcome: True, or False or None with the reason. A str means no, for that reason.
+        """Run one trial and keep its outcome: True, or False or None with a reason. attempt: a str means False, with this
+        reason.
 
-        OpenSearch says 400 to what it does not know, so only that is a no; anything else leaves the question open.
+        OpenSearch answers 400 to what it does not know, so only 400 means False; any other error means None.
         """
         from opensearchpy.exceptions import TransportError
 
@@ -294,24 +297,24 @@ class _Trial:
             self.found.notes.pop(feature, None)
 
     def why(self, error: Any) -> str:
-        """What an error says; after one without an answer nothing more is asked."""
+        """The reason in an error. After an error without an answer, no more requests are sent."""
         if not isinstance(error.status_code, int):
             self.silence = f"the cluster stopped answering: {_short(error)}"
         return _short(error)
 
     @contextmanager
     def index(self, properties: Body, settings: Body | None = None) -> Iterator[str]:
-        """A temporary index, deleted whatever happens.
+        """A temporary index, deleted at the end in any case.
 
         Raises:
-            TransportError: with status 400 where OpenSearch does not know a field type or setting.
-            _Undecided: where it may not be created, or gets no shard.
+            TransportError: with status 400 if OpenSearch does not know a field type or setting.
+            _Undecided: if it may not be created, or gets no shard.
         """
         from opensearchpy.exceptions import TransportError
 
         name = f"osn-probe-{uuid.uuid4().hex[:12]}"
         body = {
-            # Hidden: no template of the cluster applies to it, and no search over all indices meets it.
+            # Hidden: no template of the cluster applies to it, and searches over all indexes skip it.
             "settings": {"index": {"number_of_shards": 1, "number_of_replicas": 0, "hidden": True, **(settings or {})}},
             "mappings": {"properties": properties},
         }
@@ -332,7 +335,7 @@ class _Trial:
                 self.delete(name)
 
     def create(self, name: str, body: Body) -> Body:
-        """Create an index, with replicas only on a cluster that balances its zones and takes none without."""
+        """Create an index. It has replicas only if the cluster demands a copy in each zone."""
         from opensearchpy.exceptions import TransportError
 
         times = {"timeout": f"{self.timeout:g}s", "request_timeout": self.timeout + 1}
@@ -389,14 +392,14 @@ def _short(error: Any) -> str:
 
 
 def _compare(found: dict[str, float], expected: dict[str, float]) -> bool | str:
-    """True for the same documents in the same order with the same scores (to 1%: rank_features keep 9 bits)."""
+    """True if documents, order and scores are the same (scores to 1%: rank_features keep 9 bits)."""
     same = list(found) == list(expected) and all(
         abs(found[id] - score) <= 0.01 * abs(score) for id, score in expected.items()
     )
     return same or f"unexpected scores: {found} instead of {expected}"
 
 
-# Weights that 9 significant bits hold exactly.
+# Weights that fit exactly into 9 significant bits.
 _DOCUMENTS = {
     "a": {"text": "rainbow after rain", "sparse": {"rain": 2.0, "bow": 0.5}, "pq": "yAE="},  # bytes 200, 1
     "b": {"text": "rain in spain", "sparse": {"rain": 1.0, "spain": 4.0}, "pq": "BQI="},  # bytes 5, 2
@@ -418,7 +421,7 @@ def _clauses(tokens: dict[str, float]) -> Body:
 
 
 def _try_queries(trial: _Trial) -> None:
-    """All that works on text, rank_features and binary fields, in one index."""
+    """Try all features that use text, rank_features and binary fields, in one index."""
     from opensearchpy.exceptions import TransportError
 
     features = ("bm25", "rank_features", "neural_sparse", "two_phase", "rescore", "painless", "hybrid", "rrf")
@@ -436,7 +439,7 @@ def _try_queries(trial: _Trial) -> None:
         return
     except _Undecided as error:
         outcome, reason = None, str(error)
-    except TransportError as error:  # 400: not even these fields
+    except TransportError as error:  # 400: OpenSearch does not know these fields
         outcome, reason = False, _short(error)
     for feature in features:
         trial.settle(feature, outcome, reason)
@@ -465,7 +468,7 @@ def _try_each_query(trial: _Trial, index: str) -> None:
         )
 
     def two_phase() -> bool | str:
-        # A pipeline in the body itself: storing one takes rights on the cluster.
+        # The body contains the pipeline: storing a pipeline would need permissions on the cluster.
         pipeline = {"request_processors": [{"neural_sparse_two_phase_processor": {"enabled": True}}]}
         return _compare(scores(_PLUGIN, search_pipeline=pipeline), _SPARSE_SCORES)
 
@@ -491,7 +494,7 @@ def _try_each_query(trial: _Trial, index: str) -> None:
 
 
 def _count_clauses(trial: _Trial, index: str) -> int | None:
-    """The clause limit where the setting may not be read: OpenSearch names it when it refuses a query."""
+    """The clause limit if this user may not read the setting: OpenSearch names it when it refuses a query."""
     from opensearchpy.exceptions import TransportError
 
     for clauses in CLAUSE_STEPS:
@@ -536,13 +539,13 @@ def _try_sparse_vector(trial: _Trial) -> None:
 FAISS_TRIAL = {
     "knn": True,
     "refresh_interval": "-1",
-    # The vector is never on disk before its segment is: a node that dies of it starts again without it.
+    # The vector reaches the disk only with its segment, so a node that crashes restarts without it.
     "translog": {"durability": "async", "sync_interval": "60s"},
 }
 
 
 def _find_faiss(trial: _Trial, try_it: bool) -> None:
-    """From the harmless evidence to the trial: the mapping, the plugin's own statistics, how it was loaded."""
+    """Check harmless evidence first: the mapping, the plugin's statistics, how it was loaded. Then try, if allowed."""
 
     def mapping() -> bool | str:
         with trial.index({"v": _vector("faiss")}, {"knn": True}):
@@ -562,12 +565,12 @@ def _find_faiss(trial: _Trial, try_it: bool) -> None:
     trial.settle(
         "knn_faiss",
         None,
-        "no node has loaded the native libraries yet, and trying would stop a node that lacks them; `--try-faiss` tries",
+        "no node has loaded the native libraries yet, and a trial would stop a node that lacks them; `--try-faiss` tries",
     )
 
 
 def _is_initialized(trial: _Trial) -> bool:
-    """Whether a node says that it has loaded the faiss library, as it does once the first graph is built or read."""
+    """Whether a node reports that it has loaded the faiss library, which it does when it first builds or reads a graph."""
     answer = allowed(
         lambda: trial.client.transport.perform_request(
             "GET", "/_plugins/_knn/stats/faiss_initialized", params={"request_timeout": trial.timeout}
@@ -578,7 +581,7 @@ def _is_initialized(trial: _Trial) -> bool:
 
 
 def _is_from_class_path(trial: _Trial) -> bool:
-    """Whether an embedding program loaded the plugin: then it has no folder, and no native libraries beside it."""
+    """Whether a program with an embedded node loaded the plugin: then the plugin has no folder with native libraries."""
     listed = allowed(lambda: trial.client.nodes.info(metric="plugins,jvm", request_timeout=trial.timeout))
     nodes = listed.get("nodes", {}).values() if isinstance(listed, dict) else ()
     for node in nodes:
@@ -593,7 +596,7 @@ def _is_from_class_path(trial: _Trial) -> bool:
 def _write_faiss_vector(trial: _Trial) -> bool | str:
     from opensearchpy.exceptions import ConnectionError, RequestError
 
-    # From 3.0 on small segments get no graph unless asked for; before 2.18 the setting for it is unknown.
+    # From 3.0 on, small segments get a graph only with this setting; before 2.18 the setting is unknown.
     eager = {**FAISS_TRIAL, "knn.advanced.approximate_threshold": 0}
     with ExitStack() as stack:
         try:
@@ -602,7 +605,7 @@ def _write_faiss_vector(trial: _Trial) -> bool | str:
             index = stack.enter_context(trial.index({"v": _vector("faiss")}, FAISS_TRIAL))
         trial.write(index, {"v": [1.0, 2.0]}, id="a", refresh=False)
         try:
-            # The graph is built, and the library needed, when the segment is flushed.
+            # Flushing the segment builds the graph, which needs the library.
             trial.client.indices.refresh(index=index, request_timeout=trial.timeout)
         except ConnectionError as error:
             return f"the node could not build a faiss graph ({_short(error)}): its native libraries are missing"

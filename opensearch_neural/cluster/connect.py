@@ -34,15 +34,15 @@ logger = logging.getLogger(__name__)
 def connect(
     url: str | Iterable[str] | None = None, *, settings: ConnectionSettings | None = None, check: bool = True
 ) -> OpenSearch:
-    """A client of the cluster at `url`, or of the one that `settings` or the environment name.
+    """A client of the cluster at `url`, or of the cluster that `settings` or the environment name.
 
     Args:
-        check: ask the server once who it is, so that a wrong address, password or certificate is met here and not in
-            the middle of the work. Costs one request.
+        check: send one request first, so that a wrong address, password or certificate fails here and not in the
+            middle of the work.
 
     Raises:
         InputError: for settings that cannot work.
-        ClusterError: when `check` finds no OpenSearch there, or it refuses the credentials.
+        ClusterError: if `check` finds no OpenSearch, or OpenSearch refuses the credentials.
         MissingExtra: for AWS signing without boto3.
     """
     settings = _settings(url, settings)
@@ -101,7 +101,7 @@ def _client_arguments(settings: ConnectionSettings, *, asynchronous: bool) -> di
         "timeout": settings.timeout,
         "transport_class": transport_class(asynchronous=asynchronous),
         "osn_patience": settings.patience,
-        "max_retries": len(settings.urls) - 1,  # each node once
+        "max_retries": len(settings.urls) - 1,  # try each node once
         "retry_on_timeout": False,
         "pool_maxsize": settings.connections,
     }
@@ -122,10 +122,10 @@ def _host(url: str) -> dict[str, Any]:
 
 @functools.cache
 def _connection_class(asynchronous: bool, signed: bool) -> type:
-    """opensearch-py's connection, made to say in its exceptions which request failed, and to leave the log alone.
+    """opensearch-py's connection, whose exceptions also hold the failed request, and which does not log failures.
 
-    opensearch-py logs each failure as a warning with a traceback, which Python prints to stderr where no logging is
-    configured, although the exception that follows says the same.
+    opensearch-py logs each failure as a warning with a traceback. Without a logging configuration Python prints it to
+    stderr, although the exception says the same.
     """
     from opensearchpy import TransportError
     from urllib3 import Timeout
@@ -177,7 +177,7 @@ def _base_connection(asynchronous: bool, signed: bool) -> Any:
         return Urllib3HttpConnection
     from opensearchpy import AIOHttpConnection, AsyncHttpConnection
 
-    # Only the first of the two can sign, and only the second reads the body of an error.
+    # Only AsyncHttpConnection can sign, and only AIOHttpConnection reads the body of an error.
     return AsyncHttpConnection if signed else AIOHttpConnection
 
 
@@ -186,7 +186,7 @@ def _base_connection(asynchronous: bool, signed: bool) -> Any:
 
 @contextmanager
 def _first_answer(settings: ConnectionSettings) -> Iterator[None]:
-    """Errors of the first request, translated; those of an OpenSearch that can be worked with are none."""
+    """Inside, errors of the first request are translated. Errors from an OpenSearch that is usable anyway are ignored."""
     from opensearchpy.exceptions import SerializationError, TransportError
 
     with translate_errors():
@@ -200,15 +200,15 @@ def _first_answer(settings: ConnectionSettings) -> Iterator[None]:
 
 
 def _is_opensearch_all_the_same(error: Any, settings: ConnectionSettings) -> bool:
-    """Whether an error answer to `GET /` comes from an OpenSearch that can be worked with.
+    """Whether an error answer to `GET /` comes from an OpenSearch that is usable anyway.
 
     Raises:
-        ClusterError: when it comes from something that is not OpenSearch.
+        ClusterError: if it comes from something that is not OpenSearch.
     """
     status = error.status_code
     kind, reason = reason_of(error)
     if status == 403 and "cluster:monitor/main" in reason:
-        return True  # authenticated, and allowed its indices only
+        return True  # authenticated, with permissions only on its indexes
     if status == 404 and settings.aws_service == "aoss":
         return True  # serverless collections do not serve `GET /`
     known = status in (400, 401, 403, 413, 429, 502, 503, 504)
@@ -220,9 +220,10 @@ def _is_opensearch_all_the_same(error: Any, settings: ConnectionSettings) -> boo
 
 
 def _identify(answer: Any, url: str) -> None:
-    """
+    """Check the answer to `GET /`.
+
     Raises:
-        ClusterError: when the answer to `GET /` is not that of an OpenSearch.
+        ClusterError: if it does not come from OpenSearch.
     """
     version = answer.get("version") if isinstance(answer, dict) else None
     if not isinstance(version, dict):
@@ -232,7 +233,7 @@ def _identify(answer: Any, url: str) -> None:
         return
     if "for Search" in tagline or "build_flavor" in version:
         raise ClusterError(
-            f"what answers at {url} is Elasticsearch {version.get('number', '')}, not OpenSearch",
+            f"{url} is Elasticsearch {version.get('number', '')}, not OpenSearch",
             "osn works with OpenSearch 2 and 3; `osn node start` starts a local one",
         )
     raise not_opensearch(url, "its answer to GET / names no OpenSearch distribution")

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def credentials_of_environment(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Set user, password and token in `values` from the environment or a netrc file, unless `overrides` hold any.
+    """Set user, password and token in `values` from the environment or a netrc file, unless `overrides` has credentials.
 
     Raises:
         InputError: as `netrc_entry`.
@@ -32,7 +32,7 @@ def credentials_of_environment(values: dict[str, Any], overrides: Mapping[str, A
         return
     credentials = {name: os.environ.get(f"OSN_{name.upper()}") or None for name in ("user", "password", "token")}
     if user := overrides.get("user"):
-        # A user named by the caller does not go with the password of another one, nor with a token.
+        # A user named by the caller must not be combined with another user's password, nor with a token.
         password = credentials["password"] if credentials["user"] in (None, user) else None
         credentials = {"user": user, "password": password}
     urls = as_urls(values.get("urls", DEFAULT_URL))
@@ -45,10 +45,10 @@ def credentials_of_environment(values: dict[str, Any], overrides: Mapping[str, A
 def netrc_entry(urls: Iterable[str], user: str | None) -> tuple[str, str] | None:
     """(user, password) for the hosts of these URLs in the file that OSN_NETRC or NETRC names, or ~/.netrc; else None.
 
-    Only an entry for the very host counts. A `default` entry does not: it would send its password to any server.
+    Only an entry for exactly this host counts. A `default` entry does not: its password would go to any server.
 
     Raises:
-        InputError: for a file that is not in netrc form, or that knows some of the hosts and not the others.
+        InputError: for a file that is not in netrc form, or that has entries for only some of the hosts.
     """
     named = os.environ.get("OSN_NETRC") or os.environ.get("NETRC")
     path = expanded(named) if named else Path.home() / ".netrc"
@@ -59,7 +59,7 @@ def netrc_entry(urls: Iterable[str], user: str | None) -> tuple[str, str] | None
     try:
         hosts = netrc.netrc(str(path)).hosts
     except netrc.NetrcParseError as error:
-        # Its message may quote the word that it did not expect, which may be a password.
+        # The error's message may quote the unexpected word, which may be a password.
         raise InputError(
             f"{path}, line {error.lineno}: not in netrc form",
             "each entry is: machine HOST login USER password PASSWORD",
@@ -89,7 +89,7 @@ def netrc_entry(urls: Iterable[str], user: str | None) -> tuple[str, str] | None
 
 
 def ask_password(user: str | None) -> tuple[str, str]:
-    """(user, password) asked for on the terminal; the user only if neither the caller nor OSN_USER names one.
+    """(user, password) from a prompt on the terminal; asks for the user only if neither the caller nor OSN_USER names one.
 
     Raises:
         InputError: if there is no terminal.
@@ -98,7 +98,7 @@ def ask_password(user: str | None) -> tuple[str, str]:
 
     if not sys.stdin.isatty():
         raise InputError(
-            "there is no terminal to ask for the password on", "set OSN_PASSWORD, or name a netrc file in OSN_NETRC"
+            "there is no terminal to ask for the password", "set OSN_PASSWORD, or name a netrc file in OSN_NETRC"
         )
     user = user or os.environ.get("OSN_USER") or click.prompt("User", err=True)
     return str(user), click.prompt(f"Password of {user}", hide_input=True, err=True)

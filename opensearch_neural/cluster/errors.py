@@ -1,8 +1,8 @@
-"""What went wrong between here and OpenSearch, in words that say what to do.
+"""Errors of requests to OpenSearch, translated into messages that say what to do.
 
 opensearch-py raises one exception class for a refused connection, an unknown host and a server that hangs up, and its
-text is a Python repr. `translate` tells these apart by the exceptions underneath and by what the server answered.
-No message holds a credential: what is shown of a request is an `Attempt`, which never had one.
+text is a Python repr. `translate` tells these apart by the underlying exceptions and by the server's answer.
+No message contains credentials: messages show a request as an `Attempt`, which has none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def translate_errors() -> Iterator[None]:
 
 def translate(error: BaseException) -> ClusterError | None:
     """The `ClusterError` that says what an opensearch-py exception means; None for any other exception."""
-    if "opensearchpy" not in sys.modules:  # nothing of it was imported, so nothing of it was raised
+    if "opensearchpy" not in sys.modules:  # never imported, so it raised nothing
         return None
     from opensearchpy import exceptions
 
@@ -54,7 +54,7 @@ def translate(error: BaseException) -> ClusterError | None:
 
 
 def allowed(request: Callable[[], Any]) -> Any:
-    """The answer; None if the user may not ask, or the service does not serve it. Raises opensearch-py's other errors."""
+    """The answer; None if the user may not ask, or the service lacks the request. Raises opensearch-py's other errors."""
     from opensearchpy.exceptions import ConnectionError, TransportError
 
     try:
@@ -68,7 +68,7 @@ def allowed(request: Callable[[], Any]) -> Any:
 
 
 def reason_of(error: BaseException) -> tuple[str, str]:
-    """(type, reason) that OpenSearch gave in an error response, the innermost cause first; ("", text) without one."""
+    """(type, reason) of the innermost cause in OpenSearch's error response; ("", text) if the response names no cause."""
     info: Any = getattr(error, "info", None)
     text = str(getattr(error, "error", "") or error)
     if not isinstance(info, dict):
@@ -104,7 +104,7 @@ def _translate_status(error: Any, attempt: Attempt | None) -> ClusterError:
     where = attempt.url if attempt else "OpenSearch"
     request = f"{attempt.method} {attempt.path}" if attempt else "the request"
     if status == 400 and re.search(r"HTTPS? request .*HTTPS", reason, re.IGNORECASE) and attempt is not None:
-        return plain_http_to_tls(attempt.url)  # what nginx and Go answer
+        return plain_http_to_tls(attempt.url)  # the answer of nginx and Go
     if status == 401:
         return _translate_unauthenticated(where, attempt)
     if kind in ("cluster_block_exception", "index_create_block_exception"):
@@ -120,7 +120,7 @@ def _translate_status(error: Any, attempt: Attempt | None) -> ClusterError:
     if "maxClauseCount" in reason or kind == "too_many_clauses":
         return ClusterError(
             f"{where} refused {request}: {reason}",
-            "the query has more tokens than one query may have clauses: shorten it, or raise "
+            "the query has more clauses than OpenSearch allows: shorten it, or raise "
             "indices.query.bool.max_clause_count on the cluster",
         )
     if status == 413:
@@ -142,7 +142,7 @@ def _translate_status(error: Any, attempt: Attempt | None) -> ClusterError:
 
 
 def _translate_block(where: str, request: str, kind: str, reason: str) -> ClusterError:
-    """What is blocked for everybody, whatever their permissions."""
+    """The error for a block that applies to every user."""
     blocked = f"{where} is blocked for {request}: {reason}"
     if kind == "index_create_block_exception":
         return ClusterError(
@@ -156,7 +156,7 @@ def _translate_block(where: str, request: str, kind: str, reason: str) -> Cluste
             "a block of this kind is set when the disk fills up: free space (`osn doctor` shows it), then take the "
             "block back with the index setting index.blocks.read_only_allow_delete: null",
         )
-    return ClusterError(blocked, "somebody set this block: the settings index.blocks.* and cluster.blocks.* hold it")
+    return ClusterError(blocked, "somebody set this block: look at the settings index.blocks.* and cluster.blocks.*")
 
 
 def _translate_unauthenticated(where: str, attempt: Attempt | None) -> ClusterError:
@@ -186,9 +186,7 @@ def _translate_forbidden(where: str, request: str, reason: str, attempt: Attempt
             "(es or aoss) are those of the domain, and that its access policy names this identity",
         )
     if attempt is not None and attempt.credentials == "none":
-        return ClusterError(
-            f"{where} does not allow {request} to somebody without credentials (403): {reason}", SET_CREDENTIALS
-        )
+        return ClusterError(f"{where} does not allow {request} without credentials (403): {reason}", SET_CREDENTIALS)
     return ClusterError(
         f"{where} does not allow {request} to this user (403): {reason}",
         "the credentials were accepted, the permission is missing: have a role with it mapped to this user",

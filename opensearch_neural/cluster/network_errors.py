@@ -1,7 +1,6 @@
-"""Why no answer came: a refused connection, an unknown host, a certificate, another protocol, a time that was over.
+"""Why no answer came: a refused connection, an unknown host, a certificate, another protocol, a timeout.
 
-opensearch-py raises one exception class for most of these, and urllib3 and aiohttp
-each keep the cause in a place of their own.
+opensearch-py raises one exception class for most of these, and urllib3 and aiohttp store the cause in different attributes.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ Cause = TypeVar("Cause", bound=BaseException)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception and all that it wraps. urllib3 and aiohttp
-    each keep the cause in a place of their own."""
+    """The exception and all exceptions that it wraps, in any attribute where urllib3 or aiohttp store a cause."""
     queue: list[BaseException] = [error]
     seen: set[int] = set()
     while queue:
@@ -96,7 +94,7 @@ def translate_network(error: BaseException, attempt: Attempt | None) -> ClusterE
 
 
 def _is_other_protocol(error: BaseException) -> bool:
-    if _first(error, http.client.RemoteDisconnected):  # a BadStatusLine too, of no line at all
+    if _first(error, http.client.RemoteDisconnected):  # a subclass of BadStatusLine, for no line at all
         return False
     names = {type(cause).__name__ for cause in _causes(error)}
     # aiohttp passes its BadStatusLine on as text in a ClientResponseError.
@@ -127,7 +125,7 @@ def _translate_timeout(error: BaseException, where: str, attempt: Attempt | None
     request = f" to {attempt.method} {attempt.path}" if attempt else ""
     return ClusterError(
         f"{where} did not answer{request}{seconds}",
-        "a longer time: --timeout or OSN_TIMEOUT; if it never answers, look at the node's log, heap and disk "
+        "allow more time with --timeout or OSN_TIMEOUT; if it never answers, look at the node's log, heap and disk "
         "(`osn doctor`)",
     )
 
@@ -189,15 +187,15 @@ def _translate_tls(text: str, where: str) -> ClusterError:
 
 
 def plain_http_to_tls(url: str) -> ClusterError:
-    return ClusterError(f"{url} speaks TLS, and was addressed in plain HTTP", f"use {re.sub('^http:', 'https:', url)}")
+    return ClusterError(f"{url} speaks TLS, but the request was plain HTTP", f"use {re.sub('^http:', 'https:', url)}")
 
 
 def _speaks_tls(url: str) -> bool:
-    """Whether a TLS handshake at that address gets an answer in TLS; asked only after plain HTTP has failed there."""
+    """Whether a TLS handshake at this address gets an answer in TLS. Used only after plain HTTP has failed there."""
     parts = urlsplit(url)
     context = ssl.create_default_context()
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # nothing is sent: the question is only which protocol is spoken
+    context.verify_mode = ssl.CERT_NONE  # safe: nothing is sent, only the protocol is tested
     try:
         with (
             socket.create_connection((parts.hostname, parts.port or 9200), timeout=TLS_HANDSHAKE_SECONDS) as connection,

@@ -1,13 +1,13 @@
-"""How long a request that fails for a passing reason is tried again: one policy for everything that `connect` returns.
+"""How long a request that fails for a temporary reason is retried: one policy for all clients that `connect` returns.
 
-opensearch-py repeats a failed request three times at once, which is too short for a node that restarts and too often for
-one that is overloaded. Here each node is asked once, then again after growing, random waits, until the patience is over.
+opensearch-py repeats a failed request three times at once. That is too short for a node that restarts, and too often for an
+overloaded node. Here each node is tried once, then again after growing random waits, until the patience ends.
 
     client = connect(settings=ConnectionSettings(patience=5))     # seconds; the default
     with patience(300):                                           # in this thread or task
         client.indices.create(index="docs", body=body)
 
-What has a policy of its own for its requests, as the bulk writer has, sends them under `patience(0)`.
+Code with its own retry policy, such as the bulk writer, sends its requests under `patience(0)`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 10.0
-"""The most seconds that a connection may take to be there, however long its answer may take."""
+"""Seconds to establish a connection, at most, however long the answer may take."""
 
 _patience: ContextVar[float | None] = ContextVar("patience", default=None)
 
 
 @contextmanager
 def patience(seconds: float) -> Iterator[None]:
-    """Have this patience for the requests of this thread or task, whatever their client's settings say."""
+    """Use this patience for requests of this thread or task, instead of the client's setting."""
     token = _patience.set(seconds)
     try:
         yield
@@ -43,10 +43,10 @@ def patience(seconds: float) -> Iterator[None]:
 
 
 def may_pass_later(status: int) -> bool:
-    """Whether the status of a request, or of one item in it, says "not now" rather than "not this".
+    """Whether the status of a request, or of an item in it, is temporary.
 
-    All of 5xx do: a full disk or a closing shard answers 500, proxies have numbers of their own, and a document that
-    OpenSearch will never take gets a 400.
+    All of 5xx count as temporary: a full disk or a closing shard answers 500, and proxies have their own numbers. A document
+    that OpenSearch will never accept gets a 400.
     """
     return status in (408, 429) or status >= 500
 
@@ -56,20 +56,22 @@ class RetryPolicy:
     """Exponential backoff with full jitter: attempt n waits a random time up to base · 2ⁿ seconds, at most `cap`."""
 
     patience: float = 300.0
-    """Seconds after which a request that still fails is given up; long enough for a node to be restarted."""
+    """Seconds after which a failing request is given up; long enough to restart a node."""
     base: float = 0.5
+    """Seconds."""
     cap: float = 30.0
+    """Seconds."""
     item_patience: float = 30.0
-    """Seconds after which a document that fails while its neighbours pass is given up alone."""
+    """Seconds after which a single document is given up if it fails while others in its request succeed."""
 
     def wait(self, attempt: int) -> float:
         return random.uniform(0, min(self.cap, self.base * 2 ** min(attempt, 16)))
 
 
 def _passes(error: Any) -> bool:
-    """Whether a request that failed so may be sent again at once or soon.
+    """Whether a request that failed with this error may be sent again.
 
-    Not one that timed out: it may still be running. Not a certificate or a host name that is wrong: they stay so.
+    Not after a timeout, because it may still be running, nor after a wrong certificate or host name, which stay wrong.
     """
     from opensearchpy import exceptions
 
@@ -107,7 +109,7 @@ class _Attempts:
 
 @functools.cache
 def transport_class(*, asynchronous: bool) -> type:
-    """opensearch-py's transport with `osn_patience`, the seconds for which a request is tried again."""
+    """opensearch-py's transport with `osn_patience`, the seconds for which a request is retried."""
     from opensearchpy import Transport
     from opensearchpy.exceptions import TransportError
 
@@ -122,7 +124,7 @@ def transport_class(*, asynchronous: bool) -> type:
                 attempts = _Attempts(self.osn_patience)
                 while True:
                     try:
-                        # A copy: opensearch-py takes its own parameters out.
+                        # A copy, because opensearch-py removes its own parameters.
                         return super().perform_request(method, url, dict(params or {}), *args, **kwargs)
                     except TransportError as error:
                         wait = attempts.wait_after(error, f"{method} {url}")

@@ -1,7 +1,7 @@
 """How to reach a cluster: addresses, credentials, TLS, AWS signing, timeouts.
 
-Environment: OSN_URL (several: separated by commas), OSN_CA, OSN_VERIFY, OSN_CLIENT_CERT, OSN_CLIENT_KEY, OSN_TIMEOUT,
-OSN_PATIENCE, OSN_AWS_REGION, OSN_AWS_SERVICE, and the credentials (credentials.py).
+Environment: OSN_URL (several URLs are separated by commas), OSN_CA, OSN_VERIFY, OSN_CLIENT_CERT, OSN_CLIENT_KEY,
+OSN_TIMEOUT, OSN_PATIENCE, OSN_AWS_REGION, OSN_AWS_SERVICE, and the credentials (credentials.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from opensearch_neural.files import expanded
 logger = logging.getLogger(__name__)
 
 MOST_SECONDS = 86_400
-"""A day: what Python and the system wait for has an end."""
+"""A day. Python and the system cannot wait for any number of seconds."""
 AWS_SERVICES = ("es", "aoss")  # managed domains and serverless collections
 
 
@@ -45,7 +45,7 @@ class ConnectionSettings:
     verify: bool = True
     """False connects without checking the server's certificate."""
     client_cert: Path | None = None
-    """PEM file of a certificate that says who the client is, for clusters that ask for one."""
+    """PEM file of the client's certificate, for clusters that ask for one."""
     client_key: Path | None = None
     """PEM file of its private key, without a password; None if `client_cert` holds it too."""
     aws_region: str | None = None
@@ -154,10 +154,10 @@ class ConnectionSettings:
 
     @classmethod
     def from_env(cls, **overrides: Any) -> ConnectionSettings:
-        """The settings of the environment, with `overrides` (those that are not None) in their place.
+        """The settings of the environment, replaced by those `overrides` that are not None.
 
-        Credentials come from the first of these that is there: an override, the URL, OSN_TOKEN or OSN_USER and
-        OSN_PASSWORD, a netrc file with an entry for the host.
+        Credentials come from the first source that has any: an override, the URL, OSN_TOKEN or OSN_USER and OSN_PASSWORD,
+        a netrc file with an entry for the host.
 
         Raises:
             InputError: naming the variable that cannot be read.
@@ -190,7 +190,7 @@ class ConnectionSettings:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether it can be sent; a variable of the environment that is not in UTF-8 arrives with half surrogate pairs."""
+    """Whether the text is valid Unicode. An environment variable that is not in UTF-8 has lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""From when on a cluster counts a node's disk as full: its own watermarks, shares of the disk or bytes that are left."""
+"""When a cluster counts a node's disk as full: its watermarks, as a share of the disk used or as bytes free."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _UNITS |= {"tb": 2**40, "p": 2**50, "pb": 2**50}
 
 @dataclass(frozen=True)
 class Watermarks:
-    """The settings `cluster.routing.allocation.disk.watermark.…`; OpenSearch's defaults where they may not be read."""
+    """The settings `cluster.routing.allocation.disk.watermark.…`; OpenSearch's defaults if this user may not read them."""
 
     high: str = "90%"
-    """From here on a node gets no new shards, and those that it has are moved away."""
+    """Above it a node gets no new shards, and its shards are moved to other nodes."""
     flood_stage: str = "95%"
-    """From here on its indexes are not written."""
+    """Above it OpenSearch blocks writing into indexes with a shard on the node."""
     enabled: bool = True
-    """Whether the cluster looks at disks at all."""
+    """Whether the cluster checks disks."""
 
 
 def read_watermarks(client: OpenSearch) -> Watermarks:
@@ -48,7 +48,7 @@ def read_watermarks(client: OpenSearch) -> Watermarks:
 
 
 def is_reached(watermark: str, node: NodeResources) -> bool:
-    """Whether a node's disk is as full as a watermark says: "90%" or "0.9" of it used, or "2gb" left."""
+    """Whether a node's disk has reached a watermark: "90%" or "0.9" of it used, or "2gb" free."""
     if not node.disk_total:
         return False
     if watermark.endswith("%"):
@@ -62,6 +62,6 @@ def is_reached(watermark: str, node: NodeResources) -> bool:
 
 
 def in_words(watermark: str) -> str:
-    """When a watermark is reached."""
+    """When a watermark is reached, as a phrase for messages."""
     share = watermark.endswith("%") or re.fullmatch(r"[\d.]+", watermark)
     return f"from {watermark} on" if share else f"with less than {watermark} free"

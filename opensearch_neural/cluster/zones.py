@@ -1,4 +1,4 @@
-"""Clusters that balance their zones: how many replicas an index must have there."""
+"""How many replicas an index must have on a cluster that balances its zones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opensearch_neural.cluster.errors import reason_of
 def demanded_copies(error: Any) -> int | None:
     """N if a cluster refused an index because its copies must be a multiple of N, the number of its zones; else None.
 
-    That is how a cluster with `cluster.routing.allocation.awareness.balance` answers, as managed services have it.
+    Clusters with `cluster.routing.allocation.awareness.balance` answer so; managed services often set it.
     """
     if error.status_code != 400:
         return None
@@ -22,5 +22,5 @@ def demanded_copies(error: Any) -> int | None:
 
 
 def balanced_replicas(replicas: int, zones: int) -> int:
-    """The fewest replicas, `replicas` at least, with which each of the zones has as many copies as the others."""
+    """The smallest number of replicas, at least `replicas`, that gives each zone the same number of copies."""
     return -(-(replicas + 1) // zones) * zones - 1

@@ -11,15 +11,15 @@ from opensearch_neural.corpus.documents import Document, FieldNames, OnReject, d
 from opensearch_neural.errors import InputError, MissingExtra
 
 SAVED = frozenset({"dataset_info.json", "dataset_dict.json"})
-"""One of these lies in the folder of a data set that was saved to disk."""
+"""The folder of a data set that was saved to disk contains one of these files."""
 
 _EXPECTED = "expected hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"
 
 
 def read_data_set(name: str, names: FieldNames, on_reject: OnReject) -> Iterator[Document]:
-    """Rows of a data set: saved to disk, or what `datasets.load_dataset` has under that name.
+    """Rows of a data set: saved to disk, or loaded by `datasets.load_dataset` under this name.
 
-    Raises InputError for a data set or split that is not there, and where its rows break off.
+    Raises InputError for a missing data set or split, and if reading its rows fails.
     """
     label = f"hf:{name}"
     rows = iter(_load(name, label))
@@ -28,7 +28,7 @@ def read_data_set(name: str, names: FieldNames, on_reject: OnReject) -> Iterator
         number += 1
         try:
             row = next(rows, None)
-        except Exception as error:  # the library raises dozens of kinds, its dependencies' included
+        except Exception as error:  # the library and its dependencies raise dozens of kinds
             raise InputError(
                 f"{label}, row {number}: the data set breaks off: {first_line(error)}",
                 "try again, or download it first: how many rows follow cannot be known",
@@ -75,7 +75,7 @@ def _parts(name: str) -> tuple[str, str | None, str | None]:
     """(name or folder, config, split) of NAME, NAME:SPLIT or NAME:CONFIG:SPLIT."""
     if not name.strip():
         raise InputError("hf: names no data set", _EXPECTED)
-    if os.path.exists(name):  # noqa: PTH110 (Path would refuse some names that are none)
+    if os.path.exists(name):  # noqa: PTH110 (Path would refuse some names that are not paths)
         return name, None, None
     parts = name.split(":")
     if len(parts) > 3:

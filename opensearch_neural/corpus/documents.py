@@ -1,4 +1,4 @@
-"""A document of a corpus, and how a record becomes one: under which names its parts are looked for, and what is refused."""
+"""A document of a corpus, and how a record becomes one: names of its fields, and defects that are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from opensearch_neural.errors import InputError
 
-# Fields of the index that this project writes; a record that brings its own of that name would overwrite them.
+# Fields of the index that osn writes; a record's own field of the same name would overwrite them.
 INDEX_FIELDS = frozenset(
     {"title", "text", "url", "contents", "sparse", "sparse_forward", "dense", "pq", "parent", "passage"}
 )
@@ -40,29 +40,31 @@ class Document:
     fields: dict[str, Any] = field(default_factory=dict)
     """The record's other fields."""
     file: str | None = None
+    """The file or other source of the record; None if not known."""
     line: int | None = None
+    """The line in the file, from 1; for parquet and data sets, the row."""
 
     @property
     def contents(self) -> str:
-        """Title and text together: what is encoded, and what BM25 sees."""
+        """Title and text together, which models encode and BM25 searches."""
         return f"{self.title.strip()} {self.text.strip()}".strip()
 
     def record(self) -> dict[str, Any]:
-        """The document as a BEIR record, which `read_corpus` reads again."""
+        """The document as a BEIR record, which `read_corpus` can read."""
         url = {} if self.url is None else {"url": self.url}
         return {"_id": self.id, "title": self.title, "text": self.text, **url, **self.fields}
 
 
 @dataclass(slots=True)
 class Rejected:
-    """A record that could not be taken."""
+    """A record that was refused."""
 
     file: str
     line: int | None
-    """Counted from 1; in parquet and data sets the row."""
+    """The line, from 1; for parquet and data sets, the row."""
     reason: str
     raw: str
-    """The record as it was."""
+    """The record, unchanged."""
 
     @property
     def place(self) -> str:
@@ -76,12 +78,12 @@ OnReject = Callable[[Rejected], None]
 
 
 def raise_rejected(rejected: Rejected) -> None:
-    """The `OnReject` of a reader that takes no defects."""
+    """The `OnReject` of a reader that accepts no defects."""
     raise InputError(str(rejected))
 
 
 EMPTY = "text and title are both empty"
-"""The defect of a record without a word."""
+"""The defect of a record without any text."""
 
 
 class Defect(Exception):
@@ -90,18 +92,18 @@ class Defect(Exception):
 
 @dataclass(slots=True, frozen=True)
 class FieldNames:
-    """The names under which the parts of a document are looked for, first match first."""
+    """Field names for each part of a document; the first name that a record has is used."""
 
     id: tuple[str, ...] = ("_id", "id", "pid", "docid", "doc_id", "docno")
     title: tuple[str, ...] = ("title",)
     text: tuple[str, ...] = ("text", "contents", "content", "body", "passage", "segment")
     url: tuple[str, ...] = ("url",)
     others: bool = True
-    """Whether fields of other names are kept, which may not be names that the index uses itself."""
+    """Whether other fields are kept. They must not have names that the index uses itself."""
 
     @classmethod
     def of(cls, **names: str | None) -> FieldNames:
-        """The names of the parts that are given; the usual ones of those that are None."""
+        """The given name for each part; the usual names for parts that are None."""
         given: dict[str, Any] = {part: (name,) for part, name in names.items() if name is not None}
         return cls(**given)
 
@@ -112,9 +114,9 @@ class FieldNames:
 
 
 def document_of(record: Mapping[str, Any], *, where: str = "the record") -> Document:
-    """A record of an application's own, checked like a line of a corpus.
+    """An application's record as a Document, checked like a line of a corpus.
 
-    Raises InputError, naming `where` it came from and what was expected.
+    Raises InputError that names `where` the record came from and what was expected.
     """
     try:
         return as_document({str(key): plain(value) for key, value in record.items()}, FieldNames(), where, 0)
@@ -153,7 +155,7 @@ def as_document(record: Mapping[str, Any], names: FieldNames, file: str, line: i
 def document_of_row(
     row: Mapping[str, Any] | Exception, names: FieldNames, file: str, number: int, on_reject: OnReject
 ) -> Document | None:
-    """A row that does not come from JSON as a Document; None if it was rejected.
+    """A Document from a row of a format other than JSON; None if it was rejected.
 
     row: {column: value}, or the error that its conversion raised
     """
@@ -171,12 +173,12 @@ def document_of_row(
 
 
 def check_columns(columns: list[str], names: FieldNames, where: str) -> None:
-    """Raises InputError if the columns of a table cannot be those of a corpus: id or text is missing, or a name repeats."""
+    """Raises InputError if a table has no id or text column, a column without a name, or a name twice."""
     for at, name in enumerate(columns, start=1):
         if not name.strip():
             raise InputError(
-                f"{where}: column {at} of {len(columns)} has no name, and OpenSearch takes no such field",
-                "name it; pandas writes its index so, unless told to_csv(…, index=False)",
+                f"{where}: column {at} of {len(columns)} has no name, and OpenSearch does not accept such a field",
+                "name it; if it is the index of pandas, write with to_csv(…, index=False)",
             )
     counts = Counter(columns)
     twice = sorted(name for name, count in counts.items() if count > 1)
@@ -188,7 +190,7 @@ def check_columns(columns: list[str], names: FieldNames, where: str) -> None:
                 f"{where}: no {part} column; its columns are: {', '.join(columns)[:300]}",
                 f"name a column {' or '.join(choices)}, or say which column it is (--{part}-field)",
             )
-    # Last: if there is no header, the first row's cells are no names at all.
+    # Last, because without a header the cells of the first row are not names.
     for name in columns:
         if not all(part.strip() for part in name.split(".")):
             raise InputError(f"{where}: {nameless(name)}")
@@ -200,7 +202,7 @@ def nameless(name: str) -> str:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """A value as JSON has it; raises Defect if it cannot be written as JSON in UTF-8."""
+    """A value converted to JSON's types; raises Defect if it cannot be written as JSON in UTF-8."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, str):
@@ -266,5 +268,5 @@ def fields_of(record: Mapping[str, Any]) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what an error says."""
+    """The first line of an error's message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,7 +1,7 @@
-"""Checks on the first records of a corpus before any is used: is its id an id, and its text a text?
+"""Checks on the first records of a corpus before any is used: do ids look like ids, and texts like texts? It detects:
 
-pid, docid   a passage's own id beside its document's, which repeats
-segment      a text under a name that is not looked for, so that only titles would be taken
+pid, docid   a record with two ids, the passage's own and the document's, which repeats
+segment      a text in a field of an unusual name, so that only titles would be read
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from opensearch_neural.errors import InputError
 
 FIRST_RECORDS = 1000
 FIRST_CHARACTERS = 1 << 20
-"""The most characters of the first records together, because they are held in memory."""
+"""The most characters of the first records together, because they are kept in memory."""
 
 REPEATING = 0.9
-"""If fewer than this share of the ids differ, the field is not taken to be an id."""
+"""If the share of different ids is smaller, the field is probably not the id."""
 
 LONG = 100
-"""Characters on average of a column that looks like the text."""
+"""The least average number of characters of a column that looks like text."""
 
 
 class LookAhead:
-    """The first records of a corpus, read and looked at before any is given out; then they come in their order."""
+    """Reads and checks the first records of a corpus before it yields them in their order."""
 
     def __init__(self, on_reject: OnReject) -> None:
         self._on_reject = on_reject
@@ -34,7 +34,7 @@ class LookAhead:
 
     def reject(self, rejected: Rejected) -> None:
         """The function that the reader of the corpus calls in place of `on_reject`."""
-        # A file of nothing but bad lines is not held in memory.
+        # The limits keep a file with only bad lines out of memory.
         if self._looking and len(self._first) < FIRST_RECORDS and self._characters < FIRST_CHARACTERS:
             self._first.append(rejected)
             self._characters += len(rejected.raw)
@@ -44,9 +44,9 @@ class LookAhead:
     def checked(
         self, documents: Iterator[Document], where: str, *, most: int, id_named: bool, text_named: bool
     ) -> Iterator[Document]:
-        """The documents.
+        """The documents, in order.
 
-        most: how many are looked at. id_named, text_named: whether the user said which field it is; then it is believed.
+        most: how many are checked. id_named, text_named: whether the user named the field; then it is not checked.
         Raises InputError, naming the option that helps.
         """
         first: list[Document] = []
@@ -58,7 +58,7 @@ class LookAhead:
                 self._characters += len(document.text) + len(document.title) + _characters(document.fields)
                 if len(first) >= most or self._characters > FIRST_CHARACTERS:
                     break
-        except InputError as error:  # what comes before it is given out first
+        except InputError as error:  # raised after the records before it were yielded
             broken = error
         if not id_named:
             _check_ids(first, where)
@@ -93,9 +93,9 @@ def _check_ids(first: list[Document], where: str) -> None:
         values = {value for document in first if _is_identifier(value := document.fields.get(name))}
         if len(values) == len(first):
             raise InputError(
-                f"{where}: the first {len(first):,} documents have {different:,} different ids only, "
+                f"{where}: the first {len(first):,} documents have only {different:,} different ids, "
                 f"and as many values of {name!r} as there are documents",
-                f"--id-field {name} takes that as the id; --id-field with the present one's name insists on it",
+                f"--id-field {name} uses it as the id; --id-field with the name of the current id field keeps that",
             )
 
 
@@ -121,5 +121,5 @@ def _check_texts(first: list[Document], where: str) -> None:
         raise InputError(
             f"{where}: none of the first {len(first):,} documents has a text, only a title; {longest!r} holds "
             f"{mean:,.0f} characters on average",
-            f"--text-field {longest} takes that as the text; --text-field title says that titles are all there is",
+            f"--text-field {longest} uses it as the text; --text-field title says that the corpus has only titles",
         )

@@ -1,4 +1,4 @@
-"""Corpora of JSON lines: one object a line."""
+"""Corpora in JSON lines: one object in each line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def read_json_lines(stream: BufferedReader, file: str, names: FieldNames, on_reject: OnReject) -> Iterator[Document]:
-    """Raises InputError for one JSON array, damage, and a file that ends within a record."""
+    """The documents of a file. Raises InputError for a JSON array, for damage, and for a file that ends within a record."""
     told = False
     for number, line in read_lines(stream, file):
         if isinstance(line, BadLine):
@@ -66,7 +66,7 @@ def _finite(number: str) -> float:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
-# Escapes that valid JSON may hold and UTF-8 or an id may not: only where one occurs are all strings looked at.
+# Escapes that JSON allows, but UTF-8 or OpenSearch does not. Only a record with such an escape has all its strings checked.
 _SUSPECT = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 

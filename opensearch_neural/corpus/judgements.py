@@ -1,4 +1,4 @@
-"""Queries and what is judged relevant to them (qrels), in the formats of BEIR and TREC.
+"""Queries and their relevance judgements (qrels), in the formats of BEIR and TREC.
 
 data = BeirData.load("scifact", "test")
 judged = JudgedQueries.of_files("queries.jsonl", "clicks.qrels")  # without a corpus
@@ -48,6 +48,7 @@ class JudgedQueries:
 
     name: str
     split: str
+    """The split of the BEIR folder; "" if single files were named."""
     queries: dict[str, str]
     """{query id: text} of the judged queries"""
     qrels: dict[str, dict[str, float]]
@@ -107,7 +108,7 @@ def _judged(query_file: Path, qrels_file: Path) -> tuple[dict[str, str], dict[st
         if not judged:
             raise InputError(
                 f"{qrels_file} judges {without_text:,} queries, and {query_file} has the text of none of "
-                f"them, {first!r} first",
+                f"them, for instance {first!r}",
                 f"the queries have ids like {next(iter(texts))!r}" if texts else "it holds no query",
             )
         log.warning(
@@ -118,7 +119,8 @@ def _judged(query_file: Path, qrels_file: Path) -> tuple[dict[str, str], dict[st
 
 
 def read_queries(path: str | Path) -> dict[str, str]:
-    """{query id: text} of jsonl (`_id` and `text`), tsv (id and text, header or not) or TREC topics, also compressed.
+    """{query id: text} from jsonl (`_id` and `text`), tsv (id and text, with or without header) or TREC topics, also
+    compressed.
 
     Raises InputError with file and line at the first line that is not a query, or repeats an id with another text.
     """
@@ -190,12 +192,12 @@ def _query_file(folder: Path) -> Path:
 
 
 def read_qrels(path: str | Path) -> dict[str, dict[str, float]]:
-    """{query id: {document id: grade}} of a BEIR tsv (with header) or a TREC file (query, 0, document, grade).
+    """{query id: {document id: grade}} from a BEIR tsv (with header) or a TREC file (query, 0, document, grade).
 
-    Blanks at the end of a line say nothing, as for trec_eval. A grade may be a fraction, as clicks give, and is kept as it
-    is (trec_eval would cut it off); a whole one is an int. Lines that begin with # are comments, unless they
-    judge a query such as "#1"; a warning counts them.
-    Raises InputError with file and line at the first line that is no judgement, or that contradicts an earlier one.
+    Blanks at the end of a line are ignored, as in trec_eval. A grade may be a fraction, as from clicks, and is kept
+    (trec_eval would truncate it); a whole grade is an int. Lines that begin with # are comments, unless they judge a query
+    such as "#1"; a warning counts the comments.
+    Raises InputError with file and line at the first line that is not a judgement, or that contradicts an earlier one.
     """
     stream, file = open_binary(str(path))
     qrels: dict[str, dict[str, float]] = {}

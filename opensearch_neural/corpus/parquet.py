@@ -1,4 +1,4 @@
-"""Corpora in parquet files: a row a document."""
+"""Corpora in parquet files: each row is a document."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from opensearch_neural.errors import InputError, MissingExtra
 def read_parquet(file: Path, names: FieldNames, on_reject: OnReject) -> Iterator[Document]:
     """Rows of one parquet file.
 
-    Raises InputError for a file that is no parquet or is cut off, and at a damaged row group.
+    Raises InputError for a file that is not parquet or is truncated, and at a damaged row group.
     """
     try:
         import pyarrow as pa
@@ -61,7 +61,7 @@ def read_parquet(file: Path, names: FieldNames, on_reject: OnReject) -> Iterator
 
 
 def _rows(batch: Any, errors: tuple[type[Exception], ...]) -> list[dict[str, Any] | Exception]:
-    """The rows of a record batch, each alone if they cannot be converted together (invalid UTF-8 in one of them)."""
+    """The rows of a record batch, converted together, or one by one if that fails (for invalid UTF-8 in a row)."""
     try:
         return batch.to_pylist()
     except errors:

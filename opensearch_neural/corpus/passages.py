@@ -1,11 +1,11 @@
 """Long documents as passages: windows of tokens, cut between words.
 
     for passage in split(document, tokenizer, tokens=256, stride=128): ...
-    for passage in split(document, tokenizer, tokens=142, sentences=True): ...      whole sentences where they fit
+    for passage in split(document, tokenizer, tokens=142, sentences=True): ...      whole sentences if they fit
 
-An encoder reads some hundred tokens of a document; what lies behind is not searchable unless the document is split
+An encoder reads only some hundred tokens of a document, so the rest is not searchable unless the document is split
 (Dai and Callan, "Deeper Text Understanding for IR with Contextual Neural Language Modeling", SIGIR 2019, section 3:
-overlapping passages, the best one's score standing for the document).
+overlapping passages, and the best passage's score is the document's).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from opensearch_neural.models.tokenizer import unlimited
 from opensearch_neural.sentences import sentence_ends
 
 _WORD = r"\p{Han}|\w{1,16}|[^\w\s]"
-"""Long runs of letters are cut: in languages without blanks between words they would be whole paragraphs."""
+"""A run of more than 16 letters is cut: in languages without blanks between words it could be a whole paragraph."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Passage(Document):
     def record(self) -> dict[str, Any]:
         """As Document.record, with the fields `parent` and `passage` of the index."""
         place = {"number": self.number, "start": self.start, "end": self.end}
-        # Not super(): a dataclass with slots is a new class, which the bare form does not know.
+        # Not super(): with slots, the dataclass is a new class, which super() without arguments does not know.
         return {**Document.record(self), "parent": self.parent, "passage": place}
 
 
@@ -59,23 +59,22 @@ def split(
 ) -> list[Passage]:
     """The passages of a document, in order, with the ids `parent#0001`, `parent#0002`, …
 
-    tokens: the most tokens of text that a passage has (the title, which every passage repeats, and special tokens are
-        not counted)
-    stride: tokens from the beginning of one passage to the beginning of the next, at most `tokens`; the default,
-        `tokens`, makes them follow each other without overlap
-    sentences: begin and end between sentences, too, as many of them in a passage as fit (`query-as-context`, section 4.1);
-        a sentence longer than `tokens` is cut between words
+    tokens: the most tokens of text in a passage (not counting special tokens, and the title, which every passage repeats)
+    stride: tokens from the start of one passage to the start of the next, at most `tokens`; the default, `tokens`, gives
+        passages without overlap
+    sentences: cut between sentences, with as many sentences in a passage as fit (`query-as-context`, section 4.1); a
+        sentence longer than `tokens` is cut between words
 
-    Passages begin and end between words, so most are a little shorter than `tokens`; only a word longer than `tokens`
-    is cut. Together they hold all of the text but the whitespace between them. A document that fits has one passage.
+    Passages are cut between words, so most are slightly shorter than `tokens`; only a word longer than `tokens` is cut.
+    Together they contain all of the text except whitespace between them. A document that fits has one passage.
 
-    Raises ValueError for a stride or size that is none, InputError if a passage's id is too long for OpenSearch.
+    Raises ValueError for an invalid stride or size, InputError if a passage's id is too long for OpenSearch.
     """
     stride = tokens if stride is None else stride
     if not 1 <= stride <= tokens:
         raise ValueError(f"expected 1 <= stride <= tokens, found stride {stride} and {tokens} tokens")
     if tokenizer.truncation is not None or tokenizer.padding is not None:
-        # They are state of the tokenizer, and the caller may rely on theirs.
+        # A copy without both: they are state of the tokenizer, which the caller may rely on.
         tokenizer = unlimited(tokenizer)
     encoding = tokenizer.encode(document.text, add_special_tokens=False)
     starts = [start for start, _ in encoding.offsets]
@@ -88,7 +87,7 @@ def split(
                 edges[at] = between[at]
     passages = []
     for number, (first, last) in enumerate(_windows(between, edges, tokens, stride), start=1):
-        # Up to the next passage's first token, so that characters which no token stands for are kept.
+        # Up to the next passage's first token, so that characters outside any token are kept.
         start = 0 if first == 0 else starts[first]
         end = len(document.text) if last == len(starts) else starts[last]
         passages.append(_passage(document, number, start, end))
@@ -96,7 +95,7 @@ def split(
 
 
 def joined(parts: Iterable[tuple[int, str]]) -> str:
-    """The text of (start, text) of a document's passages in their order. Between passages only whitespace is left out."""
+    """The text of a document from the (start, text) of its passages, in order. Gaps are filled with blanks."""
     whole = ""
     for start, text in parts:
         whole = whole[:start].ljust(start) + text
@@ -104,8 +103,8 @@ def joined(parts: Iterable[tuple[int, str]]) -> str:
 
 
 def _windows(between: list[bool], edges: list[bool], tokens: int, stride: int) -> list[tuple[int, int]]:
-    """[first, last) of each window. between, edges: (tokens of the text,), whether a token is the first of a word, and
-    whether it is a better place to cut."""
+    """[first, last) of each window. between, edges: (tokens,), whether a token is the first of a word, and whether it is
+    the first of a sentence, which is a better place to cut."""
     count = len(between)
     windows = []
     first = 0
@@ -118,7 +117,7 @@ def _windows(between: list[bool], edges: list[bool], tokens: int, stride: int) -
 
 
 def _cut(between: list[bool], edges: list[bool], first: int, at: int) -> int:
-    """The last of the `edges` that is behind `first` and not behind `at`, else the last place between words, else `at`."""
+    """The last of the `edges` after `first` and not after `at`; else the last place between words there; else `at`."""
     places = (index for marks in (edges, between) for index in range(at, first, -1) if marks[index])
     return next(places, at)
 

@@ -4,10 +4,10 @@
     for document in read_corpus("docs.jsonl.zst", text_field="body"):    lines of JSON, compressed or not
     for document in read_corpus("hf:BeIR/scifact:corpus:corpus"):        a Hugging Face data set
 
-Everything is streamed: memory holds one record, whatever the size of the corpus. A record that cannot be taken is handed
-to `on_reject` with its file, its line and the record as it was; without `on_reject` the first such record raises
-InputError. Damage of unknown extent (half a gzip file, a stream that breaks off) always raises InputError.
-Whether an id occurs twice is not known here (it would need memory for all ids): the ingest sees that.
+Everything is streamed: memory holds one record, whatever the size of the corpus. A bad record is passed to `on_reject` with
+its file, its line and its content; without `on_reject` the first bad record raises InputError. Damage of unknown extent
+(half a gzip file, a stream that breaks off) always raises InputError.
+The reader does not detect ids that occur twice, which would need memory for all ids; ingest does.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def read_corpus(
 
     `path` is a BEIR folder (with `corpus.jsonl`, `.gz` or `.zst`), a file (jsonl, csv, tsv, each also `.gz` or `.zst`;
     parquet), a data set of the `datasets` library saved to disk, "hf:NAME[[:CONFIG]:SPLIT]", or "-" for lines of JSON
-    on standard input. `format` (one of FORMATS) overrides what the name says. `check_first` looks at the first records
-    before any is given out: whether the id is an id and the text a text (see `first_records`).
+    on standard input. `format` (one of FORMATS) overrides the name's suffix. `check_first` first checks in some
+    records whether ids look like ids and texts like texts (see `first_records`).
 
     Raises InputError at once if there is nothing to read, at damage of unknown extent, and, without `on_reject`, at the
     first bad record.
@@ -63,7 +63,7 @@ def read_corpus(
     names = FieldNames.of(id=id_field, title=title_field, text=text_field, url=url_field)
     format, place = format_of(path, format)
     on_reject = on_reject or raise_rejected
-    ahead = LookAhead(on_reject) if check_first and place != "-" else None  # what is piped in is answered line by line
+    ahead = LookAhead(on_reject) if check_first and place != "-" else None  # a pipe may expect an answer to each line
     if ahead is not None:
         on_reject = ahead.reject
     documents: Iterator[Document]
@@ -87,9 +87,9 @@ def read_corpus(
 
 
 def format_of(path: str | Path, format: str | None) -> tuple[str, str]:
-    """(format, what to open) of a corpus that the user names; `format` is what they say it is.
+    """(format, path or name to open) of a corpus. format: the user's choice; None: by name and content.
 
-    Raises InputError if it does not exist, or is of no known format.
+    Raises InputError if it does not exist, or its format is unknown.
     """
     if format is not None and format not in FORMATS:
         raise InputError(f"unknown corpus format {format!r}", f"known formats: {', '.join(FORMATS)}")
@@ -120,7 +120,7 @@ def format_of(path: str | Path, format: str | None) -> tuple[str, str]:
 
 
 def how_to_get(place: Path, otherwise: str) -> str:
-    """A hint for a path that is not there: a name of ir_datasets is fetched first."""
+    """The hint for a missing path: a data set of ir_datasets must be fetched first."""
     return (
         f"osn data fetch {place} --output FOLDER, then name the folder" if str(place).startswith("ir:") else otherwise
     )
@@ -156,11 +156,11 @@ def _format_in_folder(folder: Path, format: str | None) -> tuple[str, str]:
 
 
 def _parquet_files(folder: Path) -> list[Path]:
-    """Those below the folder that are data."""
+    """The data files below the folder."""
     files = sorted(folder.rglob("*.parquet"))
     return [file for file in files if all(map(_is_data, file.relative_to(folder).parts))]
 
 
 def _is_data(name: str) -> bool:
-    """Whether a file or folder is no such thing as `_temporary` or `.part.parquet`, which writers keep beside their data."""
+    """Whether a file or folder is data, unlike `_temporary` or `.part.parquet`, which writers create beside their data."""
     return not name.startswith(("_", "."))

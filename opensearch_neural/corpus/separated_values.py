@@ -1,9 +1,9 @@
-"""Corpora in csv and tsv: a header, then a row a document.
+"""Corpora in csv and tsv: a header, then one row for each document.
 
 A file whose last row has no line end is refused: it may have been cut, and half a text looks like a whole one.
-A csv is quoted: a cell in quotation marks may hold commas and line ends. A tsv is not: a line is a row, and a quotation mark
-is a letter like any other. One whose header is in quotation marks is read as a csv with tabs, and so is any by the format
-"quoted-tsv".
+A csv is quoted: a cell in quotation marks may contain commas and line ends. A tsv is not: each line is a row, and quotation
+marks are ordinary characters. A tsv with a header in quotation marks, or with the format "quoted-tsv", is read as a csv with
+tabs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from opensearch_neural.errors import InputError
 log = logging.getLogger(__name__)
 
 FIRST_LINES = 100
-"""How many lines tell whether a tsv without a header has two columns."""
+"""How many lines are checked to see whether a tsv without a header has two columns."""
 
 ID_AND_TEXT = ["_id", "text"]
 """The columns of a tsv without a header."""
@@ -48,13 +48,13 @@ NumberedLines = Iterator[tuple[int, "bytes | BadLine"]]
 
 
 class _Misshapen(Exception):
-    """A row that is no row, or has other columns than the header."""
+    """A line that is not a row, or a row with a different number of columns than the header."""
 
 
 def read_csv(stream: BufferedReader, file: str, names: FieldNames, on_reject: OnReject) -> Iterator[Document]:
     """Rows of a csv.
 
-    Raises InputError for a header without id or text, and for a quotation mark that takes lines of other rows with it.
+    Raises InputError for a header without id or text, and for a quotation mark that swallows lines of other rows.
     """
     return _quoted_rows(read_lines(stream, file, blanks=True), file, names, on_reject, ",")
 
@@ -62,9 +62,9 @@ def read_csv(stream: BufferedReader, file: str, names: FieldNames, on_reject: On
 def read_tsv(
     stream: BufferedReader, file: str, names: FieldNames, on_reject: OnReject, *, quoted: bool = False
 ) -> Iterator[Document]:
-    """Rows of a tsv. Without a header it has two columns, id and text, as MS MARCO's: all behind the first tab is text.
+    """Rows of a tsv. Without a header it has two columns, id and text, as in MS MARCO: all after the first tab is text.
 
-    Raises InputError for a header without id or text, and for a file of more columns without a header.
+    Raises InputError for a header without id or text, and for a file without a header that has more columns.
     """
     lines = read_lines(stream, file, blanks=True)
     first = next(((number, line) for number, line in lines if isinstance(line, BadLine) or line.strip()), None)
@@ -80,7 +80,7 @@ def read_tsv(
     ahead = list(islice(lines, FIRST_LINES))
     if min(len(_cells(line)) for _, line in ahead if isinstance(line, BadLine) or line.strip()) > 2:
         check_columns(cells, names, f"{file}, line {first[0]}")
-    log.warning("%s: no header with an id and a text column: id and text are taken as its two columns", file)
+    log.warning("%s: no header with an id and a text column: its two columns are read as id and text", file)
     return _ids_and_texts(chain(ahead, lines), file, on_reject)
 
 
@@ -100,7 +100,7 @@ def _unquoted_rows(lines: NumberedLines, file: str, names: FieldNames, on_reject
         if not told and any(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells):
             told = True
             log.warning(
-                "%s, line %d: a cell in quotation marks, which are taken as part of the text (told once per file); "
+                "%s, line %d: a cell in quotation marks, which are read as part of the text (told once per file); "
                 "--format quoted-tsv reads them as a csv's",
                 file,
                 number,
@@ -124,7 +124,7 @@ def _ids_and_texts(lines: NumberedLines, file: str, on_reject: OnReject) -> Iter
 
 
 def _check_end(unterminated: bool, cells: list[str], header: list[str], file: str, number: int) -> None:
-    """Raise InputError for a last row that was cut, or may have been."""
+    """Raise InputError for a last row without a line end: it was cut, or may have been."""
     if unterminated:
         raise cut_off(file, number) if len(cells) < len(header) else perhaps_cut_off(file, number)
 
@@ -134,16 +134,16 @@ def _split_lines(lines: NumberedLines, file: str, on_reject: OnReject) -> Iterat
         if isinstance(line, BadLine):
             on_reject(Rejected(file, number, line.reason, printable(line.raw)))
         elif line.strip():
-            # Bytes that are no UTF-8 become lone surrogates, which are seen once the row is known.
+            # Bytes that are not UTF-8 become lone surrogates, which `_row` detects.
             yield number, line, line.decode("utf-8", "surrogateescape").split("\t")
 
 
 class _OpenCell(_Misshapen):
-    """A row whose last cell is in quotation marks of which the second never comes."""
+    """A row whose last cell has no closing quotation mark."""
 
 
 class _LinesOfRows:
-    """The lines of a file as the csv module wants them, and those that its present row was made of."""
+    """The lines of a file for the csv module, with the lines of the current row."""
 
     def __init__(self, lines: NumberedLines, file: str, on_reject: OnReject) -> None:
         self.lines = lines
@@ -152,7 +152,7 @@ class _LinesOfRows:
         self.number = 0
         """The number of the last line that was read."""
         self.unterminated = False
-        """Whether that ended with the file."""
+        """Whether that line was the last one and had no line end."""
         self.of_row: list[str] = []
 
     def __iter__(self) -> Iterator[str]:
@@ -173,7 +173,7 @@ class _LinesOfRows:
 def _quoted_rows(
     numbered: NumberedLines, file: str, names: FieldNames, on_reject: OnReject, delimiter: str
 ) -> Iterator[Document]:
-    # The default limit of 128 KiB a field refuses ordinary long texts. It is a setting of the whole process.
+    # The default limit of 128 KiB for a cell refuses ordinary long texts. The setting is global to the process.
     csv.field_size_limit(MAX_LINE_BYTES)
     lines = _LinesOfRows(numbered, file, on_reject)
     rows = csv.reader(iter(lines), delimiter=delimiter, strict=True)
@@ -201,7 +201,7 @@ def _quoted_rows(
             if len(lines.of_row) > 1:
                 raise InputError(
                     f"{file}, line {start}: a quotation mark makes one row of the lines {start} to {lines.number}: {error}",
-                    "close it, or double each quotation mark within a cell: how many rows it takes cannot be known",
+                    "close it, or double each quotation mark within a cell: how many rows are lost cannot be known",
                 ) from None
             if isinstance(error, _OpenCell):
                 raise cut_off(file, start) from None
@@ -218,7 +218,7 @@ def _row(cells: list[str], header: list[str], names: FieldNames, file: str, numb
         raise _Misshapen(f"expected {len(header)} columns as in the header, found {len(cells)}")
     known = {*names.id, *names.text, *names.title, *names.url}
     try:
-        # There is no null: an empty cell is no value, not an empty one (a date or number would be refused).
+        # csv has no null, so an empty cell is a missing value (OpenSearch refuses "" as a date or number).
         record: dict[str, Any] = {
             name: plain(cell) for name, cell in zip(header, cells, strict=True) if cell or name in known
         }

@@ -1,8 +1,8 @@
-"""Files of text as bytes and as lines: what every text format is read through.
+"""Text files as bytes and as lines, for all text formats.
 
-Compression is recognised by its magic number. A gzip file is a series of members (RFC 1952, section 2.2), a zstd file one
-of frames (RFC 8878, section 3). How much is lost behind damage cannot be known, so damage ends the reading.
-A line too long to be a document is passed over without holding it in memory.
+Compression is recognised by its magic number. A gzip file is a series of members (RFC 1952, section 2.2), a zstd file a
+series of frames (RFC 8878, section 3). How much is lost after a damaged place cannot be known, so reading stops there.
+A line that is too long for a document is skipped without keeping it in memory.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, cast
 
 from opensearch_neural.errors import InputError, MissingExtra
 
-MAX_LINE_BYTES = 100 * 1024 * 1024  # OpenSearch takes no request above 100 MB (http.max_content_length)
-RAW_BYTES = 10_000  # what is kept of a line that is too long
+MAX_LINE_BYTES = 100 * 1024 * 1024  # OpenSearch refuses requests above 100 MB (http.max_content_length)
+RAW_BYTES = 10_000  # how much of a too long line is kept
 
 HOLE = bytes(16)
-"""Zeros that no text holds: a part of a file that was never written."""
+"""Zeros that no text contains: a part of a file that was never written."""
 
 _READ = 256 * 1024
-_STEP = 32 * 1024  # compressed bytes handed over at once: what they become is held in memory
+_STEP = 32 * 1024  # compressed bytes decompressed at once, because the result is held in memory
 
 
 def reason_of(error: Exception) -> str:
@@ -33,7 +33,7 @@ def reason_of(error: Exception) -> str:
 
 
 def open_binary(place: str) -> tuple[BufferedReader, str]:
-    """A binary stream and the name by which errors call it."""
+    """(binary stream, its name in error messages)."""
     if place == "-":
         return cast(BufferedReader, sys.stdin.buffer), "standard input"
     try:
@@ -46,18 +46,18 @@ def open_binary(place: str) -> tuple[BufferedReader, str]:
 
 @dataclass(slots=True, frozen=True)
 class BadLine:
-    """A line that cannot be read as one."""
+    """A line that cannot be read."""
 
     reason: str
     raw: bytes
-    """What is left of it."""
+    """The part of the line that was kept."""
 
 
 class Unterminated(bytes):
     """The last line of a file that does not end with a line end: it may have been cut."""
 
 
-AGAIN = "fetch or write the file again: how much is missing behind this place cannot be known"
+AGAIN = "fetch or write the file again: how much is missing after this place cannot be known"
 
 
 def cut_off(file: str, number: int) -> InputError:
@@ -65,7 +65,7 @@ def cut_off(file: str, number: int) -> InputError:
 
 
 def perhaps_cut_off(file: str, number: int) -> InputError:
-    """For a last row without a line end: half a text looks like a whole one."""
+    """The error for a last row without a line end: half a text looks like a whole one."""
     return InputError(
         f"{file}, line {number}: the last row has no line end, as if the file were cut within it",
         f"{AGAIN}; if it is whole, end it with a line end (echo >> FILE)",
@@ -78,7 +78,9 @@ class _Codec:
     magics: tuple[bytes, ...]
     """The first bytes of a member."""
     decoder: Callable[[], Any]
+    """Makes a decompressor for one member."""
     errors: tuple[type[Exception], ...]
+    """The decompressor's errors."""
 
 
 def _gzip() -> _Codec:
@@ -96,12 +98,12 @@ def _zstd() -> _Codec:
 
 
 def decompressed(stream: BufferedReader, name: str) -> Iterator[bytes]:
-    """The decompressed bytes of a stream; compression is known by its magic number, or else by the file's name.
+    """The decompressed bytes of a stream. Compression is recognised by the magic number, else by the file's name.
 
-    Raises InputError, naming file and byte, where the stream is damaged or ends early.
+    Raises InputError, naming file and byte, if the stream is damaged or ends early.
     """
     try:
-        start = stream.read1(_READ)  # not `read`, which waits for all of it: a pipe may be slow
+        start = stream.read1(_READ)  # not `read`, which waits until all bytes are there: a pipe may be slow
         while 0 < len(start) < 4 and (more := stream.read1(_READ)):
             start += more
         if start.startswith(b"\x1f\x8b") or (start and name.endswith(".gz")):
@@ -120,7 +122,7 @@ def decompressed(stream: BufferedReader, name: str) -> Iterator[bytes]:
 
 
 def _members(stream: BufferedReader, data: bytes, codec: _Codec, name: str) -> Iterator[bytes]:
-    """What the members of a compressed stream hold; `data` are its first bytes."""
+    """The content of the members of a compressed stream. data: its first bytes."""
     at = 0  # offset in the stream of data[0]
 
     def damaged(what: str) -> InputError:
@@ -129,7 +131,7 @@ def _members(stream: BufferedReader, data: bytes, codec: _Codec, name: str) -> I
     while True:
         while len(data) < 4 and (more := stream.read1(_READ)):
             data += more
-        if codec.name == "gzip" and data.startswith(b"\0"):  # padding behind a member
+        if codec.name == "gzip" and data.startswith(b"\0"):  # padding after a member
             rest = data.lstrip(b"\0")
             at += len(data) - len(rest)
             data = rest
@@ -155,7 +157,7 @@ def _members(stream: BufferedReader, data: bytes, codec: _Codec, name: str) -> I
 
 
 def read_lines(stream: BufferedReader, name: str, *, blanks: bool = False) -> Iterator[tuple[int, bytes | BadLine]]:
-    """(number from 1, line without its end) of a stream; blank lines are counted, and left out unless `blanks`.
+    """(number from 1, line without its end) for each line of a stream; blank lines are counted, but skipped unless `blanks`.
 
     A last line without an end is `Unterminated`.
 
@@ -191,7 +193,7 @@ def read_lines(stream: BufferedReader, name: str, *, blanks: bool = False) -> It
             size = 0
         if last:
             size += len(last)
-            # Of a line that is too long only the beginning is kept, however long it gets.
+            # Only the beginning of a too long line is kept.
             if size <= MAX_LINE_BYTES or sum(map(len, pending)) <= RAW_BYTES:
                 pending.append(last)
             elif len(pending) > 1:
@@ -204,7 +206,7 @@ def read_lines(stream: BufferedReader, name: str, *, blanks: bool = False) -> It
 
 
 def _too_long(line: bytes, size: int) -> BadLine:
-    reason = f"the line is {size:,} bytes long; at most {MAX_LINE_BYTES:,} are taken (raw holds its beginning)"
+    reason = f"the line is {size:,} bytes long; at most {MAX_LINE_BYTES:,} are allowed (raw holds its beginning)"
     return BadLine(reason, line[:RAW_BYTES])
 
 

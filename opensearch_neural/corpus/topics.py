@@ -1,4 +1,4 @@
-"""Topics of TREC: numbers and titles as queries.
+"""TREC topics: their numbers and titles, as queries.
 
     <top>
     <num> Number: 301
@@ -6,8 +6,8 @@
     <desc> Description: …
     </top>
 
-Tags may be closed (`<num>301</num>`) or not, several may stand on a line, and a title may go on over several lines. Other
-fields (`desc`, `narr`, …) are passed over.
+Tags may be closed (`<num>301</num>`) or not, a line may have several tags, and a title may span several lines. Other fields
+(`desc`, `narr`, …) are skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from opensearch_neural.corpus.documents import Defect, identifier
 from opensearch_neural.corpus.text_files import BadLine, Unterminated, cut_off, open_binary, read_lines
 from opensearch_neural.errors import InputError
 
-# The fields of TREC's topics alone: a title may hold others, such as H<sub>2</sub>O.
+# Only fields of TREC topics: a title may contain other tags, such as H<sub>2</sub>O.
 _TAG = re.compile(
     r"<(?P<end>/?)(?P<name>top|num|title|desc|narr|head|dom|smry|con|fac|def)\s*>",
     re.IGNORECASE,
@@ -33,7 +33,9 @@ _LABEL = {"num": re.compile(r"^Number\s*:", re.IGNORECASE), "title": re.compile(
 @dataclass
 class _Topic:
     line: int
+    """The line where the topic begins, from 1."""
     fields: dict[str, list[str]] = field(default_factory=dict)
+    """{tag: its text, line by line}"""
 
     def text(self, name: str) -> str:
         """A field without its label, on one line. Raises Defect if it is missing or empty."""
@@ -46,7 +48,7 @@ class _Topic:
 
 
 def is_topics(place: Path) -> bool:
-    """Whether a file begins as topics do. A pipe, which gives its content once, is not looked at."""
+    """Whether a file begins like topics. False for a pipe, which can be read only once."""
     if not place.is_file():
         return False
     stream, file = open_binary(str(place))
@@ -62,7 +64,7 @@ def read_topics(place: Path) -> Iterator[tuple[int, str, str]]:
     """
     stream, file = open_binary(str(place))
     topic: _Topic | None = None
-    name = ""  # of the field that text goes to; empty: to none
+    name = ""  # the field that gets the text; empty: no field
     with stream:
         for number, line in read_lines(stream, file):
             try:
@@ -100,7 +102,8 @@ def read_topics(place: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def _parts(line: bytes | BadLine) -> Iterator[tuple[str, str]]:
-    """(tag, the text behind it) of a line, first what stands before any tag; a closing tag is "/title". Raises Defect."""
+    """(tag, text after it) for each tag of a line, after ("", text before the first tag). A closing tag is "/title". Raises
+    Defect."""
     if isinstance(line, BadLine):
         raise Defect(line.reason)
     try:

@@ -3,16 +3,16 @@
     engines = open_engines(client, "docs")
     client.search(index="docs", body=engines.body("bm25-sparse", "what causes a rainbow", size=10))
 
-`osn search`, `osn eval` and the benchmarks all search through these, so they measure what users run. Each family of
-engines has a file, and an engine is one class in it.
+`osn search`, `osn eval` and the benchmarks all search with these engines, so they measure what users run. Each family of
+engines has a file, and each engine is a class in it.
 
     engine.py      the base class of all engines, and what the engines of one index share
     sparse.py      BM25, a sparse model, and both together
     dense.py       dense vectors, and codes of a quantized model
-    fused.py       two searches of one request, fused by the neural-search plugin
+    fused.py       two searches in one request, fused by the neural-search plugin
     generative.py  URLs that a generative model writes (TOME)
     settings.py    the settings that `osn tune` chooses and the index's record keeps
-    options.py     the settings as command lines take them
+    options.py     the settings as command-line options
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ if TYPE_CHECKING:
 ENGINES: dict[str, type[Engine]] = {
     engine.name: engine for family in (sparse, dense, fused, generative) for engine in family.ENGINES
 }
-"""{name: engine}; each family's file lists its own."""
+"""{name: engine}, collected from the families' files."""
 
 BodyOf = Callable[[str, int], Body]
 """(query text, number of hits wanted) → request body. Encoding the query is part of the call."""
 
 
 class Engines(Opened):
-    """The engines of one index. Models are loaded when an engine first needs them, so BM25 asks for none."""
+    """The engines of one index. A model is loaded when an engine first needs it; BM25 needs none."""
 
     def engine(self, name: str) -> Engine:
-        """The engine of this name, for this index. Raises InputError for a name that is no engine."""
+        """The engine of this name, for this index. Raises InputError for an unknown name."""
         if name not in ENGINES:
             raise InputError(f"there is no engine {name!r}", f"engines: {', '.join(ENGINES)}")
         return ENGINES[name](self)
 
     @property
     def default(self) -> str:
-        """The engine that searches where none is named."""
+        """The engine to search with if none is named."""
         return "bm25-sparse" if self.meta.sparse else "bm25"
 
     def serves(self, name: str) -> bool:
-        """Whether index and cluster have what the engine needs; models are not looked for."""
+        """Whether index and cluster have what the engine needs. Does not check that the models can be loaded."""
         return self.engine(name).serves()
 
     def body_of(self, name: str) -> BodyOf:
-        """The function that makes an engine's request bodies. Loads what it needs now, not at the first query.
+        """The function that makes an engine's request bodies. Loads what the engine needs now, not at the first query.
 
-        Raises InputError for a name that is no engine, ModelError and ClusterError when the index or the cluster
-        cannot serve it.
+        Raises InputError for an unknown name, ModelError or ClusterError if the index or the cluster cannot serve the
+        engine.
         """
         engine = self.engine(name)
         if engine.needs_plugin and not self.plugin:
@@ -76,19 +76,19 @@ class Engines(Opened):
         return lambda text, size: self.body(name, text, size=size)
 
     def body(self, name: str, text: str, *, filter: Filter = None, **page: Any) -> Body:
-        """One request body; `page` takes what all functions of `queries` take (size, from_, source, highlight, …), and for
-        bm25-sparse `base`: a query clause of your own in the place of BM25.
+        """One request body. `page` takes the arguments that all functions of `queries` take (size, from_, source,
+        highlight, …), and for bm25-sparse `base`, a query clause of your own that replaces BM25.
 
-        Of an index of passages each document is found once, by its best passage: `queries.best_passages` reads the answer.
+        In an index of passages each document is found once, by its best passage: `queries.best_passages` reads the answer.
         """
         return self.engine(name).body(text, self.page(filter=filter, **page))
 
     def page(self, **page: Any) -> Page:
-        """What the engines of this index take of a page: passages are collapsed to their documents."""
+        """The page arguments for this index: in an index of passages, hits are collapsed to their documents."""
         return {"collapse": "parent", **page} if self.meta.passages else page
 
     def with_settings(self, **settings: Any) -> Engines:
-        """The same index and models, searched with these settings instead of those of their names."""
+        """The same index and models, with these settings replacing settings of the same name."""
         return replace(self, settings={**self.settings, **settings})
 
 
@@ -104,13 +104,13 @@ def open_engines(
 ) -> Engines:
     """The engines of an index (or alias) on this cluster.
 
-    sparse, dense, pq: directories of the models that wrote the index, where they are not found by its record
-    backend: what runs the dense model for queries; "onnx" and "onnx-int8" need no torch, and a model directory that was
-        exported, or a token table; they encode on one thread, as applications search by several
-    settings: {option of an engine: value}; `weights` too, of the two parts of hybrid, summing to 1
+    sparse, dense, pq: directories of the models that wrote the index, if the index's record does not lead to them
+    backend: what runs the dense model for queries. "onnx" and "onnx-int8" need an exported model directory or a token
+        table, and no torch; they encode on one thread, because applications search in several threads
+    settings: {engine option: value}; also `weights`, the weights of the two parts of hybrid, with the sum 1
 
-    Raises InputError for a setting that no engine has, ClusterError when there is no such index, ModelError when `osn` did
-    not write it.
+    Raises InputError for a setting that no engine has, ClusterError if there is no such index, ModelError if `osn` did not
+    write it.
     """
     from opensearch_neural.cluster.capabilities import quick_capabilities
 
@@ -126,6 +126,6 @@ def open_engines(
 
 
 def engine_bodies(client: OpenSearch, index: str, engines: Sequence[str], **how: Any) -> dict[str, BodyOf]:
-    """{engine: function from (text, size) to a body}, everything loaded; `how` as `open_engines` takes it."""
+    """{engine: function from (text, size) to a body}, with everything loaded. how: arguments of `open_engines`."""
     opened = open_engines(client, index, **how)
     return {engine: opened.body_of(engine) for engine in engines}

@@ -1,4 +1,4 @@
-"""Engines by dense vectors: as they are, and as the code bytes of a quantized model (JPQ)."""
+"""Engines that search dense vectors, as floats or bytes, or as the codes of a quantized model (JPQ)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from opensearch_neural.retrievers.faiss import QuantizedRetriever
 
 JPQ_WINDOW = 100
-"""Hits of each shard that jpq-rescore ranks."""
+"""Hits of each shard that jpq-rescore reranks."""
 
 
 class Dense(Engine):
@@ -75,7 +75,7 @@ class Faiss(Engine):
 
     @property
     def retriever(self) -> QuantizedRetriever:
-        """The codes in this process's memory. Raises ClusterError or InputError where they cannot be read."""
+        """The codes in this process's memory. Raises ClusterError or InputError if they cannot be read."""
         return self.opened.once(("faiss", self.opened.settings.get("faiss")), self._read)
 
     def _read(self) -> QuantizedRetriever:
@@ -86,7 +86,7 @@ class Faiss(Engine):
         if (file := self.opened.settings.get("faiss")) is not None:
             return QuantizedRetriever.read(file, model.quantizer, model.encode_queries)
         if self.opened.connect is None:
-            raise ClusterError(f"no connection to read the codes of the index {self.opened.index!r} by")
+            raise ClusterError(f"reading the codes of the index {self.opened.index!r} needs a connection")
         ids, codes = read_codes(self.opened.connect(), self.opened.index, model.quantizer.subvectors)
         return QuantizedRetriever(ids, codes, model.quantizer, model.encode_queries, name="faiss")
 
@@ -95,12 +95,12 @@ class Faiss(Engine):
         if wanted > self.most_hits:
             raise InputError(
                 f"the engine faiss fetches at most {self.most_hits:,} hits by their ids, not {wanted:,}",
-                "page less deep, or use jpq-hnsw",
+                "ask for a less deep page, or use jpq-hnsw",
             )
-        # More than the page shows: some may have been deleted since the codes were read, be other passages of a document
-        # that is there already, or not pass the filter.
+        # More than the page shows: a document may have been deleted since the codes were read, may not pass the filter, or
+        # may be another passage of a document that is already listed.
         spare = queries.MOST_LISTED if page.get("filter") else wanted * queries.COLLAPSED_PASSAGES
-        # All are counted, so that it is seen when some are not there any more.
+        # Count all hits, so that `missing` sees how many are gone.
         page.setdefault("track_total_hits", True)
         run = self.retriever.retrieve({"": text}, min(spare, queries.MOST_LISTED))
         return queries.listed(run[""], **page)
@@ -111,7 +111,7 @@ class Faiss(Engine):
 
 class CascadeEngine(Sparse):
     name = "cascade"
-    finds = "bm25-sparse or high-idf-first, the best of these rescored with their codes, else their vectors"
+    finds = "bm25-sparse or high-idf-first, the best hits rescored with their codes, else their vectors"
     options = (
         Option("first", parse_first, "bm25-sparse or high-idf-first.", "as tuned, else bm25-sparse"),
         RARE,
@@ -120,7 +120,7 @@ class CascadeEngine(Sparse):
         Option(
             "weight",
             positive,
-            "of the codes or vectors, a share of the tokens' weights.",
+            "weight of the codes or vectors, as a share of the tokens' weights.",
             "as tuned, else 0.1, after high-idf-first 0.025",
         ),
         TOKENS,
@@ -133,7 +133,7 @@ class CascadeEngine(Sparse):
 
     def load(self) -> None:
         super().load()
-        # Its window, too, may have to be asked of the cluster.
+        # The window of bm25-sparse, too, may need a request to the cluster.
         if Cascade.of(self.opened).first == "bm25-sparse":
             Bm25Sparse(self.opened).load()
 
@@ -144,7 +144,7 @@ class CascadeEngine(Sparse):
         if how.first == "bm25-sparse":
             bm25_sparse = Bm25Sparse(self.opened)
             first = bm25_sparse.summed(text, page, window, WeightedSum.stored(self.opened))
-            unit /= bm25_sparse.scale  # as large as BM25's scores are
+            unit /= bm25_sparse.scale  # in the scale of BM25's scores
         else:
             first = queries.high_idf_first(
                 tokens,
@@ -158,14 +158,14 @@ class CascadeEngine(Sparse):
         weight, window, models = how.weight * unit, how.dense_window, self.opened.models
         encoder = models.quantized if self.opened.meta.quantized else models.dense
         (vector,) = encoder.encode_queries([text])
-        if not vector.any():  # A model that looks tokens up gives zeros for a text without any.
+        if not vector.any():  # A token-table model returns zeros for a text without known tokens.
             return first
         if self.opened.meta.quantized:
             table = models.quantized.quantizer.table(vector)
             weight /= spread(table) or 1.0
             return queries.quantized_rescore(first, table, window=window, weight=weight, first_weight=1.0)
         vector, stored = as_stored(models, vector), models.dense_record
-        # Cosines to vectors in all directions have this standard deviation. Those of floats count half (`dense_rescore`).
+        # The standard deviation of cosines to vectors of random directions. `knn_score` halves the cosines of floats.
         deviation = 1 / sqrt(stored.dimension) * (1.0 if stored.type == "byte" else 0.5)
         return queries.dense_rescore(
             first,
@@ -181,7 +181,7 @@ class CascadeEngine(Sparse):
 def dense_vector(models: IndexModels, text: str) -> NDArray[Any]:
     """The query's vector as the index's `dense` field compares it: bytes for a byte field, else floats.
 
-    Raises InputError where the model gives it a vector of zeros.
+    Raises InputError if the model returns a vector of zeros.
     """
     (vector,) = models.dense.encode_queries([text])
     if not vector.any():
@@ -195,13 +195,13 @@ def as_stored(models: IndexModels, vector: NDArray[Any]) -> NDArray[Any]:
     if stored.type != "byte":
         return vector
     if stored.reconstructed and (largest := float(abs(vector).max())) > 0:
-        # The scale fits the documents. A query that is longer would saturate, and its length changes no ranking.
+        # The scale fits the documents. A longer query would saturate; its length does not change the ranking.
         return to_bytes(vector, min(stored.scale, 127 / largest))
     return to_bytes(vector, stored.scale)
 
 
 def look_up_table(models: IndexModels, text: str) -> NDArray[Any]:
-    """The query's look-up table (M, 256). Raises InputError where the model gives it a vector of zeros."""
+    """The query's look-up table (M, 256). Raises InputError if the model returns a vector of zeros."""
     (vector,) = models.quantized.encode_queries([text])
     return models.quantized.quantizer.table(vector)
 

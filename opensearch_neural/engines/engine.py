@@ -1,4 +1,4 @@
-"""What an engine is, and what all engines of one index share."""
+"""The base class of engines, and the state that all engines of one index share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 Page = dict[str, Any]
-"""What all functions of `queries` take: size, from_, filter, source, highlight, collapse, …"""
+"""Arguments that all functions of `queries` take: size, from_, filter, source, highlight, collapse, …"""
 
 Loaded = TypeVar("Loaded")
 
@@ -30,35 +30,36 @@ class Opened:
 
     index: str
     meta: IndexMeta
+    """The index's record."""
     plugin: bool
     """Whether the cluster has the neural-search plugin."""
     models: IndexModels
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """{option: value} that the caller chose; what is not in it is as stored in the index, or the engine's default."""
+    """{option: value} that the caller chose. Other options have the value stored in the index, or the engine's default."""
     connect: Callable[[], OpenSearch] | None = None
-    """Gives a client of the cluster, for engines that read from it before they search."""
+    """Returns a client of the cluster, for engines that read from the cluster before they search."""
     loaded: dict[Hashable, Any] = field(default_factory=dict, repr=False)
-    """What engines hold in memory, shared by all that were made of one opened index."""
+    """What engines hold in memory, shared by all engines of one opened index."""
 
     @property
     def forward(self) -> bool:
-        """Whether hits are rescored by the forward index."""
+        """Whether the forward index rescores hits."""
         return self.meta.forward_index and not self.settings.get("clauses")
 
     @property
     def pruned(self) -> bool:
-        """Whether the postings hold less than the rows of the forward index. Raises InputError where hits are to be rescored
-        by clauses, that is by these postings."""
+        """Whether the postings hold fewer tokens than the rows of the forward index. Raises InputError if such an index is
+        to be rescored by clauses, which read only postings."""
         if self.meta.prune_postings is not None and self.settings.get("clauses"):
             raise InputError(
-                f"the postings of {self.index!r} are pruned by {self.meta.prune_postings}, and clauses read no others",
-                "leave out --clauses: hits are rescored by whole vectors then",
+                f"{self.index!r} has pruned postings ({self.meta.prune_postings}), and --clauses reads only postings",
+                "leave out --clauses: then hits are rescored with their whole vectors",
             )
         return self.meta.prune_postings is not None
 
     @property
     def shard_documents(self) -> int:
-        """Documents of a shard, as the index's record keeps them; else counted once, or 0 without a connection.
+        """Documents in a shard, from the index's record; if it has no number, counted once, or 0 without a connection.
 
         Raises ClusterError.
         """
@@ -70,11 +71,11 @@ class Opened:
             return count_shard_documents(self.connect(), self.index) if self.connect else 0
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Those of the settings that the caller chose."""
+        """{name: value} of those settings that the caller chose."""
         return {name: value for name in names if (value := self.settings.get(name)) is not None}
 
     def once(self, key: Hashable, load: Callable[[], Loaded]) -> Loaded:
-        """What `load` returns, which is called the first time only."""
+        """The result of `load`, which is called only the first time."""
         if key not in self.loaded:
             self.loaded[key] = load()
         value: Loaded = self.loaded[key]
@@ -83,28 +84,28 @@ class Opened:
 
 @dataclass(frozen=True)
 class Missing:
-    """What an answer lacks of what was asked for."""
+    """What an answer lacks."""
 
     warnings: tuple[str, ...] = ()
-    """For people."""
+    """Sentences for people."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """For programs, beside the hits."""
+    """{name: value} for programs, output beside the hits."""
 
 
 class Engine:
-    """One way to search an index: the body that it sends, what that needs, how it can be set, what its answer may lack."""
+    """One way to search an index: its request body, what it needs, its options, and what its answer may lack."""
 
     name: ClassVar[str]
     finds: ClassVar[str]
-    """What it does, in a few words."""
+    """What the engine finds, in a few words."""
     options: ClassVar[tuple[Option, ...]] = ()
     needs_plugin: ClassVar[bool] = False
     compared: ClassVar[bool] = True
-    """Whether `osn eval` measures it where no engine is named."""
+    """Whether `osn eval` measures the engine if no engine is named."""
     most_hits: ClassVar[int] = queries.MOST_HITS
-    """Hits that it finds at most, those of the pages before included."""
+    """The most hits that it can find, including those of earlier pages."""
     fused: ClassVar[bool] = False
-    """Whether its scores are made after the search, so that the cluster explains none of them."""
+    """Whether scores are computed after the search, so that the cluster cannot explain them."""
 
     def __init__(self, opened: Opened) -> None:
         self.opened = opened
@@ -114,13 +115,13 @@ class Engine:
         return ()
 
     def serves(self) -> bool:
-        """Whether index and cluster have what it needs; models are not looked for."""
+        """Whether index and cluster have what it needs. Does not check that the models can be loaded."""
         if self.needs_plugin and not self.opened.plugin:
             return False
         return all(getattr(self.opened.meta, part) for part in self.needs())
 
     def load(self) -> None:
-        """Load now what encodes queries. Raises ModelError where that cannot be had."""
+        """Load the query encoders now. Raises ModelError if one cannot be loaded."""
         for part in self.needs():
             self.opened.models.load_for_queries(part)
 
@@ -129,34 +130,34 @@ class Engine:
         raise NotImplementedError
 
     def counted(self, body: Body) -> Body:
-        """A body without filters, changed so that the cluster counts what `missing` tells of."""
+        """A body without filters, changed so that the cluster counts what `missing` needs."""
         return body
 
     def search(self, client: OpenSearch, body: Body, text: str) -> Mapping[str, Any]:
-        """The answer to a body that was made of this text. Raises opensearch-py's errors."""
+        """The answer to a body that was made from this text. Raises opensearch-py's errors."""
         params = {"preference": queries.preference(text)}
         answer: Mapping[str, Any] = client.search(index=self.opened.index, body=body, params=params)
         return answer
 
     def warnings(self) -> tuple[str, ...]:
-        """What to know of this engine in this index, whatever is searched. Loads what `load` does."""
+        """Warnings about this engine in this index that apply to every query. Loads what `load` does."""
         return ()
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
-        """What the answer lacks. filtered: whether a filter may have left out documents too."""
+        """What the answer lacks. filtered: whether a filter may also have removed documents."""
         return Missing()
 
 
 def part_of(page: Page) -> Page:
-    """What of a page goes into each of the bodies that are fused: each finds as many hits as the page and those before."""
+    """The page arguments for each body of a fused search: it must find all hits up to the end of the page."""
     reach = min(queries.MOST_HITS, page.get("from_", 0) + page.get("size", 10))
     return {"size": reach, "collapse": page.get("collapse")}
 
 
 def gone(body: Body, answer: Mapping[str, Any], what: str, index: str, held: int | None = None) -> Missing:
-    """That fewer documents were found than a body of `queries.listed` asks for: those that the index lost since.
+    """A warning if the answer has fewer documents than a body of `queries.listed` requests: the index lost the others.
 
-    Nothing is known of an answer that a shard is missing from. held: the documents found, if these are not the hits.
+    No warning for a partial answer. held: the number of documents found, if it is not the number of hits.
     """
     if queries.partial_answer(answer):
         return Missing()

@@ -1,4 +1,4 @@
-"""Engines that fuse two searches of one request, which needs the neural-search plugin."""
+"""Engines that fuse two searches in one request. They need the neural-search plugin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opensearch_neural.queries import Body
 
 class Hybrid(Engine):
     name = "hybrid"
-    finds = "bm25 and dense (sparse where the index has no dense vectors), normalized and averaged"
+    finds = "bm25 and dense (sparse if the index has no dense vectors), scores normalized and averaged"
     options = (TOKENS,)
     needs_plugin = True
     fused = True
@@ -32,7 +32,7 @@ class Hybrid(Engine):
 
 class HybridRrf(Hybrid):
     name = "hybrid-rrf"
-    finds = "bm25 and dense (sparse where the index has no dense vectors), ranks fused"
+    finds = "bm25 and dense (sparse if the index has no dense vectors), ranks fused"
     compared = False
     method = "rrf"
 

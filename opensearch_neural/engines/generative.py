@@ -1,4 +1,4 @@
-"""Engines by a generative model, which writes URLs (TOME)."""
+"""Engines with a generative model that writes URLs (TOME)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from opensearch_neural.retrievers.generative import GenerativeRetriever
 
 HELD = "urls"
-"""The aggregation that counts which of the written URLs the index holds, or which of their documents."""
+"""The name of the aggregation that counts which of the written URLs, or of their documents, the index holds."""
 
 
 class Tome(Engine):
@@ -27,8 +27,8 @@ class Tome(Engine):
     finds = "documents whose URLs a generative model writes"
     options: ClassVar[tuple[Option, ...]] = (
         Option("urls", Path, "the folder that `osn model urls` wrote for the corpus."),
-        Option("tome", str, "generative model, where it is not found by the record of --urls."),
-        Option("beams", whole_number, "URLs looked for side by side, and found at most; 1 is greedy.", "10"),
+        Option("tome", str, "generative model, if the record of --urls does not lead to it."),
+        Option("beams", whole_number, "width of the beam search, and the most URLs that it finds; 1 is greedy.", "10"),
     )
 
     def serves(self) -> bool:
@@ -40,7 +40,7 @@ class Tome(Engine):
 
     @property
     def retriever(self) -> GenerativeRetriever:
-        """The model that writes the URLs. Raises ModelError where no URLs are named, or their model is not here."""
+        """The model that writes the URLs. Raises ModelError if no URLs are named or their model is not found."""
         settings = self.opened.settings
         key = ("tome", settings.get("urls"), settings.get("tome"), settings.get("beams"))
         return self.opened.once(key, self._load)
@@ -61,7 +61,7 @@ class Tome(Engine):
         return GenerativeRetriever(load_generative(place), urls, beams=settings.get("beams") or BEAMS)
 
     def body(self, text: str, page: Page) -> Body:
-        # All that were written, however few are shown: some may have been deleted since.
+        # List all written URLs, however few are shown: documents may have been deleted since.
         written = self.retriever.find_urls(text, queries.MOST_LISTED)
         if self.retriever.urls.numbered:
             page.setdefault("track_total_hits", True)
@@ -72,12 +72,12 @@ class Tome(Engine):
         asked = queries.listed_count(body)
         if not (asked and self.retriever.urls.numbered and self.opened.meta.passages):
             return body
-        # Hits are counted by passage, and these by document.
+        # The cluster counts passages as hits, and URLs belong to documents.
         return {**body, "aggs": {HELD: {"terms": {"field": "parent", "size": asked}}}}
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
         beams, from_ = self.retriever.beams, body.get("from", 0)
-        deep = (f"{beams} URLs are written at most (--beams)",) if from_ + body["size"] > beams else ()
+        deep = (f"at most {beams} URLs are written (--beams)",) if from_ + body["size"] > beams else ()
         lacks = Missing()
         if not filtered and self.retriever.urls.numbered:
             lacks = gone(body, answer, "documents whose URLs were written", self.opened.index, self._held(answer))
@@ -87,7 +87,7 @@ class Tome(Engine):
         return Missing(deep + lacks.warnings, lacks.facts)
 
     def _held(self, answer: Mapping[str, Any]) -> int | None:
-        """How many documents the answer counts; None if these are its hits."""
+        """How many documents the aggregation counts; None if the hits are documents."""
         counted = answer.get("aggregations", {}).get(HELD)
         return None if counted is None else len(counted["buckets"])
 
@@ -107,7 +107,7 @@ class TomeRrf(Tome):
         return queries.hybrid(*(body(text, part_of(page)) for body in parts), method="rrf", **page)
 
     def counted(self, body: Body) -> Body:
-        # Which of the URLs there are does not show in the hits, where those of the other engine are, too.
+        # The hits also contain those of the other engine, so they do not show which URLs the index holds.
         if not (asked := queries.listed_urls(body)):
             return body
         return {**body, "aggs": {HELD: {"terms": {"field": "url", "include": asked, "size": len(asked)}}}}

@@ -1,4 +1,4 @@
-"""The settings of engines, as command lines take them."""
+"""The settings of engines as command-line options."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from opensearch_neural.queries import Rare
 
 @dataclass(frozen=True)
 class Option:
-    """A setting of an engine, as the command line takes it."""
+    """A setting of an engine as a command-line option."""
 
     name: str
     """The setting's name; on the command line with hyphens: --dense-window."""
     parse: Callable[[str], Any]
-    """From text. Raises ValueError, which says what is wrong with it."""
+    """Parses the text of the option. Raises ValueError with a message that says what is wrong."""
     help: str
     default: str = ""
-    """In words, for the help."""
+    """The default in words, for the help text."""
     is_flag: bool = False
-    """Whether the command line takes it without a value; then `parse` is not called, and the setting is True."""
+    """Whether the option takes no value; then `parse` is not called, and the setting is True."""
 
 
 def whole_number(text: str) -> int:
@@ -45,7 +45,7 @@ RARE = Option("rare", Rare.parse, "which tokens are rare: ratio:R, share:S or co
 TOKENS = Option(
     "tokens",
     Rare.parse,
-    "which tokens of a query are searched at all: ratio:R, share:S or count:N; share:1 is all.",
+    "which tokens of a query are searched: ratio:R, share:S or count:N; share:1 is all.",
     "as tuned, else all",
 )
-CLAUSES = Option("clauses", bool, "rescore by clauses where the index has a forward index too.", is_flag=True)
+CLAUSES = Option("clauses", bool, "rescore by clauses even if the index has a forward index.", is_flag=True)

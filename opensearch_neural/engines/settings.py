@@ -1,4 +1,4 @@
-"""How the engines of two and three phases search: what `osn tune` chooses, and keeps in the index's record."""
+"""Settings of the engines with several phases: `osn tune` chooses them and keeps them in the index's record."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 WINDOW = 30
-"""Hits of each shard that get their whole score, where a shard holds at most FITTED documents."""
+"""Hits of each shard that get their whole score, if a shard holds at most FITTED documents."""
 FITTED = 100_000
 MOST_RESCORED = 10_000
-"""The widest window that an index takes, unless its `index.max_rescore_window` says otherwise."""
+"""The default of `index.max_rescore_window`, the widest window that an index accepts."""
 
 
 def fitting_window(documents: int, power: float, window: int = WINDOW) -> int:
-    """The window that keeps about 0.99 of the score in a shard of so many documents: `window`, and beyond FITTED documents
-    `window` times their power (`osn bench score-kept`)."""
+    """The window that keeps about 0.99 of the score in a shard of this many documents: `window` up to FITTED documents,
+    beyond it window · (documents / FITTED)^power (`osn bench score-kept`)."""
     return round(window * max(1.0, documents / FITTED) ** power)
 
 
 def with_window(stored: Mapping[str, Any], opened: Opened, fitting: Callable[[Opened], int]) -> Mapping[str, Any]:
-    """A stored choice with the window to search by: a stored one as it has grown since, else the one that fits the index.
-    Raises TypeError or ValueError for a stored one that is none.
+    """A stored setting with the window to search with: the stored window, grown with the index, else the default.
+    Raises TypeError or ValueError if a stored number is invalid.
 
-    Where the caller names a window, which takes this one's place afterwards, none is looked for.
+    If the caller names a window, none is computed.
 
-    A stored window grows as the default has since the index was tuned, and never shrinks. A choice that does not say how
-    many documents a shard held then is an older version's, and stays as it is.
+    A stored window grows by the same factor as the default window since the index was tuned, and never shrinks. A record of
+    an older version, which does not say how many documents a shard held, keeps its window.
 
-    fitting: the default of an index
+    fitting: returns the default window of an index
     """
     if opened.given("window"):
         return {**stored, "window": WINDOW}
@@ -56,9 +56,9 @@ def with_window(stored: Mapping[str, Any], opened: Opened, fitting: Callable[[Op
 
 @contextmanager
 def reading(opened: Opened, engine: str, called: str = "") -> Iterator[None]:
-    """Inside, what the index stores for an engine is read. Raises ModelError where that is something else.
+    """Inside, errors from reading an engine's stored setting become a ModelError.
 
-    called: the engine in the message, if not by its name
+    called: the engine's name in the message; "": `engine`
     """
     try:
         yield
@@ -70,18 +70,18 @@ def reading(opened: Opened, engine: str, called: str = "") -> Iterator[None]:
 
 
 def parse_tokens(stored: str | None) -> Rare | None:
-    """Which tokens a record has searched; None: all."""
+    """Which tokens are searched, from a record; None: all."""
     return None if stored is None else Rare.parse(stored)
 
 
 First = Literal["bm25-sparse", "high-idf-first"]
-"""The engines whose hits the cascade scores further."""
+"""The engines whose hits the cascade can rescore."""
 
 
 def parse_first(text: str) -> First:
-    """Raises ValueError for a name that is none of `First`."""
+    """Raises ValueError for a name that is not in `First`."""
     if text not in get_args(First):
-        raise ValueError(f"{text!r} is none of {', '.join(get_args(First))}")
+        raise ValueError(f"{text!r} is not one of {', '.join(get_args(First))}")
     return cast(First, text)
 
 
@@ -94,20 +94,20 @@ READ: dict[str, Callable[[Any], Any]] = {
     "exact": bool,
     "first": parse_first,
 }
-"""{a setting's field: how its value is read from a record}"""
+"""{field of a setting: function that reads its value from a record}"""
 
 
 class Setting:
-    """How an engine searches; each engine's is a dataclass.
+    """How an engine searches. Each engine has a subclass, a dataclass.
 
-    Raises ValueError for a window that is no whole number from 1, and for a weight that is not above 0.
+    Raises ValueError for a window below 1, and for a weight that is not above 0.
     """
 
     engine: ClassVar[str]
     key: ClassVar[str]
-    """Where the index's record keeps the choice, as `record` gives it."""
+    """The key in the index's record under which the setting is stored, in the form of `record`."""
     options: ClassVar[tuple[str, ...]]
-    """Options by which a caller chooses another value of the field of that name."""
+    """Options by which a caller can override the field of the same name."""
     window: int
     """Hits of each shard that get their whole score."""
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -115,29 +115,30 @@ class Setting:
     def __post_init__(self) -> None:
         windows = [value for name, value in vars(self).items() if name in ("window", "dense_window")]
         if min(windows) < 1:
-            raise ValueError(f"windows are whole numbers from 1, not {self}")
+            raise ValueError(f"windows must be whole numbers from 1, not {self}")
         if not getattr(self, "weight", 1.0) > 0:
-            raise ValueError(f"the weight is above 0, not {self}")
+            raise ValueError(f"the weight must be above 0, not {self}")
 
     @property
     def record(self) -> dict[str, Any]:
-        """As the index keeps it."""
+        """The setting in the form that the index stores."""
         return {name: str(value) if isinstance(value, Rare) else value for name, value in vars(self).items()}
 
     @classmethod
     def parse(cls, record: Mapping[str, Any]) -> Self:
-        """From `record`, perhaps with more or less in it. Raises TypeError or ValueError for what is none."""
+        """The inverse of `record`; ignores unknown fields, and a missing field has its default. Raises TypeError or
+        ValueError for an invalid value."""
         return cls(**{each.name: READ[each.name](record[each.name]) for each in fields(cls) if each.name in record})
 
     @classmethod
     def fitting(cls, opened: Opened) -> Self:
-        """The default of an index. Raises ClusterError where its documents have to be counted and cannot be."""
+        """The default of an index. Raises ClusterError if its documents must be counted and cannot be."""
         raise NotImplementedError
 
     @classmethod
     def of(cls, opened: Opened) -> Self:
-        """As the caller chose, else as the index stores it, else the default. Raises ModelError where it stores something
-        else."""
+        """The setting: the caller's choice, else the stored one, else the default. Raises ModelError if the stored one is
+        invalid."""
         with reading(opened, cls.engine):
             stored = opened.meta.extra.get(cls.key, {})
             setting = cls.parse(with_window(stored, opened, lambda opened: cls.fitting(opened).window))
@@ -152,19 +153,19 @@ SUM_POWER, TWO_PHASES_POWER = 1 / 2, 1 / 4
 class WeightedSum(Setting):
     """How bm25-sparse searches.
 
-    The default weight gains most, or next to nothing less, on dev and train questions, both of a published SPLADE and of
-    that trained further (`osn bench sum-weight`). The default window grows with the square root of the index.
+    The default weight is the best, or almost, on dev and train questions, for a published SPLADE as for the same model
+    trained further (`osn bench sum-weight`). The default window grows with the square root of the number of documents.
     """
 
     engine = "bm25-sparse"
     key = "bm25_sparse"
     options = ("weight", "window", "tokens")
     weight: float = 0.8
-    """What the model adds to a known item, as a share of what BM25 gives it (`index.sparse_scale`)."""
+    """The score that the model adds to a known item, as a share of its BM25 score (`index.sparse_scale`)."""
     window: int = WINDOW
-    """Hits of BM25, of each shard, that get it."""
+    """Hits of BM25 in each shard that get the model's score."""
     tokens: Rare | None = None
-    """Which tokens of a query are added; None: all. By clauses, each costs a look into the index for every hit."""
+    """Which tokens of a query are added; None: all. With clauses, each token costs an index access for every hit."""
 
     def __str__(self) -> str:
         return f"weight {self.weight:g}, window {self.window}" + (f", of tokens {self.tokens}" if self.tokens else "")
@@ -175,8 +176,8 @@ class WeightedSum(Setting):
 
     @classmethod
     def stored(cls, opened: Opened) -> WeightedSum:
-        """As the index stores it, else the default, but for the tokens that the caller chose: a stage of the cascade, whose
-        own settings have the same names."""
+        """The stored setting, else the default, with only `tokens` as the caller chose: for the cascade, where the caller's
+        weight and window are the cascade's own."""
         return cls.of(replace(opened, settings=opened.given("tokens")))
 
 
@@ -190,12 +191,12 @@ class TwoPhases(Setting):
     rare: Rare = field(default_factory=Rare)
     """Which tokens are searched first."""
     window: int = WINDOW
-    """Hits of each shard that are rescored. The default grows with the fourth root of the index; with pruned postings it is
-    that of `sparse`."""
+    """Hits of each shard that are rescored. The default grows with the fourth root of the number of documents; with pruned
+    postings it is that of `sparse`."""
     exact: bool = True
-    """Whether phase two scores with all tokens anew, or adds the common ones (`queries.high_idf_first`)."""
+    """Whether phase two scores with all tokens again, or adds only the common ones (`queries.high_idf_first`)."""
     tokens: Rare | None = None
-    """Which tokens of a query are searched at all; None: all."""
+    """Which tokens of a query are searched; None: all."""
 
     def __str__(self) -> str:
         adds = "" if self.exact else ", common tokens added"
@@ -210,22 +211,23 @@ class TwoPhases(Setting):
     @classmethod
     def of(cls, opened: Opened) -> TwoPhases:
         setting = super().of(opened)
-        # What phase one has found in pruned postings is no score that common tokens could be added to.
+        # With pruned postings, the scores of phase one are too low to add common tokens to.
         return replace(setting, exact=opened.pruned or opened.settings.get("rescore_all", setting.exact))
 
 
 MEASURED_SHARD = 1_000_000
 PRUNED_WINDOWS = {0.5: (400, 800), 0.6: (100, 300), 0.65: (100, 200), 0.7: (50, 200)}
-"""Default windows of `sparse` and high-IDF-first with pruned postings, {share that alpha_mass keeps: (in a shard of FITTED
-documents, in one of MEASURED_SHARD)}. Each keeps 0.99 of the score of `sparse` (`osn bench large-sparse`); the first of 0.65
-was not measured and is that of 0.6. High-IDF-first gets the same: with fewer tokens it needs as many hits at least."""
+"""Default windows of `sparse` and high-IDF-first with pruned postings: {share that alpha_mass keeps: (window in a shard of
+FITTED documents, window in a shard of MEASURED_SHARD)}. Each keeps 0.99 of the score of `sparse` (`osn bench large-sparse`);
+the first window of 0.65 was not measured and is that of 0.6. High-IDF-first gets the same windows: it searches fewer tokens
+first, so it needs at least as many hits."""
 
 
 def pruned_window(rule: str, documents: int) -> int:
-    """The window that keeps about 0.99 of the score where postings are pruned by this rule, in a shard of so many documents.
+    """The window that keeps about 0.99 of the score if postings are pruned by this rule, in a shard of this many documents.
 
-    A share between two of PRUNED_WINDOWS has the window of the smaller one. No rule has a narrower window than one that
-    keeps more, and rules that were not measured have the widest. Raises InputError for what is no rule.
+    A share between two in PRUNED_WINDOWS has the window of the smaller share. A rule that keeps less never has a narrower
+    window. Rules that were not measured have the widest. Raises InputError for an invalid rule.
     """
     pruning = Pruning.parse(rule)
     kept = pruning.value if pruning.type == "alpha_mass" else 0.0
@@ -246,29 +248,29 @@ class PrunedSparse(Setting):
     key = "pruned_sparse"
     options = ("window",)
     window: int
-    """Hits of each shard that are rescored by their rows."""
+    """Hits of each shard that are rescored with their rows."""
 
     def __str__(self) -> str:
         return f"window {self.window}"
 
     @classmethod
     def fitting(cls, opened: Opened) -> PrunedSparse:
-        """The default of an index with pruned postings. Raises ClusterError where its documents have to be counted and
-        cannot be."""
+        """The default of an index with pruned postings. Raises ClusterError if its documents must be counted and cannot
+        be."""
         assert opened.meta.prune_postings is not None
         return cls(pruned_window(opened.meta.prune_postings, opened.shard_documents))
 
 
 RARE_FIRST_WEIGHT = 0.025
-"""The cascade's default weight after high-idf-first: best, or near it, with BM25's impacts on train queries of squad-mix."""
+"""The cascade's default weight after high-idf-first: best, or almost, with BM25's impacts on train queries of squad-mix."""
 
 
 @dataclass(frozen=True)
 class Cascade(Setting):
     """How the cascade searches.
 
-    The default weight is the best of some on dev and train questions (`osn bench sum-weight --dense`); after high-idf-first
-    it is RARE_FIRST_WEIGHT. The windows were best, or near it, on training queries of squad-mix.
+    The default weight was the best of several on dev and train questions (`osn bench sum-weight --dense`); after
+    high-idf-first it is RARE_FIRST_WEIGHT. The windows were best, or almost, on training queries of squad-mix.
     """
 
     engine = "cascade"
@@ -277,15 +279,15 @@ class Cascade(Setting):
     rare: Rare = field(default_factory=Rare)
     """Which tokens high-idf-first searches first."""
     window: int = 100
-    """Hits of each shard that are scored with all tokens; by default no fewer than `first` scores by itself."""
+    """Hits of each shard that are scored with all tokens; the default is at least the window of `first` alone."""
     dense_window: int = 50
     """Hits of each shard that are scored with their codes or vectors."""
     weight: float = 0.1
-    """The share of the query's token weights that one standard deviation of the documents' inner products (`spread` of the
-    query's look-up table) adds to a score. So one weight fits long and short queries, and models with inner products of any
-    size."""
+    """The score that one standard deviation of the documents' inner products (`spread` of the query's look-up table) adds,
+    as a share of the sum of the query's token weights. So one weight fits long and short queries, and models with inner
+    products of any size."""
     first: First = "bm25-sparse"
-    """The engine whose hits are scored so."""
+    """The engine whose hits the cascade rescores."""
 
     def __str__(self) -> str:
         how = f", rare {self.rare}" if self.first == "high-idf-first" else ""
@@ -293,13 +295,13 @@ class Cascade(Setting):
 
     @classmethod
     def parse(cls, record: Mapping[str, Any]) -> Cascade:
-        # Older records, which do not say it, were all tuned with high-idf-first.
+        # Older records lack `first`; they were all tuned with high-idf-first.
         return super().parse({"first": "high-idf-first", **record})
 
     @classmethod
     def of(cls, opened: Opened) -> Cascade:
-        """As the caller chose, else as the index stores it for the engine that goes first, else the default. Raises
-        ModelError where it stores something else."""
+        """The setting: the caller's choice, else the stored one if it was tuned with the same first engine, else the
+        default. Raises ModelError if the stored one is invalid."""
         stored = opened.meta.extra.get(cls.key)
         with reading(opened, cls.engine, "the cascade"):
             tuned_after = None if stored is None else cls.parse(stored).first
@@ -313,7 +315,7 @@ class Cascade(Setting):
     @classmethod
     def fitting(cls, opened: Opened, first: First = "bm25-sparse") -> Cascade:
         """The default of an index with this engine first. Raises as that engine's settings do."""
-        # How many hits an index of this size needs, and which tokens are rare, are questions for the first engine, too.
+        # The first engine's settings know how many hits an index of this size needs, and which tokens are rare.
         if first == "bm25-sparse":
             return cls(window=max(cls.window, WeightedSum.stored(opened).window))
         two_phases = TwoPhases.of(opened)

@@ -1,4 +1,4 @@
-"""Engines by words and tokens: BM25, a sparse model, and both together."""
+"""Engines that search words and tokens: BM25, a sparse model, and both together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 
-EXACT = Option("exact", bool, "search all documents for the whole score, without a window.", is_flag=True)
+EXACT = Option("exact", bool, "score all documents with the whole score, without a window.", is_flag=True)
 
 
 class Bm25(Engine):
@@ -41,7 +41,7 @@ class Sparse(Engine):
             "window",
             whole_number,
             "hits of each shard that get their whole score, in an index with pruned postings.",
-            "as tuned, else 50 to 400 by how they are pruned, more beyond 100,000 documents of a shard",
+            "as tuned, else 50 to 400 by the pruning rule, more beyond 100,000 documents in a shard",
         ),
         TOKENS,
         EXACT,
@@ -51,15 +51,15 @@ class Sparse(Engine):
         return ("sparse",)
 
     def tokens(self, text: str, kept: Rare | None = None) -> dict[str, float]:
-        """The query's tokens that are searched: those that `kept`, by default the setting `tokens`, keeps. The exact page
-        searches all."""
+        """The query's tokens to search with: those that `kept` (None: the setting `tokens`) keeps. With the setting `exact`,
+        all."""
         encoded = self.opened.models.query_encoder.encode(text)
         kept = kept or self.opened.settings.get("tokens")
         return encoded if kept is None or self.opened.settings.get("exact") else queries.rare_tokens(encoded, kept)
 
     def one_phase(self, text: str, page: Page) -> Body:
-        """Body without a second phase, for hybrid: OpenSearch rescores nothing in it. With pruned postings its scores are
-        too low."""
+        """A body without a second phase, for hybrid queries, which OpenSearch cannot rescore. With pruned postings its
+        scores are too low."""
         return queries.neural_sparse(self.tokens(text), plugin=self.opened.plugin, **page)
 
     def body(self, text: str, page: Page) -> Body:
@@ -77,10 +77,10 @@ class Sparse(Engine):
     def load(self) -> None:
         super().load()
         if self.opened.pruned:
-            self.window()  # which may have to be asked of the cluster
+            self.window()  # may need a request to the cluster
 
     def search(self, client: OpenSearch, body: Body, text: str) -> Mapping[str, Any]:
-        """A page that pruned postings leave short is filled by a second request."""
+        """The answer to a body. If pruned postings leave the page short, a second request fills it."""
         answer, from_ = super().search(client, body, text), body.get("from", 0)
         hits = answer["hits"]["hits"]
         if not self.opened.pruned or len(hits) >= body["size"] or queries.partial_answer(answer):
@@ -93,24 +93,25 @@ class Sparse(Engine):
             count = client.count(index=self.opened.index, body={"query": body["query"]}, params=params)
             rest = queries.unsearched(body, count["count"])
             if rest is None or queries.partial_answer(count):
-                return {**answer, "_shards": count["_shards"]}  # where a shard is missing, hits are
+                return {**answer, "_shards": count["_shards"]}  # a missing shard means missing hits
         return queries.filled(answer, super().search(client, rest, text))
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
         if not self.opened.settings.get("exact") or not queries.partial_answer(answer):
             return Missing()
-        return Missing(("the hits are not certainly those of all documents",), {"exact": False})
+        return Missing(("the hits may not be the best of all documents",), {"exact": False})
 
 
 class Windowed(Sparse):
-    """Two phases: the page of a window is that of all documents, and that is certain or not (`queries.certified`)."""
+    """Engines of two phases. `certified` tells whether their page is certainly the page that a search of all documents
+    returns."""
 
     def load(self) -> None:
         super().load()
-        self.window()  # which may have to be asked of the cluster
+        self.window()  # may need a request to the cluster
 
     def how(self) -> WeightedSum | TwoPhases:
-        """As the caller chose, else as stored in the index, else the defaults."""
+        """The settings: the caller's choice, else those stored in the index, else the defaults."""
         raise NotImplementedError
 
     def window(self) -> int:
@@ -118,7 +119,7 @@ class Windowed(Sparse):
         return self.how().window
 
     def within(self, text: str, page: Page, window: int | None) -> Body:
-        """The body with this window; None: of all documents."""
+        """The body with this window; None: a search of all documents."""
         raise NotImplementedError
 
     def body(self, text: str, page: Page) -> Body:
@@ -127,10 +128,10 @@ class Windowed(Sparse):
     def certified(
         self, client: OpenSearch, text: str, page: Page, largest: dict[str, float], *, window: int | None = None
     ) -> bool:
-        """Whether the page is certain to be that of all documents. With the setting `exact` it is, unless a shard is
-        missing; if the query lost tokens, it never is. Raises ClusterError.
+        """Whether the page is certainly the page that a search of all documents returns. With the setting `exact` it is,
+        unless the answer is partial. If the setting `tokens` removes tokens, it never is. Raises ClusterError.
 
-        largest: {token: its largest weight}; weights that are missing are asked of the cluster and added. window: None takes
+        largest: {token: its largest weight}; missing weights are requested from the cluster and added. window: None takes
         the engine's own.
         """
         exact = self.opened.settings.get("exact")
@@ -138,7 +139,7 @@ class Windowed(Sparse):
             return False
         whole = self.within(text, page, None)
         body = whole if exact else self.within(text, page, window or self.window())
-        if body == whole:  # a query of one phase, too
+        if body == whole:  # also if the query has one phase
             (answer,) = answers(client, self.opened.index, text, (body,))
             return not queries.partial_answer(answer)
         if "rescore" not in body:
@@ -149,16 +150,16 @@ class Windowed(Sparse):
     def _largest(
         self, client: OpenSearch, text: str, body: Body, answer: Mapping[str, Any], asked: dict[str, float]
     ) -> Mapping[str, float]:
-        """{token: its largest weight in the index}: as ingest keeps them, else `asked`, to which missing ones are added.
+        """{token: its largest weight in the index}: those that ingest keeps, else `asked`, to which missing ones are added.
 
-        Call it after the answer, so that it knows of every document that the answer may hold.
+        Call it after the answer arrived, so that the weights cover every document in the answer.
         """
         id, loaded = self.opened.meta.extra.get(LARGEST), self.opened.loaded
         kept = loaded[LARGEST] = read_largest(client, id, loaded.get(LARGEST))
-        # An alias may name another index by now.
+        # An alias may point to another index by now.
         if kept is not None and (hits := answer["hits"]["hits"]) and all(hit["_index"] == kept.index for hit in hits):
             return kept.weights
-        if self.opened.pruned:  # to ask would mean to read the rows of all documents
+        if self.opened.pruned:  # a request would read the rows of all documents
             return dict.fromkeys(queries.heaviest(body), math.inf)
         tops = {token: top for token, top in queries.heaviest(body).items() if token not in asked}
         largest = queries.largest_weights(
@@ -175,12 +176,10 @@ class Bm25Sparse(Windowed):
         Option(
             "window",
             whole_number,
-            "hits of BM25, of each shard, that get what the model adds.",
-            "as tuned, else 30, more beyond 100,000 documents of a shard",
+            "hits of BM25 in each shard that get the model's score.",
+            "as tuned, else 30, more beyond 100,000 documents in a shard",
         ),
-        Option(
-            "weight", positive, "what the model adds to a document's own words, beside BM25's 1.", "as tuned, else 0.8"
-        ),
+        Option("weight", positive, "weight of the model's score, with BM25's as 1.", "as tuned, else 0.8"),
         TOKENS,
         CLAUSES,
         EXACT,
@@ -188,13 +187,13 @@ class Bm25Sparse(Windowed):
 
     @property
     def scale(self) -> float:
-        """Of the index's sparse scores beside BM25's: as it was measured at ingest, else measured now."""
+        """The scale of the index's sparse scores relative to BM25's: measured at ingest, else measured now."""
         stored = self.opened.meta.extra.get(SCALE)
         return float(stored) if stored else self.opened.once(SCALE, self._measured)
 
     def _measured(self) -> float:
         if self.opened.connect is None:
-            raise ClusterError(f"no connection to measure the scale of the sparse scores of {self.opened.index!r} by")
+            raise ClusterError(f"measuring the scale of the sparse scores of {self.opened.index!r} needs a connection")
         client, opened = self.opened.connect(), self.opened
         with translate_errors():
             encoder = opened.models.query_encoder
@@ -211,7 +210,7 @@ class Bm25Sparse(Windowed):
         return self.summed(text, page, window, self.how())
 
     def summed(self, text: str, page: Page, window: int | None, how: WeightedSum) -> Body:
-        """The body with this window; weight and tokens are as `how` says."""
+        """The body with this window, and with the weight and tokens of `how`."""
         tokens, weight = self.tokens(text, how.tokens), how.weight / self.scale
         return queries.bm25_sparse(
             text,
@@ -227,7 +226,7 @@ class Bm25Sparse(Windowed):
 
 class HighIdfFirst(Windowed):
     name = "high-idf-first"
-    finds = "rare tokens first, the best of these rescored with all"
+    finds = "rare tokens first, the best hits rescored with all tokens"
     options = (
         RARE,
         Option("window", whole_number, "hits of each shard rescored with all tokens.", "as tuned, else 30 or more"),
@@ -268,12 +267,12 @@ class HighIdfFirst(Windowed):
         return replace(told, warnings=(*told.warnings, *self.warnings()))
 
     def _spread(self) -> bool:
-        """Whether the tokens of queries differ in weight."""
+        """Whether query tokens differ in weight."""
         return len(set(self.opened.models.query_encoder.weights.values()) - {0.0}) > 1
 
 
 def answers(client: OpenSearch, index: str, text: str, bodies: Iterable[Body]) -> list[Any]:
-    """The answers to several bodies of one query's text, in one request. Raises ClusterError where one is refused."""
+    """The answers to several bodies for one query text, in one request. Raises ClusterError if one is refused."""
     lines = [line for body in bodies for line in ({"preference": queries.preference(text)}, body)]
     received: list[Any] = client.msearch(index=index, body=lines)["responses"] if lines else []
     for answer in received:

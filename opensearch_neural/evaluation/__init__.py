@@ -5,7 +5,7 @@ comparison.py         confidence intervals and paired comparisons of two engines
 segments.py           parts of the queries measured apart: head, torso, tail
 overlap.py            how much of the exact result an approximate search finds
 engine_comparison.py  engines of one index measured side by side
-engine_report.py      what `osn eval` prints and writes
+engine_report.py      the output of `osn eval`
 expectations.py       the goals of `osn eval --expect`
 run_files.py          TREC run files
 results.py            result files: rows, goals, and how they were made

@@ -1,8 +1,8 @@
 """Intervals of a mean, and paired comparisons of two engines.
 
 Comparisons are paired by query: a percentile bootstrap interval of the mean difference (Sakai, SIGIR 2006) and a
-randomization test that flips the sign of each query's difference (Smucker, Allan & Carterette, CIKM 2007). Where many
-queries ask for the same article they are not independent: with `clusters`, whole clusters are resampled, and flipped.
+randomization test that flips the sign of each query's difference (Smucker, Allan & Carterette, CIKM 2007). If many
+queries ask for the same article, they are not independent: with `clusters`, whole clusters are resampled and flipped.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from opensearch_neural.errors import InputError, MissingExtra
 
 RESAMPLES = 10_000
 MANY = 2_000
-"""Queries from which on resampling counts equal values instead of drawing queries one by one."""
+"""From this many queries on, resampling counts equal values instead of drawing queries one by one."""
 # Resampled values held at once: 32 MB of float64.
 _BATCH_VALUES = 4_000_000
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A paired difference of means, with its 95% interval and the two-sided p-value of "there is none".
+    """A paired difference of means, with its 95% interval and the two-sided p-value of the hypothesis of no difference.
 
-    low and high are None for a single query, which says nothing about the spread.
+    low and high are None for a single query, which tells nothing about the spread.
     """
 
     difference: float
@@ -46,9 +46,9 @@ def interval(
     level: float = 0.95,
     clusters: Iterable[str] | None = None,
 ) -> tuple[float, float] | None:
-    """Percentile bootstrap interval of the mean of `values`, queries resampled; None for fewer than two values.
+    """Percentile bootstrap interval of the mean of `values` over resampled queries; None for fewer than two values.
 
-    clusters: one for each value. Clusters are then resampled as a whole, and there must be two.
+    clusters: the cluster of each value. Whole clusters are then resampled; None is returned for fewer than two clusters.
     """
     array = np.fromiter(values, dtype=np.float64)
     numbers = None if clusters is None else _numbered(clusters)
@@ -84,11 +84,11 @@ def compare(
     seed: int = 0,
     clusters: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """How `values` differ from `baseline`, both {query id: value} of one measure over the same queries.
+    """The difference between `values` and `baseline`, both {query id: value} of one measure over the same queries.
 
-    The p-value comes from `resamples` random assignments of signs, or from all of them if there are fewer. clusters:
-    {query id: what it shares with others}, as the article that answers it; whole clusters are resampled, and change signs.
-    Raises InputError if the two do not hold the same queries, or hold none.
+    The p-value comes from `resamples` random assignments of signs, or from all assignments if there are fewer. clusters:
+    {query id: cluster}, such as the article that answers it; whole clusters are resampled and flipped.
+    Raises InputError if the queries differ, or if there are none.
     """
     if values.keys() != baseline.keys():
         missing = sorted(values.keys() ^ baseline.keys())
@@ -112,7 +112,7 @@ def compare(
 
 
 def detectable(differences: Sequence[float]) -> float | None:
-    """The smallest true mean difference that a two-sided test at 5% finds with a chance of 80%; None for one value.
+    """The smallest true mean difference that a two-sided test at 5% detects with 80% probability; None for one value.
 
     (z(0.975) + z(0.8)) * s / sqrt(n), with s the standard deviation of the n paired differences (Cohen,
     Statistical Power Analysis, 1988, chapter 2; for retrieval Sakai, Information Retrieval Journal 2016): 2.8 * s / sqrt(n).
@@ -125,9 +125,10 @@ def detectable(differences: Sequence[float]) -> float | None:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values corrected for their number, in the order given (Holm, Scandinavian Journal of Statistics 1979).
+    """The p-values corrected for their number, in the given order (Holm, Scandinavian Journal of Statistics 1979).
 
-    The smallest of m is multiplied by m, the next by m - 1, and so on; none is below one that was smaller, or above 1.
+    The smallest of m is multiplied by m, the next by m - 1, and so on. A corrected value is at least that of every smaller
+    p-value, and at most 1.
     """
     order = sorted(range(len(p_values)), key=lambda at: p_values[at])
     corrected, largest = [0.0] * len(p_values), 0.0
@@ -138,7 +139,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _repeats(values: npt.NDArray[np.float64]) -> bool:
-    """Whether there are many values and few different ones: a success is 0 or 1, and its rank decides a query's nDCG@10."""
+    """Whether there are many values, but few different ones: success is 0 or 1, and with one relevant document nDCG@10
+    depends only on its rank."""
     return len(values) >= MANY and len(np.unique(values)) * 8 <= len(values)
 
 
@@ -150,7 +152,7 @@ def _numbered(clusters: Iterable[str]) -> npt.NDArray[np.int64]:
 def _clustered_means(
     values: npt.NDArray[np.float64], numbers: npt.NDArray[np.int64], resamples: int, seed: int
 ) -> npt.NDArray[np.float64]:
-    """The mean of each bootstrap sample of whole clusters, (resamples,): samples may hold different numbers of values."""
+    """The mean of each bootstrap sample of whole clusters, (resamples,). Samples can have different numbers of values."""
     sums, sizes = np.bincount(numbers, weights=values), np.bincount(numbers)
     generator = np.random.default_rng(seed)
     at_once = max(1, _BATCH_VALUES // len(sums))
@@ -164,8 +166,8 @@ def _clustered_means(
 
 
 def _resampled_means(values: npt.NDArray[np.float64], resamples: int, seed: int) -> npt.NDArray[np.float64]:
-    """The mean of each bootstrap sample, (resamples,). How often each value occurs in a sample is drawn, which comes to the
-    same as drawing queries, and takes time by the different values instead of the queries."""
+    """The mean of each bootstrap sample, (resamples,). It draws how often each value occurs in a sample. This is equivalent
+    to drawing queries, but the time depends on the number of different values instead of queries."""
     distinct, counts = np.unique(values, return_counts=True)
     drawn = np.random.default_rng(seed).multinomial(len(values), counts / len(values), size=resamples)
     means: npt.NDArray[np.float64] = drawn @ distinct / len(values)
@@ -174,13 +176,13 @@ def _resampled_means(values: npt.NDArray[np.float64], resamples: int, seed: int)
 
 def _sign_flip_p(differences: npt.NDArray[np.float64], resamples: int, seed: int) -> float:
     if len(differences) < 2 or not differences.any():
-        return 1.0  # of one difference, the other sign is as extreme
+        return 1.0  # a single difference is as extreme with the other sign
     if _repeats(differences):
         return _sign_flip_p_of_many(differences, resamples, seed)
     test = _scipy_stats().permutation_test(
         (differences,),
         np.mean,
-        # Of one sample, "samples" means: flip the sign of each value.
+        # For a single sample, "samples" flips the sign of each value.
         permutation_type="samples",
         n_resamples=resamples,
         vectorized=True,
@@ -191,7 +193,7 @@ def _sign_flip_p(differences: npt.NDArray[np.float64], resamples: int, seed: int
 
 
 def _sign_flip_p_of_many(differences: npt.NDArray[np.float64], resamples: int, seed: int) -> float:
-    """As the permutation test has it, by how many of each size are positive."""
+    """The p-value of the permutation test, from how many differences of each size are positive."""
     sizes, counts = np.unique(np.abs(differences), return_counts=True)
     positive = np.random.default_rng(seed).binomial(counts, 0.5, size=(resamples, len(sizes)))
     sums, observed = (2 * positive - counts) @ sizes, differences.sum()

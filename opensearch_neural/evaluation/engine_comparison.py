@@ -1,8 +1,8 @@
 """Engines of one index measured side by side: quality on judged queries, latency, and what a fast engine loses.
 
-Each measure is taken from the request an application would send for it: nDCG@10 from a search for 10 hits, R@1000 from
-one for 1,000. That matters for engines that look no further than their page (a rescoring window, an HNSW search), which a
-request for 1,000 hits would flatter.
+Each measure comes from the request that an application would send: nDCG@10 from a search for 10 hits, R@1000 from a search
+for 1,000. This matters for engines that search only as deep as their page (a rescoring window, an HNSW search): a request
+for 1,000 hits would improve their nDCG@10.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from opensearch_neural.retrievers.opensearch import Latencies, OpenSearchRetriev
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-# Hits on a page of results: what latency is measured with, and the measures up to @10 too.
+# Hits on a page of results, used for latency and for measures up to @10.
 PAGE = 10
 # Hits for a measure without a cut-off, such as AP.
 DEEP = 1000
 
 CERTIFIED = "certified"
-"""The measure that is the share of queries whose page is certainly that of all documents."""
+"""The measure for the share of queries whose page is certainly the page of a search of all documents."""
 
 UNJUDGED = "unjudged@10"
 """The measure for the share of the first ten hits that have no judgement."""
@@ -91,7 +91,7 @@ def run_engine(
     *,
     progress: Advance | None = None,
 ) -> EngineResult:
-    """Search every query of an index with one engine, and measure; as `run_retriever` otherwise."""
+    """Search every query with one engine of an index, and measure, as `run_retriever` does."""
     retriever = OpenSearchRetriever(client, index, engine, body_of, progress=progress)
     return run_retriever(retriever, queries, qrels, measures)
 
@@ -107,10 +107,9 @@ def run_retriever(
 ) -> EngineResult:
     """Search every query, and measure.
 
-    own_documents: queries that are documents of the index themselves; each is left out of its own hits, and one more hit is
-    asked for in its place.
-    most: hits that the retriever finds at most; no more are asked for.
-    Raises ClusterError for an incomplete answer, InputError for what `measure` refuses.
+    own_documents: queries that are documents of the index; each is removed from its own hits, and one more hit is requested.
+    most: the most hits that the retriever can find; no more are requested.
+    Raises ClusterError for an incomplete answer, and InputError as `measure` does.
     """
     names = list(parse_measures(measures))
     runs: dict[int, Run] = {}
@@ -128,13 +127,13 @@ def run_retriever(
 
 
 def unjudged_hits(run: Run, qrels: Qrels) -> dict[str, tuple[int, int]]:
-    """{judged query: (hits without judgement, hits)} of the first ten."""
+    """{judged query: (hits without judgement, hits)} among the first ten hits."""
     pages = {query: [document for document, _ in rank(run.get(query, {}))[:PAGE]] for query in qrels}
     return {query: (sum(hit not in qrels[query] for hit in hits), len(hits)) for query, hits in pages.items()}
 
 
 def without_own_documents(run: Run, own_documents: Collection[str], size: int) -> Run:
-    """The run without each query's own document, cut to `size` hits a query."""
+    """The run without each query's own document, cut to `size` hits for each query."""
     cut: Run = {}
     for query, hits in run.items():
         own = query if query in own_documents else None
@@ -152,9 +151,9 @@ def time_engines(
 ) -> dict[str, tuple[Latencies, Latencies]]:
     """{engine: (latency of its searches, time to make their bodies)}: pages of 10, one request at a time.
 
-    index: of all engines, or {engine: its index}.
-    Up to 50 of the bodies are sent once beforehand, untimed. Then the engines take turns in blocks of 20 queries, so
-    that a slow moment of the machine falls on all of them alike.
+    index: the index of all engines, or {engine: its index}.
+    First, up to 50 bodies of each engine are sent without timing. Then the engines take turns in blocks of 20 queries, so
+    that a slow moment of the machine affects all of them.
     """
     indexes = dict.fromkeys(bodies_of, index) if isinstance(index, str) else index
     bodies: dict[str, list[Body]] = {engine: [] for engine in bodies_of}
@@ -213,9 +212,9 @@ def absent_documents(client: OpenSearch, index: str, qrels: Qrels) -> tuple[int,
 
 
 def own_documents(client: OpenSearch, index: str, queries: Mapping[str, str], qrels: Qrels) -> set[str]:
-    """The queries that are documents of the index themselves, as ArguAna's and Quora's are: same id, same text.
+    """The queries that are documents of the index, with the same id and text, as in ArguAna and Quora.
 
-    Such a query finds itself first, or one of its passages. A query that is judged relevant to itself is none of these.
+    Such a query would find itself, or one of its passages, first. Queries judged relevant to themselves are left out.
     """
 
     def same(text: str, other: str) -> bool:
@@ -239,7 +238,7 @@ def titles(client: OpenSearch, index: str, ids: Sequence[str]) -> dict[str, str]
 
 
 def _documents(client: OpenSearch, index: str, ids: Sequence[str], source: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(id, source) of those of the documents that the index holds; of one in passages the source of the first."""
+    """(id, source) for each of the documents that the index holds; with passages, the source of the first passage."""
     with translate_errors():
         first = "#0001" if existing_record(client, index).passages else ""
     for start in range(0, len(ids), 1000):

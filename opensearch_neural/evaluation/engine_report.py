@@ -1,4 +1,4 @@
-"""What `osn eval` shows and writes of the engines that it measured."""
+"""The output of `osn eval`: run files, and tables of the measured engines."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from opensearch_neural.files import write_text
 
 
 def write_runs(folder: Path, results: Sequence[EngineResult]) -> None:
-    """ENGINE.top10.trec and, if deeper measures were taken, ENGINE.top1000.trec; and per-query.tsv.
+    """Write ENGINE.top10.trec, ENGINE.top1000.trec if there are deeper measures, and per-query.tsv.
 
-    A slash in an engine's name, which the path of a run file may have, becomes _ in the file's name.
-    A run that its format cannot hold (an id with a blank) is left out, with a warning: what was measured is not lost for it.
+    A slash in an engine's name (the path of a run file) becomes _ in the file's name.
+    A run that the format cannot represent (an id with a blank) is left out with a warning; its measures are still written.
     """
     lines, written = ["query\tengine\tmeasure\tvalue\n"], 0
     for result in results:
@@ -38,7 +38,7 @@ def write_runs(folder: Path, results: Sequence[EngineResult]) -> None:
 
 
 def print_tables(summary: Summary, results: Sequence[EngineResult], baseline: str | None) -> None:
-    """Means and latencies, differences to the baseline, segments, and the goals."""
+    """Print means and latencies, differences to the baseline, segments, and the goals."""
     measures = [label(name) for name in results[0].measured.mean]
     timed = ["P50 ms", "P99 ms", "encode P50 ms"] if results[0].latency is not None else []
     data = summary.rows[0].set
@@ -57,7 +57,7 @@ def print_tables(summary: Summary, results: Sequence[EngineResult], baseline: st
         if result.certified is not None:
             share = sum(result.certified) / max(1, len(result.certified))
             print(
-                f"\n{result.engine}: for {share:.1%} of the queries the page is certainly that of all documents "
+                f"\n{result.engine}: for {share:.1%} of the queries the page is certainly exact "
                 "(for all with --exact, which searches without a window)"
             )
     for goal in summary.goals:
@@ -65,7 +65,7 @@ def print_tables(summary: Summary, results: Sequence[EngineResult], baseline: st
 
 
 def print_differences(whole: Sequence[Row], others: Sequence[str], measures: Sequence[str], baseline: str) -> None:
-    """Each engine's differences to the baseline, and how small a difference could have been seen."""
+    """Print each engine's differences to the baseline, and the smallest difference that could be detected."""
     by_key = {row.key: row for row in whole}
 
     def compared(engine: str, measure: str, kind: RowKind) -> Row | None:
@@ -81,13 +81,13 @@ def print_differences(whole: Sequence[Row], others: Sequence[str], measures: Seq
     print(table(["engine", *measures], [[engine, *cells(engine)] for engine in others]))
     smallest = [[compared(engine, measure, "detectable") for measure in measures] for engine in others]
     if any(row is not None for line in smallest for row in line):
-        print(f"\nsmallest difference that these {whole[0].n:,} queries show, four times in five\n")
+        print(f"\nsmallest difference that {whole[0].n:,} queries detect with 80% probability\n")
         lines = zip(others, smallest, strict=True)
         print(table(["engine", *measures], [[engine, *(cell(row, False) for row in line)] for engine, line in lines]))
 
 
 def print_segments(rows: Sequence[Row], measures: Sequence[str], baseline: str | None) -> None:
-    """A line for each segment and engine: means with intervals, and the first measure's difference to the baseline."""
+    """Print a line for each segment and engine: means with intervals, and the first measure's difference to the baseline."""
     if rows:
         compared = [row for row in rows if row.kind == "holm" and row.measure == measures[0]]
         holm = f", p corrected for {len(compared)} comparisons (Holm)" if len(compared) > 1 else ""
@@ -107,7 +107,7 @@ def difference(row: Row, p: Row) -> str:
 def print_per_query(
     queries: Mapping[str, str], results: Sequence[EngineResult], measure: str, baseline: str | None, shown: int
 ) -> None:
-    """The `shown` queries on which each engine gains, and loses, most against the baseline."""
+    """Print the `shown` queries with the largest gains, and with the largest losses, of each engine against the baseline."""
     if baseline is None:
         print("\n--per-query: no baseline was measured", file=sys.stderr)
         return

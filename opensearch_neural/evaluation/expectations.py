@@ -1,4 +1,4 @@
-"""Goals of the command line: ENGINE:MEASURE=LOW..HIGH, as `osn eval --expect` takes them."""
+"""Goals on the command line: `osn eval --expect ENGINE:MEASURE=LOW..HIGH`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opensearch_neural.evaluation.results import Goal
 
 @dataclass(frozen=True)
 class Expectation:
-    """`engine`'s `measure` is to lie between `low` and `high`."""
+    """The goal that `engine`'s `measure` is between `low` and `high`."""
 
     engine: str
     measure: str
@@ -26,13 +26,13 @@ class Expectation:
         return Goal(words, f"{self.low:g} to {self.high:g}", value, self.low <= value <= self.high)
 
     def goal_of(self, results: Iterable[EngineResult]) -> Goal:
-        """As `goal`, of what was measured."""
+        """The goal with the measured value of its engine."""
         (value,) = (each.measured.mean[self.measure] for each in results if each.engine == self.engine)
         return self.goal(value)
 
 
 def parse_expectation(text: str, engines: Sequence[str], measures: Sequence[str]) -> Expectation:
-    """`Expectation` from "bm25:nDCG@10=0.66..0.70". Raises InputError naming what is wrong with it.
+    """`Expectation` from "bm25:nDCG@10=0.66..0.70". Raises InputError that says what is wrong.
 
     An engine may be the path of a run file.
     """

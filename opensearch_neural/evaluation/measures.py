@@ -1,8 +1,7 @@
-"""What a run scores on judged queries.
+"""The measures of a run on judged queries.
 
 Measures come from ir-measures, under its names (nDCG@10, RR@10, R@100, AP, P(rel=2)@5, …). A run is ranked by score,
-equal scores by document id, before any measure sees it, so that the number does not depend on how a provider breaks
-ties.
+equal scores by document id, before it is measured, so that values do not depend on how a provider breaks ties.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ Qrels = Mapping[str, Mapping[str, float]]
 MEASURES = ("nDCG@10", "RR@10", "R@100", "R@1000")
 
 HIGHEST_GRADE = 4
-"""What ERR and the nDCG of exponential gains are defined up to in ir-measures, whose gdeval.pl computes them."""
+"""The highest grade for which ERR, and nDCG with exponential gains, are defined in ir-measures (computed by gdeval.pl)."""
 
-# What the literature calls them, where ir-measures says it otherwise.
+# {usual name: name in ir-measures}
 _ALIASES = {"MRR": "RR", "recall": "R", "Recall": "R", "NDCG": "nDCG", "ndcg": "nDCG", "MAP": "AP"}
 
 
@@ -43,6 +42,7 @@ class Measured:
     mean: dict[str, float]
     """{measure: value}"""
     queries: int
+    """How many queries have a relevant document."""
     unanswered: int
     """How many of these queries have no hit; they count as 0."""
     unjudged: int
@@ -54,10 +54,10 @@ class Measured:
 def measure(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures: Iterable[str] = MEASURES) -> Measured:
     """Mean and per-query values of `measures`.
 
-    A grade may be a fraction, as clicks give. nDCG then takes it as the gain that it is. A measure of relevant or not
-    (RR, R, AP, P, …) takes any grade above 0 as relevant, and with `rel=2` one of 2 or more.
-    Raises InputError for a score that is not a number (query and document named), for qrels without a relevant
-    document, for an unknown measure, and for one that does not take these grades (`require_fitting`).
+    A grade may be a fraction, as from clicks. nDCG then uses it as the gain. For a measure of binary relevance (RR, R, AP,
+    P, …) any grade above 0 is relevant, and with `rel=2` any grade of 2 or more.
+    Raises InputError for a score that is not a number (naming query and document), for qrels without a relevant document,
+    for an unknown measure, and for a measure that is not defined for these grades (`require_fitting`).
     """
     parsed = parse_measures(measures)
     answerable = {query: dict(judged) for query, judged in qrels.items() if any(grade > 0 for grade in judged.values())}
@@ -68,7 +68,7 @@ def measure(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures: Iter
     for query, hits in run.items():
         require_numbers(query, hits)
         if query in answerable and hits:
-            # Scores become ranks: exact in the single precision that trec_eval compares, and free of ties.
+            # Replace scores by ranks: they are exact in trec_eval's single precision, and have no ties.
             ranked[query] = {document: float(len(hits) - at) for at, (document, _) in enumerate(rank(hits))}
     per_query: dict[str, dict[str, float]] = {name: dict.fromkeys(answerable, 0.0) for name in parsed}
     gains = [name for name, each in parsed.items() if _takes_gains(each)] if has_fractions(answerable) else []
@@ -93,8 +93,8 @@ def measure(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures: Iter
 def _calculated(measures: Sequence[Measure], qrels: Qrels, run: Run) -> Iterator[tuple[str, str, float]]:
     """(measure, query, value), by ir-measures.
 
-    It sees numbers for ids: gdeval.pl, one of its providers, cuts off what stands before the last hyphen of a query's id
-    and behind a blank in a document's.
+    It gets numbers instead of ids, because its provider gdeval.pl cuts off a query id before its last hyphen, and a
+    document id after a blank.
     """
     documents: defaultdict[str, str] = defaultdict(map(str, count(1)).__next__)
     queries = {query: str(number) for number, query in enumerate(qrels, start=1)}
@@ -115,21 +115,21 @@ def _calculated(measures: Sequence[Measure], qrels: Qrels, run: Run) -> Iterator
 
 
 def require_fitting(qrels: Qrels, measures: Iterable[str]) -> None:
-    """Raise InputError for a measure that is not defined for one of the grades: a fraction, or one above the highest."""
+    """Raise InputError for a measure that is not defined for a grade: a fraction, or a grade above HIGHEST_GRADE."""
     parsed = parse_measures(measures)
     if has_fractions(qrels):
         for name, each in parsed.items():
             if not _takes_gains(each) and "rel" not in each.SUPPORTED_PARAMS and each.NAME != "Judged":
                 raise InputError(
                     f"the judgements hold fractions, and {name} is defined for whole grades only",
-                    "take nDCG, or round them",
+                    "use nDCG, or round them",
                 )
     highest = max((grade for judged in qrels.values() for grade in judged.values()), default=0)
     for name, each in parsed.items():
         if highest > HIGHEST_GRADE and (each.NAME == "ERR" or each.params.get("dcg") == "exp-log2"):
             raise InputError(
                 f"the judgements hold the grade {highest:g}, and {name} is defined for grades up to {HIGHEST_GRADE}",
-                "take nDCG, or grade from 0 to 4",
+                "use nDCG, or grades from 0 to 4",
             )
 
 
@@ -139,7 +139,7 @@ def has_fractions(qrels: Qrels) -> bool:
 
 
 def ndcg(documents: Sequence[str], grades: Mapping[str, float], cutoff: int | None = None) -> float:
-    """nDCG with the grades themselves as gains and the discount 1 / log2(rank + 1), as trec_eval has it for whole grades.
+    """nDCG with grades as gains and the discount 1 / log2(rank + 1), as trec_eval computes it for whole grades.
 
     Järvelin & Kekäläinen, TOIS 2002. documents: best first. A grade below 0, and a document without one, gains nothing.
     """
@@ -152,19 +152,19 @@ def ndcg(documents: Sequence[str], grades: Mapping[str, float], cutoff: int | No
 
 
 def _whole(grade: float) -> int:
-    """A grade for measures of relevant or not: what is above 0 stays so, and a fraction reaches no `rel` above it."""
+    """A whole grade for measures of binary relevance: rounded down, but at least 1 for grades above 0."""
     return max(1, math.floor(grade)) if grade > 0 else math.floor(grade)
 
 
 def _takes_gains(measure: Measure) -> bool:
-    """Whether `ndcg` computes the measure, which takes fractions as the gains that they are."""
+    """Whether `ndcg` computes the measure, so that fractions can be gains."""
     return measure.NAME == "nDCG" and set(measure.params) <= {"cutoff"}
 
 
 def averaged(runs: Sequence[Measured]) -> Measured:
-    """The mean of each query over several runs, for instance of models of several seeds.
+    """The mean of each query over several runs, for instance of models with several seeds.
 
-    Intervals are then over queries: they do not show how far seeds lie apart.
+    Intervals are then over queries and do not show the differences between seeds.
     """
     per_query = {
         name: {query: math.fsum(run.per_query[name][query] for run in runs) / len(runs) for query in values}
@@ -180,15 +180,15 @@ def rank(hits: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def label(measure: str) -> str:
-    """How tables call a measure: ir-measures's RR is what papers write as MRR."""
+    """The name of a measure in tables: RR in ir-measures is MRR in papers."""
     return f"M{measure}" if measure.startswith("RR") else measure
 
 
 def parse_measures(names: Iterable[str]) -> dict[str, Measure]:
-    """{name: ir-measures measure}; the usual other spellings (MRR@10, recall@100) are taken too.
+    """{name: ir-measures measure}; other usual spellings (MRR@10, recall@100) are accepted too.
 
-    Raises InputError for a name that ir-measures does not know, or cannot compute here, and for a cut-off that is no whole
-    number from 1 to 10,000.
+    Raises InputError for a name that ir-measures does not know or cannot compute here, and for a cut-off that is not a
+    whole number from 1 to 10,000.
     """
     ir_measures = _ir_measures()
     parsed: dict[str, Measure] = {}
@@ -218,7 +218,7 @@ def parse_measures(names: Iterable[str]) -> dict[str, Measure]:
 
 
 def cutoff(measure: str) -> int | None:
-    """How many hits of a query the measure looks at; None for all of them."""
+    """How many hits of a query the measure uses; None for all."""
     (parsed,) = parse_measures([measure]).values()
     value = parsed.params.get("cutoff")
     return None if value is None else int(value)

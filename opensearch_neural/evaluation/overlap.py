@@ -1,6 +1,6 @@
 """How much of the exact result an approximate search finds, if there are no judgements.
 
-Among near-duplicates the score kept means something where the overlap of ids does not.
+With near-duplicates the overlap of ids means little, but the score kept is still meaningful.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from opensearch_neural.queries import Body
 
 PAGE = 10
 TIES = 3 * PAGE
-"""Hits of the exact result to fetch, so that ties with its tenth are seen."""
+"""Hits of the exact result to fetch, so that ties with its tenth hit are included."""
 
 
 def overlap(hits: Mapping[str, float], exact: Mapping[str, float], depth: int = PAGE) -> float:
     """The share of the first `depth` of `exact` that the first `depth` of `hits` hold.
 
-    Documents that tie with the last of `exact` count as well as it does: which of them is shown is chance.
+    Documents that tie with the last of `exact` count too, since chance decides which of them is shown.
     """
     best = rank(exact)
     last = best[min(depth, len(best)) - 1][1]
@@ -28,14 +28,16 @@ def overlap(hits: Mapping[str, float], exact: Mapping[str, float], depth: int = 
 
 
 def score_kept(scores: Mapping[str, float], exact: Mapping[str, float], depth: int = PAGE) -> float:
-    """scores: what the hits returned score by the exact search; exact: its best hits. 1 where nothing is lost."""
+    """The share of the exact score that an approximate search keeps; 1 if nothing is lost.
+
+    scores: {returned hit: its score by the exact search}; exact: the best hits of the exact search."""
     best = sorted(exact.values(), reverse=True)[:depth]
     return sum(scores.values()) / sum(best) if sum(best) > 0 else 1.0
 
 
 def scored_among(body: Body, documents: Sequence[str]) -> Body:
-    """The body that finds those of the documents that a body of one phase finds, with the same scores."""
+    """A body of one phase, limited to these documents, with the same scores."""
     among, more = {"ids": {"values": list(documents)}}, {}
-    if "collapse" in body:  # of passages the best of each document
+    if "collapse" in body:  # passages: the best passage of each document
         among, more = {"terms": {body["collapse"]["field"]: list(documents)}}, {"collapse": body["collapse"]}
     return {"size": len(documents), "query": {"bool": {"must": [body["query"]], "filter": [among]}}, **more}

@@ -1,4 +1,4 @@
-"""Where a result comes from: the command, the code, the machine. Without credentials, and without paths of this machine."""
+"""Where a result comes from: command, code and machine, without credentials and without paths of this machine."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _SECRET_WORD = r"(?:password|passwd|token|secret|api[-_]?key|access[-_]?key|cred
 _USER_INFO = re.compile(r"(?<=://)[^/\s]*@")
 _SECRET_VALUE = re.compile(rf"(?i)((?:^|[\s?&'\"]|--?)[\w-]*{_SECRET_WORD}=)(?!\*\*\*)[^\s&'\"]+")
 _SECRET_OPTION = re.compile(rf"(?i)(--[\w-]*{_SECRET_WORD})(?:\s+(?!\*\*\*|--)\S+)?")
-# An absolute path stands at the start, or after one of = : , and quotes; the // of a URL is none.
+# An absolute path is at the start, or after one of = : , or a quote; the // of a URL is not a path.
 _ABSOLUTE_PATH = re.compile(r"(?<![^\s=:,'\"])/(?!/)[^\s,'\"]+")
 
 
 def command_line(argv: Sequence[str] | None = None) -> str:
-    """The command as another reader can use it: sys.argv with the program's name alone, shell-quoted.
+    """The command in a form that others can use: the program's name and its arguments, shell-quoted.
 
-    Credentials become ***; a path below the current directory relative; the home directory "~"; of any other absolute
-    path only the last part is kept (".../scifact").
+    Credentials become ***, the home directory becomes "~", and a path below the current directory becomes relative. Of any
+    other absolute path only the last part is kept (".../scifact").
     """
     argv = sys.argv if argv is None else list(argv)
     name = Path(argv[0]).name if argv else "osn"
@@ -41,9 +41,9 @@ def command_line(argv: Sequence[str] | None = None) -> str:
 
 
 def clean_argument(argument: str) -> str:
-    """One argument without credentials and without absolute paths of this machine, see `command_line`."""
+    """An argument without credentials and without absolute paths of this machine, see `command_line`."""
     option, equals, value = argument.rpartition("=") if argument.startswith("--") else ("", "", argument)
-    if value.startswith("/"):  # the whole of it is one path, blanks included
+    if value.startswith("/"):  # all of it is one path, including blanks
         return f"{option}{equals}{_clean_path(value)}"
     argument = _USER_INFO.sub("", argument)
     argument = _SECRET_VALUE.sub(r"\1***", argument)
@@ -52,7 +52,7 @@ def clean_argument(argument: str) -> str:
 
 
 def _quoted(word: str) -> str:
-    # A quoted ~ would no longer be the home directory.
+    # The shell does not expand a quoted ~.
     return f"~/{shlex.quote(word[2:])}" if word.startswith("~/") else shlex.quote(word)
 
 
@@ -65,9 +65,9 @@ def _clean_path(text: str) -> str:
 
 
 def code_commit() -> str:
-    """The commit this code runs from, with "-dirty" where tracked files other than results differ from it.
+    """The commit of this code, with "-dirty" if tracked files other than results differ from it.
 
-    "opensearch-neural VERSION" where the package was installed and not run from its repository.
+    "opensearch-neural VERSION" if the package is installed and does not run from its repository.
     """
     root = Path(__file__).resolve().parents[2]
     inside = _git(root, "ls-files", "--error-unmatch", "opensearch_neural/evaluation/provenance.py")
@@ -79,9 +79,9 @@ def code_commit() -> str:
 
 
 def machine_facts() -> Machine:
-    """The facts that a reader needs to judge times: processor, cores, memory, versions. No host name, no path.
+    """The facts that are needed to judge times: processor, cores, memory, versions. No host name, no path.
 
-    Versions of torch and the GPU are given only where the experiment has imported torch.
+    The version of torch and the GPU are included only if the experiment has imported torch.
     """
     facts: Machine = {
         "cpu": _cpu_model(),

@@ -20,8 +20,8 @@ def rows(
 ) -> list[Row]:
     """Result rows of several engines on the set `data`: each mean with its interval, and its difference to `baseline`.
 
-    measured: {engine: Measured}. For an engine other than the baseline, and each measure, three rows: the value, the
-    difference with the interval of the paired difference, and its p-value. clusters: as in `compare`.
+    measured: {engine: Measured}. For each measure of an engine other than the baseline there are three rows: the value, the
+    paired difference with its interval, and its p-value. clusters: as in `compare`.
     """
     of_engine = {_engine(name): each for name, each in measured.items()}
     against = None if baseline is None else _engine(baseline)
@@ -50,7 +50,7 @@ def rows(
 
 
 def _compared(row: Row, baseline: MeasuredEngine, comparison: Comparison) -> list[Row]:
-    """The rows of a comparison: of the seed of either, if one of the two engines has none."""
+    """The rows of a comparison. Their seed is the engine's; if it has none, the baseline's."""
     seed = row.seed if row.seeds or row.seed is not None else baseline.seed
     compared = replace(
         row,
@@ -68,7 +68,7 @@ def _compared(row: Row, baseline: MeasuredEngine, comparison: Comparison) -> lis
 
 
 def holm_rows(made: Sequence[Row]) -> list[Row]:
-    """The p-values of each measure, corrected for their number: a comparison for each engine, or engine and segment."""
+    """The p-values of each measure, corrected for the number of comparisons (one for each engine, or engine and segment)."""
     family: dict[str, list[Row]] = {}
     for row in made:
         if row.kind == "p-value":

@@ -1,4 +1,4 @@
-"""Result files: what an experiment measured, with which command, code, machine, data and seeds.
+"""Result files: the numbers of an experiment, with its command, code, machine, data and seeds.
 
 Each experiment writes `FOLDER/summary.json`:
 
@@ -8,8 +8,8 @@ Each experiment writes `FOLDER/summary.json`:
         goals=[Goal("BM25 nDCG@10 on scifact", "0.66 to 0.70", 0.683, met=True)],
     ).write(Path("benchmarks/results/published"))
 
-Tables and pages are made from these files and never typed. They are meant to be published, so nothing in them names
-this machine, its paths or a credential.
+Tables and pages are made from these files and never typed by hand. The files are meant to be published, so they contain no
+host name, no path of this machine and no credentials.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RowKind = Literal["value", "difference", "p-value", "holm", "detectable", "ratio
 
 
 class Key(NamedTuple):
-    """What tells a row from all others of its result, see `Row`."""
+    """The fields that identify a row in its result, see `Row`."""
 
     set: str
     engine: str
@@ -49,13 +49,13 @@ class Key(NamedTuple):
 
 
 class MeasuredEngine(NamedTuple):
-    """An engine of which there are several: of several seeds, or measured in several ways. See `Row`."""
+    """An engine with several seeds, or measured in several ways. See `Row`."""
 
     name: str
     seed: int | None = None
     variant: str = ""
     seeds: tuple[int, ...] = ()
-    """Of a mean over several."""
+    """The seeds, for a mean over several models."""
 
     def __str__(self) -> str:
         seed = "" if self.seed is None else f"seed {self.seed}"
@@ -65,44 +65,45 @@ class MeasuredEngine(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One number: what `measure` was for `engine` on `set`, or how that compares with `baseline`."""
+    """One number: the `measure` of `engine` on `set`, or its comparison with `baseline`."""
 
     set: str
     """The data set, with its size if it has several."""
     engine: str
-    """What was measured: its name alone."""
+    """The engine's name, without seed and variant."""
     measure: str
-    """The name of the measure alone."""
+    """The name of the measure, without the baseline."""
     value: float
     low: float | None
     """Lower end of the 95% interval; None if there is none."""
     high: float | None
     """Upper end of the 95% interval; None if there is none."""
     n: int
-    """How many queries, requests or runs the number rests on."""
+    """The number of queries, requests or runs that were measured."""
     baseline: str = ""
-    """The engine that a difference, its p-value or a ratio is against; of the row's seed or seeds, if it has any."""
+    """The engine that a difference, p-value or ratio compares with; it has the row's seed or seeds, if any."""
     baseline_variant: str = ""
-    """How the baseline was measured, if in several ways."""
+    """The variant of the baseline, if it was measured in several ways."""
     seed: int | None = None
-    """The seed that the engine was trained with, if several were."""
+    """The seed that the engine was trained with, if there are several seeds."""
     kind: RowKind = "value"
-    """A value of the engine, its difference from the baseline, the p-value of that (as it is, or corrected by Holm for the
-    number of engines), the smallest difference that so many queries show, or the engine's ratio to the baseline."""
+    """The engine's value, its difference from the baseline, the p-value of the difference (uncorrected, or corrected by Holm
+    for the number of engines), the smallest difference that this number of queries can detect, or the ratio to the
+    baseline."""
     variant: str = ""
     """How the engine was measured, if in several ways: the layout of its index, a part of the queries."""
     engine_label: str = ""
-    """What heads the row's line in tables, if not the engine with its seed and variant."""
+    """The title of the row's line in tables; empty: the engine with its seed and variant."""
     measure_label: str = ""
-    """What heads the row's column in tables, if not the measure with its baseline."""
+    """The title of the row's column in tables; empty: the measure with its baseline."""
     baseline_label: str = ""
-    """What tables call the baseline, if not its name with the row's seed or seeds: a baseline without any."""
+    """The baseline's name in tables, if it has no seed; empty: its name with the row's seed or seeds."""
     level: str = ""
     """The load under which it was measured: "20 clients", "250/s"."""
     seeds: tuple[int, ...] = ()
     """The seeds of a mean over several models; `seed` is None then."""
     sets: int = 0
-    """Of a mean over several sets, how many; `set` is what tables call them."""
+    """The number of sets in a mean over several sets, whose name is in `set`; 0: one set."""
 
     @property
     def key(self) -> Key:
@@ -110,23 +111,23 @@ class Row:
 
     @property
     def where(self) -> str:
-        """What tables call the set: "100,000 documents, 20 clients"."""
+        """The set's name in tables: "100,000 documents, 20 clients"."""
         return f"{self.set}, {self.level}" if self.level else self.set
 
     @property
     def line(self) -> str:
-        """What heads the row's line in tables: "dual encoder, seed 42"."""
+        """The title of the row's line in tables: "dual encoder, seed 42"."""
         return self.engine_label or str(MeasuredEngine(self.engine, self.seed, self.variant, self.seeds))
 
     @property
     def against(self) -> str:
-        """The baseline as tables show it: "dual encoder, seed 42"."""
+        """The baseline's name in tables: "dual encoder, seed 42"."""
         whole = MeasuredEngine(self.baseline, self.seed, self.baseline_variant, self.seeds)
         return self.baseline_label or (str(whole) if self.baseline else "")
 
     @property
     def column(self) -> str:
-        """What heads the row's column in tables: "nDCG@10", "nDCG@10 - bm25", "p(nDCG@10 - bm25)", "P99 / bm25", …"""
+        """The title of the row's column in tables: "nDCG@10", "nDCG@10 - bm25", "p(nDCG@10 - bm25)", "P99 / bm25", …"""
         if self.measure_label or self.kind == "value":
             return self.measure_label or self.measure
         if self.kind == "ratio":
@@ -137,14 +138,14 @@ class Row:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Row:
-        """The row that `to_json` gave."""
+        """The inverse of `to_json`."""
         fields = dict(content)
         if isinstance(fields.get("seeds"), list):
             fields["seeds"] = tuple(fields["seeds"])
         return cls(**fields)
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields, without those that hold their default."""
+        """The row's fields, without those that have their default."""
         every = dataclasses.fields(self)
         return {each.name: value for each in every if (value := getattr(self, each.name)) != each.default}
 
@@ -156,6 +157,7 @@ class Goal:
     goal: str
     """The goal in words."""
     target: str | float
+    """The value to reach, as text or number."""
     value: str | float | None
     """None if nothing was measured."""
     met: bool
@@ -186,7 +188,7 @@ class Summary:
     rows: list[Row]
     goals: list[Goal] = field(default_factory=list)
     title: str = ""
-    """Heads its table; without one the folder's name does."""
+    """The title of its table; empty: the folder's name."""
 
     @classmethod
     def of_this_run(
@@ -206,8 +208,8 @@ class Summary:
     def validate(self) -> Summary:
         """This summary, if it may be published.
 
-        Raises InputError naming the field: for a missing part, a value that is no finite number, an interval the wrong
-        way round, two rows about the same thing, a credential or a home directory.
+        Raises InputError that names the field: for a missing part, a value that is not a finite number, an interval with its
+        ends swapped, two rows with the same key, a credential or a home directory.
         """
         for name in ("command", "code"):
             text = getattr(self, name)
@@ -234,7 +236,7 @@ class Summary:
             _validate_row(row, f"rows[{at}]")
             cell = (row.where, row.line, row.column)
             if row.key in keys or cell in cells:
-                raise _invalid(f"rows[{at}]", f"repeats {cell}: name what makes it another row in its set or engine")
+                raise _invalid(f"rows[{at}]", f"repeats {cell}: give it another set, engine or variant")
             keys.add(row.key)
             cells.add(cell)
         for at, goal in enumerate(self.goals):
@@ -256,7 +258,7 @@ class Summary:
 def read(path: Path) -> Summary:
     """The summary in `path`: a file, or a folder that holds summary.json.
 
-    Raises InputError naming file and field for what is no result file, and the line of what is no JSON.
+    Raises InputError for an invalid result file, naming the file and the field, or the line for invalid JSON.
     """
     path = Path(path)
     if path.is_dir():
@@ -281,7 +283,7 @@ def read(path: Path) -> Summary:
 
 
 def read_all(folder: Path) -> dict[str, Summary]:
-    """{experiment: summary} of every summary.json below `folder`, an experiment named by its folder, sorted.
+    """{experiment: summary} of every summary.json below `folder`, sorted. An experiment is named by its folder.
 
     Raises InputError if there is none.
     """
@@ -293,7 +295,7 @@ def read_all(folder: Path) -> dict[str, Summary]:
 
 
 def data_facts(folder: Path, files: Iterable[str] | None = None) -> Data:
-    """Name and hashes of a data set: a folder (all of its files, or those named, hidden ones left out) or one file."""
+    """Name and hashes of a data set: one file, or a folder with `files` (None: all of its files that are not hidden)."""
     folder = Path(folder)
     if folder.is_file():
         return Data(folder.name, {folder.name: sha256(folder)})
@@ -365,7 +367,7 @@ def _validate_row(row: Row, where: str) -> None:
     if row.kind not in get_args(RowKind):
         raise _invalid(f"{where}.kind", f"must be one of {', '.join(get_args(RowKind))}, not {row.kind!r}")
     if (row.kind == "value") == bool(row.baseline):
-        raise _invalid(f"{where}.baseline", "must name an engine where the row compares, and only there")
+        raise _invalid(f"{where}.baseline", "must name an engine if the row compares engines, else be empty")
 
 
 def _validate_goal(goal: Goal, where: str) -> None:
@@ -378,7 +380,7 @@ def _validate_goal(goal: Goal, where: str) -> None:
     if not isinstance(goal.met, bool):
         raise _invalid(f"{where}.met", f"must be true or false, not {goal.met!r}")
     if goal.met and goal.value is None:
-        raise _invalid(f"{where}.met", "cannot be true of what was not measured")
+        raise _invalid(f"{where}.met", "cannot be true without a measured value")
 
 
 def _is_number(value: Any) -> bool:

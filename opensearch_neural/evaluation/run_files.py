@@ -1,4 +1,4 @@
-"""TREC run files: `query Q0 document rank score tag` a line."""
+"""TREC run files, with `query Q0 document rank score tag` on each line."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from opensearch_neural.retrievers import Run
 
 
 def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> None:
-    """A TREC run: `query Q0 document rank score tag` a line.
+    """Write a TREC run file.
 
     Queries in the run's order; documents by score descending, then id ascending; ranks from 1; scores with all their
-    digits. Raises InputError for an id or a tag with white space, which the format cannot hold, and for a score that is
+    digits. Raises InputError for an id or a tag with white space, which the format does not allow, and for a score that is
     not a number.
     """
     lines = []
@@ -35,9 +35,9 @@ def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> N
 def read_run(path: Path) -> Run:
     """A TREC run file (.gz too) as {query: {document: score}}, best first.
 
-    The order is that of the scores, as for trec_eval, and not of the rank column.
-    Raises InputError, with file and line, for a line of other than six fields, a score that is not a number, or a
-    document that a query has twice.
+    Scores give the order, as in trec_eval, not the rank column.
+    Raises InputError, with file and line, for a line without exactly six fields, a score that is not a number, or a
+    document that occurs twice for a query.
     """
     run: Run = {}
     for number, line in enumerate(_lines(Path(path)), start=1):
@@ -73,4 +73,4 @@ def _lines(path: Path) -> Iterator[str]:
 
 def _require_word(text: str, what: str) -> None:
     if text.split() != [text]:
-        raise InputError(f"{what} {text!r} is empty or holds white space, which a TREC run file cannot hold")
+        raise InputError(f"{what} {text!r} is empty or contains white space, which a TREC run file does not allow")

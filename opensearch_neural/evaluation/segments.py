@@ -1,4 +1,4 @@
-"""Parts of the judged queries that are measured apart: head, torso and tail by how often they are asked, or any named.
+"""Segments of the judged queries, measured separately: head, torso and tail by frequency, or any named segments.
 
 segments = by_frequency({"q1": 900, "q2": 40, "q3": 1}, ["head", "torso", "tail"])
 rows = segment_rows("docs", results, segments, baseline="bm25")
@@ -27,9 +27,9 @@ FREQUENCY = ("frequency", "count", "searches")
 
 
 def read_query_values(path: str | Path, names: Sequence[str]) -> dict[str, str]:
-    """{query id: value} of a tsv or csv of two columns, with a header or without, or of jsonl (`_id` and one of `names`).
+    """{query id: value} from a tsv or csv of two columns, with or without header, or from jsonl (`_id` and one of `names`).
 
-    Raises InputError with file and line at the first line that is neither, or that gives a query a second value.
+    Raises InputError with file and line at the first invalid line, or at a second value for a query.
     """
     stream, file = open_binary(str(path))
     values: dict[str, str] = {}
@@ -43,7 +43,7 @@ def read_query_values(path: str | Path, names: Sequence[str]) -> dict[str, str]:
         if value in names and not values:
             continue  # the header
         if values.setdefault(query, value) != value:
-            raise InputError(f"{file}, line {number}: the query {query!r} had another {names[0]} before")
+            raise InputError(f"{file}, line {number}: the query {query!r} has another {names[0]} on an earlier line")
     return values
 
 
@@ -62,7 +62,7 @@ def _cells(line: bytes, names: Sequence[str]) -> tuple[str, str]:
     try:
         *first, value = text.rsplit("\t", 1) if "\t" in text else next(csv.reader([text], skipinitialspace=True), [""])
     except csv.Error as error:
-        raise Defect(f"the line is no csv: {error}") from None
+        raise Defect(f"the line is not csv: {error}") from None
     query = ",".join(first)  # an id may hold a comma
     if not query.strip() or not value.strip():
         raise Defect(f"expected a query id and its {names[0]}, with a tab or a comma between them, found {text[:80]!r}")
@@ -70,7 +70,7 @@ def _cells(line: bytes, names: Sequence[str]) -> tuple[str, str]:
 
 
 def read_frequencies(path: str | Path) -> dict[str, float]:
-    """{query id: how often it is asked}. Raises InputError as `read_query_values`, and for what is no such number."""
+    """{query id: number of searches}. Raises InputError as `read_query_values` does, and for an invalid number."""
     frequencies = {}
     for query, text in read_query_values(path, FREQUENCY).items():
         try:
@@ -78,14 +78,14 @@ def read_frequencies(path: str | Path) -> dict[str, float]:
         except ValueError:
             frequencies[query] = math.nan
         if not 0 <= frequencies[query] < math.inf:
-            raise InputError(f"{path}: the frequency of the query {query!r} is no number of searches: {text[:40]!r}")
+            raise InputError(f"{path}: the frequency of the query {query!r} is not a number of searches: {text[:40]!r}")
     return frequencies
 
 
 def by_frequency(frequencies: Mapping[str, float], names: Sequence[str]) -> dict[str, str]:
-    """{query id: segment}: the most frequent queries first, each segment about as many searches as every other.
+    """{query id: segment}: the most frequent queries are in the first segment, and all segments have about as many searches.
 
-    A query stands in the segment in which the middle of its own searches falls.
+    If a query's searches span several segments, the middle of them decides.
     """
     total, before = math.fsum(frequencies.values()) or 1.0, 0.0
     segments = {}
@@ -99,7 +99,7 @@ def by_frequency(frequencies: Mapping[str, float], names: Sequence[str]) -> dict
 def segment_rows(
     data: str, results: Sequence[EngineResult], segments: Mapping[str, str], *, baseline: str | None, seed: int = 0
 ) -> list[Row]:
-    """The rows of each segment, as a set of its own: "docs: head". p-values are corrected for all segments together."""
+    """The rows of each segment, as a separate set: "docs: head". p-values are corrected for all segments together."""
     made: list[Row] = []
     for segment in dict.fromkeys(segments.values()):
         queries = {query for query, of in segments.items() if of == segment}
@@ -115,7 +115,7 @@ def segment_rows(
 
 
 def restricted(measured: Measured, queries: set[str]) -> Measured:
-    """The measures of some of the queries alone."""
+    """The measures over some of the queries only."""
     per_query = {
         name: {query: value for query, value in values.items() if query in queries}
         for name, values in measured.per_query.items()

@@ -1,4 +1,4 @@
-"""Result rows as Markdown tables: what a terminal, a README and a report page show is made here and never typed."""
+"""Result rows as Markdown tables, for the terminal, the README and report pages. Tables are never typed by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from opensearch_neural.evaluation.results import Row
 
 
 def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table, padded so that it also reads well in a terminal; the first column left, the others right."""
+    """A Markdown table, padded for terminals; the first column is aligned left, the others right."""
     cells = [[str(cell).replace("|", "\\|") for cell in line] for line in (header, *lines)]
     widths = [max(3, *(len(line[at]) for line in cells)) for at in range(len(header))]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
@@ -20,7 +20,7 @@ def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def pivot(rows: Iterable[Row]) -> tuple[list[str], list[tuple[str, str, dict[str, Row]]]]:
-    """Rows as a table: its columns, and for each set and engine a line (set, engine, {column: row}); in order met."""
+    """(columns, lines) of a table: a line (set, engine, {column: row}) for each set and engine, in order of appearance."""
     columns: dict[str, None] = {}
     lines: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows:
@@ -30,7 +30,7 @@ def pivot(rows: Iterable[Row]) -> tuple[list[str], list[tuple[str, str, dict[str
 
 
 def result_table(rows: Sequence[Row], shown: Sequence[str] | None = None, *, intervals: bool = False) -> str:
-    """The rows as a Markdown table: a line for each set and engine, all columns or those `shown`."""
+    """The rows as a Markdown table: a line for each set and engine. shown: the columns; None: all."""
     columns, lines = pivot(rows)
     if shown is not None:
         columns = list(shown)
@@ -50,7 +50,7 @@ def result_table(rows: Sequence[Row], shown: Sequence[str] | None = None, *, int
 
 
 def cell(row: Row | None, intervals: bool = True) -> str:
-    """A row's value as a table shows it, with its interval in brackets: "0.683 [0.641, 0.724]"."""
+    """A row's value as text, with its interval in brackets: "0.683 [0.641, 0.724]"."""
     if row is None:
         return ""
     if not intervals or row.low is None or row.high is None:
@@ -59,7 +59,7 @@ def cell(row: Row | None, intervals: bool = True) -> str:
 
 
 def number(value: float) -> str:
-    """Three decimals below 10, fewer above; whole numbers from 1,000 on, with separators."""
+    """A number as text: three decimals below 10, one below 1,000, then none, with separators."""
     if value != 0 and abs(value) < 0.0005:
         return f"{value:.1e}"
     size = abs(value)

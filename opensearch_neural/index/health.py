@@ -1,4 +1,4 @@
-"""Whether the shards of an index are there, as far as this user may ask."""
+"""Whether the shards of an index are available, as far as this user may ask."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def index_health(client: OpenSearch, index: str, **params: Any) -> dict[str, Any] | None:
-    """`GET _cluster/health/INDEX`; None if this user may not ask (cluster:monitor/health), or a service does not tell."""
+    """`GET _cluster/health/INDEX`; None if this user may not ask (cluster:monitor/health), or the service cannot answer."""
     health: dict[str, Any] | None = allowed(lambda: client.cluster.health(index=index, params=params))
     return health
 
 
 def all_shards_answer(client: OpenSearch, index: str) -> bool:
-    """Whether a search reaches every shard: what shows that primaries are there if the health may not be asked."""
+    """Whether a search reaches every shard. It shows that the primaries are available if the health may not be asked."""
     from opensearchpy.exceptions import TransportError
 
     try:

@@ -2,20 +2,20 @@
 
 One index holds everything about a document, so that one request can combine it:
 
-    title, text   as given                                   (text, for highlighting and queries of one's own)
+    title, text   as given                                   (text, for highlighting and custom queries)
     contents      title and text together                    (text: what BM25 searches; not stored)
     url           the document's address                     (keyword)
     sparse        {token: weight} of the sparse encoder      (rank_features)
     sparse_forward  the same as bytes, for rescoring        (binary doc values; `forward_index`)
     dense         the vector of the dense encoder            (knn_vector: float, byte or scalar-quantized;
-                                                              of several vectors nested documents, one in each)
+                                                              several vectors: one in each nested document)
     pq            the M code bytes of a quantized vector     (binary doc values)
-    parent        where documents are split into passages: the id of the document (keyword)
-    passage       likewise: the passage's number, and where in the document's text it lies
+    parent        if documents are split into passages: the document's id (keyword)
+    passage       likewise: the passage's number, and its place in the document's text
 
-and the caller's own fields, as `--mapping` says, or mapped when first seen: strings as keywords, so that they can be
-filtered and counted, ISO dates as dates, and every number as a double, because the first price may be 10 and the next 10.99.
-Objects are flat ones where OpenSearch knows them: what is in them is found by its value, and takes no further fields.
+and the caller's own fields, mapped as `--mapping` says, or when first seen: strings as keywords, so that they can be
+filtered and counted; ISO dates as dates; every number as a double, because the first price may be 10 and the next 10.99.
+Objects get the type flat_object if OpenSearch has it: their values can be searched, and they add no fields to the mapping.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from opensearch_neural.queries import DOT_ALIAS
 if TYPE_CHECKING:
     import numpy as np
 
-# HNSW's usual settings; they are Lucene's and OpenSearch's defaults too, written out so that an upgrade changes nothing.
+# The usual settings of HNSW, and the defaults of Lucene and OpenSearch; written out so that an upgrade changes nothing.
 HNSW_M = 16
 HNSW_EF_CONSTRUCTION = 100
 
 NO_TOKEN = "(no token)"
-"""The one feature of a document without any token, so that such documents can be counted. No vocabulary has it: it holds
-a blank."""
+"""The only feature of a document without tokens, so that such documents can be counted. It contains a blank, so it is in no
+vocabulary."""
 
 DATE_FORMATS = ("strict_date", "strict_date_time", "strict_date_time_no_millis", "strict_date_hour_minute_second")
-"""The formats of a date field: 2026-03-14, alone or with a time. (A year alone is no date.)"""
+"""The formats of a date field: 2026-03-14, alone or with a time. (A year alone is not a date.)"""
 
 _KEYWORD = {"type": "keyword", "ignore_above": 8191}
-# A later value that is no date must not cost its document: it is left out of the field, and found under `.keyword`.
+# A later value that is not a date must not fail its document: it is left out of the field, and found in `.keyword`.
 _DATE = {
     "type": "date",
     "format": "strict_date_optional_time||epoch_millis",
@@ -61,10 +61,10 @@ DYNAMIC_MAPPINGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("whole_numbers_as_doubles", "long", {"type": "double"}),
     ("decimals_as_doubles", "double", {"type": "double"}),
 )
-"""(name, what OpenSearch sees in a field's first value, how the field is mapped)"""
+"""(name, type that OpenSearch detects in a field's first value, mapping of the field)"""
 FLAT_OBJECTS = ("objects_as_flat_ones", "object", {"type": "flat_object"})
 FLAT_OBJECT_RELEASE = (2, 18)
-"""The type is older; before this release it refused or misread nulls and lists within lists."""
+"""The first release in which flat_object neither refuses nor misreads nulls and lists within lists."""
 
 
 def index_body(
@@ -79,10 +79,10 @@ def index_body(
 ) -> dict[str, Any]:
     """The body that creates the index: settings and mappings.
 
-    `store_vectors` keeps `sparse` and `dense` in `_source` too: then documents can be reindexed and partially updated
-    inside OpenSearch, at several times the stored bytes. Off, every fetch is cheaper.
+    `store_vectors`: also keep `sparse` and `dense` in `_source`, so that OpenSearch can reindex and partially update
+    documents. It takes several times the stored bytes, and every fetch costs more.
     `fields`: mappings of the caller's own fields, {name: {"type": …}}.
-    `flat_objects`: map objects of the caller's own as flat ones; from FLAT_OBJECT_RELEASE on.
+    `flat_objects`: map the caller's objects as flat_object; possible from FLAT_OBJECT_RELEASE on.
     """
     properties: dict[str, Any] = {
         "title": {"type": "text", "analyzer": meta.analyzer, "copy_to": "contents"},
@@ -101,7 +101,7 @@ def index_body(
     if meta.passages is not None:
         place = {"type": "integer", "index": False}
         properties["parent"] = {"type": "keyword"}
-        # The number is searched for when a document has become shorter, and its last passages are removed.
+        # When a document becomes shorter, its last passages are found by their number and deleted.
         properties["passage"] = {"properties": {"number": {"type": "integer"}, "start": place, "end": place}}
     index_settings: dict[str, Any] = {"number_of_shards": shards, "number_of_replicas": replicas}
     if meta.dense is not None:
@@ -140,8 +140,8 @@ def knn_vector(dense: DenseMeta) -> dict[str, Any]:
         "type": "knn_vector",
         "dimension": dense.dimension,
         "method": method,
-        # They would hold every vector a second time. Queries, filters, the `knn_score` script and `exists` all read the
-        # vectors themselves, and answer the same without (of several vectors a document all within a nested query).
+        # Doc values would store every vector a second time. Queries, filters, the `knn_score` script and `exists` read the
+        # vectors themselves, and answer the same without (for several vectors a document, inside a nested query).
         "doc_values": False,
     }
     if dense.type == "byte":
@@ -150,10 +150,10 @@ def knn_vector(dense: DenseMeta) -> dict[str, Any]:
 
 
 def rank_features(row: Mapping[str, float]) -> dict[str, float]:
-    """A document's {token: weight} as the `sparse` field takes it.
+    """A document's {token: weight} for the `sparse` field.
 
-    Tokens that hold a dot are written a second time under the name by which a `rank_feature` clause can reach them (see
-    `queries.DOT_ALIAS`), so that queries score the same with and without the neural-search plugin.
+    A token with a dot is written a second time under a name that a `rank_feature` clause can use (see `queries.DOT_ALIAS`),
+    so that queries score the same with and without the neural-search plugin.
     """
     features = dict(row)
     for token in row:
@@ -165,8 +165,8 @@ def rank_features(row: Mapping[str, float]) -> dict[str, float]:
 def byte_scale(vectors: np.ndarray, *, normalized: bool) -> float:
     """The factor by which vectors (n, dimension) are multiplied before they are rounded to signed bytes.
 
-    For normalized vectors it depends on the dimension alone: components have a standard deviation of 1/√dimension, and
-    six of these are given room; the rare larger ones saturate. Otherwise it is taken from the vectors given.
+    For normalized vectors it depends only on the dimension: components have a standard deviation of 1/√dimension, and the
+    byte range covers six of them; the rare larger components saturate. Otherwise the largest component sets it.
     """
     if normalized:
         return 127 * math.sqrt(vectors.shape[1]) / 6
@@ -175,16 +175,16 @@ def byte_scale(vectors: np.ndarray, *, normalized: bool) -> float:
 
 
 def to_bytes(vectors: np.ndarray, scale: float) -> np.ndarray:
-    """float vectors (…, dimension) as signed bytes, which a `byte` field stores and a query of one is made of."""
+    """Float vectors (…, dimension) as signed bytes, for a `byte` field and for queries of it."""
     import numpy as np
 
     return np.clip(np.rint(vectors * scale), -128, 127).astype(np.int8)
 
 
 def read_field_mappings(path: Path) -> dict[str, Any]:
-    """{name: mapping} of the caller's own fields: a JSON object, as it is, or as `properties` of a mapping.
+    """{name: mapping} of the caller's own fields, from a file with a JSON object of this form or with a whole mapping.
 
-    Raises InputError for another content, and for a field that this project writes itself.
+    Raises InputError for any other content, and for a field that osn writes itself.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -1,9 +1,9 @@
-"""The models of one index: found on this machine, loaded when first asked for, and refused where they did not write it.
+"""The models of one index: found on this machine, loaded at first use, and refused if they did not write the index.
 
     models = IndexModels("docs", existing_record(client, "docs"))
     models.query_encoder.encode("what causes a rainbow")
 
-A query encoder is a tokenizer and a table, so that a sparse query loads no torch.
+A query encoder is a tokenizer and a table, so a sparse query does not load torch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ModelKind = Literal["sparse", "dense", "quantized"]
 IndexPart = Literal["sparse", "dense", "reconstructed", "quantized"]
-"""The vectors that an index can hold of a document."""
+"""The kinds of vectors that an index can hold for a document."""
 
 TO_SEARCH = "search with the model that wrote the index, or ingest again with this one"
 
@@ -188,7 +188,7 @@ class IndexModels:
 
 
 def _linked_query_encoder(wrote: SparseMeta) -> TableEncoder | None:
-    """That of the folder from which the index was written; None if it holds another model by now, or none."""
+    """The query encoder in the folder that the index was written from; None if the model there is gone or has changed."""
     link = registry.link_of(wrote.hash)
     if not link.is_dir():
         return None

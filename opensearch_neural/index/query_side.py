@@ -1,14 +1,14 @@
-"""What searches need of a sparse model, stored on the cluster: its query encoder, and the largest weights.
+"""What searches need from a sparse model, stored on the cluster: its query encoder, and the largest weights.
 
 So an application needs no model files. Both are stored in the hidden index `osn-query-encoders`, whose documents are never
 searched:
 
     encoder-<hash>          {"name", "bytes", "sha256", "parts": ["encoder-<hash>-<sha256>-0", …]}
-    encoder-<hash>-…-0      {"content": base64 of a part of what `TableEncoder.to_bytes` gives}
-    largest-<uuid>          {"index": own name, "content": base64 of gzip of {token: weight}}      of the index of this uuid
+    encoder-<hash>-…-0      {"content": base64 of a part of the bytes from `TableEncoder.to_bytes`}
+    largest-<uuid>          {"index": own name, "content": base64 of gzip of {token: weight}}    for the index with this uuid
 
-What is read is data of others: it is bounded, checked, and nothing in it is executed. The largest weights only ever rise, so
-whoever writes into an index raises them before the documents are there (`raise_largest`), and they bound every document.
+The content comes from others, so its size is limited, it is checked, and nothing in it is executed. The largest weights
+never decrease. Every writer raises them before it writes documents (`raise_largest`), so they bound every document.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ INDEX = "osn-query-encoders"
 LARGEST = "largest_weights"
 """The entry of an index's record that holds the id of the document with its largest weights."""
 PART_BYTES = 3_000_000
-"""4 MB in base64: clusters refuse requests of 100 MB, and proxies smaller ones."""
+"""4 MB in base64: clusters refuse requests above 100 MB, and some proxies refuse smaller ones."""
 MOST_BYTES = 64_000_000
 """A query encoder takes some hundred kB, or 5 MB with a vocabulary of 250,000 tokens."""
 AT_ONCE = 500
@@ -56,6 +56,7 @@ class LargestWeights:
     index: str
     """The index's own name."""
     weights: dict[str, float]
+    """{token: weight}"""
     version: tuple[int, int]
     """(sequence number, primary term) of the document that holds them."""
 
@@ -192,7 +193,7 @@ def read_largest(client: OpenSearch, id: str | None, before: LargestWeights | No
 
 
 def raise_largest(client: OpenSearch, id: str, weights: Mapping[str, float]) -> None:
-    """Raise the stored weights to these where these are larger. Does nothing if no weights are stored.
+    """Raise each stored weight to the given one if that is larger. Does nothing if no weights are stored.
 
     Raises ClusterError if others keep changing them at the same time.
     """
@@ -228,7 +229,7 @@ def ask_largest(client: OpenSearch, index: str, tokens: Iterable[str]) -> dict[s
             if "error" in answer or queries.partial_answer(answer):
                 raise ClusterError(f"the search for the largest weight of {token!r} in {index!r} failed")
             if hits := answer["hits"]["hits"]:
-                # JSON has as many digits as tell a float32 from its neighbours.
+                # The JSON has just enough digits to identify a float32.
                 largest[token] = float(np.float32(hits[0]["_score"]))
     return largest
 
@@ -247,7 +248,7 @@ def forget(client: OpenSearch, record: IndexMeta) -> None:
                 for each in [id, *_part_ids(header, record.sparse.query_hash)]:
                     client.delete(index=INDEX, id=each, params={"ignore": 404})
     except (AuthorizationException, ModelError) as error:
-        log.debug("what %r keeps for a deleted index stays: %s", INDEX, error)
+        log.debug("cannot delete from %r what it stores for a deleted index: %s", INDEX, error)
 
 
 def _hashes_in_use(client: OpenSearch) -> set[str]:

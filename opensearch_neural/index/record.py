@@ -1,9 +1,9 @@
-"""The index's record: what `_meta.osn` of its mapping says of the models and settings that wrote it.
+"""The index's record: `_meta.osn` in its mapping, which names the models and settings that wrote it.
 
     record = existing_record(client, "docs")        # IndexMeta
     write_record(client, "docs", record.with_extra(cascade={"window": 100}))
 
-Who writes or searches with another model is refused with a message that names both.
+Writing or searching with another model is refused, with a message that names both models.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 META_FORMAT = 2
 """Format 1 had no forward index; its `osn` would add documents without rows.
 
-The only release, 0.1.0, reads format 1 and refuses format 2. So changes before the next release keep the number, also
-`prune_postings`, which an `osn` that does not know it would overlook. After the next release a change of meaning raises it.
+The only release, 0.1.0, reads format 1 and refuses format 2. So changes before the next release keep the number, even
+`prune_postings`, which an `osn` that does not know it would ignore. After the next release, a change of meaning raises it.
 """
 DenseType = Literal["float", "byte", "sq"]
 
@@ -34,7 +34,7 @@ class SparseMeta:
 
     name: str
     hash: str
-    """Hash of the model; while its IDF table is being counted, of the SPLADE that it is made of."""
+    """Hash of the model; while its IDF table is being counted, hash of the SPLADE that it is built from."""
     query_hash: str
     """Hash of the tokenizer and the IDF table, all that a query needs; empty while the table is being counted."""
 
@@ -51,7 +51,7 @@ class DenseMeta:
     normalized: bool
     """Whether every vector has length 1."""
     scale: float = 1.0
-    """The factor of a vector's components before they were rounded to bytes; 1.0 for other types."""
+    """The factor that multiplied a vector's components before they were rounded to bytes; 1.0 for other types."""
     reconstructed: bool = False
     """Whether the vectors are reconstructed from the codes of a quantized model."""
     vectors: int = 1
@@ -69,8 +69,9 @@ class QuantizedMeta:
 
     name: str
     hash: str
+    """Hash of the quantized model."""
     subvectors: int
-    """The bytes of a code: the model's M."""
+    """Bytes of a code, the model's M."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,9 @@ class PassageMeta:
     """How documents were split into passages."""
 
     tokens: int
-    """The tokens of a passage, at most."""
+    """The most tokens of a passage."""
     stride: int
-    """How many tokens after a passage the next one begins."""
+    """Tokens from the start of a passage to the start of the next."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +93,15 @@ class IndexMeta:
     passages: PassageMeta | None = None
     quantized: QuantizedMeta | None = None
     forward_index: bool = False
-    """Whether each document's sparse weights lie beside it as a row too (`forward_index`)."""
+    """Whether each document also has its sparse weights as a row (`forward_index`)."""
     prune: str | None = None
     """Rule by which each document's sparse vector was pruned, beyond the model's own: "max_ratio:0.1"; None: not pruned."""
     prune_postings: str | None = None
-    """Rule by which the postings, but not the rows, were pruned: "alpha_mass:0.6"; None: they hold the same terms."""
+    """Rule by which the postings, but not the rows, were pruned: "alpha_mass:0.6"; None: both hold the same tokens."""
     analyzer: str = "english"
+    """The analyzer of title, text and contents."""
     version: str = ""
+    """The version of `osn` that wrote the index."""
     format: int = META_FORMAT
     extra: dict[str, Any] = field(default_factory=dict)
     """Entries of other modules: tuned settings, the state of a build, the scale of sparse scores."""
@@ -126,7 +129,7 @@ class IndexMeta:
 
     @property
     def counting(self) -> bool:
-        """Whether the IDF table of the sparse model is being counted, or that was interrupted."""
+        """Whether the IDF table of the sparse model is incomplete: still being counted, or interrupted."""
         return self.sparse is not None and not self.sparse.query_hash
 
     def with_extra(self, **entries: Any) -> IndexMeta:
@@ -139,9 +142,9 @@ class IndexMeta:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any], index: str) -> IndexMeta:
-        """The record of an index whose mapping (`{"_meta": …, "properties": …}`) is given.
+        """The record of an index, from its mapping (`{"_meta": …, "properties": …}`).
 
-        Raises ModelError when the index was not written by `osn`, or by a later format than this one, or when the record is
+        Raises ModelError if `osn` did not write the index, if its format is later than this version's, or if the record is
         damaged.
         """
         record = mapping.get("_meta", {}).get("osn")
@@ -196,7 +199,7 @@ MetaPart = TypeVar("MetaPart")
 
 
 def _check_types(index: str, record: Mapping[str, Any], types: Mapping[str, type], within: str = "") -> None:
-    """Raise ModelError for an entry of another type. Whoever may write to a mapping may write anything into it."""
+    """Raise ModelError for an entry of a wrong type: users who can write the mapping can write anything into it."""
     for name, kind in types.items():
         value = record.get(name)
         if value is not None and not isinstance(value, (float, int) if kind is float else kind):
@@ -204,7 +207,7 @@ def _check_types(index: str, record: Mapping[str, Any], types: Mapping[str, type
         if name in _INSIDE and not within and isinstance(value, dict):
             _check_types(index, value, _INSIDE[name], f"{name}.")
     if any(not isinstance(name, str) for name in record.get("adding") or ()):
-        raise _damaged(index, "adding holds other things than names")
+        raise _damaged(index, "adding holds something other than names")
     if isinstance(record.get("loading"), dict) and not isinstance(record["loading"].get("restore"), dict):
         raise _damaged(index, "loading has no settings to restore")
 
@@ -231,9 +234,9 @@ def _damaged(index: str, what: str) -> ModelError:
 
 
 def read_record(client: OpenSearch, index: str) -> IndexMeta | None:
-    """The record of an index, or of the one index that an alias names; None when there is no such index.
+    """The record of an index, or of the index behind an alias; None if there is no such index.
 
-    Raises ClusterError for a pattern, even if it matches one index: it might match another tomorrow. Raises ModelError when
+    Raises ClusterError for a pattern, even if it matches one index: it might match another tomorrow. Raises ModelError if
     `osn` did not write the index.
     """
     from opensearchpy.exceptions import NotFoundError
@@ -277,7 +280,7 @@ def _no_index(index: str) -> ClusterError:
 
 
 def existing_record(client: OpenSearch, index: str) -> IndexMeta:
-    """`read_record` of an index that must be there. Raises ClusterError when it is not, and as `read_record` does."""
+    """`read_record` for an index that must exist. Raises ClusterError if it does not, and as `read_record` does."""
     record = read_record(client, index)
     if record is None:
         raise _no_index(index)
@@ -302,7 +305,7 @@ def check_same_model(index: str, kind: str, wrote: tuple[str, str], this: tuple[
 
 
 def check_counted(index: str, record: IndexMeta) -> None:
-    """Raise ModelError while the IDF table of an index is being counted: nothing weighs queries until then."""
+    """Raise ModelError while the IDF table of an index is incomplete: until then query tokens have no weights."""
     if record.counting:
         raise ModelError(
             f"the index {index!r} has no IDF table yet: {record.unfinished} is being written, or that was interrupted",
@@ -312,8 +315,8 @@ def check_counted(index: str, record: IndexMeta) -> None:
 
 
 def check_unchanged_models(index: str, wrote: IndexMeta, wanted: IndexMeta) -> None:
-    """Raise ModelError when documents of `wanted`'s models do not belong into the index."""
-    for kind in ("sparse", "quantized", "dense"):  # codes before vectors that may be made of them
+    """Raise ModelError if documents encoded by the models of `wanted` do not fit the index."""
+    for kind in ("sparse", "quantized", "dense"):  # codes before dense, which may be reconstructed from them
         old, new = getattr(wrote, kind), getattr(wanted, kind)
         if (old is None) != (new is None):
             has, lacks = ("holds", "brings none") if new is None else ("does not hold", "brings them")
@@ -337,7 +340,7 @@ def check_unchanged_models(index: str, wrote: IndexMeta, wanted: IndexMeta) -> N
             before, now, option = "encoded from texts", "reconstructs them from codes", "--dense-from-codes"
         raise ModelError(
             f"the dense vectors of the index {index!r} are {before}; this ingest {now}",
-            f"leave out {option}, and they are made as before, or give another --index",
+            f"leave out {option} to make them as before, or give another --index",
         )
     if wrote.dense and wanted.dense and wrote.dense.type != wanted.dense.type:
         raise ModelError(

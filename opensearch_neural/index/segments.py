@@ -1,4 +1,4 @@
-"""The segments of an index: written documents made visible to searches, and segments merged."""
+"""The segments of an index: make written documents visible to searches, and merge segments."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 LEASE_PATIENCE = 90.0
 """Seconds; OpenSearch renews retention leases every 30."""
 MERGES = 3
-"""How often a merge is asked for whose task was lost with its node."""
+"""How often a merge is started, as its task may be lost with a node."""
 
 
 def refresh(client: OpenSearch, index: str) -> None:
-    """Raises ClusterError when a shard could not be refreshed, because what it holds is then not known."""
+    """Refresh all shards. Raises ClusterError if a shard fails, because its content is then unknown."""
     answer = client.indices.refresh(index=index, params={"request_timeout": 600})
     if answer["_shards"]["failed"]:
         reasons = [failure["reason"].get("reason", "") for failure in answer["_shards"].get("failures", ())]
@@ -28,13 +28,13 @@ def refresh(client: OpenSearch, index: str) -> None:
 
 
 def merge_segments(client: OpenSearch, index: str, segments: int = 1, *, least: int = 256 << 20) -> None:
-    """Merge to this number of segments a shard, once OpenSearch may drop what it keeps for recovery.
+    """Merge each shard to this number of segments, after OpenSearch may drop the sources that it keeps for recovery.
 
-    With vectors excluded from `_source`, the whole document is kept beside it (`_recovery_source`) until a merge that comes
-    after the retention leases have advanced, and after a flush. An index merged before that is twice as large as it need be,
-    for good. least: the bytes from which on an index is worth the wait.
+    With vectors excluded from `_source`, OpenSearch keeps the whole document in `_recovery_source`. Only a merge after a
+    flush, and after the retention leases have advanced, drops it. An index that is merged earlier stays twice as large as
+    necessary. least: bytes; a smaller index is merged without waiting.
 
-    Merging is a task that is asked after, so no gateway ends a request that takes hours.
+    The merge runs as a task that is polled, so that no gateway ends a request that takes hours.
     Raises ClusterError as `refresh` does.
     """
     deadline = time.monotonic() + LEASE_PATIENCE
@@ -46,11 +46,11 @@ def merge_segments(client: OpenSearch, index: str, segments: int = 1, *, least: 
         if _most_segments(client, index) <= segments:
             break
         _wait_for_task(client, _merge_task(client, index, segments))
-        refresh(client, index)  # searches hold the segments from before the merge until then, and so they are counted
+        refresh(client, index)  # until then searches hold the old segments, and `_most_segments` counts them
 
 
 def _most_segments(client: OpenSearch, index: str) -> int:
-    """The most segments that a shard has. Deleted documents count for one more: they are still there."""
+    """The largest number of segments in a shard. Deleted documents that are still stored count as one more segment."""
     most = 0
     for shards in client.indices.segments(index=index)["indices"].values():
         for copies in shards["shards"].values():
@@ -61,7 +61,7 @@ def _most_segments(client: OpenSearch, index: str) -> int:
 
 
 def _merge_task(client: OpenSearch, index: str, segments: int) -> str:
-    """The task that merges the index: one that is running already, for instance of a run that was killed, or a new one."""
+    """The task that merges the index: a running one, for instance from a run that was killed, or a new one."""
     listed = client.tasks.list(params={"actions": "indices:admin/forcemerge", "detailed": "true"})
     for node in listed.get("nodes", {}).values():
         for id, task in node["tasks"].items():
@@ -74,7 +74,7 @@ def _merge_task(client: OpenSearch, index: str, segments: int) -> str:
 
 
 def _wait_for_task(client: OpenSearch, task: str) -> None:
-    """Raises ClusterError when the task failed. A task that the cluster has forgotten is over."""
+    """Wait until the task ends. Raises ClusterError if it failed. A task that the cluster does not know has ended."""
     from opensearchpy.exceptions import NotFoundError
 
     wait = 0.05
@@ -94,7 +94,7 @@ def _wait_for_task(client: OpenSearch, task: str) -> None:
 
 
 def _sources_are_free(client: OpenSearch, index: str, least: int) -> bool:
-    """Whether no retention lease holds an operation that a replica might still ask for, or the index is small."""
+    """Whether the index is small, or no retention lease still keeps operations for a replica."""
     stats = client.indices.stats(index=index, metric="store,docs", params={"level": "shards"})
     if stats["_all"]["primaries"]["store"]["size_in_bytes"] < least:
         return True

@@ -1,7 +1,7 @@
-"""How many documents a shard of an index holds: what the default windows of searches are fitted to.
+"""How many documents a shard of an index holds, which determines the default windows of searches.
 
-A window is of each shard. The number is kept in the index's record, so that all processes choose the same window while the
-index grows: pages of two windows may repeat hits and lose others.
+Windows are counted in each shard. The number is kept in the index's record, so that all processes choose the same window
+while the index grows: pages from two different windows could repeat hits and lose others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 SHARD_DOCUMENTS = "shard_documents"
-"""Where the index's record keeps it; an older one does not."""
+"""The key of the number in the index's record; older records lack it."""
 
 
 def count_shard_documents(client: OpenSearch, index: str) -> int:
@@ -25,9 +25,9 @@ def count_shard_documents(client: OpenSearch, index: str) -> int:
 
 
 def keep_shard_documents(client: OpenSearch, index: str) -> int:
-    """Count, and keep the number in the index's record, unless that has one which is half as large or larger.
+    """Count the documents of a shard; keep the number in the index's record if it is more than twice the number there.
 
-    Returns what was counted. Raises opensearch-py's errors.
+    Returns the number. Raises opensearch-py's errors.
     """
     documents, record = count_shard_documents(client, index), existing_record(client, index)
     kept = record.extra.get(SHARD_DOCUMENTS)

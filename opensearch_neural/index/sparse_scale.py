@@ -1,8 +1,8 @@
-"""The scale of an index's sparse scores: how large they are beside BM25's, measured on known items.
+"""The scale of an index's sparse scores: how large they are relative to BM25's, measured on known items.
 
-Models differ several times in the size of their weights. A known item is a document and a sentence of its own as the query:
-the scale is what the sparse part of its score is beside BM25's, in the middle of a sample. A weight of the sparse part in
-units of it means the same for every model: with weight 0.5 the model adds to a known item half of what BM25 gives it.
+Models differ in the size of their weights by a factor of several. A known item is a document with one of its own sentences
+as the query. The scale is the ratio of its sparse score to its BM25 score, the median over a sample. Weights in units of the
+scale mean the same for every model: with weight 0.5 the model adds half of the BM25 score to a known item.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from opensearch_neural.models.sparse.table_encoder import TableEncoder
 
 SCALE = "sparse_scale"
-"""Where the index's record keeps it."""
+"""The key of the scale in the index's record."""
 MEASURED_ON = "sparse_scale_documents"
-"""Where the record keeps how many documents the index had then; an older one does not."""
+"""The key of the number of documents at that time; older records lack it."""
 GROWN = 2
-"""An ingest that ends with more than so many times the documents measures again: BM25's IDF grows with the index."""
+"""An ingest measures again if the index has more than this many times the documents: BM25's IDF grows with the index."""
 SAMPLE = 200
 LEAST_WORDS = 4
 AT_ONCE = 50
@@ -34,10 +34,10 @@ AT_ONCE = 50
 
 
 def keep_sparse_scale(client: OpenSearch, index: str, encoder: TableEncoder) -> None:
-    """Measure the scale of an index that was written just now, and keep it in its record, unless that has one which was
-    measured on half as many documents or more.
+    """Measure the scale of an index that was just written, and keep it in the record. Does nothing if the record has a scale
+    that was measured on at least half as many documents.
 
-    encoder: of the sparse model that wrote the index
+    encoder: the query encoder of the sparse model that wrote the index
     """
     record = existing_record(client, index)
     if record.sparse is None:
@@ -47,7 +47,7 @@ def keep_sparse_scale(client: OpenSearch, index: str, encoder: TableEncoder) -> 
         return
     scale = measure_sparse_scale(client, index, encoder, pruned=record.prune_postings is not None)
     if scale is not None:
-        # Read again: what the measuring took, somebody may have written meanwhile.
+        # Read the record again: another process may have changed it during the measurement.
         measured = {SCALE: round(scale, 4), MEASURED_ON: documents}
         write_record(client, index, existing_record(client, index).with_extra(**measured))
 
@@ -57,8 +57,8 @@ def measure_sparse_scale(
 ) -> float | None:
     """The median of sparse score / BM25 score over a sample of known items; None if no document has both.
 
-    Two searches an item, each of one document. pruned: whether the index has pruned postings; the score is that of the whole
-    vectors. Raises opensearch-py's errors.
+    It makes two searches for each item, each over one document. pruned: True if the index has pruned postings; then rows
+    give the score of the whole vectors. Raises opensearch-py's errors.
     """
     items = list(known_items(client, index, SAMPLE, seed=0))
     ratios = []
@@ -79,7 +79,7 @@ def measure_sparse_scale(
 
 
 def known_items(client: OpenSearch, index: str, sample: int, seed: int) -> Iterator[tuple[dict[str, Any], str]]:
-    """(hit, a sentence of its text) of a random sample of documents, or of passages, whose document is their `parent`."""
+    """(hit, a sentence of its text) for a random sample of documents, or of passages (their document is in `parent`)."""
     drawn = {"function_score": {"query": {"match_all": {}}, "random_score": {"seed": seed, "field": "_seq_no"}}}
     body = {"query": drawn, "size": sample, "_source": ["text", "parent"]}
     chosen = random.Random(seed)
@@ -90,7 +90,7 @@ def known_items(client: OpenSearch, index: str, sample: int, seed: int) -> Itera
 
 
 def own_sentence(text: str, chosen: random.Random) -> str:
-    """A sentence of `text`, drawn with `chosen`; the whole text where no sentence has LEAST_WORDS words."""
+    """A sentence of `text`, drawn with `chosen`; the whole text if no sentence has LEAST_WORDS words."""
     sentences = [part for part in re.split(r"(?<=[.!?])\s+|\n+", text) if len(part.split()) >= LEAST_WORDS]
     return chosen.choice(sentences) if sentences else text
 

@@ -1,4 +1,4 @@
-"""A linter for search bodies: what OpenSearch would reject, or take and silently bend, with the remedy.
+"""A linter for search bodies: it finds what OpenSearch rejects, or accepts but silently changes, and names a remedy.
 
     for finding in lint(body, capabilities, meta):
         print(finding)
@@ -6,37 +6,36 @@
 A finding is one of three things:
 
     rejected   OpenSearch answers with an error
-    bends      it answers, but not what the body seems to ask for
-    doubtful   one or the other, or neither, depending on what cannot be seen from the body
+    bends      OpenSearch answers, but not what the body seems to ask for
+    doubtful   rejected, bends, or no problem at all: the body alone does not tell which
 
-The rules (`findings.RULES`), a file a family:
+The rules (`findings.RULES`), with a file for each family:
 
-    limits.py            pages, clauses and terms within what an index and a cluster take
+    limits.py            pages, clauses and terms within the limits of an index and a cluster
     weights.py           boosts, and the weights of tokens
     sparse.py            neural_sparse and rank_feature
     boolean.py           bool queries that match everything, or nothing
-    text.py              match queries of which no term is left
+    text.py              match queries whose text has no term left after analysis
     neighbours.py        knn: k, vectors, filters
     nested_documents.py  fields within nested documents, and outside
-    pruned_postings.py   scores of an index whose postings hold each document's heaviest tokens alone
+    pruned_postings.py   scores of an index whose postings hold only each document's heaviest tokens
     quantized.py         the scripts that score codes
-    rescoring.py         windows and weights, and what excludes rescoring
+    rescoring.py         windows and weights, and what cannot be combined with rescoring
     two_phase.py         the two-phase processor
     hybrid.py            hybrid queries
     fusion.py            the processors that fuse the parts of a hybrid query
 
 What they share:
 
-    findings.py           a finding, and the rule behind it
+    findings.py           findings, and the rules
     request.py            the request under check, with its findings so far
-    index_description.py  what the index says of itself
-    clause_count.py       how many clauses Lucene makes of a query
+    index_description.py  limits, fields and pipelines of the index
+    clause_count.py       how many clauses Lucene makes from a query
     values.py             the values of a body as OpenSearch reads them
 
-Every rule that 2.19.1 can show was tried on it: what is `rejected` here is rejected there, and what `bends` gives other
-results than its remedy does (tests/lint). Rules of other releases come from their documentation and
-sources, and say so. `docs/queries.md` lists all of them. Aggregations, suggesters and scripts other than those of
-quantized scores are not looked into.
+Every rule that applies to OpenSearch 2.19.1 was tried on it: what is `rejected` here is rejected there, and a body that
+`bends` gives other results than its remedy (tests/lint). Rules for other releases come from their documentation and sources,
+and say so. `docs/queries.md` lists all rules. Aggregations, suggesters and scripts of others are not checked.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ OF_THE_REQUEST: tuple[Callable[[LintedRequest], None], ...] = (
     fusion.fusion,
     hybrid.hybrid_request,
 )
-"""Rules that look at the request as a whole."""
+"""Rules for the whole request."""
 
 OF_A_QUERY: dict[str, Callable[[LintedRequest, Body, Path], None]] = {
     "neural_sparse": sparse.neural_sparse,
@@ -90,7 +89,7 @@ OF_A_QUERY: dict[str, Callable[[LintedRequest, Body, Path], None]] = {
     "hybrid": hybrid.hybrid,
     "script_score": quantized.script_score,
 }
-"""{kind of query: rules}"""
+"""{kind of query: its rule}"""
 
 
 def lint(
@@ -100,14 +99,14 @@ def lint(
     *,
     index: IndexDescription | None = None,
 ) -> list[Finding]:
-    """What is wrong with a search body, the worst first; empty if nothing is.
+    """The problems of a search body, the worst first; empty if there are none.
 
-    capabilities: of the cluster, for its release, plugins and clause limit; without them the limits are OpenSearch's
-    defaults and the release is unknown. meta: the record of an index that `osn` wrote (which fields it has, the dense
-    model's dimension, the analyzer). index: what the index itself says, its record among it.
+    capabilities: the cluster's release, plugins and clause limit; None: OpenSearch's default limits, and an unknown release.
+    meta: the record of an index that `osn` wrote (its fields, the dense model's dimension, the analyzer). index: the
+    description of the index, which may contain its record.
     """
     if not isinstance(body, dict):
-        return [Finding("malformed", "rejected", "(body)", "the body is no JSON object", 'write {"query": {…}}')]
+        return [Finding("malformed", "rejected", "(body)", "the body is not a JSON object", 'write {"query": {…}}')]
     index = index or IndexDescription()
     request = LintedRequest(body, capabilities, meta or index.meta, index)
     for rule in OF_THE_REQUEST:
@@ -119,7 +118,7 @@ def lint(
 
 
 def _visit(request: LintedRequest, clause: Any, path: Path, *, of_hits: bool) -> None:
-    """Every rule on one query and on the queries that it holds. of_hits: also the rules that speak of hits."""
+    """Apply every rule to a query and to the queries inside it. of_hits: also apply the rules about hits."""
     if not isinstance(clause, dict) or len(clause) != 1:
         request.report("malformed", "rejected", path, RULES["malformed"], 'write {"KIND": {…}}')
         return
@@ -131,7 +130,7 @@ def _visit(request: LintedRequest, clause: Any, path: Path, *, of_hits: bool) ->
         return
     weights.boosts(request, kind, inner, path)
     if kind == "nested" and nested_documents.finds_nothing(request, inner):
-        return  # OpenSearch does not look at what it holds
+        return  # OpenSearch does not check the query inside
     if kind in OF_A_QUERY:
         OF_A_QUERY[kind](request, inner, path)
     nested_documents.fields(request, kind, inner, path)

@@ -19,7 +19,7 @@ def bool_(request: LintedRequest, inner: Body, path: Path) -> None:
             "optional-tokens",
             "bends",
             (*path, "should"),
-            "beside a filter no token has to match: every document of the filter is a hit",
+            "beside a filter no token has to match: every document that passes the filter is a hit",
             'add "minimum_should_match": 1, or put the tokens into a bool of their own in `must`',
         )
     if held["filter"] or held["must_not"]:

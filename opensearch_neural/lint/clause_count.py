@@ -1,11 +1,11 @@
-"""How many clauses Lucene makes of a query: what OpenSearch holds against indices.query.bool.max_clause_count.
+"""How many clauses Lucene makes from a query: the number that indices.query.bool.max_clause_count limits.
 
-Two limits bear that one setting's name. A single bool, and a match query, which becomes one, may have `limit` clauses.
-The whole tree may have `limit + 1` leaves after rewriting, whatever combines them; a filter on a number counts twice,
-because Lucene keeps a query over points and one over doc values and decides later. Both were found on 2.19.1.
+The setting sets two limits. A single bool, or a match query, which becomes a bool, may have `limit` clauses. The whole tree
+may have `limit + 1` leaves after rewriting, whatever combines them. A filter on a number counts twice, because Lucene keeps
+a query over points and one over doc values, and chooses later. Both limits were observed on 2.19.1.
 
-What a text becomes is the analyzer's business, and what a filter becomes is the mapping's, so counts here are bounds:
-`low` is what there is at least, `high` at most.
+The number of terms depends on the analyzer, and the number of clauses of a filter on the mapping. So counts are bounds, from
+`low` to `high`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _STOP_WORDS = (
 ENGLISH_STOP_WORDS = frozenset(_STOP_WORDS.split())
 
 KEYWORD = "keyword"
-"""The analyzer that keeps a text as one term; also said of fields that hold no words."""
+"""The analyzer that keeps a text as one term; also used for fields that hold no words."""
 OF_TEXT = ("match", "match_bool_prefix", "multi_match", "query_string", "simple_query_string")
 """Queries whose text is analyzed."""
 AnalyzerOf = Callable[[str], "str | None"]
 
-# A fuzzy term becomes as many terms as `max_expansions` says, 50 unless told.
+# A fuzzy term becomes up to `max_expansions` terms, 50 by default.
 FUZZY_EXPANSIONS = 50
 
-# Where a query holds other queries: {kind: names of the members that are a query or a list of them}.
+# Queries that contain queries: {kind: members that are a query or a list of queries}.
 HOLDERS: dict[str, tuple[str, ...]] = {
     "bool": ("must", "should", "filter", "must_not"),
     "boosting": ("positive", "negative"),
@@ -52,7 +52,7 @@ HOLDERS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Count:
-    """Leaves of the tree, and clauses of its widest single bool; each at least `low` and at most `high`."""
+    """The leaves of the tree (low to high), and the clauses of its widest single bool (widest_low to widest_high)."""
 
     low: int
     high: int
@@ -72,7 +72,7 @@ NOTHING = Count(0, 0, 0, 0)
 
 
 def children(clause: Clause) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """(path inside the clause, query) of every query that a clause holds."""
+    """(path inside the clause, query) for every query that a clause directly contains."""
     for kind, inner in clause.items():
         for name in HOLDERS.get(kind, ()) if isinstance(inner, dict) else ():
             held = inner.get(name)
@@ -83,11 +83,11 @@ def children(clause: Clause) -> Iterator[tuple[tuple[str | int, ...], Any]]:
 
 
 def words_of(text: str, analyzer: str | None) -> tuple[int, int]:
-    """(at least, at most) how many terms an analyzer makes of a text; 0 is the least that is known of a strange one.
+    """(least, most) terms that an analyzer makes from a text. The least is 0 for an analyzer that is not known.
 
-    At most: one for each run of ASCII letters and digits, one for each other character that is no blank. Analyzers that
-    make several terms of a word (n-grams, synonyms) are not thought of. Of a field without words: the text as a whole, which
-    counts twice if it is a number.
+    The most: one for each run of ASCII letters and digits, and one for each other character except blanks. Analyzers that
+    make several terms from a word (n-grams, synonyms) are not considered. A field without words gets the whole text as one
+    value, which counts twice if it is a number.
     """
     runs = [-(-len(run) // 255) for run in re.findall(r"[A-Za-z0-9_]+", text)]
     most = sum(runs) + sum(1 for character in text if ord(character) > 127 and not character.isspace())
@@ -101,7 +101,7 @@ def words_of(text: str, analyzer: str | None) -> tuple[int, int]:
 
 
 def count(clause: Any, analyzer_of: AnalyzerOf = lambda name: None) -> Count:
-    """The clauses of one query. analyzer_of: as `LintedRequest.analyzer_of`"""
+    """The clauses of a query. analyzer_of: {field → analyzer}, like `LintedRequest.analyzer_of`."""
     if not isinstance(clause, dict) or len(clause) != 1:
         return NOTHING
     ((kind, inner),) = clause.items()
@@ -120,7 +120,7 @@ def count(clause: Any, analyzer_of: AnalyzerOf = lambda name: None) -> Count:
 
 
 def text_query(kind: str, inner: Clause) -> tuple[list[str], Clause]:
-    """(fields, how they are asked) of one of the queries OF_TEXT; the field "" stands for those of the index's default."""
+    """(fields, options) of a query in OF_TEXT; the field "" stands for the index's default fields."""
     if kind in ("match", "match_bool_prefix"):
         ((name, how),) = list(inner.items())[:1] or [("", "")]
         return [name], how if isinstance(how, dict) else {"query": how}
@@ -133,23 +133,23 @@ def _of_holder(clause: Clause, kind: str, analyzer_of: AnalyzerOf) -> Count:
     total = sum(counts, NOTHING)
     if kind != "bool":
         return total
-    # Equal clauses are merged when the tree is rewritten, but only after the bool itself was built.
+    # Lucene merges equal clauses when it rewrites the tree, but only after it has built the bool.
     bool_ = clause["bool"]
     direct = sum(len(held) if isinstance(held, list) else 1 for name in HOLDERS["bool"] if (held := bool_.get(name)))
-    # A clause that matches nothing takes everything beside it away.
+    # A required clause that matches nothing removes the whole bool.
     required = [query for name in ("must", "filter") for query in as_list(bool_.get(name))]
     low = 0 if any(isinstance(query, dict) and "match_none" in query for query in required) else _distinct(clause)
     return Count(
         min(total.low, low),
         total.high,
         max(total.widest_low, direct),
-        # Alternatives within alternatives become one bool.
+        # Nested `should` clauses are merged into one bool.
         max(total.widest_high, direct, total.high),
     )
 
 
 def _distinct(clause: Clause) -> int:
-    """Leaves that are certainly there after equal ones were merged: features by name, everything else not counted."""
+    """The least number of leaves after equal ones are merged: features by name; nothing else is counted."""
     features: set[tuple[str, str]] = set()
 
     def visit(query: Any) -> None:

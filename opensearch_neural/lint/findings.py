@@ -1,4 +1,4 @@
-"""What the linter reports: a finding, and the rule behind it."""
+"""What the linter reports: findings, and the rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Verdict = Literal["rejected", "bends", "doubtful"]
 RULES: dict[str, str] = {
     "malformed": "a query is an object with one member, its kind",
     "plugin": "the cluster lacks the plugin, or the release, that a query needs",
-    "page": "from, size and search_after within what an index gives out",
+    "page": "from, size and search_after are within the limits of the index",
     "too-many-clauses": "no more clauses than indices.query.bool.max_clause_count",
     "too-many-terms": "no more values in a terms query than index.max_terms_count",
     "boost": "a boost is a finite number above 0",
@@ -27,28 +27,28 @@ RULES: dict[str, str] = {
     "rescore-window": "a window covers the page and stays within index.max_rescore_window",
     "rescore-min-score": "min_score is compared with the score before rescoring",
     "rescore-order": "no stage rescores more hits than the one before",
-    "rescore-weight": "a negative rescore weight puts what was rescored last",
+    "rescore-weight": "a negative rescore weight ranks rescored hits last",
     "two-phase-parameter": "the parameters of the two-phase processor have ranges",
     "two-phase-window": "the two-phase window covers the page and stays within its limits",
-    "two-phase-not-split": "the two-phase processor splits a bare neural_sparse or one in bool.should, nothing else",
+    "two-phase-not-split": "the two-phase processor splits only a neural_sparse at the top or in bool.should",
     "two-phase-empty": "phase one keeps at least one token",
     "two-phase-with-rescore": "the two-phase processor adds its rescoring to the body's own",
-    "hybrid-nested": "hybrid stands at the top",
+    "hybrid-nested": "hybrid must be the top-level query",
     "hybrid-queries": "hybrid takes one to five queries",
     "hybrid-option": "hybrid takes no boost, and a filter from 3.0 on",
     "hybrid-without-pipeline": "hybrid needs a processor that fuses its parts",
     "hybrid-pagination": "pagination_depth covers the page",
     "hybrid-with": "collapse, min_score, profile and mixed sorts do not go with hybrid",
     "fusion-without-hybrid": "a processor that fuses does nothing to other queries",
-    "fusion-technique": "the techniques that the release knows",
-    "fusion-weights": "one weight a query, decimals from 0.0 to 1.0 that sum to 1",
-    "rank-constant": "rank_constant stands where the release reads it, within 1 and 10000",
-    "knn-k": "k lies within 1 and 10000 and covers the page",
-    "nested-field": "fields of nested documents are asked for within a nested query of their path, other fields outside",
+    "fusion-technique": "the release knows the techniques",
+    "fusion-weights": "one weight for each query, decimals from 0.0 to 1.0 with the sum 1",
+    "rank-constant": "rank_constant is where the release reads it, and from 1 to 10000",
+    "knn-k": "k is from 1 to 10000 and covers the page",
+    "nested-field": "only a nested query of their path can search fields of nested documents, and only these",
     "knn-vector": "the vector has the field's dimension and type",
-    "knn-filter": "a filter on neighbours belongs into the knn query, as one object",
-    "forward-index": "a script that reads rows of sparse weights is given tokens, their hashes in order, and weights",
-    "pruned-postings": "of pruned postings no clause makes a whole score, rows do",
+    "knn-filter": "a filter on neighbours belongs in the knn query, as one object",
+    "forward-index": "a script that reads rows of sparse weights gets tokens, their hashes in order, and weights",
+    "pruned-postings": "with pruned postings, only rows give whole scores, clauses do not",
     "quantized-table": "a look-up table has 256 numbers for each byte of a code",
     "seismic-token": "tokens of a sparse_vector field are ids of vocabulary entries",
     "seismic-collision": "ids are folded modulo 32768",
@@ -57,12 +57,13 @@ RULES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with a body."""
+    """A problem of a body."""
 
     rule: str
+    """The rule's name in RULES."""
     outcome: Verdict
     path: str
-    """Where, as one would write it in a program: query.bool.should[2].rank_feature.boost"""
+    """The place in the body, written as in a program: query.bool.should[2].rank_feature.boost"""
     message: str
     remedy: str
 

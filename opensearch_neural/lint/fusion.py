@@ -15,7 +15,7 @@ MEANS = ("arithmetic_mean", "geometric_mean", "harmonic_mean")
 
 
 def fusion(request: LintedRequest) -> None:
-    """The processors that fuse: their parameters, and whether there is anything to fuse."""
+    """Check the fusing processors: their parameters, and whether there is a hybrid query to fuse."""
     hybrid = as_object(request.body.get("query")).get("hybrid")
     parts = as_object(hybrid).get("queries")
     for name, config, path in request.processors("phase_results_processors"):
@@ -65,7 +65,7 @@ def ranker(request: LintedRequest, combination: Body, parameters: Body, path: Pa
         message = f"rank_constant {constant!r} is ignored here by OpenSearch 2.19, which fuses with 60"
         request.report("rank-constant", outcome, where, message, "write combination.parameters.rank_constant")
     elif not isinstance(constant, int) or not 1 <= constant <= 10_000:
-        message = f"{constant!r} is no whole number from 1 to 10,000"
+        message = f"{constant!r} is not a whole number from 1 to 10,000"
         request.report("rank-constant", "rejected", where, message, "60 is usual")
 
 
@@ -77,25 +77,25 @@ def techniques(request: LintedRequest, config: Body, combination: Body, path: Pa
             message = "z_score came with OpenSearch 3.0"
             request.report("fusion-technique", outcome, where, message, "min_max, or l2")
     elif technique not in ("min_max", "l2"):
-        message = f"{technique!r} is no normalization that OpenSearch knows"
+        message = f"OpenSearch has no normalization {technique!r}"
         request.report("fusion-technique", "rejected", where, message, "min_max, l2, or z_score from 3.0 on")
     if (technique := combination.get("technique", "arithmetic_mean")) == "rrf":
-        message = "rrf in a normalization-processor adds up normalized scores and looks at no rank"
+        message = "rrf in a normalization-processor adds up normalized scores and does not use ranks"
         remedy = "use a score-ranker-processor: queries.hybrid(…, method='rrf')"
         request.report("fusion-technique", "bends", (*path, "combination", "technique"), message, remedy)
     elif technique not in MEANS:
-        message = f"{technique!r} is no combination that OpenSearch knows"
+        message = f"OpenSearch has no combination {technique!r}"
         request.report("fusion-technique", "rejected", (*path, "combination", "technique"), message, ", ".join(MEANS))
 
 
 def fusion_weights(request: LintedRequest, weights: Any, parts: int | None, path: Path) -> None:
     listed = as_list(weights)
-    remedy = "one decimal for each query, from 0.0 to 1.0, that sum to 1.0"
+    remedy = "give one decimal for each query, from 0.0 to 1.0, with the sum 1.0"
     if not all(isinstance(weight, float) for weight in listed):
-        # A whole number is a Java Integer there, which the processor casts to Double: an internal error.
-        message = f"{weights!r} holds something else than decimals (1.0, not 1)"
+        # The processor casts to Double, which fails for a whole number, a Java Integer: an internal error.
+        message = f"{weights!r} contains something other than decimals (1.0, not 1)"
     elif any(not 0 <= weight <= 1 for weight in listed):
-        message = f"{weights!r} holds a weight outside 0.0 to 1.0"
+        message = f"{weights!r} contains a weight outside 0.0 to 1.0"
     elif not abs(sum(listed) - 1) <= 0.01 + 1e-6:
         message = f"{weights!r} sums to {sum(listed):g}, not to 1"
     elif parts is not None and len(listed) != parts:

@@ -1,4 +1,4 @@
-"""Hybrid queries: where they stand, and what goes beside them."""
+"""Hybrid queries: where they may be, and what may be beside them."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ def hybrid(request: LintedRequest, inner: Body, path: Path) -> None:
         request.report("hybrid-queries", "rejected", (*path, "queries"), message, "join some of them by bool.should")
     if "boost" in inner:
         message = "hybrid takes no boost"
-        request.report("hybrid-option", "rejected", (*path, "boost"), message, "weigh its parts in the processor")
+        request.report(
+            "hybrid-option", "rejected", (*path, "boost"), message, "give weights to its parts in the processor"
+        )
     if "filter" in inner and (outcome := request.unless_release(3, 0)):
         message = "hybrid takes a filter from OpenSearch 3.0 on"
         request.report("hybrid-option", outcome, (*path, "filter"), message, "give the filter to each of its parts")
 
 
 def filters(request: LintedRequest, kind: str, inner: Body) -> Iterator[tuple[Path, Any]]:
-    """(path, query) of the filter that a hybrid query holds, from the release on that takes one."""
+    """(path, query) of a hybrid query's filter, if the release accepts one."""
     if kind == "hybrid" and "filter" in inner and request.unless_release(3, 0) is None:
         yield ("filter",), inner["filter"]
 
 
 def nested_hybrid(request: LintedRequest, path: Path) -> None:
-    """A hybrid below another query: OpenSearch refuses some of these, and adds up raw scores in others."""
+    """Check a hybrid below another query: OpenSearch refuses some of these, and adds up raw scores in others."""
     if path[0] not in ("query", "rescore"):
-        return  # where only matching counts, a hybrid is as good as a bool
+        return  # where only matching counts, a hybrid works like a bool
     around: list[tuple[str, str]] = []
     alone, node = True, request.body
     for place, step in enumerate(path[:-1]):
@@ -52,22 +54,22 @@ def nested_hybrid(request: LintedRequest, path: Path) -> None:
     if path[0] == "query" and {kind for kind, _ in around} <= {"bool", "dis_max"}:
         members = {member for _, member in around}
         if alone and not members & {"filter", "must_not"}:
-            return  # OpenSearch takes such a wrapping off
+            return  # OpenSearch unwraps such a query
         outcome = "bends" if alone and "must_not" not in members else "rejected"
         kinds = {kind for kind, _ in around}
         if outcome == "rejected" and "dis_max" in kinds and (len(kinds) > 1 or request.has_nested is not False):
-            outcome = "doubtful"  # OpenSearch looks for a hybrid below bools alone, or below dis_max alone
+            outcome = "doubtful"  # OpenSearch finds a hybrid below bools only, or below dis_max only
     request.report(
         "hybrid-nested",
         outcome,
         path,
-        "hybrid stands below another query: its parts are not normalized there",
+        "hybrid is below another query, where its parts are not normalized",
         "make it the top-level query, and give filters to each of its parts",
     )
 
 
 def hybrid_request(request: LintedRequest) -> None:
-    """What a request with hybrid at its top may hold beside it."""
+    """Check a request whose top-level query is hybrid."""
     query = as_object(request.body.get("query"))
     if "hybrid" not in query:
         return
@@ -78,7 +80,7 @@ def hybrid_request(request: LintedRequest) -> None:
             "hybrid-without-pipeline",
             "bends",
             ("query", "hybrid"),
-            "no processor fuses the parts: hits come several times, with markers of -9549511920 among their scores",
+            "no processor fuses the parts: hits occur several times, with markers of -9549511920 among their scores",
             "name a search pipeline with a normalization-processor or a score-ranker-processor; queries.hybrid writes "
             "one into the body",
         )
@@ -91,8 +93,8 @@ def pagination(request: LintedRequest, hybrid: Body) -> None:
     asked = hybrid.get("pagination_depth")
     deep = number_or(request.body.get("from"), 0) > 0
     if deep and asked is not None:
-        message = "where fewer hits than `from` are fused the answer is an error, not an empty page"
-        request.report("hybrid-pagination", "doubtful", ("from",), message, "take that error for the end of the hits")
+        message = "if fewer hits than `from` are fused, the answer is an error, not an empty page"
+        request.report("hybrid-pagination", "doubtful", ("from",), message, "treat this error as the end of the hits")
     if asked is None:
         if deep:
             message = "`from` needs pagination_depth in hybrid"
@@ -104,7 +106,7 @@ def pagination(request: LintedRequest, hybrid: Body) -> None:
         request.report("hybrid-pagination", outcome, path, message, "queries.hybrid(…, depth=None), without `from`")
     depth, most = as_number(asked), request.index.max_result_window
     if depth is None or not 1 <= depth <= most:
-        message = f"{asked!r} is no number from 1 to index.max_result_window, {most:,}"
+        message = f"{asked!r} is not a number from 1 to index.max_result_window, {most:,}"
         request.report("hybrid-pagination", "rejected", path, message, "fuse some hundreds of hits of each part")
     elif depth < request.page_end:
         message = f"{asked} hits of each part are fused in each shard, and the page ends at {request.page_end:.0f}"
@@ -122,10 +124,10 @@ def beside_hybrid(request: LintedRequest) -> None:
         message = "OpenSearch 2 cannot profile hybrid"
         request.report("hybrid-with", "rejected" if old else "doubtful", ("profile",), message, "profile each part")
     if request.size == 0 and "pagination_depth" in as_object(request.body["query"]["hybrid"]):
-        message = "an index of one shard fails at it from the second time on, when it answers from its cache"
+        message = "an index with one shard fails from the second time on, when it answers from its cache"
         request.report("hybrid-with", "doubtful", ("size",), message, "ask for one hit, or ?request_cache=false")
     late = {
-        "collapse": ((3, 1), "is ignored before OpenSearch 3.1: several hits of one group come back"),
+        "collapse": ((3, 1), "is ignored before OpenSearch 3.1: several hits of a group are returned"),
         "min_score": ((3, 5), "is compared with the parts' scores before OpenSearch 3.5, not with the fused ones"),
     }
     for name, (release, message) in late.items():

@@ -1,4 +1,4 @@
-"""What an index says about itself that a search body is checked against."""
+"""The limits, fields and search pipelines of an index, which a search body is checked against."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class IndexDescription:
     fields: Mapping[str, Mapping[str, Any]] | None = None
     """{full name: mapping}; None if not known"""
     default_pipeline: str | None = None
-    """The search pipeline of requests that name none."""
+    """The search pipeline for requests that name none."""
     pipelines: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """{name: search pipeline}"""
     meta: IndexMeta | None = None
-    """The record of an index that `osn` wrote; None for any other, or if not known."""
+    """The record of an index that `osn` wrote; None for other indexes, or if not known."""
 
     @classmethod
     def of(cls, client: OpenSearch, index: str) -> IndexDescription:
-        """Ask the cluster, in two requests. Of several indexes behind one name the first one's answer counts.
+        """Read the description from the cluster, with two requests. If a name stands for several indexes, the first counts.
 
         Raises ClusterError for a pattern that no index matches, and the client's errors: NotFoundError if there is no such
         index.
@@ -59,7 +59,7 @@ class IndexDescription:
 def _record(mapping: Mapping[str, Any], index: str) -> IndexMeta | None:
     try:
         return IndexMeta.from_mapping(mapping, index)
-    except ModelError:  # an index of someone else's: its mapping says what there is to know
+    except ModelError:  # osn did not write the index: its mapping tells what is known
         return None
 
 
@@ -77,5 +77,5 @@ def _pipelines(client: OpenSearch) -> Mapping[str, dict[str, Any]]:
         return client.transport.perform_request("GET", "/_search/pipeline")
     except ConnectionError:
         raise
-    except TransportError:  # no pipelines, or no right to see them
+    except TransportError:  # no pipelines, or no permission to see them
         return {}

@@ -15,7 +15,7 @@ def page(request: LintedRequest) -> None:
         number = as_number(request.body.get(name, 0))
         if number is None or number < 0:
             request.report(
-                "page", "rejected", (name,), f"{request.body[name]!r} is no number from 0", f"give {name} ≥ 0"
+                "page", "rejected", (name,), f"{request.body[name]!r} is not a number of 0 or more", f"give {name} ≥ 0"
             )
             return
     most = request.index.max_result_window
@@ -24,8 +24,8 @@ def page(request: LintedRequest) -> None:
             "page",
             "rejected",
             ("size",),
-            f"from + size is {request.page_end:,.0f}, and index.max_result_window {most:,}",
-            "page with search_after, or raise the index's setting at the price of heap",
+            f"from + size is {request.page_end:,.0f}, and index.max_result_window is {most:,}",
+            "page with search_after, or raise the index's setting, which costs heap",
         )
     after = request.body.get("search_after")
     if after is None:
@@ -54,8 +54,8 @@ def clause_counts(request: LintedRequest) -> None:
             "too-many-clauses",
             "rejected" if certainly else "doubtful",
             path,
-            f"{'at least' if certainly else 'up to'} {counted:,} clauses, and this cluster takes {most:,}",
-            "keep the heaviest tokens only, shorten the text, or raise indices.query.bool.max_clause_count "
+            f"{'at least' if certainly else 'up to'} {counted:,} clauses, and this cluster allows {most:,}",
+            "keep only the heaviest tokens, shorten the text, or raise indices.query.bool.max_clause_count "
             "in every node's opensearch.yml",
         )
 

@@ -23,15 +23,17 @@ def knn(request: LintedRequest, inner: Body, path: Path) -> None:
         check_vector(request, name, options.get("vector"), (*where, "vector"))
         if isinstance(options.get("filter"), list):
             remedy = 'write {"bool": {"filter": […]}}'
-            request.report("knn-filter", "rejected", (*where, "filter"), "knn takes one filter object, no list", remedy)
+            request.report(
+                "knn-filter", "rejected", (*where, "filter"), "knn takes one filter object, not a list", remedy
+            )
 
 
 def scored(request: LintedRequest, params: Body, path: Path) -> None:
-    """What `queries.dense_rescore` scores by: the k-NN plugin's script with these parameters."""
+    """Check the parameters of the k-NN plugin's script, which `queries.dense_rescore` uses."""
     without_plugin(request, path, "the script knn_score")
     where, name = (*path, "script", "params"), str(params.get("field"))
     if (type_ := request.type_of(name)) not in (None, "knn_vector"):
-        # No document has a field that does not exist, so that none is scored.
+        # If the field does not exist, no document has it, and none is scored.
         outcome: Verdict = "rejected" if type_ else "bends"
         request.report_wrong_field((*where, "field"), name, "knn_vector", outcome, type_)
     check_vector(request, name, params.get("query_value"), (*where, "query_value"))
@@ -53,30 +55,30 @@ def check_k(request: LintedRequest, options: Body, where: Path) -> None:
         return
     k = as_number(options["k"])
     if k is None or not 1 <= k < MOST_NEIGHBOURS + 1:
-        message = f"k is {options['k']!r}, and must lie between 1 and {MOST_NEIGHBOURS:,}"
-        request.report("knn-k", "rejected", (*where, "k"), message, "ask for fewer neighbours, and page less deep")
+        message = f"k is {options['k']!r}, and must be from 1 to {MOST_NEIGHBOURS:,}"
+        request.report("knn-k", "rejected", (*where, "k"), message, "ask for fewer neighbours, and for less deep pages")
     elif int(k) < request.page_end:
         request.report(
             "knn-k",
             "bends",
             (*where, "k"),
-            f"{options['k']} neighbours a segment are asked for, and the page ends at hit {request.page_end:.0f}",
-            "give k of at least from + size",
+            f"each segment returns {options['k']} neighbours, and the page ends at hit {request.page_end:.0f}",
+            "give a k of at least from + size",
         )
     elif k != int(k):
-        request.report("knn-k", "bends", (*where, "k"), f"k = {k} is taken as {int(k)}", "give a whole number")
+        request.report("knn-k", "bends", (*where, "k"), f"k = {k} is read as {int(k)}", "give a whole number")
 
 
 def check_vector(request: LintedRequest, name: str, vector: Any, path: Path) -> None:
     numbers = [float32(number) for number in vector] if isinstance(vector, list) else []
     finite = [number for number in numbers if number is not None and math.isfinite(number)]
     if not numbers or len(finite) != len(numbers):
-        message = "the vector is no list of finite numbers"
+        message = "the vector is not a list of finite numbers"
         request.report("knn-vector", "rejected", path, message, "give as many numbers as the field has dimensions")
         return
     dimension, type_, cosine = field_of_vectors(request, name)
     if type_ == "binary" and dimension is not None:
-        dimension //= 8  # counts bits, and each number holds eight
+        dimension //= 8  # it counts bits, and each number has eight
     if dimension is not None and len(finite) != dimension:
         message = f"{len(finite)} numbers, and the field {name!r} takes {dimension}"
         request.report("knn-vector", "rejected", path, message, "encode the query with the model that wrote the index")
@@ -86,11 +88,13 @@ def check_vector(request: LintedRequest, name: str, vector: Any, path: Path) -> 
         request.report("knn-vector", "rejected", path, message, remedy)
     elif cosine and not any(finite):
         message = "a vector of zeros has no cosine"
-        request.report("knn-vector", "rejected", path, message, "an empty text has no neighbours: answer it otherwise")
+        request.report(
+            "knn-vector", "rejected", path, message, "an empty text has no neighbours: answer it in another way"
+        )
 
 
 def field_of_vectors(request: LintedRequest, name: str) -> tuple[int | None, str | None, bool]:
-    """(dimension, element type, whether compared by cosine) of a knn_vector field, as far as known."""
+    """(dimension, element type, whether compared by cosine) of a knn_vector field; None for what is not known."""
     mapping = (request.index.fields or {}).get(name)
     if mapping is not None:
         method = as_object(mapping.get("method"))
@@ -103,7 +107,7 @@ def field_of_vectors(request: LintedRequest, name: str) -> tuple[int | None, str
 
 
 def filters(kind: str, inner: Body) -> Iterator[tuple[Path, Any]]:
-    """(path, query) of the filters that a knn query holds."""
+    """(path, query) of the filters in a knn query."""
     for name, options in inner.items() if kind == "knn" else ():
         if "filter" in as_object(options) and not isinstance(options["filter"], list):
             yield (name, "filter"), options["filter"]
@@ -116,7 +120,7 @@ def post_filter(request: LintedRequest) -> None:
 
 
 def neighbours_only(clause: Any) -> bool:
-    """Whether every hit is one of the neighbours that are asked for: of knn, of several vectors a document, or fields."""
+    """Whether a query returns only nearest neighbours: knn, alone, nested (several vectors a document), or in a dis_max."""
     clause = as_object(clause)
     if "nested" in clause:
         return "knn" in as_object(as_object(clause["nested"]).get("query"))

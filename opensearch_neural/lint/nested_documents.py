@@ -1,4 +1,4 @@
-"""Nested queries, and fields that are asked for within or outside one."""
+"""Nested queries, and fields that are searched inside or outside a nested query."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def nested(request: LintedRequest, inner: Body, path: Path) -> None:
 
 
 def finds_nothing(request: LintedRequest, inner: Body) -> bool:
-    """Whether a nested query names no object at all, and says that it may."""
+    """Whether the path of a nested query does not exist, and `ignore_unmapped` allows that."""
     unmapped = isinstance(name := inner.get("path"), str) and request.type_of(name) not in (None, "nested", "object")
     return unmapped and inner.get("ignore_unmapped") in (True, "true")
 
 
 def fields(request: LintedRequest, kind: str, inner: Body, path: Path) -> None:
-    """The fields that a query names, if its kind is asked of one."""
+    """Check the fields that a query names, for kinds of queries over fields."""
     if kind in ("exists", "rank_feature"):
         if isinstance(name := inner.get("field"), str):
             nested_field(request, name, (*path, "field"))
@@ -32,7 +32,7 @@ def fields(request: LintedRequest, kind: str, inner: Body, path: Path) -> None:
 
 
 def nested_field(request: LintedRequest, name: str, path: Path) -> None:
-    """A field that is asked for among other documents than those that have it."""
+    """Report a field that is searched in documents that cannot have it."""
     if request.type_of(name) in (None, "", "nested", "object"):
         return
     above = request.nested_path(name)
@@ -40,8 +40,8 @@ def nested_field(request: LintedRequest, name: str, path: Path) -> None:
         return
     if above is None:
         message = f"the nested documents {request.within!r} have no field {name!r}: nothing is found"
-        remedy = "ask for it outside the nested query"
+        remedy = "search it outside the nested query"
     else:
-        message = f"{name!r} is a field of the nested documents {above!r}, and others are asked: nothing is found"
+        message = f"{name!r} is a field of the nested documents {above!r}, and others are searched: nothing is found"
         remedy = f'write {{"nested": {{"path": "{above}", "query": {{…}}, "score_mode": "max"}}}}'
     request.report("nested-field", "bends", path, message, remedy)

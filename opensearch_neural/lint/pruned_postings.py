@@ -1,4 +1,4 @@
-"""Scores of an index whose postings hold each document's heaviest tokens alone (`osn ingest --prune-postings`)."""
+"""Scores of an index whose postings hold only each document's heaviest tokens (`osn ingest --prune-postings`)."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def pruned_postings(request: LintedRequest) -> None:
                     RULE,
                     "bends",
                     where,
-                    f"the postings are pruned by {prune}: scores are parts of the whole ones, and a document that holds "
-                    "light tokens of the query alone is no hit",
-                    "queries.pruned_sparse, or pruned=True of bm25_sparse and high_idf_first, score by whole vectors",
+                    f"the postings are pruned by {prune}: scores are only a part of the whole scores, and a document with "
+                    "only light tokens of the query is not found",
+                    "queries.pruned_sparse, or pruned=True in bm25_sparse and high_idf_first, score whole vectors",
                 )
                 return
             if reads_rows(clause) and not _says_pruned(clause):
@@ -45,13 +45,13 @@ def pruned_postings(request: LintedRequest) -> None:
                     RULE,
                     "doubtful",
                     where,
-                    "the body does not say that the postings are pruned: queries.certified takes them for whole",
-                    "pass pruned=True in the place of forward=True",
+                    "the body does not say that the postings are pruned, so queries.certified treats them as whole",
+                    "pass pruned=True instead of forward=True",
                 )
 
 
 def _clauses(query: Any, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """(path, clause) of a query and of all within it that counts for the score."""
+    """(path, clause) for a query, and for all clauses in it that contribute to the score."""
     if not isinstance(query, dict) or len(query) != 1 or not isinstance(next(iter(query.values())), dict):
         return
     yield path, query

@@ -1,4 +1,4 @@
-"""The scripts of `queries`: those that score codes or vectors, and the one that reads rows of sparse weights."""
+"""The scripts of `queries`: they score codes, vectors, or rows of sparse weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opensearch_neural.look_up_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
 
 
 def forward(request: LintedRequest, params: Body, path: Path) -> None:
-    """What `queries.bm25_sparse(…, forward=True)` rescores by."""
+    """Check the parameters of the script that `queries.bm25_sparse(…, forward=True)` rescores with."""
     if request.capabilities and request.capabilities.painless is False:
         request.report_missing_plugin(path, "painless scripts", "forward=False rescores by clauses")
     where = (*path, "script", "params")
@@ -21,16 +21,16 @@ def forward(request: LintedRequest, params: Body, path: Path) -> None:
     try:
         tokens = forward_index.tokens_of(params)
     except ValueError as error:
-        remedy = "queries.bm25_sparse(…, forward=True) makes them of tokens"
+        remedy = "queries.bm25_sparse(…, forward=True) makes them from tokens"
         request.report("forward-index", "bends", where, str(error), remedy)
         return
     if any(weight < 0 for weight in tokens.values()):
         message = "a document whose sum is negative fails its shard"
-        request.report("forward-index", "doubtful", (*where, "weights"), message, "leave tokens of negative weight out")
+        request.report("forward-index", "doubtful", (*where, "weights"), message, "leave out tokens of negative weight")
 
 
 def script_score(request: LintedRequest, inner: Body, path: Path) -> None:
-    """The scripts of `queries`; others are not looked into."""
+    """Check the scripts of `queries`; other scripts are not checked."""
     script = as_object(inner.get("script"))
     if (script.get("lang"), script.get("source")) == ("knn", "knn_score"):
         scored(request, as_object(script.get("params")), path)
@@ -47,7 +47,7 @@ def script_score(request: LintedRequest, inner: Body, path: Path) -> None:
     if (type_ := request.type_of(field_)) not in (None, "binary"):
         request.report_wrong_field((*where, "field"), field_, "binary", "rejected", type_)
         return
-    remedy = "queries.quantized_rescore makes it of what Quantizer.table gives"
+    remedy = "queries.quantized_rescore makes it from Quantizer.table"
     try:
         parts = PackedTable.from_params(params).parts
     except ValueError as error:
@@ -59,7 +59,7 @@ def script_score(request: LintedRequest, inner: Body, path: Path) -> None:
     bytes_ = request.meta.quantized.subvectors if request.meta.quantized else 0
     if parts == bytes_:
         return
-    message = f"the table is for codes of {parts} bytes, and those of the index have {bytes_}"
+    message = f"the table is for codes of {parts} bytes, and the codes of the index have {bytes_}"
     if not bytes_:
         message, remedy = "the index holds no codes: every hit scores 0", "ingest again with --pq MODEL"
     outcome: Verdict = "bends" if parts > bytes_ else "rejected"

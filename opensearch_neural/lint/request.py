@@ -1,4 +1,4 @@
-"""The request that is checked: its body, what is known of cluster and index, and the findings so far."""
+"""The request that is checked: its body, what is known about cluster and index, and the findings so far."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LintedRequest:
     index: IndexDescription
     findings: list[Finding] = field(default_factory=list)
     within: str | None = None
-    """The path of the innermost nested query around the clause that is looked at."""
+    """The path of the innermost nested query around the current clause; None: no nested query."""
 
     def report(self, rule: str, outcome: Verdict, path: Path, message: str, remedy: str) -> None:
         assert rule in RULES
@@ -39,7 +39,7 @@ class LintedRequest:
         self.report("plugin", "rejected", path, f"this cluster cannot do {what}", remedy)
 
     def report_wrong_field(self, path: Path, name: str, wanted: str, outcome: Verdict, type_: str | None) -> None:
-        """The field is missing, or of another type than the query needs."""
+        """Report a field that is missing, or of another type than the query needs."""
         is_ = f"is of type {type_}" if type_ else "does not exist in this index"
         remedy = f"name a field of type {wanted}: GET INDEX/_mapping lists them"
         self.report("field", outcome, path, f"the field {name!r} {is_}, and the query needs {wanted}", remedy)
@@ -52,7 +52,8 @@ class LintedRequest:
         return self.capabilities.version_number if self.capabilities else (0, 0)
 
     def unless_release(self, *release: int) -> Verdict | None:
-        """The verdict on what OpenSearch takes from a release on: None there, rejected before, doubtful if not known."""
+        """The verdict on a feature that OpenSearch accepts from a release on: None if this cluster has that release,
+        rejected before it, doubtful if the release is not known."""
         if self.release == (0, 0):
             return "doubtful"
         return None if self.release >= release else "rejected"
@@ -80,7 +81,7 @@ class LintedRequest:
 
     @property
     def prune_postings(self) -> str | None:
-        """How the index's postings are pruned; None: not at all, or not known."""
+        """How the index's postings are pruned; None: not pruned, or not known."""
         return self.meta.prune_postings if self.meta else None
 
     def analyzer_of(self, name: str) -> str | None:
@@ -93,18 +94,18 @@ class LintedRequest:
 
     @property
     def vector_field(self) -> str | None:
-        """The field that the record of an index says vectors are in: `dense`, or that of the nested documents in it."""
+        """The field with the vectors, from the index's record: `dense`, or the field of its nested documents."""
         return self.meta.dense.field_name if self.meta and self.meta.dense else None
 
     @property
     def has_nested(self) -> bool | None:
-        """Whether the index has nested documents, where OpenSearch puts the whole query into a bool; None if not known."""
+        """Whether the index has nested documents; then OpenSearch puts the whole query into a bool. None if not known."""
         if self.index.fields is not None:
             return any(mapping.get("type") == "nested" for mapping in self.index.fields.values())
         return True if self.vector_field == multi_vector.FIELD else None
 
     def nested_path(self, name: str) -> str | None:
-        """The nested documents that a field is certainly of, or None."""
+        """The path of the nested documents that a field certainly belongs to; else None."""
         above = name.split(".")[:-1]
         paths = (".".join(above[:count]) for count in range(len(above), 0, -1))
         return next((path for path in paths if self.type_of(path) == "nested"), None)
@@ -117,12 +118,12 @@ class LintedRequest:
 
     @property
     def page_end(self) -> float:
-        """from + size, fractions cut off as OpenSearch does; only meaningful if both are numbers."""
+        """from + size, without fractions, as OpenSearch reads them; only meaningful if both are numbers."""
         return whole(number_or(self.body.get("from"), 0)) + whole(self.size)
 
     @property
     def queries(self) -> Iterator[tuple[Path, Any]]:
-        """(path, query) of each query that stands at the top of something."""
+        """(path, query) of each top-level query: in query, post_filter, highlight and rescore."""
         for name in ("query", "post_filter"):
             if name in self.body:
                 yield (name,), self.body[name]
@@ -134,7 +135,7 @@ class LintedRequest:
 
     @property
     def rescore_stages(self) -> list[tuple[Path, Body]]:
-        """(path, stage) of each rescoring that the body asks for."""
+        """(path, stage) of each rescoring stage of the body."""
         rescore = self.body.get("rescore")
         if isinstance(rescore, list):
             return [(("rescore", place), as_object(stage)) for place, stage in enumerate(rescore)]

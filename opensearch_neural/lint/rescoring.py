@@ -1,4 +1,4 @@
-"""Rescoring: windows, weights, and what a request that rescores may not hold."""
+"""Rescoring: windows, weights, and what a request that rescores may not contain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def rescoring(request: LintedRequest) -> None:
                     "rescore-weight",
                     "bends",
                     (*path, "query", name),
-                    "a negative weight puts the hits that were rescored behind those that were not",
+                    "a negative weight ranks rescored hits below the others",
                     "give a weight of 0 or more",
                 )
     if not stages:
@@ -30,7 +30,7 @@ def rescoring(request: LintedRequest) -> None:
                 "rescore-order",
                 "bends",
                 (*stages[at][0], "window_size"),
-                f"the stage before rescores {windows[at - 1]:g} hits a shard: the others have no score of that stage",
+                f"the stage before rescores {windows[at - 1]:g} hits a shard: other hits lack its part of the score",
                 "give it a window no wider than that of the stage before",
             )
     with_rescoring(request, stages[0][0])
@@ -39,13 +39,13 @@ def rescoring(request: LintedRequest) -> None:
             "rescore-of-hybrid",
             "bends",
             stages[0][0],
-            "each part is rescored by itself in each shard, before the parts are normalized: final scores are others",
-            "rescore inside no hybrid query: fuse first, and rank the page again in the application",
+            "each part is rescored alone in each shard, before the parts are normalized: final scores change",
+            "do not rescore a hybrid query: fuse first, and rank the page again in the application",
         )
 
 
 def with_rescoring(request: LintedRequest, path: Path) -> None:
-    """What no request that rescores may hold, whether by itself or by a processor."""
+    """Check what a request must not contain if it rescores, itself or by a processor."""
     if not sorts_by_score(request.body.get("sort")):
         request.report(
             "rescore-with-sort",
@@ -67,7 +67,7 @@ def with_rescoring(request: LintedRequest, path: Path) -> None:
             "rescore-min-score",
             "bends",
             ("min_score",),
-            "it is compared with the score before rescoring, so hits below it come back and others are lost",
+            "it is compared with the score before rescoring, so hits below it are returned and others are lost",
             "cut the page in the application",
         )
 
@@ -78,7 +78,7 @@ def rescore_window(request: LintedRequest, rescore: Body, path: Path) -> None:
     most = request.index.max_rescore_window
     if window is None or window < 0:
         request.report(
-            "rescore-window", "rejected", path, f"{asked!r} is no number of hits", "give from + size or more"
+            "rescore-window", "rejected", path, f"{asked!r} is not a number of hits", "give from + size or more"
         )
     elif window > most:
         request.report(
@@ -89,7 +89,7 @@ def rescore_window(request: LintedRequest, rescore: Body, path: Path) -> None:
             "rescore fewer, or raise the index's setting",
         )
     elif int(window) < request.page_end and request.size:
-        said = f"the {asked} best hits" if "window_size" in rescore else "unless told the 10 best hits"
+        said = f"the {asked} best hits" if "window_size" in rescore else "by default the 10 best hits"
         request.report(
             "rescore-window",
             "bends",

@@ -32,7 +32,7 @@ def neural_sparse(request: LintedRequest, inner: Body, path: Path) -> None:
 
 
 def seismic(request: LintedRequest, tokens: Body, path: Path) -> None:
-    """From neural-search's sources (SparseAnnQueryBuilder, SparseVector): no release with this field is tried."""
+    """Rules from neural-search's sources (SparseAnnQueryBuilder, SparseVector); not tried on a release with this field."""
     folded: dict[int, str] = {}
     for token in tokens:
         ident = int(token) if len(token) < 20 and token.isascii() and token.removeprefix("+").isdigit() else -1
@@ -41,7 +41,7 @@ def seismic(request: LintedRequest, tokens: Body, path: Path) -> None:
                 "seismic-token",
                 "rejected",
                 (*path, token),
-                f"{token!r} is no id of a vocabulary entry (0 to 2147483647)",
+                f"{token!r} is not the id of a vocabulary entry (0 to 2147483647)",
                 "query a sparse_vector field with token ids, not with tokens",
             )
             continue
@@ -51,7 +51,7 @@ def seismic(request: LintedRequest, tokens: Body, path: Path) -> None:
                 "seismic-collision",
                 "bends",
                 (*path, token),
-                f"the ids {other} and {token} are one id modulo {SEISMIC_IDS:,}; the larger weight counts for both",
+                f"the ids {other} and {token} are equal modulo {SEISMIC_IDS:,}; the larger weight counts for both",
                 f"use a rank_features field for vocabularies of more than {SEISMIC_IDS:,} entries",
             )
         elif ident >= SEISMIC_IDS:
@@ -88,14 +88,14 @@ def rank_feature(request: LintedRequest, inner: Body, path: Path) -> None:
             "dot-token",
             "bends",
             (*path, "field"),
-            f"{name!r} is split at its last dot: the field {name.rpartition('.')[0]!r} is asked for, and nothing found",
-            "name the token by queries.DOT_ALIAS in place of dots, as index.mapping.rank_features writes it beside, or use "
+            f"{name!r} is split at its last dot: the field {name.rpartition('.')[0]!r} is searched and nothing found",
+            "write queries.DOT_ALIAS for each dot of the token, as index.mapping.rank_features also writes it, or use "
             "neural_sparse",
         )
 
 
 def feature(request: LintedRequest, name: str) -> tuple[str, str]:
-    """(field, token) as the writer of a rank_feature clause meant it."""
+    """(field, token) that the author of a rank_feature clause meant."""
     known = request.index.fields
     if known is not None:
         if as_object(known.get(name)).get("type") == "rank_feature":

@@ -1,4 +1,4 @@
-"""match and multi_match: texts of which no term is left."""
+"""match and multi_match: texts with no term left after analysis."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def match(request: LintedRequest, kind: str, inner: Body, path: Path) -> None:
             "empty-query",
             "doubtful" if None in left else "bends",
             path,
-            f"no term is left of {text[:60]!r}: finds nothing",
-            'answer such queries otherwise, or give "zero_terms_query": "all"',
+            f"no term is left of {text[:60]!r}: it finds nothing",
+            'answer such queries in another way, or give "zero_terms_query": "all"',
         )
 
 

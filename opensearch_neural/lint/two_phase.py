@@ -30,28 +30,28 @@ def two_phase(request: LintedRequest) -> None:
                 "two-phase-not-split",
                 "bends",
                 path,
-                "the query has no neural_sparse at its top or in bool.should: the processor does nothing",
-                "put the filter and the query side by side: bool.should and minimum_should_match, or use "
-                "queries.high_idf_first, which splits anywhere",
+                "the query has no neural_sparse at the top or in bool.should: the processor does nothing",
+                "put the query into bool.should with minimum_should_match beside the filter, or use "
+                "queries.high_idf_first, which splits everywhere",
             )
             continue
         with_rescoring(request, path)
         two_phase_window(request, parameters, path)
         if request.rescore_stages:
-            message = "the processor adds a second rescoring: the remaining tokens are counted on top of the body's"
+            message = "the processor adds a second rescoring: its tokens' scores are added to the body's rescoring"
             request.report("two-phase-with-rescore", "bends", ("rescore",), message, "keep one of the two")
         if any(pruned_to_nothing(tokens, parameters) for tokens in split):
             request.report(
                 "two-phase-empty",
                 "bends",
                 (*path, "two_phase_parameter"),
-                "phase one keeps no token of this query, and so finds nothing",
+                "phase one keeps no token of this query, so it finds nothing",
                 "prune by max_ratio or top_k, which always keep the heaviest token",
             )
 
 
 def split_queries(clause: Any) -> Iterator[Body]:
-    """Tokens of each neural_sparse that the processor splits."""
+    """The tokens of each neural_sparse that the processor splits."""
     clause = as_object(clause)
     for options in as_object(clause.get("neural_sparse")).values():
         yield as_object(as_object(options).get("query_tokens"))
@@ -81,7 +81,7 @@ def two_phase_parameters(request: LintedRequest, parameters: Body, path: Path) -
         wrong.append(("max_window_size", "must be 50 or more"))
     for name, message in wrong:
         value = parameters.get(name)
-        request.report("two-phase-parameter", "rejected", (*path, name), f"{value!r} {message}", "mend the pipeline")
+        request.report("two-phase-parameter", "rejected", (*path, name), f"{value!r} {message}", "correct the pipeline")
     return not wrong
 
 
@@ -93,7 +93,7 @@ def two_phase_window(request: LintedRequest, parameters: Body, path: Path) -> No
             "two-phase-window",
             "rejected",
             path,
-            f"size × expansion_rate is {window:,.0f}, and the most that may be rescored {most:,.0f}",
+            f"size × expansion_rate is {window:,.0f}, and at most {most:,.0f} hits may be rescored",
             "ask for a smaller page, or lower expansion_rate",
         )
     elif request.size and window < request.page_end:
@@ -101,9 +101,9 @@ def two_phase_window(request: LintedRequest, parameters: Body, path: Path) -> No
             "two-phase-window",
             "bends",
             ("from",),
-            f"the processor rescores size × expansion_rate = {window:.0f} hits a shard whatever `from` is, and the page "
+            f"the processor rescores size × expansion_rate = {window:.0f} hits a shard for any `from`, and the page "
             f"ends at {request.page_end:.0f}",
-            "raise expansion_rate to (from + size) / size, or use queries.high_idf_first, whose pages agree",
+            "raise expansion_rate to (from + size) / size, or use queries.high_idf_first, with one window for all pages",
         )
 
 

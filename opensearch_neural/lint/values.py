@@ -16,7 +16,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def as_number(value: Any) -> float | None:
-    """A number as OpenSearch reads one, from a string too; None for anything else, NaN among it."""
+    """A number as OpenSearch reads it, also from a string; None for NaN and for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -27,18 +27,18 @@ def as_number(value: Any) -> float | None:
 
 
 def number_or(value: Any, default: float) -> float:
-    """The number, or `default` for what is none."""
+    """The number, or `default` if the value is not a number."""
     number = as_number(value)
     return default if number is None else number
 
 
 def whole(number: float) -> float:
-    """Without its fraction, as OpenSearch reads 1.5 where it wants a whole number."""
+    """The number without its fraction, as OpenSearch reads 1.5 for a whole number."""
     return math.trunc(number) if math.isfinite(number) else number
 
 
 def float32(value: Any) -> float | None:
-    """The number as Lucene keeps it; infinite where float32 ends."""
+    """The number as Lucene stores it; infinite beyond float32's range; None if it is not a number."""
     number = as_number(value)
     if number is None:
         return None
@@ -55,7 +55,7 @@ def sort_field(entry: Any) -> str:
 
 
 def sorts_by_score(sort: Any) -> bool:
-    """Whether hits come by descending score and nothing else, which to OpenSearch is no sort at all."""
+    """Whether hits are ordered only by descending score, which OpenSearch treats as no sort."""
     entries = as_list(sort)
     if not entries:
         return True

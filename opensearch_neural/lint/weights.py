@@ -12,11 +12,11 @@ from opensearch_neural.lint.values import as_number, as_object, float32, number_
 LARGEST_WEIGHT = 64.0
 
 ONE_FIELD = ("match", "term", "range", "prefix", "wildcard", "fuzzy", "neural_sparse", "knn", "match_phrase")
-"""Queries of one field, {kind: {field: …}}."""
+"""Queries of one field, of the form {kind: {field: …}}."""
 
 
 def boosts(request: LintedRequest, kind: str, inner: Body, path: Path) -> None:
-    # A query on one field has its boost beside the value; `term` may be asked of a field named boost.
+    # A query on one field has its boost beside the value, so that a field may be named boost.
     by_field = [((*path, name), as_object(options)) for name, options in inner.items()]
     places = by_field if kind in ONE_FIELD else [(path, inner)]
     for place, options in places:
@@ -26,9 +26,11 @@ def boosts(request: LintedRequest, kind: str, inner: Body, path: Path) -> None:
         where = (*place, "boost")
         sparse = kind == "rank_feature"
         if boost is None or not math.isfinite(boost) or boost < 0 or number_or(value, 0) < 0:
-            request.report("boost", "rejected", where, f"{value!r} is no finite number from 0", "give a number above 0")
+            request.report(
+                "boost", "rejected", where, f"{value!r} is not a finite number of 0 or more", "give a number above 0"
+            )
         elif boost == 0:
-            what = "the token scores 0, and documents that hold no other are hits with score 0" if sparse else ""
+            what = "the token scores 0, and documents with no other token are hits with score 0" if sparse else ""
             request.report(
                 "weight" if sparse else "boost",
                 "bends",
@@ -41,7 +43,7 @@ def boosts(request: LintedRequest, kind: str, inner: Body, path: Path) -> None:
                 "weight",
                 "doubtful",
                 where,
-                f"{value!r} is above {LARGEST_WEIGHT:g}: rank_feature takes it, neural_sparse refuses the same query",
+                f"{value!r} is above {LARGEST_WEIGHT:g}: rank_feature accepts it, neural_sparse refuses the same query",
                 "scale all weights of the query alike: the order of hits stays",
             )
 
@@ -50,10 +52,10 @@ def check_weight(request: LintedRequest, weight: Any, path: Path) -> None:
     value = float32(weight)
     if value is not None and 0 < value <= LARGEST_WEIGHT:
         return
-    why = f"{weight!r} is no number" if value is None else f"the weight {weight!r} is outside (0, 64]"
+    why = f"{weight!r} is not a number" if value is None else f"the weight {weight!r} is outside (0, 64]"
     if value == 0 and as_number(weight):
         why = f"the weight {weight!r} is 0 as a float32"
     remedy = "scale all weights of the query alike: the order of hits stays"
     if value is None or not value > 0:
-        remedy = "leave the token out: a weight of 0 adds nothing, and a negative one cannot be asked for"
+        remedy = "leave the token out: a weight of 0 adds nothing, and a negative weight is not possible"
     request.report("weight", "rejected", path, why, remedy)

@@ -8,18 +8,18 @@ Nothing in a body depends on this library at run time.
 
 A sparse query is a mapping {token: weight}; with the project's encoders a weight is the token's idf, since queries are
 binary (`inference-free-sparse`, eq. 5). All functions take `filter`: an OpenSearch query clause, or a list of them, that
-hits must match and that adds nothing to their score. `highlight` is the text whose words are to be marked in `title` and
-`text`. `collapse` is the field by which hits are one: of several with the same value only the best is returned. For an
-index of passages it is "parent"; `best_passages` reads the answer.
+hits must match and that adds nothing to their score. `highlight` is the text whose words are marked in `title` and `text`.
+`collapse` is a field: of several hits with the same value in it, only the best is returned. For an index of passages it is
+"parent"; `best_passages` reads the answer.
 
-    sparse.py       bodies by words and tokens: BM25, a sparse model, both together, rare tokens first
-    dense.py        bodies by vectors and by quantized codes, alone and with other searches
+    sparse.py       bodies that search words and tokens: BM25, a sparse model, both together, rare tokens first
+    dense.py        bodies that search vectors and quantized codes, alone and with other searches
     urls.py         bodies that look up URLs
     clauses.py      the clauses, filters and page that bodies consist of
     rare.py         which tokens of a query are rare
-    certificate.py  whether the hits of a window are those of all documents
+    certificate.py  whether the page of a window is the page that a search of all documents returns
     passages.py     the best passage of each document, read from an answer
-    answers.py      whether an answer is whole, and the preference that keeps requests on the same copies
+    answers.py      whether an answer is whole, and the preference that sends requests to the same shard copies
 """
 
 from opensearch_neural.queries.answers import filled, partial_answer, preference

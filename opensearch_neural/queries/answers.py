@@ -1,4 +1,4 @@
-"""Of answers: whether one is whole, and that several are of the same copies."""
+"""Answers: whether an answer is whole, and how several answers come from the same shard copies."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 def partial_answer(answer: Mapping[str, Any]) -> dict[str, str]:
-    """What an answer lacks because shards failed or were absent, or time was up: {"shards_failed", "timed_out": in words}.
+    """What an answer lacks because of failed or absent shards, or of a timeout: {"shards_failed", "timed_out": in words}.
 
-    A whole answer lacks nothing.
+    Empty for a whole answer.
     """
     lacking = {}
     shards = answer.get("_shards", {})
@@ -20,7 +20,7 @@ def partial_answer(answer: Mapping[str, Any]) -> dict[str, str]:
             f": {reasons[0]}" if reasons else ""
         )
     elif absent := shards.get("total", 0) - shards.get("successful", 0):
-        # OpenSearch counts a shard that no node holds neither as failed nor as successful.
+        # OpenSearch counts a shard without a node neither as failed nor as successful.
         lacking["shards_failed"] = (
             f"no node answers for {absent} of {shards['total']} shards, and their hits are missing"
         )
@@ -30,7 +30,7 @@ def partial_answer(answer: Mapping[str, Any]) -> dict[str, str]:
 
 
 def filled(answer: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to a body, with the hits of the answer to `unsearched` behind its own; what either lacks, it lacks."""
+    """The answer to a body, followed by the hits of the answer to `unsearched`. It is partial if one of the two is."""
     hits, more = answer["hits"], rest["hits"]
     joined = {**hits, "hits": [*hits["hits"], *more["hits"]]}
     if hits.get("max_score") is None:
@@ -43,11 +43,11 @@ def filled(answer: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]
 
 
 def preference(query: str) -> str:
-    """The `preference` of a search, by which all requests of one query are answered by the same copy of each shard, and
-    different queries by all copies in turn.
+    """The `preference` of a search. It sends all requests of one query to the same copy of each shard, and spreads different
+    queries over all copies.
 
-    Replicas differ in the deleted documents that BM25 still counts, and in the order of equal scores; so pages are one
-    ranking, and a certificate holds, of one copy.
+    Replicas differ in the deleted documents that BM25 still counts, and in the order of equal scores. So pages form one
+    ranking, and a certificate is valid, only within one copy.
     """
-    # OpenSearch reads a meaning into what begins with "_", and an address is no place for a long query.
+    # A hash: OpenSearch gives a meaning to values that begin with "_", and a long query does not fit a URL.
     return hashlib.sha256(query.encode("utf-8", "surrogatepass")).hexdigest()[:16]

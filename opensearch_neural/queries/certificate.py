@@ -1,4 +1,4 @@
-"""Whether the page of a window is that of all documents, told from the answer."""
+"""Whether the page of a window is exact: the page that a search of all documents would return."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from opensearch_neural.queries.sparse import REPLACED, held_scores
 
 
 def window_end(body: Body) -> Body:
-    """The request for the last hit of the window of a `bm25_sparse` or `high_idf_first` body, by its first phase alone.
-    `certified` takes its answer as `end`.
+    """The request for the last hit in the window of a `bm25_sparse` or `high_idf_first` body, by its first phase only.
+    Pass its answer to `certified` as `end`.
 
     Raises ValueError for a body without such a window.
     """
@@ -23,9 +23,9 @@ def window_end(body: Body) -> Body:
 
 
 def heaviest(body: Body) -> dict[str, Body]:
-    """{token: the request for the document in which the token weighs most} of the tokens of a body's second phase.
+    """{token: request for the document in which the token weighs most}, for the tokens of a body's second phase.
 
-    The hit's score is that weight, as the index stores it. In an index with pruned postings each request reads the rows of
+    The hit's score is this weight, as the index stores it. In an index with pruned postings each request reads the rows of
     all documents. Raises ValueError for a body without a window.
     """
     stage, field, tokens = _second_phase(body)
@@ -36,8 +36,8 @@ def heaviest(body: Body) -> dict[str, Body]:
 
 
 def largest_weights(tops: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """{token: its largest weight in the index} from {token: answer to its request of `heaviest`}: 0 where no document holds
-    the token, infinite where not all of the index has answered. They hold until documents are added."""
+    """{token: its largest weight in the index} from {token: answer to its request by `heaviest`}: 0 if no document holds
+    the token, infinite if the answer is partial. The weights are valid until documents are added."""
     largest = {}
     for token, top in tops.items():
         hits = top["hits"]["hits"]
@@ -46,20 +46,20 @@ def largest_weights(tops: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 
 
 def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], largest: Mapping[str, float]) -> bool:
-    """Whether a body's page is exactly the page that a search of all documents returns: for `bm25_sparse` with
+    """Whether a body's page is exactly the page that a search of all documents returns: for `bm25_sparse` the page with
     `window=None`, for `high_idf_first` the page of `neural_sparse`.
 
-    Outside the windows, a document's first phase scores no more than a window's last hit. The second phase adds at most its
-    tokens at their largest weights (the bound of MaxScore): for `bm25_sparse` weight · Σ_t tokens[t] · largest[t], for
-    `high_idf_first` each common token's largest less the part that the first phase has added. If the page's last hit scores
-    more than both together, no document outside belongs on the page. On several shards the last hit's score is that of the
-    whole index, which is no less than any shard's.
+    In the first phase, a document outside the windows scores no more than the last hit of its window. The second phase adds
+    at most each token at its largest weight (the bound of MaxScore): for `bm25_sparse` weight · Σ_t tokens[t] · largest[t],
+    for `high_idf_first` each common token's largest score minus what the first phase added. If the page's last hit scores
+    more than both together, no document outside belongs on the page. With several shards, the score of the window's last hit
+    is taken over the whole index, where it is no less than in any shard.
 
-    With pruned postings only pages of `bm25_sparse` can be certain: the first phases of sparse searches score too little.
+    With pruned postings only pages of `bm25_sparse` can be certified: the first phase of a sparse search scores too low.
 
-    answer: to the body. end: the answer to `window_end(body)`. largest: {token: its largest weight in the index}, or more;
-    a token that is not in it is in no document. Where a shard is missing from an answer, or the time was over, nothing is
-    certain. Raises ValueError for a body without a window.
+    answer: the answer to the body. end: the answer to `window_end(body)`. largest: {token: its largest weight in the index,
+    or an upper bound}; a token that it lacks is in no document. A partial answer (missing shard, timeout) is never
+    certified. Raises ValueError for a body without a window.
     """
     stage, _, tokens = _second_phase(body)
     if partial_answer(answer) or partial_answer(end):
@@ -68,13 +68,13 @@ def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], lar
         return False
     hits, last = answer["hits"]["hits"], end["hits"]["hits"]
     held = held_scores(body)
-    # A sum scores every document, also one that its first phase does not match.
+    # `bm25_sparse` without a window scores every document, even one that its first phase does not match.
     if held is not None and not last:
-        return True  # all that match lie within the windows
+        return True  # all matching documents lie in the windows
     weight = stage["query"].get("rescore_query_weight", 1.0)
     most = {token: weight * value * largest.get(token, 0.0) for token, value in tokens.items()}
     if held is None and not any(most.values()):
-        return True  # the sum is BM25's
+        return True  # the model adds nothing to BM25
     added = sum(max(0.0, most[token] - already) for token, already in (held or dict.fromkeys(tokens, 0.0)).items())
     bound = (last[0]["_score"] if last else 0.0) + added
     # The page must be full, and its last hit above the bound by more than float32's rounding.
@@ -89,4 +89,4 @@ def _second_phase(body: Body) -> tuple[dict[str, Any], str, dict[str, float]]:
             return stage, *sparse_tokens(stage["query"]["rescore_query"])
         except ValueError:
             pass
-    raise ValueError("the body is none of bm25_sparse or high_idf_first with a window and no stage after it")
+    raise ValueError("the body must be of bm25_sparse or high_idf_first, with a window and no further stage")

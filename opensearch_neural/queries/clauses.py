@@ -1,4 +1,4 @@
-"""What the bodies are made of: clauses, filters, and the page around them."""
+"""The parts of request bodies: clauses, filters, and the page around them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ DEFAULT_SOURCE = ("title", "url")
 HIGHLIGHTED_CHARACTERS = 1_000_000
 
 LEAST_SCORE = 1.4e-45
-"""The least float32 above 0: with it as the least score, documents that score 0 are no hits."""
+"""The smallest float32 above 0. As `min_score` it excludes documents that score 0."""
 
-# `rank_feature` splits its field name at the last dot, so a token that holds one cannot be named there. Ingest writes such
-# a token a second time under this look-alike, which word-piece tokenizers fold to "." and so never produce themselves.
+# `rank_feature` splits its field name at the last dot, so it cannot name a token that contains a dot. Ingest writes such a
+# token a second time with this look-alike. Word-piece tokenizers fold the look-alike to ".", so no token contains it.
 DOT_ALIAS = "\u2024"
 
 
@@ -41,7 +41,7 @@ def sparse_clause(tokens: Mapping[str, float], field: str, plugin: bool, boost: 
     boosted = {} if boost == 1 else {"boost": float(boost)}
     weights = {token: float(weight) for token, weight in tokens.items()}
     if not weights:
-        # Of a query whose every token is unknown to the table nothing can match; an empty clause would be a 400.
+        # If the table knows no token of the query, nothing can match. OpenSearch refuses an empty clause (400).
         return {"match_none": {}}
     if plugin:
         return {"neural_sparse": {field: {"query_tokens": weights, **boosted}}}
@@ -50,9 +50,9 @@ def sparse_clause(tokens: Mapping[str, float], field: str, plugin: bool, boost: 
 
 
 def forward_clause(tokens: Mapping[str, float], field: str, *, pruned: bool = False) -> Clause:
-    """What documents score by the rows beside `field` (`forward_index`); those without any of the tokens score 0.
+    """Score documents by the forward index rows of `field` (`forward_index`); a document without these tokens scores 0.
 
-    pruned: whether the postings hold less than the rows.
+    pruned: True if the postings hold fewer tokens than the rows.
     """
     params = forward_index.script_params(tokens, field + forward_index.SUFFIX, pruned=pruned)
     script = {"source": forward_index.SCRIPT, "params": params}
@@ -62,8 +62,9 @@ def forward_clause(tokens: Mapping[str, float], field: str, *, pruned: bool = Fa
 def every_row_clause(
     tokens: Mapping[str, float], field: str, *, among: Clause | None = None, boost: float = 1.0
 ) -> Clause:
-    """All documents (of those that `among` matches) that hold a token, found and scored by their rows: what `sparse_clause`
-    is where postings are not pruned. The row of each of them is read."""
+    """Find and score by rows all documents that hold a token: `sparse_clause` for an index with pruned postings.
+
+    It reads the row of every document that `among` matches (None: of all documents)."""
     if not tokens:
         return {"match_none": {}}
     clause = forward_clause(tokens, field, pruned=True)["script_score"]
@@ -74,7 +75,7 @@ def every_row_clause(
 def rescoring_clause(
     tokens: Mapping[str, float], field: str, *, plugin: bool, forward: bool, pruned: bool = False
 ) -> Clause:
-    """What rescores hits with tokens: by their rows, or by clauses; by their rows always where the postings are pruned."""
+    """The clause that rescores hits with all tokens: by rows if `forward` or `pruned`, else by sparse clauses."""
     if tokens and (forward or pruned):
         return forward_clause(tokens, field, pruned=pruned)
     return sparse_clause(tokens, field, plugin)
@@ -85,16 +86,16 @@ def feature_clause(token: str, field: str, **boost: float) -> Clause:
 
 
 def held_clause(token: str, score: float, field: str) -> Clause:
-    """The same score for every document that holds the token."""
+    """A clause that gives the same score to every document with the token."""
     return {"constant_score": {"filter": feature_clause(token, field), "boost": float(score)}}
 
 
 def sparse_tokens(clause: Clause) -> tuple[str, dict[str, float]]:
-    """(field, {token: weight}) of a sparse clause of this module, in any form. Raises ValueError for any other."""
+    """(field, {token: weight}) of any sparse clause of this module. Raises ValueError for other clauses."""
     if "script_score" in clause:
         return _tokens_of_rows(clause)
     parts = clause.get("bool", {}).get("should", [])
-    if parts and all("script_score" in part for part in parts):  # as `sparse.explained` takes them apart
+    if parts and all("script_score" in part for part in parts):  # as `sparse.explained` splits them
         of_parts = [_tokens_of_rows(part) for part in parts]
         return of_parts[0][0], {token: weight for _, tokens in of_parts for token, weight in tokens.items()}
     if "neural_sparse" in clause:
@@ -128,7 +129,7 @@ def reads_rows(clause: Clause) -> bool:
 
 
 def says_pruned(clause: Clause) -> bool:
-    """Whether a clause that reads rows, or one that was taken apart by tokens, says that the postings are pruned."""
+    """Whether a clause that reads rows, whole or split by tokens, was made for pruned postings."""
     parts = clause["bool"].get("should", []) if "bool" in clause else [clause]
     return any(
         reads_rows(part) and part["script_score"]["script"]["params"].get(forward_index.PRUNED) for part in parts
@@ -150,14 +151,14 @@ def filtered(query: Clause, filter: Filter) -> Clause:
 
 
 def unfiltered(query: Clause) -> tuple[Clause, list[Clause]]:
-    """(the query, its filters) that `filtered` made one clause of."""
+    """The inverse of `filtered`: (query, filters)."""
     parts = query.get("bool", {})
     return (parts["must"][0], parts.get("filter", [])) if "must" in parts else (query, [])
 
 
 def nearest_clauses(query: Clause) -> list[dict[str, Any]]:
-    """What nearest neighbours are asked for ({"vector", "k", …}) in a query of `knn`, of several vectors a document
-    (`multi_vector.nearest`), or of several fields (a dis_max of such); none in any other."""
+    """The k-NN clauses ({"vector", "k", …}) of a query by `knn`, by `multi_vector.nearest` (several vectors a document), or
+    by a dis_max of these (several fields). Empty for any other query."""
     if "dis_max" in query:
         parts = [nearest_clauses(part) for part in query["dis_max"]["queries"]]
         return [clause for clauses in parts for clause in clauses] if all(parts) else []
@@ -166,7 +167,7 @@ def nearest_clauses(query: Clause) -> list[dict[str, Any]]:
 
 
 def narrowed(query: Clause, filter: Filter) -> Clause:
-    """A whole query with one more filter; nearest neighbours take it inside, or it would be applied to those found."""
+    """The query with one more filter. A k-NN clause takes the filter inside, else only its results would be filtered."""
     if not filter or not nearest_clauses(query):
         return filtered(query, filter)
     if "dis_max" in query:
@@ -180,7 +181,7 @@ def narrowed(query: Clause, filter: Filter) -> Clause:
 
 
 def numbers(vector: Sequence[float] | NDArray[Any]) -> list[float]:
-    """Numbers that the JSON serializer of any client takes (a numpy array's scalars are not)."""
+    """Plain Python numbers, which every client's JSON serializer accepts (numpy scalars it may refuse)."""
     tolist = getattr(vector, "tolist", None)
     return tolist() if tolist else list(vector)
 
@@ -205,11 +206,11 @@ def page_body(
     if collapse:
         body["collapse"] = {"field": collapse}
     if highlight:
-        # Named apart from the query, because a sparse or dense query holds no words that could be marked.
+        # A query of its own, because sparse and dense queries contain no words to highlight.
         body["highlight"] = {
             "fields": {"title": {"number_of_fragments": 0}, "text": {"number_of_fragments": 2}},
             "highlight_query": {"multi_match": {"query": highlight, "fields": ["title", "text"]}},
-            # A longer text would fail its whole shard: index.highlight.max_analyzer_offset has this default.
+            # Without it a longer text fails its whole shard. This is the default of index.highlight.max_analyzer_offset.
             "max_analyzer_offset": HIGHLIGHTED_CHARACTERS,
         }
     return body

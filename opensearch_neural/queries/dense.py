@@ -1,4 +1,4 @@
-"""Bodies by vectors: nearest neighbours, quantized codes, rescoring with either, and these beside other searches."""
+"""Bodies that search vectors: nearest neighbours, quantized codes, rescoring with either, and fusion with other searches."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
-# Collapsing happens after nearest neighbours were found, and for hybrid queries not at all on the cluster: so many times as
-# many are asked for. A document with more passages than this among the best leaves fewer documents than `size`.
+# OpenSearch collapses nearest neighbours only after it has found them, and hybrid queries not at all. So this many times
+# more hits are requested. If a document has more passages than this among the best, fewer than `size` documents may remain.
 COLLAPSED_PASSAGES = 5
 
 MOST_HITS = 10_000
-"""index.max_result_window: beyond it a search is refused unless the index was set up for more."""
+"""The default of index.max_result_window: OpenSearch refuses a search beyond it."""
 
 RESCORE_WINDOW = 100
 
-# Hits that OpenSearch rescores where a stage names no window.
+# OpenSearch's default window, for a stage that names none.
 RESCORED = 10
 
 
@@ -50,11 +50,11 @@ def knn(
     highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:
-    """Approximate nearest neighbours of `vector` (length = the field's dimension) over the HNSW graph.
+    """Approximate nearest neighbours of `vector` (length: the field's dimension) by the HNSW graph.
 
-    `k` is how many neighbours each segment is asked for, and with the Lucene engine also how wide its search is: asked for
-    no more than the page shows, it misses some of the nearest. It is at least `from_ + size`, and `COLLAPSED_PASSAGES`
-    times that with `collapse`. A filter is applied during the graph search, so it does not cost hits.
+    `k` is how many neighbours each segment returns. With the Lucene engine it is also the width of the graph search: a `k`
+    no larger than the page misses some of the nearest. It is raised to at least `from_ + size`, with `collapse` to
+    `COLLAPSED_PASSAGES` times that. A filter is applied during the graph search, so no hits are lost to it.
     """
     least = min(MOST_HITS, (from_ + size) * COLLAPSED_PASSAGES) if collapse else from_ + size
     clause: dict[str, Any] = {"vector": numbers(vector), "k": max(k, least)}
@@ -75,10 +75,10 @@ def quantized(
     highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:
-    """Every document that passes the filter, by the exact inner product of the query with its reconstructed vector.
+    """Rank every document that passes the filter by the exact inner product of the query with its reconstructed vector.
 
-    table: (M, 256), of `Quantizer.table`. Time grows with the documents that pass. A hit's score is above the inner
-    product by `quantized_offset` of the body. Raises ValueError as `PackedTable.of` does.
+    table: (M, 256), from `Quantizer.table`. Time grows with the number of documents that pass. A hit's score is the inner
+    product plus `quantized_offset(body)`. Raises ValueError as `PackedTable.of` does.
     """
     query = _quantized(table, field, filtered({"exists": {"field": field}}, filter))
     return page_body(query, size, from_, source, track_total_hits, highlight, collapse)
@@ -93,27 +93,27 @@ def quantized_rescore(
     first_weight: float = 0.0,
     field: str = "pq",
 ) -> Body:
-    """A body of this module with one stage more: the inner product of the query with each hit's reconstructed vector,
-    exactly, from the M bytes in `field` (JPQ, section 2.4), for the `window` best hits of each shard.
+    """A body of this module with one more stage, for the `window` best hits of each shard: the exact inner product of the
+    query with each hit's reconstructed vector, from the M bytes in `field` (JPQ, section 2.4).
 
-    table: (M, 256), of `Quantizer.table`. A hit's score becomes
+    table: (M, 256), from `Quantizer.table`. A hit's score becomes
 
         first_weight · (score so far) + weight · (inner product + offset)
 
-    where the offset is the least constant that keeps every score from being negative, which OpenSearch would refuse. It
-    is the same for all hits of a query, so that it changes no ranking; `quantized_offset` of the body says what to
-    subtract. Hits without a code are ranked as by the least inner product there can be. The window is the same for every
-    page: pages put together are one ranking without repeats. Hits beyond it come behind, in the order that they had; with
-    first_weight they keep that much of their score and are ranked by it.
+    where the offset is the smallest constant that keeps all scores from being negative, which OpenSearch would refuse. It
+    is the same for all hits of a query, so it changes no ranking; `quantized_offset(body)` tells what to subtract. A hit
+    without a code is ranked as if it had the lowest possible inner product. The window is the same for every page, so that
+    all pages form one ranking without repeats. Hits beyond the window follow in their previous order; with first_weight they
+    keep first_weight times their score and are ranked by it.
 
-    window: 100 unless told otherwise, and no more than that of a stage before (`bm25_sparse`, `high_idf_first`), beyond
-    which hits lack that stage's part of the score.
+    window: None is 100, or the window of the stage before (`bm25_sparse`, `high_idf_first`) if that is smaller. Hits beyond
+    the earlier window lack that stage's part of the score.
 
-    A body with `collapse` gets no stage, because OpenSearch collapses nothing that it rescores: everything that its query
-    matches is scored so, window or not.
+    A body with `collapse` gets no stage, because OpenSearch cannot collapse rescored hits. Instead everything that its query
+    matches is scored this way, whatever the window.
 
-    Raises ValueError for a hybrid body, weights that put the best last, a window below 1 or wider than that of the stage
-    before, and as `PackedTable.of` does.
+    Raises ValueError for a hybrid body, a weight that is not above 0, a negative first_weight, a window below 1 or wider
+    than that of the stage before, and as `PackedTable.of` does.
     """
     rescored = _with_stage(body, _quantized(table, field, {"match_all": {}}), window, weight, first_weight)
     if "collapse" in body:
@@ -141,20 +141,21 @@ def dense_rescore(
     nested: str | None = None,
     space_type: Literal["cosinesimil", "innerproduct"] = "cosinesimil",
 ) -> Body:
-    """A body of this module with one stage more: how near `vector` is to the vector of each hit, exactly, for the `window`
-    best hits of each shard. It needs the k-NN plugin.
+    """A body of this module with one more stage, for the `window` best hits of each shard: the exact nearness of `vector` to
+    each hit's vector. It needs the k-NN plugin.
 
-    vector: of the field's dimension; of whole numbers where the field holds bytes. nested: the path of the nested documents
-    in which `field` lies, of several vectors a document ("dense" with the field "dense.vector"): the nearest one counts.
+    vector: of the field's dimension; whole numbers if the field holds bytes. nested: for several vectors a document, the
+    path of the nested documents that contain `field` ("dense" with the field "dense.vector"); the nearest vector counts.
 
-    A hit's score becomes first_weight · (score so far) + weight · nearness, where nearness is what the plugin's script
-    `knn_score` gives, which is never negative: with the cosine (1 + cosine) / 2, of vectors of bytes 1 + cosine; with an
-    inner product p ≥ 0 it is 1 + p, with others 1 / (1 − p). Hits without a vector get 0 of it.
+    A hit's score becomes first_weight · (score so far) + weight · nearness. Nearness is the result of the plugin's script
+    `knn_score`, never negative: for the cosine (1 + cosine) / 2, with byte vectors 1 + cosine; for an inner product p it is
+    1 + p if p ≥ 0, else 1 / (1 − p). For a hit without a vector it is 0.
 
-    window: as in `quantized_rescore`, as is all that is said there of pages.
+    window, and pages: as in `quantized_rescore`.
 
-    A body with `collapse` gets no stage: everything that its query matches is scored so, window or not. Raises ValueError
-    for a hybrid body, weights that put the best last, and a window below 1 or wider than that of the stage before.
+    A body with `collapse` gets no stage: everything that its query matches is scored this way, whatever the window. Raises
+    ValueError for a hybrid body, a weight that is not above 0, a negative first_weight, and a window below 1 or wider than
+    that of the stage before.
     """
     parameters = {"field": field, "query_value": numbers(vector), "space_type": space_type}
     script = {"lang": "knn", "source": "knn_score", "params": parameters}
@@ -169,10 +170,10 @@ def dense_rescore(
 
 
 def quantized_offset(body: Body) -> float:
-    """By how much the scores of a body's hits lie above what the inner products alone make of them.
+    """The constant in the scores of a body's hits that does not come from the inner products: subtract it.
 
-    Of `quantized_rescore` and `cascade` it holds for hits that were rescored, which are those of the page. Raises ValueError
-    for a body without quantized scores.
+    After `quantized_rescore` and `cascade` it applies to hits within the window. Raises ValueError for a body without
+    quantized scores.
     """
     for stage in reversed(body.get("rescore", [])) if isinstance(body.get("rescore"), list) else []:
         script = stage["query"]["rescore_query"].get("script_score", {}).get("script", {})
@@ -204,12 +205,12 @@ def cascade(
     highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:
-    """Rare tokens first, all tokens for the `window` best of these, and the inner product with the reconstructed vectors for
-    the `dense_window` best of those: three stages in one request, windows counted in each shard.
+    """Three stages in one request: a search by rare tokens first, all tokens for its `window` best hits, and the inner
+    product with reconstructed vectors for the `dense_window` best of these hits. Windows are counted in each shard.
 
-    The score of a hit is `high_idf_first`'s + weight · (inner product + offset), see `quantized_rescore`. table: (M, 256).
-    The second stage's window is no narrower than the third's. Windows are the same for every page. forward, pruned:
-    as in `high_idf_first`.
+    A hit's score is that of `high_idf_first` + weight · (inner product + offset), see `quantized_rescore`. table: (M, 256).
+    The second stage's window is at least as wide as the third's. Windows are the same for every page. forward, pruned: as
+    in `high_idf_first`.
     """
     first = high_idf_first(
         tokens,
@@ -243,20 +244,18 @@ def hybrid(
     highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:
-    """Several bodies of this module in one request, their scores normalized and averaged, or their ranks fused (RRF).
+    """Several bodies of this module in one request, with scores normalized and averaged, or with ranks fused (RRF).
 
-    Needs the neural-search plugin. The normalization travels with the request as a temporary search pipeline, so nothing
-    has to be set up on the cluster. `weights`: one per body, none negative, summing to 1; equal ones when left out (RRF
-    knows none). `filter` is put into each of the bodies, beside what they filter by already. `depth` is how many hits of
-    each body in each shard are fused, before the page is cut out of them (OpenSearch 2.19 and later; None before, which
-    fuses `size` hits).
+    Needs the neural-search plugin. The request contains the normalization as a temporary search pipeline, so nothing has to
+    be set up on the cluster. `weights`: one for each body, not negative, with the sum 1; None: equal weights; RRF takes
+    none. `filter` is added to the filters of each body. `depth`: how many hits of each body in each shard are fused before
+    the page is cut out (OpenSearch 2.19 and later; use None before, which fuses `size` hits).
 
-    With `collapse` the body asks for the first `COLLAPSED_PASSAGES * (from_ + size)` hits with their values of that field,
-    because OpenSearch 2.19 takes a hybrid query with `collapse` and does not collapse it: `best_passages` then cuts out
-    the page.
+    With `collapse` the body requests the first `COLLAPSED_PASSAGES * (from_ + size)` hits with their values of that field,
+    and `best_passages` cuts out the page: OpenSearch 2.19 accepts `collapse` in a hybrid query but does not collapse.
 
-    Raises ValueError for fewer than two bodies, a body that needs a second phase (`rescore`), or weights that
-    OpenSearch would refuse.
+    Raises ValueError for fewer than two bodies, a body with a second phase (`rescore`), or weights that OpenSearch would
+    refuse.
     """
     if len(bodies) < 2:
         raise ValueError("hybrid needs at least two bodies")
@@ -271,7 +270,7 @@ def hybrid(
             raise ValueError(f"the weights of hybrid must not be negative and must sum to 1, not {list(weights)}")
     combination: dict[str, Any] = {}
     if weights is not None:
-        combination["parameters"] = {"weights": [float(weight) for weight in weights]}  # an int is a 500
+        combination["parameters"] = {"weights": [float(weight) for weight in weights]}  # an int gets a 500
     if method == "rrf":
         processor = {"score-ranker-processor": {"combination": {"technique": "rrf"}}}
     else:
@@ -297,7 +296,7 @@ def _with_stage(body: Body, clause: Clause, window: int | None, weight: float, f
     if "search_pipeline" in body:
         raise ValueError("a hybrid query is rescored before its parts are fused: rescore a body without one")
     if not weight > 0 or not first_weight >= 0:
-        raise ValueError(f"weight must be above 0 and first_weight not below, not {weight} and {first_weight}")
+        raise ValueError(f"weight must be above 0 and first_weight at least 0, not {weight} and {first_weight}")
     before = body.get("rescore", [])
     stages = before if isinstance(before, list) else [before]
     widest = stages[-1].get("window_size", RESCORED) if stages else None
@@ -307,7 +306,7 @@ def _with_stage(body: Body, clause: Clause, window: int | None, weight: float, f
         raise ValueError(f"window must be a whole number from 1, not {window}")
     if widest is not None and window > widest:
         raise ValueError(
-            f"window must be no wider than the {widest} hits of the stage before, not {window}: hits beyond those lack that"
+            f"window must be no wider than the {widest} hits of the stage before, not {window}: the hits beyond lack that"
             " stage's part of the score"
         )
     weights = {"query_weight": float(first_weight) or REPLACED, "rescore_query_weight": float(weight)}

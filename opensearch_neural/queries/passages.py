@@ -1,4 +1,4 @@
-"""The best passage of each document, from the answer to a body that collapses."""
+"""The best passage of each document, from the answer to a body with `collapse`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from opensearch_neural.queries.clauses import Body
 def best_passages(
     body: Body, hits: Sequence[Mapping[str, Any]], *, size: int = 10, from_: int = 0
 ) -> list[tuple[str, Mapping[str, Any]]]:
-    """[(document id, the hit of its best passage)] of the answer to a body that was made with `collapse`.
+    """[(document id, hit of its best passage)] from the answer to a body that was made with `collapse`.
 
-    hits: `answer["hits"]["hits"]`. `size` and `from_` as the body was asked for: only for `hybrid` the page is cut out
-    here. A hit without a value of the field stands for itself. Raises ValueError for a body without `collapse`.
+    hits: `answer["hits"]["hits"]`. `size` and `from_`: those of the page; used only for `hybrid` bodies, whose page is
+    cut out here. A hit without a value in the field is its own document. Raises ValueError for a body without `collapse`.
     """
     if "collapse" in body:
         field = body["collapse"]["field"]

@@ -1,4 +1,4 @@
-"""Which tokens of a query are rare: those that weigh much."""
+"""Which tokens of a query are rare: those with a high weight."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Rare:
-    """Which tokens of a query count as rare, that is: are searched for in phase one.
+    """Which tokens of a query count as rare, that is, are searched in phase one.
 
     by="ratio"   tokens whose weight is at least `value` × the query's highest weight
     by="share"   the heaviest tokens that together hold at least `value` of the query's total weight
     by="count"   the `value` heaviest tokens
 
-    Half of the highest weight, and 30 hits rescored, kept nDCG@10 within half a point of all tokens on training queries
-    of three kinds (scientific claims, web-search questions, questions about paragraphs) at the least cost.
+    The default, half of the highest weight, with 30 hits rescored, kept nDCG@10 within half a point of all tokens, at the
+    least cost, on training queries of three kinds (scientific claims, web-search questions, questions about paragraphs).
 
-    At least one token is always rare. Raises ValueError for another rule, a ratio or share
-    outside 0 to 1, and a count that is no whole number from 1.
+    At least one token is always rare. Raises ValueError for an unknown rule, a ratio or share outside 0 to 1, and a count
+    that is not a whole number from 1.
     """
 
     by: Literal["ratio", "share", "count"] = "ratio"
@@ -49,17 +49,17 @@ class Rare:
 
 
 def rare_tokens(tokens: Mapping[str, float], rare: Rare = Rare()) -> dict[str, float]:
-    """The tokens of phase one of high-IDF-first, in the order of `tokens`; all of an empty query."""
+    """The tokens of phase one of high-IDF-first, in the order of `tokens`; empty for an empty query."""
     if not tokens:
         return {}
     if rare.by == "ratio":
         least = rare.value * max(tokens.values())
         return {token: weight for token, weight in tokens.items() if weight >= least}
-    heaviest_first = sorted(sorted(tokens), key=tokens.__getitem__, reverse=True)  # of equal ones the first by name
+    heaviest_first = sorted(sorted(tokens), key=tokens.__getitem__, reverse=True)  # equal weights in the order of names
     if rare.by == "count":
         chosen = set(heaviest_first[: int(rare.value)])
     else:
-        # A little less than asked for is accepted, so that the rounding of a sum never adds a token.
+        # Accept slightly less than `value`, so that the rounding of the sum never adds a token.
         needed, held, chosen = rare.value * sum(tokens.values()) * (1 - 1e-9), 0.0, set()
         for token in heaviest_first:
             if chosen and held >= needed:

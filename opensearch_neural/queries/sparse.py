@@ -1,4 +1,4 @@
-"""Bodies by words and by tokens: BM25, a sparse model, both together, and rare tokens first."""
+"""Bodies that search words and tokens: BM25, a sparse model, both together, and rare tokens first."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ from opensearch_neural.queries.clauses import (
 )
 from opensearch_neural.queries.rare import Rare, rare_tokens
 
-# What the score of one phase counts where that of the next replaces it. Beside the new score it is lost in the rounding to
-# float32; hits that were not rescored keep it, and so their order, below all others. A power of two rounds no two to one.
+# Weight of the first phase's score when the second phase's score replaces it. Added to the new score it vanishes in float32
+# rounding. Hits that were not rescored keep it, so they keep their order, below all others. As a power of two it never makes
+# two different scores equal.
 REPLACED = 2.0**-40
 
-# What a common token adds in phase one of high-IDF-first to a document that holds it, as a share of its weight in the query.
+# In phase one of high-IDF-first, a common token adds this share of its query weight to every document that holds it.
 HELD = 0.2
 
 
@@ -47,10 +48,10 @@ def bm25(
     highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:
-    """BM25 over `contents` (title and text together), or over several fields, whose scores are then added.
+    """BM25 over `contents` (title and text together), or over several fields, with their scores added.
 
-    `track_total_hits` is off, here as everywhere: OpenSearch may then skip blocks of documents that cannot reach the top
-    (block-max WAND), which is what makes BM25 fast. Raises ValueError without a field.
+    `track_total_hits` is off by default, as in all functions: OpenSearch can then skip blocks of documents that cannot
+    reach the top (block-max WAND), which makes BM25 fast. Raises ValueError without a field.
     """
     query = filtered(match_clause(text, fields), filter)
     return page_body(query, size, from_, source, track_total_hits, highlight, collapse)
@@ -78,28 +79,29 @@ def bm25_sparse(
 ) -> Body:
     """BM25, and what a sparse model adds: score(d) = BM25(d) + weight · Σ_t tokens[t] · d_t.
 
-    BM25 searches, and its `window` best hits of each shard get what the model adds. What lies beyond the window keeps its
-    BM25 score, and is ranked by it: the window is the same for every page, so that pages put together are one ranking
-    without repeats. A window of the deepest page that is asked for, or more, gives every hit its whole score.
+    BM25 searches, and the model's score is added to its `window` best hits of each shard. Hits beyond the window keep their
+    BM25 score and are ranked by it. The window is the same for every page, so that all pages form one ranking without
+    repeats. If the window reaches to the end of the deepest page that is requested, every hit has its whole score.
 
-    forward: rescore by the documents' rows (`forward_index`), which costs less than clauses do. The scores are the same; an
-    explanation does not tell the tokens apart (`explained`).
+    forward: rescore by the documents' rows (`forward_index`), which costs less than clauses. The scores are the same; an
+    explanation shows single tokens only if `explained` made the body.
 
-    pruned: say so of an index with pruned postings (`pruned_sparse`). Then rows are read always: those of the window, of all
-    documents without a window, of all that BM25 finds with `collapse`.
+    pruned: True if the index has pruned postings (`pruned_sparse`). Then rows are always read: those of the window; without
+    a window, of all documents; with `collapse`, of all documents that BM25 finds.
 
-    What the rescoring costs grows with the window, and by clauses with the tokens: `rare_tokens` leaves light ones out.
+    The cost of rescoring grows with the window; with clauses it also grows with the number of tokens (`rare_tokens` removes
+    light ones).
 
-    With window=None both parts search: the exact sum over all documents, those included that hold no word of the query. It
-    takes longer. `certified` tells whether a page of the window is the exact one.
+    With window=None both parts search: the exact sum over all documents, including those without a word of the query. It
+    takes longer. `certified` tells whether the page of a window equals the exact page.
 
-    With `collapse` there is no window either, because OpenSearch collapses nothing that it rescores: with a window, all
+    With `collapse` there is no rescoring, because OpenSearch cannot collapse rescored hits: if `window` is a number, all
     documents that BM25 finds get the whole score.
 
-    base: a query clause that stands where BM25 stands (boosts, phrases, a user's own query, with its filters); its scores
-    must not be negative, and `text` and `fields` are not used. Only documents that it matches are hits, with any window.
+    base: a query clause that replaces BM25 (boosts, phrases, a user's own query, with its filters). Its scores must not be
+    negative; `text` and `fields` are ignored. Only documents that it matches are hits, with any window.
 
-    Raises ValueError for a weight that is not above 0, a window below 1, and as `bm25`.
+    Raises ValueError for a weight that is not above 0, for a window below 1, and as `bm25` does.
     """
     if not 0 < weight < math.inf:
         raise ValueError(f"weight must be a number above 0, not {weight}")
@@ -113,7 +115,7 @@ def bm25_sparse(
         if base is None and window is None:
             query = {"bool": {"should": [first, added]}}
         else:
-            # Which parts of a query of one's own restrict, and which only score, is not told apart: all of it has to match.
+            # It is unknown which parts of a user's own query filter and which only score, so all of it must match.
             query = {"bool": {"must": [first], "should": [added]}}
     body = page_body(filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
     if tokens and window is not None and not collapse:
@@ -136,12 +138,12 @@ def neural_sparse(
     highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:
-    """All tokens: score(d) = Σ_t tokens[t] · d_t.
+    """Search with all tokens: score(d) = Σ_t tokens[t] · d_t.
 
-    With `plugin` the clause is `neural_sparse` with raw query tokens (neural-search plugin, no model on the cluster);
-    without, a `bool` of linear `rank_feature` clauses, which every OpenSearch has. The scores are equal.
+    With `plugin` the clause is `neural_sparse` with raw query tokens (neural-search plugin, no model on the cluster).
+    Without, it is a `bool` of linear `rank_feature` clauses, which every OpenSearch has. The scores are equal.
 
-    In an index with pruned postings it finds, and scores, each document's heaviest tokens alone (`pruned_sparse`).
+    In an index with pruned postings it finds and scores only each document's heaviest tokens (`pruned_sparse`).
     """
     query = filtered(sparse_clause(tokens, field, plugin), filter)
     return page_body(query, size, from_, source, track_total_hits, highlight, collapse)
@@ -161,17 +163,17 @@ def pruned_sparse(
     highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:
-    """All tokens, in an index with pruned postings (`osn ingest --prune-postings`): score(d) = Σ_t tokens[t] · d_t.
+    """Search an index with pruned postings (`osn ingest --prune-postings`): score(d) = Σ_t tokens[t] · d_t.
 
-    Postings hold each document's heaviest tokens, rows (`forward_index`) hold all of them. The postings search, and the
-    `window` best hits of each shard get their whole score, by their rows. What is lost: documents beyond the window. It is
-    the same for every page, and hits beyond it come behind, as those of `high_idf_first` do.
+    The postings hold each document's heaviest tokens; the rows (`forward_index`) hold all of them. The search reads the
+    postings, then the `window` best hits of each shard get their whole score from their rows. Documents beyond the window
+    are not rescored. The window is the same for every page; hits beyond it follow, as in `high_idf_first`.
 
-    A document that holds only light tokens of the query is not found by its postings: where few others are, the page is
-    short. `unsearched` makes the request that fills it.
+    The postings do not find a document in which all tokens of the query are light. If they find few others, the page is
+    short; `unsearched` makes the request that fills it.
 
-    With window=None the row of every document is read: the exact result, in time that grows with the documents that pass
-    the filter. With `collapse`, too, because OpenSearch collapses nothing that it rescores.
+    With window=None, or with `collapse` (OpenSearch cannot collapse rescored hits), the row of every document that passes
+    the filter is read. The result is exact, and the time grows with the number of these documents.
 
     Raises ValueError for a window below 1.
     """
@@ -189,15 +191,16 @@ def pruned_sparse(
 
 
 def unsearched(body: Body, matches: int) -> Body | None:
-    """The request that fills a short page of a `pruned_sparse`, `high_idf_first` or `cascade` body of an index with pruned
-    postings: for the documents that hold tokens of the query, but none among their heaviest. Its hits belong behind those of
-    the body. None for a body whose page lacks none of these: one without a window, or of another kind.
+    """The request that fills a short page of a `pruned_sparse`, `high_idf_first` or `cascade` body in an index with pruned
+    postings. It finds documents that hold tokens of the query, but none of them in their postings. Append its hits to those
+    of the body. None if the body's page cannot lack such documents: a body without a window, or of another kind.
 
-    They are ranked by their whole scores, and all pages put together are one ranking without repeats; their `_score` is that
-    times 2⁻⁸⁰ (or less, after a stage that replaces scores), below all others. The row of every document that the body's
-    query does not find is read.
+    The hits are ranked by their whole scores, and all pages form one ranking without repeats. Their `_score` is the whole
+    score times 2⁻⁸⁰ (or less, after a stage that replaces scores), below all others. The request reads the row of every
+    document that the body's query does not find.
 
-    matches: how many documents the body's query finds (`_count`). Of a short page with hits that is from + these hits.
+    matches: the number of documents that the body's query finds (`_count`). For a short page with hits it is `from` plus the
+    number of hits.
     """
     try:
         stages: Any = body["rescore"]
@@ -207,10 +210,10 @@ def unsearched(body: Body, matches: int) -> Body | None:
         return None
     if stages[0].get("query_weight") != REPLACED or not says_pruned(stages[0]["rescore_query"]):
         return None
-    # Below what is beyond the windows of all stages.
+    # Below the hits that lie beyond the windows of all stages.
     boost = REPLACED * math.prod(stage.get("query_weight", 1.0) for stage in stages)
     inner, filters = unfiltered(body["query"])
-    if reads_rows(inner):  # of every document, which `explained` has rescored
+    if reads_rows(inner):  # the query reads all rows already; `explained` has rescored its hits
         return None
     among = {"bool": {"must_not": [inner], **({"filter": filters} if filters else {})}}
     from_ = body.get("from", 0)
@@ -242,37 +245,38 @@ def high_idf_first(
     highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:
-    """Rare tokens first, the best of what they find rescored with all tokens (`inference-free-sparse`, section 5.3.2).
+    """Search rare tokens first, then rescore the best hits with all tokens (`inference-free-sparse`, section 5.3.2).
 
-    In phase one a common token adds the same to every document that holds it: `HELD` times its weight. What it weighs
-    there is not read, and as it adds little, OpenSearch passes over documents that hold common tokens only, once rare ones
-    have filled the window. Where rare tokens find too few documents the common ones fill up: a page is full whenever that of
-    all tokens is.
+    In phase one a common token adds a constant to every document that holds it: `HELD` times its query weight. Its weight
+    in the document is not read. Since the constant is small, OpenSearch skips documents with only common tokens once
+    documents with rare tokens fill the window. If rare tokens find too few documents, those with common tokens fill the
+    page: it is full whenever a search with all tokens has a full page.
 
-    A hit's score is the full query's score. What is lost, by design: documents beyond the `window` best of phase one in each
-    shard. The window is the same for every page, so that pages put together are one ranking without repeats. Hits beyond it
-    come behind, in the order of phase one, and their scores are not the query's; a window of the deepest page that is asked
-    for, or more, gives every hit its score.
+    A rescored hit has the full query's score. By design, documents beyond the `window` best of phase one in each shard are
+    not rescored. The window is the same for every page, so that all pages form one ranking without repeats. Hits beyond it
+    follow in the order of phase one, and their scores are not the query's. If the window reaches to the end of the deepest
+    page that is requested, every hit has the query's score.
 
     forward: phase two reads the documents' rows (`forward_index`), as in `bm25_sparse`.
 
-    pruned: say so of an index with pruned postings (`pruned_sparse`). Then phase two reads rows, `exact` is needed, where
-    there is one phase it is as in `pruned_sparse`, and a page may be short likewise (`unsearched`).
+    pruned: True if the index has pruned postings (`pruned_sparse`). Then phase two reads rows, `exact` must be True, a
+    search of one phase is that of `pruned_sparse`, and a page may be short (`unsearched`).
 
-    With `exact` the second phase scores with all tokens anew. Without, it adds the common tokens' scores to what the first
-    has found and reads no rare token twice: the same sum but for the last bits of a float32, to which each phase rounds.
-    Common tokens then add next to nothing in phase one, so that it chooses by rare tokens alone where these find enough.
+    With `exact` the second phase scores with all tokens again. Without, it adds the common tokens' scores to the first
+    phase's score and reads no rare token twice. The sum is the same except for the last bits, because each phase rounds to
+    float32. Common tokens then add almost nothing in phase one: if rare tokens find enough documents, they alone decide.
 
-    With `collapse` there is one phase, because OpenSearch collapses nothing that it rescores: every document is scored with
-    all tokens. So there is no window and what lies beyond it is not lost; it takes longer.
+    With `collapse` there is one phase without a window, because OpenSearch cannot collapse rescored hits: every document is
+    scored with all tokens. It takes longer.
 
-    Tokens that all weigh the same are searched in one phase too. Raises ValueError for a window below 1.
+    If all tokens weigh the same, there is one phase too. Raises ValueError for a window below 1, and for `pruned` without
+    `exact`.
     """
     if window < 1:
         raise ValueError(f"window must be a whole number from 1, not {window}")
     if pruned and not exact:
-        raise ValueError("what phase one has found in pruned postings is no document's score: exact must be true")
-    # Of tokens that weigh the same, as a table without spread has them, none is rarer than another.
+        raise ValueError("with pruned postings, phase one does not know whole scores: exact must be true")
+    # If all tokens weigh the same, as in a table with one value, none is rarer than another.
     first = rare_tokens(tokens, rare) if len(set(tokens.values())) > 1 else tokens
     common = {token: weight for token, weight in tokens.items() if token not in first}
     if not common or collapse:
@@ -298,14 +302,14 @@ def high_idf_first(
     if exact:
         second = _replacing(tokens, field, plugin=plugin, forward=forward, pruned=pruned)
     else:
-        # The sum of both phases counts, which is what OpenSearch does unless told otherwise.
+        # OpenSearch adds the scores of both phases by default.
         second = {"rescore_query": rescoring_clause(common, field, plugin=plugin, forward=forward)}
     body["rescore"] = {"window_size": window, "query": second}
     return body
 
 
 def _replacing(tokens: Mapping[str, float], field: str, *, plugin: bool, forward: bool, pruned: bool) -> Body:
-    """A second phase by tokens, whose scores stand in the place of the first one's."""
+    """A second phase by tokens, whose scores replace the first phase's."""
     return _in_its_place(rescoring_clause(tokens, field, plugin=plugin, forward=forward, pruned=pruned))
 
 
@@ -314,8 +318,8 @@ def _in_its_place(clause: Clause) -> Body:
 
 
 def explained(body: Body) -> Body:
-    """The body asking for explanations. OpenSearch explains of a script no more than its result: so what is scored by rows
-    is scored by the row of each token apart then, to the same scores."""
+    """The body with `explain`. OpenSearch explains only the result of a script. So one script for each token replaces the
+    script that reads rows for all tokens; the scores stay the same."""
     body = {**body, "explain": True}
     held = body.get("rescore")
     stages = list(map(_told_apart, held)) if isinstance(held, list) else [] if held is None else [_told_apart(held)]
@@ -323,7 +327,7 @@ def explained(body: Body) -> Body:
     windows = [body.get("size", 10), body.get("from", 0)]
     windows += [stage.get("window_size", 10) if isinstance(stage, dict) else None for stage in stages]
     if apart != query and all(isinstance(each, int) for each in windows) and not body.keys() & {"collapse", "sort"}:
-        # Every document read once for each token would take too long: the hits alone are scored so.
+        # To read every document once for each token would take too long, so only the hits are.
         size, from_, *others = windows
         stages = [{"window_size": max(1, from_ + size, *others), "query": _in_its_place(apart)}, *stages]
     if not stages:
@@ -334,13 +338,13 @@ def explained(body: Body) -> Body:
 def _told_apart(stage: Any) -> Any:
     try:
         clause = stage["query"]["rescore_query"]
-    except (KeyError, TypeError):  # no stage that OpenSearch takes
+    except (KeyError, TypeError):  # OpenSearch will refuse this stage
         return stage
     return {**stage, "query": {**stage["query"], "rescore_query": _by_tokens(clause)}}
 
 
 def _by_tokens(query: Any) -> Any:
-    """The query with each clause that reads rows for several tokens as one clause a token."""
+    """The query, with each clause that reads rows split into one clause for each token."""
     if not isinstance(query, dict):
         return query
     if reads_rows(query):
@@ -359,7 +363,7 @@ def _by_tokens(query: Any) -> Any:
 
 
 def searched_first(body: Body) -> tuple[str, dict[str, float]]:
-    """(field, {token: weight}) of the rare tokens of a `high_idf_first` body; of a body with one phase, all its tokens.
+    """(field, {token: weight}) of the rare tokens of a `high_idf_first` body, or of all tokens if it has one phase.
 
     Raises ValueError for a query that is not sparse.
     """
@@ -369,10 +373,10 @@ def searched_first(body: Body) -> tuple[str, dict[str, float]]:
 
 
 def held_scores(body: Body) -> dict[str, float] | None:
-    """{common token: what phase one adds to a document that holds it} of a `high_idf_first` body with two phases; None of a
-    `bm25_sparse` body, whose query may be any.
+    """{common token: score that phase one adds to a document with it} for a `high_idf_first` body with two phases; None for
+    a `bm25_sparse` body, whose query can be anything.
 
-    The second phase tells which it is: that of `bm25_sparse` has a weight, and takes the first phase's score as it is.
+    The second phase tells them apart: that of `bm25_sparse` has a weight, and keeps the first phase's score unchanged.
     """
     stage = body["rescore"]["query"]
     if stage.get("query_weight", 1.0) == 1.0 and "rescore_query_weight" in stage:

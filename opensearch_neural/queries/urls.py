@@ -1,4 +1,4 @@
-"""Bodies that look up the URLs that a generative model named."""
+"""Bodies that look up documents by ids or URLs, such as the URLs that a generative model wrote."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def listed(
     collapse: str | None = None,
     field: str = "_id",
 ) -> Body:
-    """Documents that another search found, {id: score}, in the order of their scores. A document that the index does not
-    hold, or that does not pass the filter, is left out. With another `field`, keys are its values instead of ids.
+    """Documents that another search found, {id: score}, ranked by these scores. A document that the index does not hold, or
+    that does not pass the filter, is left out. With another `field`, the keys are values of this field instead of ids.
 
-    Scores are as given, or all raised by the same constant where one is not above 0. Raises ValueError for more than
-    `MOST_LISTED`.
+    If a score is not above 0, all scores are raised by the same constant. Raises ValueError for more than `MOST_LISTED`
+    documents.
     """
     if len(scores) > MOST_LISTED:
-        raise ValueError(f"{len(scores):,} documents are more than a request can list, {MOST_LISTED:,}")
+        raise ValueError(f"{len(scores):,} documents are more than a request can list ({MOST_LISTED:,})")
     least = min(scores.values(), default=1.0)
     raised = 0.0 if least > 0 else 1.0 - least
     each = [
@@ -45,13 +45,13 @@ def listed(
 
 
 def listed_count(body: Body) -> int:
-    """How many documents a body of `listed` asks for. Where fewer are counted, the index does not hold the others."""
+    """How many documents a body of `listed` requests. If the cluster counts fewer hits, the index does not hold the rest."""
     query, _ = unfiltered(body["query"])
     return len(query.get("bool", {}).get("should", []))
 
 
 def listed_urls(body: Body) -> list[str]:
-    """The URLs that a body of `listed(field="url")` asks for, best first, or one of `hybrid` with such a body in it."""
+    """The URLs, best first, that a body of `listed(field="url")` requests, or a `hybrid` body that contains such a body."""
     parts = body["query"].get("hybrid", {}).get("queries", [body["query"]])
     clauses = [clause for part in parts for clause in part.get("bool", {}).get("should", [])]
     terms = [clause.get("constant_score", {}).get("filter", {}).get("term", {}) for clause in clauses]
@@ -61,7 +61,7 @@ def listed_urls(body: Body) -> list[str]:
 def unfound_urls(body: Body, urls: Sequence[str | None]) -> list[str]:
     """The URLs in a body of `listed(field="url")` that the index does not hold, judged by the first page of the answer.
 
-    urls: those of the page's hits. A full page tells only of URLs that would rank above its last hit.
+    urls: the URLs of the page's hits. A full page shows only which URLs above its last hit are missing.
     """
     asked = listed_urls(body)
     if len(urls) >= body.get("size", 10):

@@ -1,13 +1,13 @@
-"""What `osn tune` does: the setting of an engine that is fast and keeps the quality, found on the index and stored in it.
+"""What `osn tune` does: find the setting of an engine that is fast and keeps the quality, and store it in the index.
 
-trials.py        each setting on each query: its time, its quality
-choice.py        what is chosen, and its place in the index's record
-tuning.py        what the tuning of every engine is
+trials.py        try each setting on each query: its time, its quality
+choice.py        the chosen setting, and how it is stored in the index's record
+tuning.py        the base class of tunings
 two_phases.py    high-IDF-first, and `sparse` with pruned postings
 cascade.py       the cascade
 weighted_sum.py  bm25-sparse
 
-An engine that can be tuned has a dataclass of its settings in `engines.settings`, and a class of `TUNINGS`.
+An engine that can be tuned has a dataclass in `engines.settings` and a class in `TUNINGS`.
 """
 
 from opensearch_neural.tune.cascade import CascadeTuning
@@ -23,4 +23,4 @@ TUNINGS: dict[str, type[Tuning]] = {
     tuning.setting.engine: tuning
     for tuning in (HighIdfFirstTuning, PrunedSparseTuning, WeightedSumTuning, CascadeTuning)
 }
-"""{engine: how it is tuned}"""
+"""{engine: the class that tunes it}"""

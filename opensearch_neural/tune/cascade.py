@@ -1,7 +1,8 @@
-"""Tuning of the cascade: the fastest setting that keeps a share of the best that the cascade can do.
+"""Tuning of the cascade: the fastest setting that keeps a share of the best cascade's quality.
 
-By judgements alone, since no exact search says what is best. What is chosen on one half of the queries must on average be no
-worse on the other than the engine of its first stages, and the lower end of the interval must keep the share.
+It needs judgements, since no exact search tells what is best. The setting chosen on one half of the queries must, on the
+other half, be on average no worse than the engine of its first stages, and the lower end of the interval must keep the
+share.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class CascadeTuning(Tuning):
 
     def __init__(self, client: OpenSearch, engines: Engines) -> None:
         super().__init__(client, engines)
-        # What it must not be worse than: its first stages, which of high-idf-first is all tokens.
+        # The engine of its first stages, which the cascade must not be worse than; for high-idf-first, all tokens.
         if Cascade.of(self.engines).first == "bm25-sparse":
             self.full = self.full_name = "bm25-sparse"
 
@@ -59,10 +60,10 @@ class CascadeTuning(Tuning):
         return cascades(start, Cascade.fitting(self.engines, start.first))
 
     def choose(self, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0) -> Chosen | None:
-        """The fastest of the cascades that surely keep the share of the best one's quality. None if on the held-back queries
-        it is worse than the engine `full`, or the lower end of the interval does not keep the share.
+        """The fastest cascade whose interval keeps the share of the best cascade's quality. None if, on the held-back
+        queries, it is worse than the engine `full`, or the lower end of its interval does not keep the share.
 
-        `kept` is of the quality of `full` there.
+        `kept` is its share of the quality of `full` on the held-back queries.
         """
         settings = [each for each in tried if each.setting is not None]
         best = max(settings, key=lambda each: each.quality)
@@ -76,9 +77,10 @@ class CascadeTuning(Tuning):
 
 
 def cascades(start: Cascade, default: Cascade) -> list[Cascade]:
-    """Weights and both windows, the rest as `start` has it; the second stage's is no narrower than the third's.
+    """All combinations of weights and both windows, otherwise like `start`. The second stage's window is at least as wide
+    as the third's.
 
-    default: that of the index, whose window is among them
+    default: the index's default, whose window is included
     """
     windows = sorted({*WINDOWS, default.window})
     return [
@@ -89,7 +91,7 @@ def cascades(start: Cascade, default: Cascade) -> list[Cascade]:
 
 
 class _Remembering:
-    """A dense encoder that encodes each query once, however many settings are tried on it."""
+    """A dense encoder that encodes each query only once, for all settings."""
 
     def __init__(self, encoder: DenseEncoder) -> None:
         self._encoder = encoder

@@ -1,4 +1,4 @@
-"""What is chosen of the settings that were tried, and where it is kept."""
+"""The setting that was chosen, and how the index stores it."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The choice, and what it keeps on the queries that had no part in it."""
+    """The choice, and the quality that it keeps on queries that were not used to choose it."""
 
     setting: Setting
     tried: Tried
+    """The setting on the tuning queries."""
     kept: float
-    """Its quality on the confirming queries, as a share of that of what it is compared with."""
+    """Its quality on the confirming queries, as a share of the reference engine's quality."""
     low: float | None
     """Lower end of the 95% interval of `kept`."""
     high: float | None
     """Upper end of that interval."""
     passed_over: int
-    """How many faster settings surely kept the share on the tuning queries and not on the others."""
+    """How many faster settings kept the share on the tuning queries, but not on the confirming ones."""
 
 
 def store(client: OpenSearch, index: str, chosen: Chosen, *, keep: float, measure: str, queries: int) -> None:
-    """Put the choice into the index's `_meta.osn`, where `Engines` finds it, with the documents of a shard, beyond which its
-    window grows with the index. Raises ClusterError."""
+    """Write the choice into the index's `_meta.osn`, where `Engines` reads it. The number of documents in a shard is stored
+    too: if it grows, so does the window. Raises ClusterError."""
     with translate_errors():
         meta = existing_record(client, index)
         record = {

@@ -1,8 +1,8 @@
-"""Settings of an engine, each tried on queries of an index: how long a search takes, and how good its hits are.
+"""Try settings of an engine on queries of an index: how long a search takes, and how good its hits are.
 
-Each query is searched with all settings in random order, one request at a time, so that a slow moment of the machine falls
-on none in particular; of several passes the fastest counts. Quality is nDCG@10 where there are judgements, else score@10:
-what the ten hits score with all tokens, as a share of what the exact ten do (`overlap.score_kept`).
+Each query is searched with all settings in random order, one request at a time, so that a slow moment of the machine does
+not affect one setting only. The fastest of several passes counts. Quality is nDCG@10 if there are judgements, else score@10:
+the score of the ten hits with all tokens, as a share of the exact ten's score (`overlap.score_kept`).
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ class Tried:
     """A setting on the tuning queries."""
 
     setting: Setting | None
-    """None: what the others are compared with, without any setting: all tokens, of bm25-sparse BM25."""
+    """None: the reference engine, which has no setting: all tokens, or BM25 for bm25-sparse."""
     ms: float
-    """Milliseconds a query: of each query the fastest pass, the mean over queries."""
+    """Milliseconds of a query: its fastest pass, averaged over queries."""
     quality: float
-    """nDCG@10 or score@10, the mean over queries."""
+    """nDCG@10 or score@10, averaged over queries."""
     kept: float
-    """Its quality as a share of that of what it is compared with."""
+    """Its quality as a share of the reference engine's quality."""
     values: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
     """{query: its quality}"""
 
     def surely_keeps(self, keep: float, full: Tried, *, seed: int = 0) -> bool:
-        """Whether the lower end of the interval of its quality, as a share of that of `full`, is at least `keep`."""
+        """Whether its quality, as a share of the quality of `full`, has an interval whose lower end is at least `keep`."""
         _, low, _ = share(self.values, full.values, seed=seed)
         return low is not None and low >= keep
 
     def cells(self, full: str) -> list[str]:
-        """What a table of settings shows of it: setting, milliseconds, quality, share kept. full: the name without one."""
+        """Its row in a table of settings: setting, milliseconds, quality, share kept. full: the reference engine's name."""
         name = full if self.setting is None else str(self.setting)
         return [name, f"{self.ms:.2f}", f"{self.quality:.4f}", f"{self.kept:.1%}"]
 
 
 def pareto(tried: Sequence[Tried]) -> list[Tried]:
-    """Those that no other beats in both time and quality, the fastest first."""
+    """The settings that no other setting beats in both time and quality, the fastest first."""
     best: list[Tried] = []
     for each in sorted(tried, key=lambda each: (each.ms, -each.quality)):
         if not best or each.quality > best[-1].quality:
@@ -68,7 +68,7 @@ def pareto(tried: Sequence[Tried]) -> list[Tried]:
 def share(
     values: Mapping[str, float], full: Mapping[str, float], *, seed: int = 0
 ) -> tuple[float, float | None, float | None]:
-    """(Σ values / Σ full, its 95% bootstrap interval over queries); both by query."""
+    """(Σ values / Σ full, and the low and high end of its 95% bootstrap interval over queries). values, full: by query."""
     ours, theirs = (np.array([side[query] for query in full]) for side in (values, full))
     if not theirs.sum() > 0:
         raise InputError("nothing relevant is found for the held-back queries", "are they queries about this index?")
@@ -82,15 +82,16 @@ def share(
 
 @dataclass(frozen=True)
 class Questions:
-    """Queries, and how their runs are judged. qrels: None compares with the exact result."""
+    """Queries, and their judgements. qrels: None compares runs with the exact result instead."""
 
     texts: dict[str, str]
+    """{query id: text}"""
     qrels: Qrels | None = None
 
     def quality(self, run: Run, exact: Run) -> dict[str, float]:
-        """{query: nDCG@10, or score@10}, of the queries that can be judged.
+        """{query: nDCG@10, or score@10} for the queries that can be judged.
 
-        exact: what the exact search's best hits score, and all hits of `run`; without qrels only
+        exact: the exact search's scores for its best hits and for all hits of `run`; used only without qrels
         """
         if self.qrels is not None:
             judged = {query: self.qrels[query] for query in self.texts if query in self.qrels}
@@ -103,11 +104,13 @@ class Questions:
 
 
 def halves(texts: Mapping[str, str], qrels: Qrels | None, most: int, seed: int) -> tuple[Questions, Questions]:
-    """(tuning queries, held-back queries), at most `most` each. Raises InputError for fewer than ten in all."""
+    """(tuning queries, held-back queries), at most `most` each. Raises InputError for fewer than ten queries in total."""
     if qrels is not None:
         texts = {query: texts[query] for query in texts if any(grade > 0 for grade in qrels.get(query, {}).values())}
     if len(texts) < 10:
-        raise InputError(f"{len(texts)} usable queries are too few to tune with", "give at least ten, better hundreds")
+        raise InputError(
+            f"{len(texts)} usable queries are too few to tune with", "give at least ten, or better hundreds"
+        )
     order = random.Random(seed).sample(sorted(texts), len(texts))
     half = len(order) // 2
     parts = (order[:half][:most], order[half:][:most])
@@ -132,11 +135,11 @@ def asker(client: OpenSearch, index: str) -> Ask:
 
 
 def body_of(engines: Engines, setting: Setting | None, text: str, size: int, full: str = "sparse") -> Body:
-    """The body of this setting's engine, or without a setting that of the engine `full`; "sparse" then searches exactly,
+    """The body of this setting's engine; without a setting, the body of the engine `full`. "sparse" then searches exactly,
     since with pruned postings it would have a window."""
     if setting is None:
         return engines.with_settings(exact=full == "sparse").body(full, text, size=size)
-    # Put in place of the stored choice, so that no part of that counts.
+    # The setting replaces the stored choice, so that no part of the stored choice has an effect.
     meta = replace(engines.meta, extra={**engines.meta.extra, setting.key: setting.record})
     return replace(engines, meta=meta).body(setting.engine, text, size=size)
 
@@ -152,8 +155,8 @@ def try_all(
     seed: int = 0,
     advance: Callable[[int], object] | None = None,
 ) -> list[Tried]:
-    """Every setting, and the engine `full`, on every query. The result's first element is that of `full`; it is asked in the
-    first pass only if it reads the row of every document."""
+    """Try every setting, and the engine `full`, on every query. The first element of the result is that of `full`. If `full`
+    reads the row of every document, it runs in the first pass only."""
     random_ = random.Random(seed)
     candidates: list[Setting | None] = [None, *tried]
     runs: list[Run] = [{} for _ in candidates]
@@ -188,14 +191,14 @@ def try_all(
 
 
 def with_scores_of(ask: Ask, body: Body, scores: dict[str, float], documents: Collection[str]) -> dict[str, float]:
-    """The scores of an exact search's best hits, and of other documents that it finds too.
+    """The scores of an exact search's best hits, and of other documents that it finds.
 
-    body: the exact search. It is asked for those of the documents that are none of the hits.
+    body: the exact search; it is run again for those `documents` that are not in `scores`.
     """
     others = sorted(set(documents) - scores.keys())
     return {**scores, **ask(scored_among(body, others))[0]} if others else scores
 
 
 def reads_every_row(engines: Engines, full: str) -> bool:
-    """Whether the exact result of the engine `full` takes so long that one pass is enough to time it."""
+    """Whether the exact search of the engine `full` takes so long that one pass is enough to time it."""
     return full == "sparse" and engines.pruned

@@ -1,4 +1,4 @@
-"""How an engine is tuned: on which queries, which settings are tried, what they are compared with, what is chosen."""
+"""How an engine is tuned: its queries, the settings to try, the reference engine, and the choice."""
 
 from __future__ import annotations
 
@@ -29,31 +29,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What one run of `osn tune` did."""
+    """The result of a run of `osn tune`."""
 
     tried: list[Tried]
-    """All settings on the tuning queries, after what they are compared with."""
+    """The reference engine, then all settings, on the tuning queries."""
     chosen: Chosen | None
+    """None if no setting was good enough."""
     queries: int
-    """How many all settings were tried on."""
+    """The number of queries that all settings were tried on."""
     confirming: int
-    """How many confirmed the choice."""
+    """The number of queries that confirmed the choice."""
 
 
 class Tuning:
     """An engine's tuning in one index.
 
-    One half of the queries chooses, the other confirms: what is chosen must hold there too.
+    One half of the queries chooses a setting, and the other half must confirm it.
     """
 
     setting: ClassVar[type[Setting]]
-    """What is chosen; it names the engine."""
+    """The class of the settings, which names the engine."""
     nothing_chosen: ClassVar[str]
-    """The message if no setting is chosen; {full}, {keep} and {measure} are filled in."""
+    """The message if no setting is chosen, with the fields {full}, {keep} and {measure}."""
     unjudged: ClassVar[bool] = False
-    """Whether queries without judgements serve: the exact search then says what is best."""
+    """Whether queries without judgements can be used: then the exact search tells what is best."""
     own_queries: ClassVar[bool] = False
-    """Whether queries are made of the index where none are named."""
+    """Whether queries are made from the index if none are named."""
     confirmed: ClassVar[str] = "held-back"
     """Which queries confirm the choice."""
     keeps_share: ClassVar[bool] = True
@@ -61,50 +62,50 @@ class Tuning:
     full: str = "sparse"
     """The engine that all settings are compared with."""
     full_name: str = "all tokens"
-    """What tables call it."""
+    """Its name in tables."""
 
     def __init__(self, client: OpenSearch, engines: Engines) -> None:
         try:
             self.setting.of(engines)
         except ModelError:
-            # What is stored and cannot be read is what a new choice takes the place of.
+            # The stored choice cannot be read, and a new choice will replace it.
             engines = replace(engines, meta=engines.meta.with_extra(**{self.setting.key: None}))
         self.client, self.engines, self.ask = client, engines, asker(client, engines.index)
 
     @classmethod
     def check_queries(cls, *, judged: bool, unjudged: bool) -> None:
-        """Raises InputError if the engine cannot be tuned on what is named."""
+        """Raises InputError if the engine cannot be tuned with the options that are given."""
         if judged and unjudged:
             raise InputError("give --data or --queries, not both", "--data: judged queries; --queries: any queries")
         engine, data = cls.setting.engine, "--data (judged queries, a folder in BEIR layout)"
         if unjudged and not cls.unjudged:
-            more = ", or nothing: queries are then made of the index" if cls.own_queries else ""
+            more = ", or nothing: then queries are made from the index" if cls.own_queries else ""
             raise InputError(f"{engine} is tuned by judged queries, not by --queries", f"give {data}{more}")
         if not (judged or unjudged or cls.own_queries):
             more = " or --queries (any queries)" if cls.unjudged else ""
             raise InputError(f"tuning {engine} needs queries", f"give {data}{more}")
 
     def own_questions(self, most: int, seed: int) -> tuple[Questions, str]:
-        """(queries made of the index, at most so many in each half; what their measure is called)"""
+        """(queries made from the index, at most `most` in each half; the name of their measure)"""
         raise NotImplementedError
 
     def load(self) -> None:
-        """Load what encodes queries, which all copies of the engines then share.
+        """Load the query encoders, which all copies of the engines share.
 
         Raises ModelError if the index lacks what the engine needs.
         """
         self.engines.body_of(self.setting.engine)
 
     def grid(self) -> Sequence[Setting]:
-        """What is tried; the default window of the index is among them."""
+        """The settings to try; they include the default window of the index."""
         raise NotImplementedError
 
     def choose(self, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0) -> Chosen | None:
-        """What is chosen of the settings; None if none is good enough."""
+        """The chosen setting; None if none is good enough."""
         raise NotImplementedError
 
     def run(self, questions: Questions, keep: float, *, most: int, passes: int = 3, seed: int = 0) -> Tuned:
-        """Try all settings and choose, with a bar on stderr. most: queries in each half.
+        """Try all settings and choose one, with a progress bar on stderr. most: queries in each half.
 
         Raises InputError for fewer than ten usable queries, and as `load` does.
         """
@@ -115,7 +116,7 @@ class Tuning:
         return Tuned(tried, chosen, len(tuning.texts), len(held_back.texts))
 
     def tried(self, questions: Questions, passes: int, seed: int) -> list[Tried]:
-        """All settings on the queries, after some requests that are not timed."""
+        """Try all settings on the queries, after some warm-up requests that are not timed."""
         ask, engines, full, grid = self.ask, self.engines, self.full, self.grid()
         reference = [] if reads_every_row(engines, full) else [None]
         for text in list(questions.texts.values())[:50]:
@@ -126,12 +127,12 @@ class Tuning:
             return try_all(ask, engines, questions, grid, full=full, passes=passes, seed=seed, advance=progress.update)
 
     def run_of(self, setting: Setting | None, questions: Questions, size: int = PAGE) -> Run:
-        """The hits of each query with this setting; None: of the engine `full`."""
+        """The hits of each query with this setting; None: with the engine `full`."""
         return {
             query: self.ask(body_of(self.engines, setting, text, size, self.full))[0]
             for query, text in questions.texts.items()
         }
 
     def parts(self, questions: Questions, most: int, seed: int) -> tuple[Questions, Questions]:
-        """(queries on which all settings are tried, those that confirm the choice). Raises InputError for too few."""
+        """(queries to try all settings on, queries to confirm the choice). Raises InputError for too few queries."""
         return halves(questions.texts, questions.qrels, most, seed)

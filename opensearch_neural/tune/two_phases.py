@@ -1,10 +1,9 @@
 """Tuning of high-IDF-first, and of `sparse` in an index with pruned postings: the fastest setting that keeps a share of the
 quality of all tokens.
 
-Two things decide what high-IDF-first costs and finds: which tokens count as rare, and how many of the hits that these find
-are scored again with all tokens. With pruned postings `sparse` has such a window, too. The fastest setting that keeps the
-share on the tuning queries must keep it on the others too, which had no part in choosing it: on both the lower end of the
-interval decides, not the mean.
+Two settings decide what high-IDF-first costs and finds: which tokens count as rare, and how many of their hits are rescored
+with all tokens. With pruned postings `sparse` has such a window, too. The fastest setting that keeps the share on the tuning
+queries must also keep it on the held-back queries. On both, the lower end of the interval decides, not the mean.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ class HighIdfFirstTuning(Tuning):
         """The fastest setting that keeps the share on both halves with the lower end of its interval. None if no setting
         that is faster than all tokens does.
 
-        Each setting that is looked at on the held-back queries makes chance a little likelier to let one through; how many
-        were passed over is told.
+        Each setting that is checked on the held-back queries raises the probability that one passes by chance;
+        `passed_over` reports how many failed.
         """
         exact = self.run_of(None, held_back, TIES)
         full = held_back.quality({query: dict(rank(hits)[:PAGE]) for query, hits in exact.items()}, exact)
@@ -81,7 +80,7 @@ class PrunedSparseTuning(HighIdfFirstTuning):
         """Raises InputError for an index without pruned postings."""
         if not engines.pruned:
             raise InputError(
-                f"{engines.index!r} has no pruned postings: sparse searches all tokens, nothing is to be chosen"
+                f"{engines.index!r} has no pruned postings: sparse searches all tokens, and there is nothing to tune"
             )
         super().__init__(client, engines)
 
@@ -90,14 +89,15 @@ class PrunedSparseTuning(HighIdfFirstTuning):
 
 
 def two_phases(default: TwoPhases) -> list[TwoPhases]:
-    """All of them score with all tokens anew: what common tokens add in phase one finds more than is saved otherwise.
+    """The settings to try. All score with all tokens again (exact): common tokens in phase one then find more, which is
+    worth more than the time saved without.
 
-    default: that of the index, which is among them
+    default: the index's default, whose window is included
     """
     windows = sorted({*WINDOWS, default.window})
     return [TwoPhases(*each) for each in itertools.product(RARE, windows, [True], TOKENS)]
 
 
 def pruned_searches(default: PrunedSparse) -> list[PrunedSparse]:
-    """default: that of the index, which is among them"""
+    """The settings to try. default: the index's default, which is included"""
     return [PrunedSparse(window) for window in sorted({*ROW_WINDOWS, default.window})]

@@ -1,11 +1,11 @@
-"""Tuning of bm25-sparse: the weight of what the sparse model adds, and the window of BM25's hits that get it.
+"""Tuning of bm25-sparse: the weight of the sparse model's score, and the window of BM25's hits that get it.
 
-Every setting searches every query. Quality is nDCG@10, with judgements or, without any, on known items made of the corpus: a
-document, and half of the words of a sentence of its own as the query. A setting is judged by the lower end of the 95%
-interval of what it gains over BM25; the window is then the smallest that surely keeps a share of that quality.
+Every setting searches every query. Quality is nDCG@10 with judgements, or without, on known items from the corpus: a
+document, with half of the words of one of its sentences as the query. The best setting is that with the highest lower end of
+the 95% interval of its gain over BM25. The window is then the smallest whose interval keeps a share of that quality.
 
-How good such a choice is, cross-validation tells: each fifth of the queries is searched with the setting that the other
-four fifths choose.
+Cross-validation tells how good such a choice is: each fifth of the queries is searched with the setting that the other four
+fifths choose.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WINDOWS = (20, 30, 50, 100, 200)
 FOLDS = 5
 RESAMPLES = 2000
 SHARE_OF_WORDS = 0.5
-"""How many of a sentence's words a known item asks for: with all of them BM25 finds nearly every document first."""
+"""The share of a sentence's words in the query of a known item: with all words, BM25 ranks nearly every document first."""
 
 
 class WeightedSumTuning(Tuning):
@@ -46,7 +46,7 @@ class WeightedSumTuning(Tuning):
     full, full_name = "bm25", "BM25"
 
     def own_questions(self, most: int, seed: int) -> tuple[Questions, str]:
-        """At most `2 * most` queries made of the index's documents, each with its document as the only relevant one.
+        """At most `2 * most` queries made from the index's documents, each with its document as the only relevant one.
 
         Raises ClusterError, and InputError for an index of fewer than ten documents with text.
         """
@@ -60,12 +60,12 @@ class WeightedSumTuning(Tuning):
                 texts[id], qrels[id] = " ".join(words[at] for at in kept), {own: 1}
         if len(texts) < 2 * FOLDS:
             raise InputError(
-                f"{index!r} holds {len(texts)} documents with text, too few to make queries of", "give --data"
+                f"{index!r} has {len(texts)} documents with text, too few to make queries from", "give --data"
             )
         return Questions(texts, qrels), "nDCG@10 of known items"
 
     def parts(self, questions: Questions, most: int, seed: int) -> tuple[Questions, Questions]:
-        """All queries choose, since what they choose is cross-validated."""
+        """All queries choose and confirm, since the choice is cross-validated."""
         tuning, held_back = super().parts(questions, most, seed)
         every = Questions({**tuning.texts, **held_back.texts}, questions.qrels)
         return every, every
@@ -78,14 +78,14 @@ class WeightedSumTuning(Tuning):
 
 
 def weighted_sums(default: WeightedSum) -> list[WeightedSum]:
-    """default: that of the index, which is among them"""
+    """The settings to try. default: the index's default, whose window is included"""
     windows = sorted({*WINDOWS, default.window})
     return [WeightedSum(weight, window) for weight, window in itertools.product(WEIGHTS, windows)]
 
 
 def choose_weighted_sum(tried: Sequence[Tried], keep: float, default: WeightedSum, *, seed: int = 0) -> Chosen | None:
-    """The setting with the most sure gain over BM25, `tried[0]`. None if the cross-validated gain may be none, or keeps less
-    than the share of that of the index's default, by the lower ends of their intervals.
+    """The setting whose gain over BM25, `tried[0]`, has the highest lower end. None if the interval of its cross-validated
+    gain includes zero, or if its lower end is less than the share `keep` of that of the index's default.
 
     `kept`, `low` and `high` are the cross-validated quality as a share of BM25's. Raises InputError as `share` does.
     """
@@ -109,7 +109,7 @@ def choose_weighted_sum(tried: Sequence[Tried], keep: float, default: WeightedSu
 
 
 def _choice(sums: Sequence[Tried], rows: NDArray[Any], keep: float, seed: int) -> int:
-    """The number of the setting to choose. rows: (1 + settings, queries) qualities, BM25's first."""
+    """The index of the setting to choose. rows: (1 + settings, queries) qualities, BM25's first."""
     count = rows.shape[1]
     # (resamples, queries): how often each query is drawn, as a share.
     drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=RESAMPLES) / count

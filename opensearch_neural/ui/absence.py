@@ -1,4 +1,4 @@
-"""Why a document is not on a column's page: its rank and score, and what left it out."""
+"""Why a document is not on a column's page: its rank and score, and the reason."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from opensearch_neural.ui.columns import Searcher, body_of
 from opensearch_neural.ui.state import Column, State
 
 DEEP = 1_000
-"""Hits among which the document is looked for."""
+"""How many hits are searched for the document."""
 
 
 def why_absent(searcher: Searcher, column: Column, state: State) -> str:
-    """In words. Raises as `Searcher.request`, and opensearch-py's errors."""
+    """The reason, as a sentence. Raises as `Searcher.request` does, and opensearch-py's errors."""
     client, index, document = searcher.client, column.index, state.document
     asked = searcher.request(column, state)
     own = itself(asked, document)
@@ -27,7 +27,7 @@ def why_absent(searcher: Searcher, column: Column, state: State) -> str:
     ranked = scores(searcher, column, replace(state, size=DEEP))
     alone = scores(searcher, column, replace(state, size=1), own)
     if document not in alone:
-        return "Not found: it holds nothing that this engine searches for first."
+        return "Not found: it contains nothing that the first stage of this engine searches for."
     whole, page = alone[document], list(ranked.values())[: state.size]
     rank = list(ranked).index(document) + 1 if document in ranked else None
     if rank is not None and rank <= state.size:
@@ -52,7 +52,7 @@ def itself(asked: Request | Body, document: str) -> Clause:
 
 
 def scores(searcher: Searcher, column: Column, state: State, only: Clause | None = None) -> dict[str, float]:
-    """{id: score} of the column's hits in their order. only: which documents may be among them."""
+    """{id: score} of the column's hits, in order. only: a clause that limits the documents."""
     asked = searcher.request(column, state, clauses=[only] if only else [], highlight=False)
     body = body_of(asked)
     if isinstance(asked, dict) and only:
@@ -65,7 +65,7 @@ def scores(searcher: Searcher, column: Column, state: State, only: Clause | None
 
 
 def rescored(body: Body) -> Any:
-    """The window of the body's rescoring, the first of several."""
+    """The window of the body's first rescoring stage."""
     stages = body.get("rescore", {})
     first = stages[0] if isinstance(stages, list) else stages
     return first.get("window_size", "some")

@@ -2,8 +2,8 @@
 
     app.mount("/compare", application(Searcher(client, ("docs",)), token="…"))
 
-It only reads from the cluster, sends nothing anywhere else, and takes every document for hostile: templates escape all
-that they show, and the page's policy lets a browser load this application's own script and style sheet alone.
+It only reads from the cluster, sends nothing anywhere else, and treats every document as hostile: templates escape all that
+they show, and the page's policy lets a browser load only this application's script and style sheet.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ HEADERS = {
 }
 COOKIE = "osn-token"
 FIRST_BODY = '{"query": {"multi_match": {"query": "{{query}}"}}}'
-"""Searches all fields."""
+"""The body to start editing from: it searches all fields."""
 NO_QUERIES = (
     "the page was started without a file of queries",
     "osn ui … --queries queries.jsonl --grades grades.jsonl",
@@ -66,13 +66,14 @@ def application(
     grades: Grades | None = None,
     columns: tuple[Column, ...] = (),
 ) -> Starlette:
-    """The page of a searcher's indexes; the first is the one that it searches where none is chosen.
+    """The page for a searcher's indexes; the first is the default.
 
-    token: what a browser must know, once as ?token=…, or as a bearer; None if the service that mounts it sees to that
-    hosts: names by which it may be called, so that no other site's name can be made to lead here; none: any
-    queries: {id: text}, to walk through and to judge
-    grades: where grades are kept
-    columns: those of an address that names none; default: BM25, and what the index searches by
+    token: the token that a browser must send, once as ?token=…, or as a bearer token; None if the mounting service
+        protects the page
+    hosts: host names under which the page answers, so that no other site's name can be pointed to it; empty: any name
+    queries: {id: text}, to step through and to judge
+    grades: the file of grades
+    columns: the columns if the address names none; empty: BM25 and the index's default engine
     """
     routes = [
         Route("/", page, name="page"),
@@ -93,7 +94,7 @@ def application(
 
 
 def default_columns(searcher: Searcher) -> tuple[Column, ...]:
-    """BM25, and what the index searches by where no engine is named; of an index that `osn` did not write a body to edit."""
+    """BM25 and the index's default engine; for an index that `osn` did not write, a body to edit."""
     index = searcher.indexes[0]
     try:
         names = dict.fromkeys(("bm25", searcher.engines(index).default))
@@ -111,21 +112,21 @@ def asked_for(request: Request) -> tuple[Searcher, State]:
 
 
 def page(request: Request) -> Response:
-    """The page, with the answers to what its address asks."""
+    """The page, with the results for its address."""
     searcher, state = asked_for(request)
     shown = compared(searcher, state) if state.query or state.id else []
     return HTMLResponse(compare_page(searcher, state, shown, place=place_of(request, state)))
 
 
 def snapshot(request: Request) -> Response:
-    """The page as one file that needs no server."""
+    """The page as a single file that works without a server."""
     searcher, state = asked_for(request)
     text = compare_page(searcher, state, compared(searcher, state), alone=True)
     return HTMLResponse(text, headers={"content-disposition": 'attachment; filename="osn-compare.html"'})
 
 
 def place_of(request: Request, state: State) -> Place | None:
-    """Where the page's query stands among those of the file; None without a file."""
+    """The position of the page's query in the file of queries; None without a file."""
     walk: Walk = request.app.state.walk
     if not walk.queries:
         return None
@@ -138,7 +139,7 @@ def place_of(request: Request, state: State) -> Place | None:
 
 
 def query_list(request: Request) -> Response:
-    """The file's queries by disagreement, as far as they were searched; with ?pause=yes no more are."""
+    """The file's queries that were searched so far, by disagreement. ?pause=yes pauses the search."""
     searcher, state = asked_for(request)
     walk, grades = request.app.state.walk, request.app.state.grades
     if not walk.queries:
@@ -171,13 +172,13 @@ def query_list(request: Request) -> Response:
 
 
 def judge(request: Request) -> Response:
-    """One query's pages without their names, in an order of chance, to be graded."""
+    """The pages of one query, without engine names and in random order, for grading."""
     searcher, state = asked_for(request)
     place = place_of(request, state)
     if place is None:
         raise InputError(*NO_QUERIES)
     grades: Grades = request.app.state.grades
-    # Not explained: the sentence that carries a score, or its lack, would tell a column from the others.
+    # No explanations: an explained sentence, or its absence, would identify the engine.
     shown = compared(searcher, state, explain=False) if state.id and state.who else []
     random.Random(f"{state.who} {state.id}").shuffle(shown)
     return HTMLResponse(
@@ -193,11 +194,11 @@ def judge(request: Request) -> Response:
 
 
 async def add_grade(request: Request) -> Response:
-    # A form of another site cannot send this type without asking first.
+    # A form of another site cannot send this content type without a preflight request.
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         return PlainTextResponse("A grade is sent as JSON.", 415)
     if int(request.headers.get("content-length", "0") or 0) > 10_000:
-        return PlainTextResponse("That is no grade.", 413)
+        return PlainTextResponse("That is not a grade.", 413)
     try:
         value = await request.json()
     except (ValueError, RecursionError):
@@ -217,7 +218,7 @@ def export(request: Request) -> Response:
         return PlainTextResponse(grades.trec(), headers={"content-disposition": 'attachment; filename="grades.qrels"'})
     if request.path_params["form"] == "workbench":
         return JSONResponse(grades.workbench(name))
-    return PlainTextResponse("Grades are given out as trec and as workbench.", 404)
+    return PlainTextResponse("Grades can be exported as trec or as workbench.", 404)
 
 
 def refused(request: Request, error: Exception) -> Response:
@@ -227,7 +228,7 @@ def refused(request: Request, error: Exception) -> Response:
 
 
 class AccessGuard:
-    """Lets in who may come in, and puts the policy on every answer."""
+    """Refuses requests without access, and adds the security headers to every answer."""
 
     def __init__(self, app: Callable[..., Awaitable[None]], token: str | None, hosts: tuple[str, ...]) -> None:
         self.app = app
@@ -251,7 +252,7 @@ class AccessGuard:
         await (refusal or self.app)(scope, receive, with_headers)
 
     def refusal(self, scope: Scope) -> Response | None:
-        """None for a request that may come in."""
+        """The answer to a request without access; None if it has access."""
         headers = Headers(scope=scope)
         if self.hosts and host_name(headers.get("host", "")) not in self.hosts:
             return PlainTextResponse("This page is not served under that name.", 421)
@@ -264,7 +265,7 @@ class AccessGuard:
             answer = RedirectResponse(f"{scope.get('path', '/')}{'?' + kept if kept else ''}", 303)
             answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict", secure=scope["scheme"] == "https")
             return answer
-        # Other applications under the same name may set cookies that http.cookies does not read.
+        # Other applications under the same name may set cookies that http.cookies cannot parse.
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
         if same(bearer, self.token) or same(cookie, self.token):
@@ -273,7 +274,7 @@ class AccessGuard:
 
 
 def same(text: str, token: str) -> bool:
-    """Whether both are equal; the time taken does not depend on where they differ."""
+    """Whether both are equal, compared in constant time."""
     return secrets.compare_digest(text.encode(), token.encode())
 
 

@@ -1,4 +1,4 @@
-"""One column of the page: what an engine, or a body of the user's own, finds; and how long that takes."""
+"""One column of the page: what an engine, or the user's own body, finds, and how long it takes."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ SECONDS = 10
 """The longest time of one search, in seconds."""
 WARMING, REPEATS = 2, 9
 FRESH = 5.0
-"""Seconds after which an index's record is read again: an alias may stand for another index by then."""
+"""Seconds after which an index's record is read again, because an alias may point to another index."""
 
 
 @dataclass
 class Searcher:
-    """The indexes that the page may search, and nothing else of the cluster."""
+    """Searches the indexes that the page may search, and nothing else on the cluster."""
 
     client: OpenSearch
     indexes: tuple[str, ...]
     how: Mapping[str, Any] = field(default_factory=dict)
-    """As `open_engines` takes it."""
+    """Further arguments of `open_engines`."""
     opened: dict[str, tuple[float, Engines]] = field(default_factory=dict)
     """{index: (when its record was read, its engines)}"""
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
-    """An encoder need not be thread-safe."""
+    """Needed because encoders may not be thread-safe."""
 
     def engines(self, index: str) -> Engines:
-        """Those of the index that the name stands for now, or did so a few seconds ago.
+        """The engines of the index that the name stands for now, or stood for a few seconds ago.
 
         Raises ModelError for an index that `osn` did not write, ClusterError if there is none.
         """
@@ -110,7 +110,7 @@ def body_of(asked: Request | Body) -> Body:
 
 
 def own_template(text: str) -> BodyTemplate:
-    """Raises InputError for what is no template."""
+    """The template of the user's body. Raises InputError for an invalid template."""
     return BodyTemplate.parse(text, where="the body")
 
 
@@ -127,7 +127,7 @@ class Times:
 
 
 def measure_times(searcher: Searcher, columns: Sequence[Column], state: State, *, seed: int = 0) -> list[Times]:
-    """Times of each column: after some rounds of warming, all columns in another order each round, one request at a time."""
+    """Times of each column: after some warm-up rounds, all columns in random order in each round, one request at a time."""
     times = [Times([], [], []) for _ in columns]
     drawn = random.Random(seed)
     for turn in range(WARMING + REPEATS):

@@ -1,4 +1,4 @@
-"""Several columns beside each other: what each found, how ranks shift against the first, which documents they share."""
+"""Several columns beside each other: their hits, shifts of rank against the first column, and shared documents."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class ShownHit:
     rank: int
     hit: dict[str, Any]
     shift: str
-    """Against the first column: "↑3", "↓1", "=", "new"; empty in the first column."""
+    """Shift of rank against the first column: "↑3", "↓1", "=", "new"; empty in the first column."""
     parts: list[ScorePart]
+    """What the score is made of."""
 
 
 @dataclass
@@ -43,19 +44,20 @@ class Shown:
     shared: int | None = None
     """Hits in common with the first column."""
     certain: bool | None = None
-    """Whether the page is certainly that of all documents; None if that can't be proved."""
+    """Whether the page is certainly the page of a search of all documents; None if the engine cannot prove it."""
     times: Times | None = None
+    """None if the page does not measure times."""
     absence: str = ""
-    """Why the document asked for is not on the page."""
+    """Why the document of the page's address is not among the hits."""
 
     @property
     def top(self) -> float:
-        """The largest score, to which bars are drawn."""
+        """The largest score, which scales the bars."""
         return max((abs(each.hit["score"] or 0) for each in self.hits), default=0.0)
 
 
 def compared(searcher: Searcher, state: State, *, explain: bool = True) -> list[Shown]:
-    """All columns, searched at the same time; an engine that fails leaves the others as they are."""
+    """All columns, searched in parallel. A column that fails does not affect the others."""
     find = partial(searcher.find, explain=explain)
     shown = [Shown(column) for column in state.columns]
     with ThreadPoolExecutor(3 * len(shown) or 1) as pool:

@@ -1,4 +1,4 @@
-"""Grades that people give on the page: a line each in a file, with who and when, so that judging can be resumed."""
+"""Grades that people give on the page: one per line in a file, with person and time, so that judging can be resumed."""
 
 from __future__ import annotations
 
@@ -19,70 +19,76 @@ WHAT = {0: "not relevant", 1: "related", 2: "relevant", 3: "the answer"}
 
 @dataclass(frozen=True)
 class Grade:
-    """One person's word on one document for one query."""
+    """One person's grade of a document for a query."""
 
     query: str
-    """Its id."""
+    """The query's id."""
     text: str
+    """The query's text."""
     document: str
+    """The document's id."""
     grade: int
     who: str
+    """The person's name."""
     when: str
+    """UTC, in ISO format."""
 
     @classmethod
     def of(cls, value: Any, queries: Mapping[str, str]) -> Grade:
-        """As the page sends it. Raises InputError for what is none."""
+        """A grade from the page's JSON. Raises InputError for an invalid grade."""
         value = value if isinstance(value, dict) else {}
         query, document, grade, who = (value.get(name) for name in ("query", "document", "grade", "who"))
         if not isinstance(query, str) or query not in queries:
             raise InputError(f"there is no query {query!r} in the file")
         if not isinstance(document, str) or not 0 < len(document) <= 512:
-            raise InputError("a grade names the id of a document")
+            raise InputError("a grade must name the id of a document")
         if type(grade) is not int or grade not in GRADES:
-            raise InputError(f"a grade is a whole number from 0 to 3, not {grade!r}")
+            raise InputError(f"a grade must be a whole number from 0 to 3, not {grade!r}")
         if not isinstance(who, str) or not 0 < len(who.strip()) <= 100:
-            raise InputError("a grade says whose it is")
+            raise InputError("a grade must name the person who gives it")
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         return cls(query, queries[query], document, grade, who.strip(), now)
 
 
 @dataclass
 class Grades:
-    """Those of one file; the last word of each person on a document counts."""
+    """The grades of a file. The last grade of a person for a document counts."""
 
     path: Path | None = None
+    """None: no file, and grades cannot be added."""
     given: dict[tuple[str, str, str], Grade] = field(default_factory=dict)
     """{(query, document, who): grade}"""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @classmethod
     def read(cls, path: Path) -> Grades:
-        """Raises InputError for a file that cannot be written or read; for a line that is no grade it names the line."""
+        """The grades of a file, which is created if missing. Raises InputError for a file that cannot be read or written,
+        and for a line that is not a grade, with its number."""
         grades = cls(path)
         try:
-            with path.open("a+b") as file:  # makes the file, so that it is known now whether grades can be kept
+            with path.open("a+b") as file:  # creates the file, to learn now whether it can be written
                 file.seek(0)
                 content = file.read()
         except OSError as error:
             raise InputError(f"grades cannot be kept in {path}: {error.strerror}") from None
-        # A query may hold other line ends, such as U+2028.
+        # Not splitlines(): a query may contain other line ends, such as U+2028.
         lines = content.removesuffix(b"\n").split(b"\n") if content else []
         for number, line in enumerate(lines, 1):
             try:
                 grade = Grade(**json.loads(line.decode()))
                 grades.given[grade.query, grade.document, grade.who] = grade
             except (ValueError, TypeError, RecursionError):
-                raise InputError(f"{path}, line {number}: no grade", "`osn ui --grades` writes this file") from None
+                raise InputError(f"{path}, line {number}: not a grade", "`osn ui --grades` writes this file") from None
         return grades
 
     def add(self, grade: Grade) -> None:
-        """Kept on disk before the page says so."""
+        """Write a grade to the file, before the page confirms it."""
         if self.path is None:
             raise InputError("grades are not kept", "name a file: osn ui … --grades grades.jsonl")
         line = json.dumps(asdict(grade), ensure_ascii=False).encode() + b"\n"
         with self.lock, self.path.open("a+b") as file:
             file.seek(max(0, file.tell() - 1))
-            # An editor, or a full disk, may have left the last line without its end.
+            # An editor, or a full disk, may have left the last line without a line end.
             file.write(line if file.read(1) in (b"", b"\n") else b"\n" + line)
             self.given[grade.query, grade.document, grade.who] = grade
 
@@ -93,7 +99,7 @@ class Grades:
         }
 
     def qrels(self) -> dict[str, dict[str, int]]:
-        """{query: {document: grade}}: of several people the last one's word."""
+        """{query: {document: grade}}; if several people graded a document, the latest grade counts."""
         qrels: dict[str, dict[str, int]] = {}
         for each in sorted(self.given.values(), key=lambda each: each.when):
             qrels.setdefault(each.query, {})[each.document] = each.grade
@@ -105,12 +111,12 @@ class Grades:
         for query, grades in self.qrels().items():
             for document, grade in grades.items():
                 if len(query.split()) != 1 or len(document.split()) != 1:
-                    raise InputError(f"TREC qrels cannot hold an id with a blank: {query!r}, {document!r}")
+                    raise InputError(f"TREC qrels cannot contain an id with a blank: {query!r}, {document!r}")
                 lines.append(f"{query} 0 {document} {grade}\n")
         return "".join(lines)
 
     def workbench(self, name: str) -> dict[str, Any]:
-        """The request that imports them into OpenSearch's Search Relevance Workbench."""
+        """The request that imports the grades into OpenSearch's Search Relevance Workbench."""
         texts = {each.query: each.text for each in list(self.given.values())}
         ratings = [
             {
@@ -124,13 +130,16 @@ class Grades:
 
 @dataclass(frozen=True)
 class Score:
-    """How a column did against the first on the queries judged so far."""
+    """The quality of a column against the first, on the queries judged so far."""
 
     queries: int
     wins: int
+    """Queries on which the column is better than the first."""
     losses: int
     difference: float
+    """Mean difference of nDCG to the first column."""
     low: float | None
+    """Lower end of the 95% interval; None for a single query."""
     high: float | None
 
 

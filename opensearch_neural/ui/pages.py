@@ -1,4 +1,4 @@
-"""The page's text: templates that escape all that they show, and with `alone` one file that works offline."""
+"""The page's HTML: templates that escape all that they show; with `alone`, one file that works offline."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ except ModuleNotFoundError as error:
 
 
 SLIDES = {"weight": "0.05 2 0.05 0.8", "window": "5 500 5 30", "dense_window": "5 500 5 50"}
-"""{setting: least, most, step and where the slider stands when nothing is set}"""
+"""{setting: minimum, maximum, step and initial position of its slider}"""
 
 
 def file(name: str) -> str:
-    """A file of the page: "static/page.js"."""
+    """The text of a file of this package, such as "static/page.js"."""
     return (resources.files("opensearch_neural.ui") / name).read_text(encoding="utf-8")
 
 
@@ -53,21 +53,21 @@ def templates() -> jinja2.Environment:
 
 
 def marked(text: str, sentence: str = "") -> Markup:
-    """Escaped, but for the marks that OpenSearch's highlighter makes, and one around the sentence, which is a part of it."""
+    """The escaped text, with marks for the words that OpenSearch highlights, and for `sentence`, a part of the text."""
     before, sentence, after = text.partition(sentence) if sentence else (text, "", "")
     around = f'<mark class="sentence">{words_marked(sentence)}</mark>' if sentence else ""
     return Markup(f"{words_marked(before)}{around}{words_marked(after)}")
 
 
 def words_marked(text: str) -> str:
-    """Escaped, each <em> with an </em> behind it a mark: a document may hold such tags of its own, and opens none that it
-    does not close."""
+    """The escaped text, with <mark> for each closed pair <em>…</em>. A document may contain such tags itself; a tag that is
+    not closed stays text."""
     escaped = str(escape(readable(text)))
     return re.sub("&lt;em&gt;((?:(?!&lt;/?em&gt;).)*)&lt;/em&gt;", r"<mark>\1</mark>", escaped, flags=re.DOTALL)
 
 
 def readable(text: str) -> str:
-    """Without what no page can hold (half a character of UTF-16, control characters)."""
+    """The text with characters that HTML cannot contain (lone surrogates, control characters) replaced by U+FFFD."""
     return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]", "\ufffd", text)
 
 
@@ -80,7 +80,7 @@ def compare_page(
     place: Place | None = None,
     alone: bool = False,
 ) -> str:
-    """The whole page. alone: with its script and style in it, and no form that would need a server."""
+    """The whole page. alone: includes script and style, and leaves out forms, which need a server."""
     columns = [*state.columns, *([Column("")] if len(state.columns) < MOST_COLUMNS else [])]
     taken = {name: [engine for engine in ENGINES if name in offered(engine)] for name in SETTINGS}
     return render(
@@ -102,7 +102,7 @@ def compare_page(
 
 
 def render(name: str, *, alone: bool = False, **values: Any) -> str:
-    """A template's text, which UTF-8 can hold. alone: script and style stand in it, and only these may run."""
+    """A template's text, valid in UTF-8. alone: it includes script and style, and its policy allows only these."""
     style, script = (file("static/page.css"), file("static/page.js")) if alone else ("", "")
     policy = f"default-src 'none'; style-src {digest(style)}; script-src {digest(script)}; img-src data:"
     text = (
@@ -114,7 +114,7 @@ def render(name: str, *, alone: bool = False, **values: Any) -> str:
 
 
 def digest(text: str) -> str:
-    """As a content security policy names what may run."""
+    """The hash of a script or style, as a content security policy writes it."""
     return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

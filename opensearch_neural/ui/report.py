@@ -1,4 +1,4 @@
-"""What `osn eval` measured as one page that needs no server, for a browser and for a printer."""
+"""The results of `osn eval` as one page that works without a server, for a browser and for a printer."""
 
 from __future__ import annotations
 
@@ -17,36 +17,39 @@ if TYPE_CHECKING:
     from opensearch_neural.evaluation.results import Key, Row, RowKind, Summary
 
 MOST_QUERIES = 400
-"""The report holds the hits of this many queries, those with the largest differences."""
+"""The report contains the hits of this many queries, those with the largest differences."""
 PAGE = 10
 MOST_P = 0.05
-"""The largest p-value of a difference that the verdict calls shown."""
+"""The verdict calls a difference shown if its p-value is below this."""
 
 
 @dataclass(frozen=True)
 class QueryHits:
-    """One query's pages by the baseline and by one engine."""
+    """The pages of a query by the baseline and by one engine."""
 
     id: str
     text: str
     before: float
+    """The measure by the baseline."""
     after: float
+    """The measure by the engine."""
     pages: list[list[tuple[str, str, float | None]]]
     """The pages of both: (id, title, grade), best first."""
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """Every query's value by one engine against the baseline's."""
+    """Each query's value by one engine against its value by the baseline."""
 
     engine: str
     queries: list[QueryHits]
     """By difference, the largest gain first."""
     left_out: int
+    """How many queries are not in `queries`, those with the smallest differences."""
 
     @property
     def losses(self) -> list[QueryHits]:
-        """The five largest, the largest last."""
+        """The five largest losses, the largest last."""
         return [each for each in self.queries[-5:] if each.after < each.before]
 
 
@@ -58,7 +61,7 @@ def report(
     baseline: str | None,
     titles: Mapping[str, str] | None = None,
 ) -> str:
-    """titles: {document id: title}, where they are known."""
+    """The report's HTML. titles: {document id: title}, for documents with a known title."""
     measures = list(results[0].measured.mean)
     columns, lines = pivot([row for row in summary.rows if row.kind == "value"])
     base = next((result for result in results if result.engine == baseline), None)
@@ -74,7 +77,7 @@ def report(
         summary,
         verdict(summary, shown, baseline),
         forests=[difference_forest(summary.rows, label(measure), baseline) for measure in measures] if others else [],
-        notes=[f"So many queries show a difference of {shown} from {', '.join(detectable)}."] if detectable else [],
+        notes=[f"These queries can show a difference of {shown} from {', '.join(detectable)}."] if detectable else [],
         plots=[costs(results, measures[0])],
         tables=[
             ReportTable(
@@ -95,8 +98,8 @@ def report(
 def verdict(summary: Summary, measure: str, baseline: str | None) -> str:
     """One sentence: whether an engine is better than the baseline.
 
-    It is if the whole interval lies above zero and the corrected p-value is below .05: of few queries an interval alone
-    says too much. Segments do not decide.
+    It is better if the whole interval is above zero and the corrected p-value is below .05; with few queries the interval
+    alone would claim too much. Segments are not considered.
     """
     whole = [row for row in summary.rows if row.set == summary.rows[0].set]
     gains = [row for row in whole if row.kind == "difference" and row.measure == measure and not row.variant]
@@ -118,7 +121,7 @@ def verdict(summary: Summary, measure: str, baseline: str | None) -> str:
 
 
 def difference_forest(rows: Sequence[Row], measure: str, baseline: str | None) -> Forest:
-    """Every engine's difference to the baseline, and that of each segment; p as the tables print it, corrected (Holm)."""
+    """Each engine's difference to the baseline, over all queries and over each segment, with p corrected (Holm)."""
     by_key = {row.key: row for row in rows}
     shown = [row for row in rows if row.kind == "difference" and row.measure == measure]
     intervals = []
@@ -137,7 +140,7 @@ def corrected_p(row: Row, by_key: Mapping[Key, Row]) -> Row:
 
 
 def costs(results: Sequence[EngineResult], measure: str) -> Plot:
-    """Quality against P99, of the engines that were timed."""
+    """Quality against P99, for the engines that were timed."""
     timed = [
         (each.engine, each.latency.p99, each.measured.mean[measure]) for each in results if each.latency is not None
     ]
@@ -178,7 +181,7 @@ def scatter(
 
 
 def documents_shown(results: Sequence[EngineResult], most: int = 20_000) -> list[str]:
-    """The ids of what a report shows of the pages, each once."""
+    """The ids of the documents that a report shows, each once."""
     pages = (run for result in results for run in list(result.runs.values())[:1])
     ids = (id for run in pages for hits in run.values() for id, _ in rank(hits)[:PAGE])
     return list(dict.fromkeys(ids))[:most]

@@ -1,6 +1,6 @@
-"""The parts of which reports are made: a verdict, intervals as a forest, one number against another, tables.
+"""The parts of reports: a verdict, forest plots of intervals, scatter plots, tables.
 
-`report_page` puts them together to one page that needs no server, for a browser and for a printer.
+`report_page` combines them into one page that works without a server, for a browser and for a printer.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from opensearch_neural.evaluation.results import Summary
 
 WIDTH, HEIGHT = 640, 160
-"""The size of a plot, in its own units."""
+"""The size of a plot, in the units of its SVG."""
 LABEL_WIDTH, LABEL_HEIGHT = 240, 15
-"""The size of a point's label, in the same units, roughly."""
+"""The approximate size of a point's label, in the same units."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Interval:
     low: float | None
     high: float | None
     text: str
-    """The numbers in words."""
+    """The numbers as text."""
 
 
 @dataclass(frozen=True)
@@ -45,34 +45,36 @@ class Bar:
 
 @dataclass(frozen=True)
 class Forest:
-    """Intervals below each other, beside a line at what they are compared with."""
+    """A forest plot: intervals below each other, with a line at the value that they are compared with."""
 
     title: str
     zero: float
+    """Where the line is, in the units of the plot."""
     bars: list[Bar]
     left: float
-    """How wide the labels are, in the units of the plot."""
+    """The width of the labels, in the units of the plot."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """In the units of the plot. label: empty for a point that is only counted."""
+    """A point in the units of the plot. label: empty for a point without a label."""
 
     label: str
     x: float
     y: float
     text: str
+    """The point's numbers as text."""
     below: float = 0.0
-    """How far the label stands below its point, so that labels of near points do not cover each other."""
+    """How far the label is below its point, so that labels of near points do not overlap."""
 
 
 @dataclass(frozen=True)
 class Plot:
-    """One number up, another to the right."""
+    """A scatter plot: one number vertically, another horizontally."""
 
     title: str
     across: str
-    """What grows to the right, and from where."""
+    """The title of the horizontal axis."""
     points: list[Point]
 
 
@@ -80,12 +82,12 @@ class Plot:
 class ReportTable:
     title: str
     columns: list[str]
-    """The first heads what the lines are of."""
+    """The column titles; the first column names the lines."""
     lines: list[list[str]]
 
 
 def forest(title: str, intervals: Sequence[Interval], beside: float = 0.0) -> Forest:
-    """beside: the value at which the line stands."""
+    """The forest plot of these intervals. beside: the value of the line."""
     ends = [end for each in intervals for end in (each.low, each.high, each.value, beside) if end is not None]
     least, most = min(ends, default=beside), max(ends, default=beside)
     across = (most - least) or 1.0
@@ -101,7 +103,7 @@ def forest(title: str, intervals: Sequence[Interval], beside: float = 0.0) -> Fo
 
 
 def plot(title: str, across: str, points: Iterable[tuple[str, float, float, str]], *, start: float = 0.0) -> Plot:
-    """points: (label, number to the right, number up, both in words); start: of the axis to the right."""
+    """The scatter plot of these points: (label, x, y, both as text). start: the start of the horizontal axis."""
     listed = list(points)
     furthest = max((x for _, x, _, _ in listed), default=start)
     width = (furthest - start) or 1.0
@@ -133,7 +135,7 @@ def report_page(
     template: str = "report.html",
     **more: Any,
 ) -> str:
-    """A report's text. command: what wrote it; template: with sections of its own, which `more` fills."""
+    """A report's HTML. command: the command that writes it. template: may have further sections, which `more` fills."""
     return render(
         template,
         alone=True,

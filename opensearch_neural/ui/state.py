@@ -1,4 +1,4 @@
-"""What the page shows. All of it is in the page's address, so that an address can be kept and sent."""
+"""The state of the page. All of it is in the page's address, so that an address can be saved and sent."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from opensearch_neural.hits import parse_filter
 from opensearch_neural.queries import Clause
 
 SETTINGS = ("window", "weight", "dense_window", "rare", "tokens", "exact")
-"""Options of engines that the page offers. Those that name files of the server are none of a reader's business."""
+"""The engine options that the page offers. Options that name files of the server are not offered."""
 OWN_BODY = "own body"
-"""The engine of a column whose body the user writes."""
+"""The engine's name for a column whose body the user writes."""
 MOST_COLUMNS = 4
 MOST_HITS = 50
 LONGEST_QUERY = 2_000
@@ -31,7 +31,7 @@ class Parameters(Protocol):
 
 @dataclass(frozen=True)
 class Column:
-    """How one column searches. Texts are as the user wrote them; empty: the default of the index and the engine."""
+    """How a column searches, in the texts that the user wrote; empty: the default of the index and the engine."""
 
     engine: str
     index: str = ""
@@ -55,7 +55,7 @@ class Column:
         }
 
     def settings(self) -> dict[str, Any]:
-        """The settings of the engine. Raises InputError for a value that it does not take."""
+        """The settings of the engine. Raises InputError for an invalid value."""
         given = {}
         for name, (option, text) in self.chosen.items():
             try:
@@ -75,13 +75,13 @@ class Column:
 
 
 def offered(engine: str) -> dict[str, Option]:
-    """{name: option} of the engine's that the page offers."""
+    """{name: option} for the engine's options that the page offers."""
     options = ENGINES[engine].options if engine in ENGINES else ()
     return {each.name: each for each in options if each.name in SETTINGS}
 
 
 def flag(text: str) -> bool:
-    """Raises ValueError for anything but "yes"."""
+    """True for "yes". Raises ValueError for any other text."""
     if text != "yes":
         raise ValueError("yes, or nothing")
     return True
@@ -89,34 +89,37 @@ def flag(text: str) -> bool:
 
 @dataclass(frozen=True)
 class State:
-    """What the page shows."""
+    """The state of the page."""
 
     query: str = ""
     filters: tuple[str, ...] = ()
+    """Filters of all columns, as the user wrote them."""
     size: int = 10
+    """Hits of each column."""
     columns: tuple[Column, ...] = ()
     document: str = ""
-    """The document whose absence is explained."""
+    """The id of the document whose absence is explained; empty: none."""
     timed: bool = False
+    """Whether the page measures the columns' times."""
     id: str = ""
-    """The id of a query of the file."""
+    """The id of a query in the file of queries; empty: none."""
     who: str = ""
     """The person who judges."""
     searched: int | None = None
-    """How many queries of the file were searched when the user began to step through it; the order stays as it was then."""
+    """How many queries of the file had been searched when the user began to step through it, which fixes the order."""
 
     @classmethod
     def of(cls, asked: Parameters, columns: tuple[Column, ...], indexes: tuple[str, ...]) -> State:
-        """Parse an address. columns: the default columns. Raises InputError for values that the page does not take."""
+        """Parse an address. columns: the default columns. Raises InputError for invalid values."""
 
         def last(name: str, default: str = "") -> str:
             return [default, *asked.getlist(name)][-1]
 
         query, size = last("q"), last("size", "10")
         if len(query) > LONGEST_QUERY:
-            raise InputError(f"the query has {len(query):,} characters, and the page takes {LONGEST_QUERY:,}")
+            raise InputError(f"the query has {len(query):,} characters, and the page allows {LONGEST_QUERY:,}")
         if not size.isdecimal() or len(size) > 9 or not 1 <= int(size) <= MOST_HITS:
-            raise InputError(f"the number of hits is {size[:20]!r}, and not a number from 1 to {MOST_HITS}")
+            raise InputError(f"the number of hits must be from 1 to {MOST_HITS}, not {size[:20]!r}")
         names = [each.name for each in fields(Column)]
         given = {name: asked.getlist(name) for name in names}
         chosen = []
@@ -139,11 +142,11 @@ class State:
         )
 
     def clauses(self) -> list[Clause]:
-        """Raises InputError for a filter that is none."""
+        """The filters as query clauses. Raises InputError for an invalid filter."""
         return [parse_filter(text) for text in self.filters]
 
     def address(self, **changed: Any) -> str:
-        """The part of the address behind the question mark, with some of the state changed."""
+        """The part of the address after the question mark. changed: fields of the state to change first."""
         state = replace(self, **changed)
         parts = [("q", state.query), *(("filter", text) for text in state.filters), ("size", str(state.size))]
         for column in state.columns:
@@ -156,7 +159,8 @@ class State:
 
 
 def checked(columns: Sequence[Column], indexes: tuple[str, ...]) -> tuple[Column, ...]:
-    """The columns, each with an index. Raises InputError for too many, and for what the page does not search."""
+    """The columns, each with an index. Raises InputError for too many columns, and for an engine or index that the page does
+    not search."""
     if len(columns) > MOST_COLUMNS:
         raise InputError(f"the page shows at most {MOST_COLUMNS} columns")
     return tuple(_checked_column(column, indexes) for column in columns)
@@ -169,5 +173,5 @@ def _checked_column(column: Column, indexes: tuple[str, ...]) -> Column:
     if index not in indexes:
         raise InputError(f"this page does not search the index {index!r}", f"it searches: {', '.join(indexes)}")
     if len(column.body) > LONGEST_BODY:
-        raise InputError(f"the body has {len(column.body):,} characters, and the page takes {LONGEST_BODY:,}")
+        raise InputError(f"the body has {len(column.body):,} characters, and the page allows {LONGEST_BODY:,}")
     return replace(column, index=index)

@@ -1,4 +1,4 @@
-"""What `osn tune` tried and chose as one page that needs no server."""
+"""The settings that `osn tune` tried and chose, as one page that works without a server."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def tune_report(
     confirmed_by: str,
     seed: int,
 ) -> str:
-    """The page.
+    """The report's HTML.
 
-    full: what `tried[0]` is called
-    line: the share of its quality beside which the others are drawn
-    queries: how many all settings were tried on
+    full: the name of the reference engine, `tried[0]`
+    line: where the line is drawn, as a share of the reference engine's quality
+    queries: the number of queries that all settings were tried on
     confirmed_by: which queries confirmed the choice, in words
     """
     front = pareto(tried)
@@ -54,7 +54,7 @@ def tune_report(
         verdict,
         forests=[forest(title, intervals, beside=line)],
         notes=[
-            f"{len(tried) - 1} settings were tried on {queries:,} queries; the forest shows those that nothing beats."
+            f"{len(tried) - 1} settings were tried on {queries:,} queries; the forest shows those that no other beats."
         ],
         plots=[plot(f"{measure} against the time of a query", "milliseconds from 0", points)],
         tables=[ReportTable("All settings", ["setting", "ms", measure, "kept", "nothing beats it"], lines)],

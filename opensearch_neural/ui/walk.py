@@ -1,4 +1,4 @@
-"""A file of queries, walked through in the order of how much the columns disagree."""
+"""A file of queries, stepped through in the order of how much the columns disagree."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from opensearch_neural.ui.columns import Searcher, body_of
 from opensearch_neural.ui.state import OWN_BODY, Column, State
 
 CHUNK = 64
-"""Queries that all columns search before the list shows them."""
+"""Queries that are searched at a time; the list shows them when all columns have searched them."""
 KEPT = 4
-"""Sortings that are kept: a run for each link would add up."""
+"""How many sortings are kept in memory."""
 
 
 @dataclass
 class Sorting:
-    """Searches all queries by all columns in a thread; partial results can be read meanwhile."""
+    """Searches all queries with all columns in a thread. Partial results can be read meanwhile."""
 
     searcher: Searcher
     queries: Mapping[str, str]
     state: State
     error: str = ""
+    """Why the search stopped; empty if it did not fail."""
     runs: list[Run] = field(default_factory=list)
     """The run of each column so far."""
     order: list[tuple[str, float]] = field(default_factory=list)
@@ -42,7 +43,7 @@ class Sorting:
         return len(self.order) == len(self.queries)
 
     def go_on(self) -> Sorting:
-        """Search what is left, if nothing does so yet."""
+        """Search the remaining queries, unless a thread already does."""
         with self._lock:
             self.paused = False
             if not self.running and not self.whole:
@@ -51,7 +52,7 @@ class Sorting:
         return self
 
     def pause(self) -> None:
-        """What was searched is kept; what is being searched is searched to its end."""
+        """Stop after the current chunk of queries. Results are kept."""
         self.paused = True
 
     def run(self) -> None:
@@ -67,12 +68,12 @@ class Sorting:
                 self.order = sorted([*self.order, *apart], key=lambda pair: -pair[1])
         except OsnError as error:
             self._failed(str(error))
-        except Exception as error:  # else the page would say for ever that it works on it
+        except Exception as error:  # else the page would report work in progress forever
             self._failed(f"{type(error).__name__}: {error}")
             raise
 
     def _next(self) -> list[str]:
-        """The next queries; none where all were searched, or it is paused."""
+        """The next queries; empty if all were searched, or if paused."""
         with self._lock:
             chunk = [] if self.paused else list(self.queries)[len(self.order) :][:CHUNK]
             self.running = bool(chunk)
@@ -90,14 +91,14 @@ class Sorting:
         return OpenSearchRetriever(self.searcher.client, column.index, column.engine, body, hits_of=hits_of)
 
     def ranked(self, searched: int) -> list[str]:
-        """All queries as they stood when so many were searched: these by disagreement, the others as the file has them."""
+        """All queries, in the order after this many were searched: these by disagreement, the others in the file's order."""
         listed = list(self.queries)
         early = set(listed[:searched])
         return [*(query for query, _ in self.order if query in early), *listed[searched:]]
 
 
 def disagreement(pages: list[Mapping[str, float]] | list[dict[str, float]]) -> float:
-    """Mean over the pairs of pages of the share of documents that only one of the two has; 0 for one page."""
+    """The share of documents that only one of two pages has, averaged over all pairs of pages; 0 for one page."""
     apart = [len(a.keys() ^ b.keys()) / max(1, len(a.keys() | b.keys())) for a, b in combinations(pages, 2)]
     return sum(apart) / max(1, len(apart))
 
@@ -108,6 +109,7 @@ class Walk:
 
     queries: Mapping[str, str] = field(default_factory=dict)
     _sorted: dict[State, Sorting] = field(default_factory=dict)
+    """{state with only filters, size and columns: its sorting}"""
 
     def sorting(self, searcher: Searcher, state: State) -> Sorting:
         """The sorting for the state's columns and filters; the first call starts it."""
@@ -121,13 +123,15 @@ class Walk:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a query stands in the order that is walked through; addresses of its neighbours."""
+    """The position of a query in the order, and the addresses of its neighbours."""
 
     number: int
-    """From 1; 0 before the first."""
+    """The position, from 1; 0 before the first."""
     total: int
     before: str
+    """The address of the query before; empty if there is none."""
     after: str
+    """The address of the query after; empty if there is none."""
 
     @classmethod
     def among(cls, order: list[str], state: State) -> Place:

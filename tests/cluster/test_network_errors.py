@@ -86,7 +86,7 @@ def test_an_http_server_of_something_else_is_not_opensearch(
 ) -> None:
     with http_server(lambda _: answer) as server:
         error = refusal(server.url)
-    assert f"what answers at {server.url} is not OpenSearch" in error.message
+    assert f"{server.url} is not OpenSearch" in error.message
     assert evidence in error.message
 
 

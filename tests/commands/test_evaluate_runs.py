@@ -53,7 +53,7 @@ def test_run_files_are_compared_without_a_cluster(folder: Path) -> None:
     assert "some grades are fractions: nDCG uses them as they are; RR@10 count any grade above 0" in result.stderr
     text = runs(folder).stdout
     assert "base found nothing for 1 queries; each counts as 0" in text
-    assert "smallest difference that these 4 queries show" in text
+    assert "smallest difference that 4 queries detect with 80% probability" in text
 
 
 def test_a_run_that_was_cut_is_named_with_the_measures_that_look_deeper(folder: Path) -> None:

@@ -44,7 +44,7 @@ def test_ids_that_repeat_where_another_column_does_not_are_refused_before_any_do
     records = [{"id": f"page{n // 6}", "chunk": f"page{n // 6}-{n % 6}", "text": "t"} for n in range(30)]
     path = corpus(tmp_path, records)
     with pytest.raises(
-        InputError, match="30 documents have 5 different ids only, and as many values of 'chunk'"
+        InputError, match="30 documents have only 5 different ids, and as many values of 'chunk'"
     ) as raised:
         read(path)
     assert "--id-field chunk" in str(raised.value.remedy)

@@ -114,7 +114,7 @@ def test_judged_queries_without_a_text_are_left_out_and_counted(
     assert "2 judged queries are left out, '3' first: queries.jsonl has no text of them" in caplog.text
     assert "1 queries are empty" in caplog.text
     with pytest.raises(
-        InputError, match=r"judges 1 queries, and .*queries\.jsonl has the text of none of them, '1' first"
+        InputError, match=r"judges 1 queries, and .*queries\.jsonl has the text of none of them, for instance '1'"
     ):
         BeirData.load(folder, "train")
 

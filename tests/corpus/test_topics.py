@@ -94,7 +94,7 @@ def test_judgements_that_number_topics_otherwise_are_told_of(tmp_path: Path) -> 
     topics = written(tmp_path / "topics", b"<top><num>051<title>Airbus subsidies</top>\n")
     qrels = written(tmp_path / "qrels", b"51 0 d1 1\n")
     with pytest.raises(
-        InputError, match=r"has the text of none of them, '51' first\n  the queries have ids like '051'"
+        InputError, match=r"has the text of none of them, for instance '51'\n  the queries have ids like '051'"
     ):
         JudgedQueries.of_files(topics, qrels)
     qrels = written(tmp_path / "qrels", b"051 0 d1 1\n")

@@ -395,7 +395,7 @@ def test_the_linter_knows_which_bodies_see_a_part_of_the_vectors(both: Both) -> 
 
 def test_what_cannot_be_had_of_pruned_postings_is_refused(both: Both) -> None:
     for engine in ENGINES:
-        with pytest.raises(InputError, match="are pruned by top_k:2, and clauses read no others"):
+        with pytest.raises(InputError, match="has pruned postings \\(top_k:2\\), and --clauses reads only postings"):
             both.pruned.with_settings(clauses=True).body(engine, "rain")
     with pytest.raises(ValueError, match="exact must be true"):
         queries.high_idf_first({"rain": 1.0, "bow": 2.0}, exact=False, pruned=True)
@@ -547,7 +547,7 @@ def test_a_stored_window_that_cannot_be_read_is_named(both: Both) -> None:
 
 @pytest.mark.parametrize("engine", ["sparse", "high-idf-first", "bm25-sparse"])
 def test_a_window_of_the_caller_that_is_none_is_not_blamed_on_the_index(both: Both, engine: str) -> None:
-    with pytest.raises(ValueError, match="windows are whole numbers from 1"):
+    with pytest.raises(ValueError, match="windows must be whole numbers from 1"):
         both.pruned.with_settings(window=0).body(engine, "rain")
 
 
@@ -558,7 +558,7 @@ def test_without_pruned_postings_osn_tune_says_that_nothing_is_to_be_chosen(
     command = ("tune", "--url", cluster_url, "--index", both.whole.index, "--engine", "sparse", "--queries", str(asked))
     done = osn_command(*command)
     assert done.returncode and not done.stdout and len(done.stderr.splitlines()) == 1
-    assert "has no pruned postings: sparse searches all tokens, nothing is to be chosen" in done.stderr
+    assert "has no pruned postings: sparse searches all tokens, and there is nothing to tune" in done.stderr
 
 
 def test_osn_search_fills_explains_and_searches_exactly(both: Both, cluster_url: str) -> None:

@@ -218,7 +218,7 @@ def test_scores_are_the_same_with_more_beams_and_an_empty_query_is_told_of(writt
 def test_beams_are_how_many_can_be_found(written: Written, cluster_url: str) -> None:
     answer = searched(cluster_url, written, "--json", "--beams", "1", "the cat")
     assert len(json.loads(answer.stdout)["hits"]) == 1
-    assert "1 URLs are written at most (--beams)" in answer.stderr
+    assert "at most 1 URLs are written (--beams)" in answer.stderr
     assert "at most" not in searched(cluster_url, written, "--json", "--beams", "10", "the cat").stderr
 
 

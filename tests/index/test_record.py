@@ -118,10 +118,10 @@ def test_an_ingest_with_other_models_is_refused_with_what_differs() -> None:
         check_unchanged_models("docs", META, replace(META, dense=replace(META.dense, type="sq")))
     rebuilt = replace(META, dense=replace(META.dense, reconstructed=True))
     with pytest.raises(
-        ModelError, match=r"are reconstructed from codes; this ingest encodes texts\n  leave out --dense,"
+        ModelError, match=r"are reconstructed from codes; this ingest encodes texts\n  leave out --dense to"
     ):
         check_unchanged_models("docs", rebuilt, META)
-    with pytest.raises(ModelError, match=r"are encoded from texts; .* from codes\n  leave out --dense-from-codes,"):
+    with pytest.raises(ModelError, match=r"are encoded from texts; .* from codes\n  leave out --dense-from-codes to"):
         check_unchanged_models("docs", META, rebuilt)
 
 

@@ -90,7 +90,7 @@ def test_limits_are_those_of_the_cluster_and_the_index() -> None:
     assert outcomes(queries.neural_sparse(tokens)) == {}
     findings = lint(queries.neural_sparse(tokens), Capabilities(max_clause_count=40))
     assert [(finding.rule, finding.outcome) for finding in findings] == [("too-many-clauses", "rejected")]
-    assert "at least 50 clauses, and this cluster takes 40" in findings[0].message
+    assert "at least 50 clauses, and this cluster allows 40" in findings[0].message
     small = IndexDescription(max_result_window=100, max_rescore_window=100)
     assert outcomes(queries.bm25("rain", size=101), index=small) == {"page": "rejected"}
     assert outcomes(queries.high_idf_first({"a": 9.0, "b": 1.0}, window=101), index=small) == {

@@ -56,14 +56,14 @@ def test_grades_are_kept_and_judging_goes_on(tmp_path: Path) -> None:
 
 def test_a_file_that_holds_something_else_is_named(tmp_path: Path) -> None:
     (tmp_path / "grades.jsonl").write_text('{"query": "q1"}\n')
-    with pytest.raises(InputError, match="line 1: no grade"):
+    with pytest.raises(InputError, match="line 1: not a grade"):
         Grades.read(tmp_path / "grades.jsonl")
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\n", b"[" * 100_000, b'{"query": []}'])
 def test_a_file_of_other_bytes_is_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "grades.jsonl").write_bytes(content)
-    with pytest.raises(InputError, match="line 1: no grade"):
+    with pytest.raises(InputError, match="line 1: not a grade"):
         Grades.read(tmp_path / "grades.jsonl")
 
 
