@@ -163,7 +163,7 @@ def grow(
         wrote = read_record(client, growth.index)
         if wrote is not None and _facts(wrote) != _facts(wanted):
             raise ClusterError(
-                f"the index {growth.index!r} exists and has other documents", "delete it, or give another --index"
+                f"there is already an index {growth.index!r} with other documents", "delete it, or give another --index"
             )
 
         whole = wrote is not None and LOADING not in wrote.extra
