@@ -65,7 +65,7 @@ TRAIN_STEPS = 60
     "--train-steps",
     type=click.IntRange(min=0),
     default=None,
-    help=f"Train the sparse model on the corpus first.  [default: 0, or {TRAIN_STEPS} if there is none]",
+    help=f"Train the sparse model on the corpus first.  [default: 0, or {TRAIN_STEPS} without a model]",
 )
 @click.option(
     "--keep-index",
@@ -176,7 +176,7 @@ def sparse_model(named: str | None, steps: int | None, data: BeirData, out: Path
         try:
             train(data, out, steps, published)
         except OsnError as error:
-            print(f"nothing trained: {error}")
+            print(f"no model was trained: {error}")
         else:
             return str(out)
     return str(published or "lexical")

@@ -58,7 +58,7 @@ class Documented:
         return self.module.partition(".")[0]
 
     def text(self, docstring: str | None = None) -> str:
-        """Signature and docstring, or what is left of the docstring."""
+        """The signature and `docstring`; None: the whole docstring."""
         parts = (self.signature, self.docstring if docstring is None else docstring)
         return "\n\n".join(part for part in parts if part)
 

@@ -67,7 +67,7 @@ class Growth:
     mix: float = 0.3
     """Share of a document's distinct words that are taken from another document."""
     prune: Pruning | None = None
-    """Which tokens of a document's sparse vector are kept, by what they add to a score (document weight × query weight)."""
+    """Which tokens of a sparse vector are kept, by the score that they can add (document weight × query weight)."""
     prune_postings: Pruning | None = None
     """Which of the kept tokens the postings hold, as `osn ingest --prune-postings` writes them."""
     segments: int | None = 1
@@ -96,7 +96,7 @@ class Growth:
 
 
 def base_of(growth: Growth) -> tuple[IndexMeta, list[Document], Vectors, list[str]]:
-    """(what the index records, the real documents, their vectors, the vocabulary of the sparse ones).
+    """(the index's record, the real documents, their vectors, the vocabulary of the sparse vectors).
 
     Raises what reading the corpus, finding and loading the models raise.
     """
@@ -119,7 +119,7 @@ def base_of(growth: Growth) -> tuple[IndexMeta, list[Document], Vectors, list[st
 
 
 def resampler_of(growth: Growth) -> tuple[IndexMeta, Resampler, list[str]]:
-    """(what the index records, the resampler of its documents, the vocabulary). Raises as `base_of`."""
+    """(the index's record, the resampler of its documents, the vocabulary). Raises as `base_of`."""
     meta, documents, vectors, vocabulary = base_of(growth)
     if meta.sparse is None:
         return meta, Resampler(documents, vectors, None, mix=growth.mix, seed=growth.seed), vocabulary
@@ -199,7 +199,7 @@ def _created_with(client: OpenSearch, growth: Growth) -> Iterator[None]:
 
 
 def _facts(meta: IndexMeta) -> tuple[Any, ...]:
-    """What tells one drawn index from another; a lexical model's hash is that of its corpus's statistics."""
+    """The facts by which drawn indexes differ; a lexical model's hash is that of its corpus's statistics."""
     return meta.extra.get(RESAMPLED), meta.sparse, meta.dense, meta.quantized
 
 

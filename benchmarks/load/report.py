@@ -52,17 +52,17 @@ def strain_lines(levels: Levels) -> list[str]:
         return []
     core = max(every, key=lambda cell: cell.core_share)
     lines = [
-        f"the generator's busiest process needed {core.core_share:.0%} of a core at most "
+        f"the generator's busiest process needed at most {core.core_share:.0%} of a core "
         f"({core.variant} at {core.level.label})"
     ]
     near = [(cell.strain.ceiling_share, cell) for cell in every if cell.strain.ceiling_share is not None]
     if near:
         share, cell = max(near, key=lambda each: each[0])
-        lines.append(f"it came to {share:.0%} of its ceiling at most ({cell.variant} at {cell.level.label})")
+        lines.append(f"it reached at most {share:.0%} of its ceiling ({cell.variant} at {cell.level.label})")
     collecting = [(cell.gc_share, cell) for cell in every if cell.gc_share is not None]
     if collecting:
         share, cell = max(collecting, key=lambda each: each[0])
-        lines.append(f"garbage collection took {share:.1%} of the time at most ({cell.variant} at {cell.level.label})")
+        lines.append(f"garbage collection took at most {share:.1%} of the time ({cell.variant} at {cell.level.label})")
     return lines
 
 

@@ -157,8 +157,8 @@ def _drawn(index: Mapping[str, Any]) -> str:
 def notes(measurement: Measurement, workload: Workload) -> list[str]:
     """Facts that a reader needs to judge the numbers."""
     said = [
-        "Request cache off for these requests (request_cache=false); the query cache of filters is "
-        "as the index has it. The operating system's page cache is warm."
+        "The request cache is off (request_cache=false); filters are cached as the index's settings say. "
+        "The operating system's page cache is warm."
     ]
     for variant in workload.variants:
         if variant.engine == "high-idf-first":
