@@ -29,14 +29,14 @@ def check_data(work: Path, folders: Sequence[Path], *, models: Mapping[str, str 
     known = read_json_object(file) if file.exists() else {}
     for folder in folders:
         if folder.name in known and known[folder.name] != facts[folder.name]:
-            raise InputError(f"{work} holds work on another {folder.name} than {folder}", "give another --work")
+            raise InputError(f"{work} was begun with another {folder.name} than {folder}", "give another --work")
     wanted = {
         name: "lexical" if model == "lexical" else directory.hash_files(directory.locate(model))
         for name, model in models.items()
     }
     there = {**wanted, **known.get("models", {})}
     if other := next((name for name in wanted if there[name] != wanted[name]), None):
-        raise InputError(f"{work} holds work of another {other} than {models[other]}", "give another --work")
+        raise InputError(f"{work} was begun with another {other} than {models[other]}", "give another --work")
     if (made := {**facts, **known, "models": there}) != known:
         write_json(file, made)
 

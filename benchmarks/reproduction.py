@@ -47,7 +47,7 @@ MEASURES = ("nDCG@10", "RR@10", "R@100")
 @click.option("--work", type=click.Path(path_type=Path), default=None, help="Keeps the vectors, to continue later.")
 @connection_options
 def published(connection: ConnectionSettings, data: Path, record: Path | None, work: Path | None) -> None:
-    """Measure published figures of BM25 and all-MiniLM-L6-v2 (Lucene k-NN) on SciFact again; none is from the papers."""
+    """Measure published figures of BM25 and all-MiniLM-L6-v2 (Lucene k-NN) on SciFact again; not those of the papers."""
     judged = BeirData.load(data, "test")
     client = connect(settings=connection)
     corpus = CorpusSource(str(judged.corpus_path))

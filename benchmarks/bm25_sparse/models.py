@@ -165,7 +165,7 @@ class Experiment:
             write_average(parts, out)
         made_of = directory.averaged((directory.read_osn_json(out) or {}).get("training"))
         if [part["hash"] for part in made_of] != [directory.hash_files(directory.locate(part)) for part in parts]:
-            raise InputError(f"{out} is the average of other models than {' and '.join(parts)}", "remove it")
+            raise InputError(f"{out} is not the average of {' and '.join(parts)}", "remove it")
         return str(out)
 
     def on_corpus(self, model: MeasuredEngine, name: str) -> str:

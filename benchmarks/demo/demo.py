@@ -58,7 +58,9 @@ TRAIN_STEPS = 60
 
 @click.command()
 @click.option("--corpus", default=None, help="Your own corpus.  [default: Python's documentation strings]")
-@click.option("--documents", type=click.IntRange(min=100), default=4000, show_default=True, help="The most to take.")
+@click.option(
+    "--documents", type=click.IntRange(min=100), default=4000, show_default=True, help="Most documents to take."
+)
 @click.option("--dense", default=DENSE, show_default=True, help="Dense model, or none.")
 @click.option("--sparse", default=None, help="Sparse model.  [default: a published one, if it is installed]")
 @click.option(

@@ -306,7 +306,7 @@ def corpus() -> None:
 
 @corpus.command("python-docs")
 @output_option("The folder to write, in BEIR layout.", required=True)
-@click.option("--limit", type=click.IntRange(min=1), help="The most documents.  [default: 8000]")
+@click.option("--limit", type=click.IntRange(min=1), help="Most documents to take.  [default: 8000]")
 @click.option("--all", "everything", is_flag=True, help="All documents, and every query that can be held out.")
 @seed_option("Another seed makes another choice of documents.")
 def python_docs(out: Path, limit: int | None, everything: bool, seed: int) -> None:

@@ -79,7 +79,7 @@ class Growth:
 
     def validate(self) -> Growth:
         if not 0 < self.mix <= 0.5:
-            raise InputError(f"mix is {self.mix:g}, and must be above 0 and at most 0.5")
+            raise InputError(f"mix must be above 0 and at most 0.5, and is {self.mix:g}")
         if self.documents < 1:
             raise InputError("the number of documents must be 1 or more")
         if self.pq is not None and self.dense is None and self.vectors is None:

@@ -88,7 +88,7 @@ class Block:
     core_share: float
     """Processor time of the busiest generator process, as a share of one core."""
     broken: str | None = None
-    """Why the block does not count; its failures are still listed."""
+    """Why the block is left out; None: it counts. Its failures are still listed."""
     example: str = ""
     """The message of one failure."""
 

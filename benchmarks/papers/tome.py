@@ -289,14 +289,14 @@ def goals(rows: Iterable[Row]) -> list[Goal]:
 )
 @size_options(
     TomeScale,
-    pretraining_steps="Updates of span corruption, each size.",
+    pretraining_steps="Updates of span corruption, for each size of T5.",
     generator_steps="Updates of the query generator.",
     steps="Updates of stage 1.",
-    url_steps="Updates of stage 2; single stages have both.",
+    url_steps="Updates of stage 2; a single stage has the sum of both.",
     batch="Examples of an update.",
     learning_rate="Learning rate of the generator and all arms.",
     candidates="Generated queries a document.",
-    spans="Random spans a document that are queries too, in all arms.",
+    spans='Random spans of each document that are queries too, in all arms but "no spans".',
     documents="Documents of each set, those of the test questions first.  [default: all]",
 )
 @click.option(

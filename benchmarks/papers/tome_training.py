@@ -68,7 +68,7 @@ class TomeScale:
     candidates: int = 10
     """Generated queries a document."""
     spans: int = 0
-    """Random spans of a document that are queries too."""
+    """Random spans of each document that are queries too."""
     documents: int | None = None
     """Documents of each set; None for all."""
     precision: Precision = "auto"

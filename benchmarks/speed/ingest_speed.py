@@ -70,12 +70,12 @@ QUICK = WritingSizes(rounds=2)
 @click.option(
     "--data", type=click.Path(path_type=Path, exists=True), default=SCIFACT, help="A corpus.  [default: SciFact]"
 )
-@click.option("--rounds", type=click.IntRange(min=2), default=None, help="Writings of each arm.")
+@click.option("--rounds", type=click.IntRange(min=2), default=None, help="How often each arm writes.")
 @click.option("--quick", is_flag=True, help="Few rounds; records nothing.")
 @output_option("Where summary.json is written.", default=RESULTS)
 @connection_options
 def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int | None, quick: bool, out: Path) -> None:
-    """Measure writing speed beside opensearch-py."""
+    """Compare writing speed with opensearch-py's."""
     sizes = QUICK if quick else WritingSizes()
     rounds = rounds or sizes.rounds
     with reachable(connection, f"osn-bench-{os.getpid()}") as settings:
