@@ -47,7 +47,7 @@ WINDOWS = {f"bm25-sparse, window {window}": window for window in (20, 50)}
 """{engine: window}; bm25-sparse itself has the default window."""
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {engine: (SUM, {"window": window}) for engine, window in WINDOWS.items()}
 WAYS |= {RARE_CASCADE: ("cascade", {"first": HIGH_IDF_FIRST}), SUM_CASCADE: ("cascade", {"first": SUM})}
-"""{engine of the table: (engine that searches, its settings)}; all others have the searching engine's name and defaults."""
+"""{engine of the table: (engine that searches, its settings)}; others search under their own name, with default settings."""
 MEASURES = ("nDCG@10", "R@100")
 SPARSE_ENGINES = (SUM, *WINDOWS, SPARSE, HIGH_IDF_FIRST)
 TERMS = "active terms"

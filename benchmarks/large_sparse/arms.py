@@ -26,7 +26,7 @@ def cut_tokens(tokens: Mapping[str, float], frequencies: Mapping[str, int], shar
     """The query's tokens with the most value for their cost, until they hold `share` of the query's postings.
 
     A token's cost is the number of documents that hold it, its value is its weight squared: a token of twice the weight
-    separates documents twice as far, and is half as often without effect. At least one token is kept; tokens that no
+    separates documents twice as far, and gets in the way half as often. At least one token is kept; tokens that no
     document holds are dropped.
     """
 

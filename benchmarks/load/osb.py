@@ -198,7 +198,7 @@ def export_osb(
 ) -> None:
     """Write the workload of `osn bench load` for OpenSearch Benchmark (opensearch-benchmark 2.x).
 
-    It only reads the index's record and settings, and puts no load on the cluster.
+    It only reads facts of the index, and puts no load on the cluster.
 
     \b
     osn bench export-osb --index docs --data data/docs --output osb
