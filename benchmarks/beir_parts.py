@@ -20,29 +20,29 @@ T = TypeVar("T")
 
 
 def check_data(work: Path, folders: Sequence[Path], *, models: Mapping[str, str | Path] = MappingProxyType({})) -> None:
-    """Raises InputError if a folder of work was begun on other data sets than these, or with other models.
+    """Raises InputError if the folder `work` was begun with other data sets or other models.
 
-    models: {what it is called: a folder, a hub id, or lexical}
+    models: {name in messages: a folder, a hub id, or lexical}
     """
     file = work / "data.json"
     facts = {folder.name: data_facts(folder).files for folder in folders}
     known = read_json_object(file) if file.exists() else {}
     for folder in folders:
         if folder.name in known and known[folder.name] != facts[folder.name]:
-            raise InputError(f"{work} holds work on another {folder.name} than {folder}", "give another --work")
+            raise InputError(f"{work} was begun with another {folder.name} than {folder}", "give another --work")
     wanted = {
         name: "lexical" if model == "lexical" else directory.hash_files(directory.locate(model))
         for name, model in models.items()
     }
     there = {**wanted, **known.get("models", {})}
     if other := next((name for name in wanted if there[name] != wanted[name]), None):
-        raise InputError(f"{work} holds work of another {other} than {models[other]}", "give another --work")
+        raise InputError(f"{work} was begun with another {other} than {models[other]}", "give another --work")
     if (made := {**facts, **known, "models": there}) != known:
         write_json(file, made)
 
 
 def evenly(ids: Sequence[T], count: int) -> list[T]:
-    """`count` of the ids, numbers or texts, or all of fewer, at equal distances."""
+    """`count` ids (numbers or texts) at equal distances; all of them if there are fewer."""
     if count >= len(ids):
         return list(ids)
     return [ids[at * len(ids) // count] for at in range(count)]
@@ -60,7 +60,7 @@ def json_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def articles(folder: Path) -> dict[str, str]:
-    """{document id: its article}: its title, or where it has none itself."""
+    """{document id: its title, or the id if it has no title}."""
     return {line["_id"]: line.get("title") or line["_id"] for line in json_lines(folder / "corpus.jsonl.gz")}
 
 
@@ -75,7 +75,10 @@ def by_article(qrels: Mapping[str, Mapping[str, int]], of_document: Mapping[str,
 
 
 def write_judged(source: Path, folder: Path, splits: Mapping[str, list[str]], *, answers_only: bool = False) -> None:
-    """`source` with other judgements; answers_only: and only the documents that these name."""
+    """Write `source` to `folder` with other judgements, unless the folder exists.
+
+    splits: {split: lines of its judgements}; answers_only: write only documents that the judgements name
+    """
     if folder.exists():
         return
     answers = {line.split("\t")[1] for lines in splits.values() for line in lines}
@@ -91,7 +94,7 @@ def write_judged(source: Path, folder: Path, splits: Mapping[str, list[str]], *,
 
 
 def write_part(source: Path, folder: Path, kept: set[str], splits: Sequence[str]) -> None:
-    """A BEIR folder of the documents in `kept` alone, with the judgements on them and the questions that have one."""
+    """Write a BEIR folder with only the documents in `kept`, the judgements on them, and the judged questions."""
     questions: dict[str, str] = {}
     for split in splits:
         beir = BeirData.load(source, split)

@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 Analyzer = Literal["english", "standard"]
 ANALYZERS: tuple[Analyzer, ...] = ("english", "standard")
 GRID = ((0.6, 0.9, 1.2, 1.6, 2.0), (0.3, 0.5, 0.75, 0.9))
-"""The values of k1, and of b, that are tried."""
+"""Values of k1, and of b, to try."""
 TUNING_QUERIES = 400
-"""Questions of a train split, at most, that they are chosen by."""
+"""Most questions of a train split that choose them."""
 
 S = TypeVar("S", bound=tuple[Any, ...])
 
@@ -114,7 +114,7 @@ def tuning_questions(folder: Path) -> TrainingData:
 def kept_scores(
     folder: Path, name: str, settings: Callable[..., S], scores: Callable[[], Mapping[S, float]]
 ) -> dict[S, float]:
-    """The scores of settings on the set `name`, measured once for this grid."""
+    """{settings: score} on the set `name`, measured once for this grid and kept in `folder`."""
     file = folder / f"{name}-{fingerprint([GRID, TUNING_QUERIES])}.json"
     content = kept(file, lambda: [[list(tried), score] for tried, score in scores().items()])
     return {settings(*tried): score for tried, score in content}
@@ -123,7 +123,7 @@ def kept_scores(
 def best_settings(scores: Mapping[str, Mapping[S, float]]) -> dict[str, S]:
     """For each set the settings that are best on its train questions, and under "" those best on average."""
     if not scores:
-        raise InputError("no set has a train split, by which BM25 could be tuned", "add one that has qrels/train.tsv")
+        raise InputError("no set has a train split to tune BM25 on", "add one that has qrels/train.tsv")
     best = {name: max(of_set, key=lambda tried: of_set[tried]) for name, of_set in scores.items()}
     everywhere = next(iter(scores.values()))
     best[""] = max(everywhere, key=lambda tried: sum(of_set[tried] for of_set in scores.values()))

@@ -1,4 +1,4 @@
-"""`osn bench`: benchmarks (found by entry point, group `osn.bench`) and the pages made of their result files."""
+"""`osn bench`: benchmarks (entry points of the group `osn.bench`), and pages of their result files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opensearch_neural.evaluation.results import read_all
 from opensearch_neural.files import write_text
 
 PAPERS = ("tome", "inference-free-sparse", "query-as-context", "jpq", "multi-layer")
-"""Experiments that were commands of `osn bench`, and are of `osn paper` now."""
+"""Experiments that moved from `osn bench` to `osn paper`."""
 RESULTS = Path("benchmarks/results")
 
 
@@ -25,14 +25,18 @@ def bench() -> None:
 
 @bench.command()
 @click.option(
-    "--folder", type=click.Path(path_type=Path), default=RESULTS, show_default=True, help="EXPERIMENT/summary.json"
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=RESULTS,
+    show_default=True,
+    help="Holds EXPERIMENT/summary.json.",
 )
 @click.option(
     "--html", type=click.Path(path_type=Path), default=None, help="The page to write.  [default: FOLDER/index.html]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all result files as one JSON object instead of tables.")
 def results(folder: Path, html: Path | None, as_json: bool) -> None:
-    """Render all result files as one HTML page that needs nothing else, and print them as tables.
+    """Render all result files as one self-contained HTML page, and print them as tables.
 
     \b
     osn bench results

@@ -1,18 +1,18 @@
 """What the papers' experiments share: arms × seeds → kept measurements → rows → goals → a summary.
 
-A paper's file declares its sets, arms, engines, measures, differences and goals, and holds what only it needs. An arm that
-is trained with a seed is a `MeasuredEngine`. Every part of a paper goes the same way:
+A paper's file declares its sets, arms, engines, measures, differences and goals, and holds what only it needs. An arm
+trained with a seed is a `MeasuredEngine`. Every part of a paper takes the same steps:
 
-    trials(ARMS, REPEATED, seeds)             every arm with the first seed, those that are repeated with all of them
-    each(engines, output, train)              trained once each, also by several processes that work side by side
-    kept_measured(file, compute)              searched once each; what was measured is kept, question by question
+    trials(ARMS, REPEATED, seeds)             every arm with the first seed; arms in REPEATED with all seeds
+    each(engines, output, train)              trains each once, also in several processes side by side
+    kept_measured(file, compute)              searches each once, and keeps the measures of every question
     measured | means(measured, seeds)         the mean over seeds, question by question
     compared(set, measured, DIFFERENCES)      values with intervals, and paired differences
-    Table(rows, seeds)                        rows by what they are about: what goals are judged by
+    Table(rows, seeds)                        finds rows by set, engine and measure, to judge goals
     run_parts({name: Part(...)}, record)      tables, goals and a summary for each part
 
-Everything that takes long lies in the folder of work, named by the settings that made it. The same command goes on where an
-earlier one stopped; other settings make other files beside the first.
+Slow results are kept in the folder --work, named by the settings that made them. The same command continues where an
+earlier one stopped; other settings write other files.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 RowsAndGoals = tuple[list[Row], list[Goal]]
 Baseline = str | MeasuredEngine
-"""What an engine is compared with: the one of that name that is made as it is, or this very one."""
+"""What an engine is compared with: a name (with the engine's own seed and variant, see `pairs`), or one exact engine."""
 
 SEED_ERROR = "standard error over seeds"
 
@@ -55,13 +55,13 @@ SEED_ERROR = "standard error over seeds"
 
 
 def trials(arms: Iterable[str], repeated: Iterable[str], seeds: Sequence[int]) -> list[MeasuredEngine]:
-    """Every arm with the first of `seeds`, and those in `repeated` with each of the others."""
+    """Every arm with the first of `seeds`; arms in `repeated` with each of the others too."""
     arms, repeated = list(arms), set(repeated)
     return [MeasuredEngine(arm, seed) for seed in seeds for arm in arms if seed == seeds[0] or arm in repeated]
 
 
 def slug(name: str) -> str:
-    """Letters and digits of a name, with a - for what is between them: the name of a file."""
+    """A name as a file name: its letters and digits, in lower case, with - for what is between them."""
     return "-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())
 
 
@@ -69,10 +69,10 @@ def slug(name: str) -> str:
 
 
 def shared(jobs: Mapping[Path, Callable[[], T]]) -> list[T]:
-    """The results of `jobs` {what it makes: job}, in their order; processes that are given the same do different ones.
+    """The results of `jobs` {path that the job makes: job}, in their order. Processes with the same jobs divide the work.
 
-    A job that another process is at is called when that has ended, well or not: it must find what is there of its work. Jobs
-    may share others, but not in a ring.
+    A job that another process is running is called when that process has finished or failed; it must find what is already
+    made. Jobs may call `shared` for other jobs, but not in a circle.
     """
     results: dict[Path, T] = {}
     for wait in (False, True):
@@ -88,7 +88,7 @@ def shared(jobs: Mapping[Path, Callable[[], T]]) -> list[T]:
 def each(
     engines: Iterable[MeasuredEngine], output: Callable[[MeasuredEngine], Path], job: Callable[[MeasuredEngine], T]
 ) -> dict[MeasuredEngine, T]:
-    """{engine: the result of its job}, in the order of `engines`; see `shared`. output: what the job of an engine makes."""
+    """{engine: the result of its job}, in the order of `engines`; see `shared`. output: the path that a job makes."""
     made = {engine: output(engine) for engine in engines}
     jobs = {path: partial(job, engine) for engine, path in made.items()}
     results = dict(zip(jobs, shared(jobs), strict=True))
@@ -96,7 +96,7 @@ def each(
 
 
 def kept(file: Path, compute: Callable[[], Any]) -> Any:
-    """The JSON content of `file`: what `compute` returns, which is called once, by one of the processes that ask."""
+    """The JSON content of `file`. If it is missing, one of the processes that ask calls `compute` and writes its result."""
     with locked(file, done=file):
         if not file.exists():
             started = time.monotonic()
@@ -116,7 +116,7 @@ def kept_rows(file: Path, compute: Callable[[], Iterable[Row]]) -> list[Row]:
 
 
 def copied(made: Path, output: Path) -> None:
-    """Copy the folder `made` to `output` if nothing is there yet; stopped in the middle, nothing is there."""
+    """Copy the folder `made` to `output` if nothing is there yet; an interrupted copy leaves nothing there."""
     if not output.exists():
         with replaced(output) as beside:
             shutil.copytree(made, beside)
@@ -133,7 +133,7 @@ class JudgedSet:
     data: TrainingData
     qrels: Qrels
     clusters: Mapping[str, str] | None = None
-    """{question: what it shares with others, such as the article that answers it}: intervals resample these."""
+    """{question: its group, such as the article that answers it}; intervals resample the groups. None: single questions."""
 
     @property
     def texts(self) -> dict[str, str]:
@@ -145,7 +145,7 @@ class JudgedSet:
 
 
 def means(measured: Mapping[MeasuredEngine, Measured], seeds: Sequence[int]) -> dict[MeasuredEngine, Measured]:
-    """The mean over `seeds`, question by question, of each engine that was measured with all of them; none for one seed."""
+    """{engine: its mean over `seeds`, question by question}, if measured with all of them; empty for a single seed."""
     averages: dict[MeasuredEngine, Measured] = {}
     for engine in measured:
         every = [engine._replace(seed=seed) for seed in seeds]
@@ -168,8 +168,8 @@ def compared(
 ) -> list[Row]:
     """Rows of the set `name`: each engine's values with intervals, and paired differences by `pairs`.
 
-    Intervals are over questions, or `clusters` of them. How far models of other seeds lie apart they do not hold: of a
-    mean over several `seeds` a row says the standard error over these.
+    Intervals are over questions, or `clusters` of them; they do not include the variation between seeds. Differences of
+    means over several `seeds` have a further row: the standard error over seeds.
     """
     rows: dict[Any, Row] = {}
     with_baseline: dict[MeasuredEngine, list[MeasuredEngine]] = {}
@@ -192,10 +192,10 @@ def _engines(rows: Iterable[Row]) -> set[tuple[Any, ...]]:
 def pairs(
     engines: Iterable[MeasuredEngine], differences: Iterable[tuple[str, Baseline]]
 ) -> list[tuple[MeasuredEngine, MeasuredEngine]]:
-    """(engine, baseline) for each of `differences` (name, baseline), as far as both are among `engines`.
+    """(engine, baseline) for each of `differences` (name, baseline) if both are among `engines`.
 
-    Of a baseline's name an engine is compared with the one of its own seed and variant, or with one that has neither. An
-    engine without seed is compared with the baseline of the first seed.
+    If the baseline is a name, an engine is compared with the baseline of its own seed and variant, else with the one that
+    has neither. An engine without a seed is compared with the baseline of the first seed.
     """
     known = list(dict.fromkeys(engines))
     matched: list[tuple[MeasuredEngine, MeasuredEngine]] = []
@@ -215,7 +215,7 @@ def pairs(
 
 
 def seed_error_rows(rows: Sequence[Row], seeds: Sequence[int]) -> list[Row]:
-    """The standard error over seeds of each difference of means over `seeds`: the deviation of the seeds' own differences,
+    """The standard error of each difference of means over `seeds`: the standard deviation of the seeds' own differences,
     divided by √seeds."""
     own: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
@@ -242,8 +242,7 @@ def seed_error_rows(rows: Sequence[Row], seeds: Sequence[int]) -> list[Row]:
 
 
 def mean_values(rows: Iterable[Row], seeds: Sequence[int]) -> list[Row]:
-    """Of values without interval that were measured of models of every seed, such as how many terms a document has, the mean
-    over these."""
+    """Means over `seeds` of values without interval, such as terms a document, if models of all seeds were measured."""
     of_engine: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in rows:
         if row.seed in seeds:
@@ -259,7 +258,8 @@ def mean_values(rows: Iterable[Row], seeds: Sequence[int]) -> list[Row]:
 
 
 class Table:
-    """Rows by what they are about. Of an engine of several `seeds` its mean is meant, of one with a single seed that."""
+    """Finds rows by set, engine and measure. An engine's row is its mean over `seeds`, else that of the first seed, else
+    that without a seed."""
 
     def __init__(self, rows: Iterable[Row], seeds: Sequence[int] = ()) -> None:
         self.rows = list(rows)
@@ -278,7 +278,7 @@ class Table:
     def ratio(
         self, name: str, level: str, engine: str, baseline: str, measure: str, *, variant: str = ""
     ) -> Row | None:
-        """Under the load `level`."""
+        """The ratio to the baseline under the load `level`."""
         return self._find(Key(name, engine, measure, "ratio", baseline, variant=variant, level=level))
 
     def by_seed(self, name: str, engine: str, baseline: str, measure: str) -> list[Row]:
@@ -299,14 +299,14 @@ def is_above(row: Row | None) -> bool:
 
 
 def goal_of(words: str, target: str | float, value: str | float | None, met: bool) -> Goal:
-    """A goal; an empty value means that nothing was measured, so that nothing was met."""
+    """A goal; with an empty value nothing was measured, and the goal is not met."""
     return Goal(
         words, target, value or None if isinstance(value, str) else value, bool(met and value not in (None, ""))
     )
 
 
 def all_goal(words: str, passed: Collection[bool], note: str = "") -> Goal:
-    """A goal that all of `passed` are True, shown as "2 of 3" with `note`; not measured if there are none."""
+    """A goal that all of `passed` are True, shown as "2 of 3" with `note`; not measured if `passed` is empty."""
     count, met = len(passed), sum(passed)
     return goal_of(words, f"{count} of {count}", f"{met} of {count}{note}" if count else None, met == count)
 
@@ -324,7 +324,7 @@ class PaperPart:
     """The folders of the data sets that the rows rest on."""
     seeds: Sequence[int]
     shown: Callable[[Row], bool]
-    """Whether a row's column stands in the table that is printed."""
+    """Whether the printed table has the row's column."""
     draw: Callable[[Sequence[Row], Path], None] | None = None
     """Writes plots of the rows into a folder."""
 
@@ -381,8 +381,10 @@ def part_option(parts: Sequence[str]) -> Callable[[Callable[..., Any]], Callable
 
 
 def size_options(sizes: type, **texts: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """An option for each field of a dataclass that `texts` {field: help} names, with the field's default, which says its
-    type: a positive number with a decimal point, or a whole one from 1 on, or from 0 on if that is the default."""
+    """Add an option for each dataclass field in `texts` {field: help}, with the field's default.
+
+    An option with a float default takes positive numbers, any other integers from 1 on (from 0 on if the default is 0).
+    """
 
     def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
         for name, text in reversed(texts.items()):

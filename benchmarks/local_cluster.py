@@ -44,8 +44,8 @@ def reachable(
 ) -> Iterator[ConnectionSettings]:
     """Settings of the cluster of OSN_URL or --url, else of a local node that ends with this block.
 
-    keep: the node goes on after a block that succeeded. goes_on: the node's data stay after a block that failed, so that the
-    same command can continue; else the node ends with this process, however that ends. heap: of the node.
+    keep: the node keeps running after a successful block. goes_on: the node's data stay after a failed block, so that the
+    same command can continue; else the node ends with this process, however that ends. heap: the node's Java heap.
     """
     if os.environ.get("OSN_URL") or click.get_current_context().params.get("osn_urls"):
         yield connection
@@ -69,9 +69,9 @@ def reachable(
 
 @contextmanager
 def ingested(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Iterator[str]:
-    """The name of an index with what `job` says in it, which is deleted when the block ends.
+    """Ingest by `job`, and yield the name of the index, which is deleted when the block ends.
 
-    A job that names no index gets one of its own; rejected documents are kept only where it names a file for them.
+    A job without an index gets a new one; rejected documents are kept only if the job names a file for them.
     """
     index = job.index or f"osn-published-{uuid.uuid4().hex[:8]}"
     delete = {"index": index, "params": {"ignore_unavailable": "true"}}

@@ -1,35 +1,35 @@
-"""Write the tables and figures of docs/ (and of the README) from the result files they belong to.
+"""Write the tables and figures of docs/ and of the README from result files.
 
     python -m benchmarks.pages                  write all pages
-    python -m benchmarks.pages PAGE RESULTS     print a page with the results in another folder
+    python -m benchmarks.pages PAGE RESULTS     print a page with the results of another folder
 
-Between one of these marks and `<!-- end -->` stands what `benchmarks/results/NAME/summary.json` says, with the command that
-made it. Behind names stand lists, with semicolons between them.
+The text between one of these marks and `<!-- end -->` is made from `benchmarks/results/NAME/summary.json` and shows the
+command that made the result. Lists may follow the names; semicolons separate them.
 
     <!-- table: NAME -->                      all rows but differences, and the goals
-    <!-- table: NAME: MEASURE, MEASURE -->    these measures alone; of several seeds their mean
+    <!-- table: NAME: MEASURE, MEASURE -->    only these measures; the mean over seeds, if there are several
     <!-- goals: NAME -->                      the goals
     <!-- gains: NAME -->                      paired differences in nDCG@10, a line for each set, and the goals
     <!-- gains: NAME: BASELINE; ENGINE, ENGINE; MEASURE -->
-                                              those over one of several baselines, of several seeds their mean; of these
-                                              engines, in another measure. Empty or missing: all engines, nDCG@10
+                                              differences from one of several baselines, the mean over seeds likewise; only
+                                              these engines; in another measure. Empty or missing: all engines, nDCG@10
     <!-- arms: NAME -->                       paired differences, a line for each arm, and the goals
-    <!-- quality-and-cost: NAME -->           engines by what they gain over the baseline and what they cost under load
+    <!-- quality-and-cost: NAME -->           engines by their gain over the baseline and their cost under load
     <!-- quality-and-cost: NAME: MEASURE, MEASURE; LEVEL; ENGINE, ENGINE; MEAN, MEAN -->
-                                              of the costs and facts these measures alone, the costs of levels like
-                                              "20 clients" and of engines whose quality was measured too; these engines;
-                                              gains in these means of sets. Empty or missing: all of them
+                                              only these costs and facts; costs at these levels (such as "20 clients") of
+                                              engines whose quality was measured too; only these engines; gains in these
+                                              means of sets. An empty or missing list: all
     <!-- quality-and-cost: NAME, NAME: … -->  the same engines and models in several results, each with its own index
-    <!-- kept-and-cost: NAME -->              ways to search by what they keep of the exact result and what they cost
-                                              under load, and the goals
-    <!-- idf-shares: NAME -->                 what IDF at retrieval adds, and what IDF in training adds to that
+    <!-- kept-and-cost: NAME -->              ways to search by the share of the exact result that they keep and their
+                                              cost under load, and the goals
+    <!-- idf-shares: NAME -->                 the gain of IDF at retrieval, and the further gain of IDF in training
     <!-- ratios: NAME -->                     a load test by its ratios to its baseline
     <!-- costs: NAME, NAME: MEASURE, MEASURE; MEASURE -->
-                                              what engines cost by the first result, beside the quality that they have in
-                                              the others, in which they were trained for longer
+                                              the engines' costs in the first result, and their quality in the others,
+                                              where they were trained for longer
     <!-- figure: ingest/encoding: FIGURE -->  a single figure within a line (`encoding.figures`), without the command
 
-Nothing in between is typed by hand.
+Do not edit this text by hand.
 """
 
 from __future__ import annotations
@@ -53,17 +53,18 @@ README = Path(__file__).parent.parent / "README.md"
 PAGES = (README, *sorted((README.parent / "docs").rglob("*.md")))
 
 FOLDED = 2
-"""More commands than these below a table are folded away."""
+"""If a table has more commands than this, they are folded away."""
 
 Lists = Sequence[Sequence[str]]
 
 
 class Mark(NamedTuple):
-    """What it shows of the rows of its results, by the lists behind their names."""
+    """How the results of a mark are shown."""
 
     table: Callable[[list[Row], Lists], str]
+    """Makes the table of the rows, by the lists behind the names."""
     goals: bool = True
-    """Whether the goals stand below, where there are no lists."""
+    """Whether the goals stand below, if there are no lists."""
 
 
 def _table(rows: list[Row], lists: Lists) -> str:
@@ -126,7 +127,7 @@ RENDERED = re.compile(
 
 
 def rendered(what: str, summaries: Sequence[Summary], lists: Lists = ()) -> str:
-    """What stands behind a mark: the table of some results, their goals, their commands."""
+    """The text behind a mark: the table of some results, their goals, their commands."""
     mark = MARKS[what]
     parts = [mark.table([row for summary in summaries for row in summary.rows], lists)]
     if mark.goals and not lists:
@@ -143,7 +144,7 @@ def rendered(what: str, summaries: Sequence[Summary], lists: Lists = ()) -> str:
 
 
 def figure(summary: Summary, name: str) -> str:
-    """A single figure. Raises InputError if there is none of that name."""
+    """A single figure. Raises InputError for an unknown name."""
     known = encoding.figures(summary)
     if name not in known:
         raise InputError(f"no figure is called {name!r}", f"known are {', '.join(known)}")
@@ -151,7 +152,7 @@ def figure(summary: Summary, name: str) -> str:
 
 
 def without_single_seeds(rows: Sequence[Row]) -> list[Row]:
-    """All rows but those of a single seed beside which the mean over several stands."""
+    """All rows, without those of a single seed if there is a mean over several seeds."""
 
     def of(row: Row) -> tuple[str, ...]:
         return row.where, row.engine, row.variant, row.measure, row.kind, row.baseline
@@ -161,7 +162,7 @@ def without_single_seeds(rows: Sequence[Row]) -> list[Row]:
 
 
 def with_tables(text: str, results: Path = RESULTS) -> str:
-    """A page's text with every table and figure as the result files have it. Raises InputError for an unknown figure."""
+    """A page's text with every table and figure made anew from the result files. Raises InputError for unknown figures."""
 
     def filled(match: re.Match[str]) -> str:
         summaries = [read(results / name / "summary.json") for name in match["names"].split(", ")]

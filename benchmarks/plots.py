@@ -1,4 +1,4 @@
-"""Line plots of result rows: a panel for each set, a curve for each way."""
+"""Line plots: a panel for each set, with several curves."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def curves(
 
 
 def pyplot() -> Any:
-    """matplotlib's, which writes SVG. Raises MissingExtra without it."""
+    """matplotlib.pyplot, set to write SVG. Raises MissingExtra without matplotlib."""
     try:
         import matplotlib
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""How a benchmark ends: a table and its goals in the terminal, and all of it in a result file if one is asked for."""
+"""The end of a benchmark: prints a table and the goals, and writes a result file if a folder is named."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def publish(
     record: Path | None,
     machine: Machine | None = None,
 ) -> None:
-    """Print the measures `shown` (None: all) and the goals; write summary.json into the folder `record` where given.
+    """Print the measures `shown` (None: all) and the goals; write summary.json into the folder `record`, if given.
 
-    data: the folders of the data sets that the rows rest on; machine: its facts, if others than every result has
+    data: the folders of the data sets behind the rows; machine: its facts, if not the usual ones
     """
     facts = [data_facts(folder) for folder in data]
     summary = Summary.of_this_run(data=facts, seeds=seeds, rows=rows, goals=goals, title=title, machine=machine)

@@ -1,7 +1,7 @@
-"""Result rows as every table and page.
+"""Result rows as tables and pages.
 
-Markdown, for a terminal, the README and docs/: all rows of results (`text`), or what a page shows of one (`gains`, `arms`,
-`ratios`, `costs`, `quality_and_cost`, `kept_and_cost`). HTML: one page of all results that needs nothing else (`page`).
+Markdown, for a terminal, the README and docs/: all rows of results (`text`), or one of the tables of pages (`gains`, `arms`,
+`ratios`, `costs`, `quality_and_cost`, `kept_and_cost`). HTML: one self-contained page of all results (`page`).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from opensearch_neural.evaluation.results import Goal, Row, Summary
 from opensearch_neural.evaluation.tables import cell, number, pivot, result_table, table
 
 PLOTS = {".svg": "image/svg+xml", ".png": "image/png"}
-"""Plots that lie beside a summary.json are put into the page."""
+"""{suffix: media type} of plots; those beside a summary.json are put into the page."""
 RATIOS = ("P99", "requests/s")
-"""What `ratios` shows, each over the baseline's."""
+"""Measures that `ratios` shows, as ratios to the baseline's."""
 COSTS = ("P50", "P99", "requests/s")
-"""What `quality_and_cost` shows, likewise."""
+"""Measures that `quality_and_cost` and `kept_and_cost` show, as ratios to the baseline's."""
 FACTS = ("bytes a document", "documents encoded a second", "active terms")
-"""What it shows as it is, if there is any."""
+"""Measures that `quality_and_cost` shows as values, if known."""
 
 OVERLAP = "overlap@10"
 KEPT = ("score kept", OVERLAP, "nDCG@10", "bytes read, a document")
-"""What `kept_and_cost` shows beside them."""
+"""Measures that `kept_and_cost` shows as values."""
 
 
 class WithInterval(Protocol):
@@ -42,7 +42,7 @@ class WithInterval(Protocol):
 
 
 def with_interval(number: WithInterval | None) -> str:
-    """As ratios and points are shown: "0.98 [0.92, 1.06]"; "–" for what is unknown."""
+    """A ratio or points as tables show them: "0.98 [0.92, 1.06]"; "–" if unknown."""
     if number is None:
         return "–"
     if number.low is None or number.high is None:
@@ -51,7 +51,7 @@ def with_interval(number: WithInterval | None) -> str:
 
 
 def signed(number: WithInterval, digits: int = 3) -> str:
-    """As goals show a paired difference: "+0.045 [+0.036, +0.055]", without the interval if there is none."""
+    """A paired difference as goals show it: "+0.045 [+0.036, +0.055]", without the interval if there is none."""
     interval = (
         "" if number.low is None or number.high is None else f" [{number.low:+.{digits}f}, {number.high:+.{digits}f}]"
     )
@@ -91,10 +91,11 @@ def ratios(rows: list[Row]) -> str:
 
 
 def gains(rows: list[Row], baseline: str | None = None, engines: Sequence[str] = (), measure: str = "nDCG@10") -> str:
-    """A line for each set: the measure of the baseline, and by how many points each engine lies above it. An engine that was
-    trained with several seeds is shown by their mean.
+    """A line for each set: the measure of the baseline, and how many points each engine lies above it. Of an engine trained
+    with several seeds, the mean is shown.
 
-    baseline: which one, where rows are compared with several. engines: these alone; empty: all."""
+    baseline: which one, if the rows have several. engines: only these; empty: all
+    """
     chosen = [row for row in rows if (row.kind, row.measure) == ("difference", measure)]
     chosen = [row for row in chosen if not engines or row.engine in engines]
     averaged = {(row.engine, row.variant) for row in chosen if row.seeds}
@@ -114,8 +115,8 @@ def gains(rows: list[Row], baseline: str | None = None, engines: Sequence[str] =
 
 
 def arms(rows: list[Row]) -> str:
-    """A line for each arm and what it is compared with; for each set the arm's value of the measure that the first
-    difference is of, and by how many points it lies above the other."""
+    """A line for each arm and each of its baselines; for each set the arm's value of the first difference's measure, and how
+    many points it lies above the baseline."""
     differences = [row for row in rows if row.kind == "difference"]
     measure = differences[0].measure
     value = {(row.set, row.line): row for row in rows if (row.kind, row.measure) == ("value", measure)}
@@ -136,7 +137,7 @@ def arms(rows: list[Row]) -> str:
 
 
 def costs(rows: Sequence[Row], measures: Sequence[str], quality: str) -> str:
-    """A line for each engine: what it costs, and its quality where it was trained with a seed: that of the first seed."""
+    """A line for each engine: its costs, and, if it was trained, its quality with the first seed."""
     columns, lines = pivot(row for row in rows if row.column in measures)
     sets = {set_ for set_, *_ in lines}
     engine_of = {row.line: row.engine for row in rows}
@@ -159,8 +160,8 @@ def costs(rows: Sequence[Row], measures: Sequence[str], quality: str) -> str:
 
 
 def quality_and_cost(rows: Sequence[Row]) -> str:
-    """A line for each engine and model: by how many points of nDCG@10 it lies above the first baseline in the mean of sets,
-    on how many sets with its interval, what it costs under load, in the baseline's, and FACTS as far as they are known.
+    """A line for each engine and model: its points of nDCG@10 over the first baseline in the means of sets; on how many sets
+    its interval lies above and below; its costs under load as ratios to the baseline's; and the known FACTS.
 
     A row's variant is the model. Facts of a single judged set are left out.
     """
@@ -224,7 +225,7 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
 
 
 def kept_and_cost(rows: Sequence[Row]) -> str:
-    """For each number of documents a line for each way to search: what it keeps of the exact result, and what it costs."""
+    """For each number of documents, a line for each engine: how much of the exact result it keeps, and its costs."""
     ratios_ = [row for row in rows if row.kind == "ratio" and row.measure in COSTS]
     sizes = list(dict.fromkeys(row.set for row in rows if row.measure in KEPT))
     cost = {(row.set, row.engine, row.level, row.measure): row for row in ratios_}
@@ -249,7 +250,7 @@ def kept_and_cost(rows: Sequence[Row]) -> str:
 
 
 def in_points(row: Row) -> Row:
-    """A difference of a measure from 0 to 1, in hundredths."""
+    """A difference of a measure from 0 to 1 in points, which are hundredths."""
     ends = {end: 100 * at for end in ("low", "high") if (at := getattr(row, end)) is not None}
     return replace(row, value=100 * row.value, **ends)
 
@@ -258,7 +259,7 @@ def in_points(row: Row) -> Row:
 
 
 def page(summaries: Mapping[str, Summary], folder: Path) -> str:
-    """The HTML page of all results; `folder` is where the experiments' folders lie, for the plots in them.
+    """The HTML page of all results. folder: holds the experiments' folders with their plots.
 
     Raises MissingExtra without the extra [bench].
     """
@@ -294,7 +295,7 @@ def _goal_cells(goal: Goal) -> tuple[str, str, str, str]:
 
 
 def error_bars(numbers: Sequence[WithInterval], scale: float = 1.0) -> list[list[float]]:
-    """How far the intervals reach below and above, as matplotlib takes it; 0 if there is none."""
+    """[lengths below, lengths above] of the intervals, for matplotlib; 0 without an interval."""
     below = [0.0 if each.low is None else max(0.0, each.value - each.low) for each in numbers]
     above = [0.0 if each.high is None else max(0.0, each.high - each.value) for each in numbers]
     return [[scale * reach for reach in side] for side in (below, above)]

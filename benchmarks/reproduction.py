@@ -1,11 +1,11 @@
-"""Figures that others published of BM25 and MiniLM, measured again on SciFact through the functions of `osn ingest` and
-`osn eval`. None is of one of the papers.
+"""Figures that others published for BM25 and MiniLM, measured again on SciFact with the functions of `osn ingest` and
+`osn eval`. None of the figures is from the five papers.
 
     osn bench published --data DIR --record benchmarks/results/published
 
 The corpus is encoded once (`osn encode`); the float and the byte index are written from the same vectors.
 
-What is compared with: BM25 over title and text (published between 0.665 and 0.690, depending on analyzer and field
+The published figures are those of BM25 over title and text (nDCG@10 between 0.665 and 0.690, depending on analyzer and field
 weights) and all-MiniLM-L6-v2 (0.645). The lexical engine has no published figure: it is BM25 over word pieces, so it
 should be close to BM25 with the standard analyzer, which does no stemming either.
 """
@@ -44,10 +44,10 @@ MEASURES = ("nDCG@10", "RR@10", "R@100")
 @click.command()
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="The folder of SciFact in BEIR layout.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
-@click.option("--work", type=click.Path(path_type=Path), default=None, help="Keep the vectors here: a rerun goes on.")
+@click.option("--work", type=click.Path(path_type=Path), default=None, help="Keeps the vectors, to continue later.")
 @connection_options
 def published(connection: ConnectionSettings, data: Path, record: Path | None, work: Path | None) -> None:
-    """Measure published figures of BM25 and all-MiniLM-L6-v2 (Lucene k-NN) on SciFact again; none is from the papers."""
+    """Measure published figures of BM25 and all-MiniLM-L6-v2 (Lucene k-NN) on SciFact again; not those of the papers."""
     judged = BeirData.load(data, "test")
     client = connect(settings=connection)
     corpus = CorpusSource(str(judged.corpus_path))
@@ -76,7 +76,7 @@ def published(connection: ConnectionSettings, data: Path, record: Path | None, w
 
 
 def measure(client: OpenSearch, judged: BeirData, job: Job, engines: dict[str, str]) -> dict[str, Measured]:
-    """Ingest the corpus as `job` says and measure some engines ({engine: name in the result}); the index is deleted."""
+    """Ingest the corpus by `job`, measure the engines, and delete the index. engines: {engine: name in the result}"""
     with ingested(client, job) as index:
         return {
             engines[engine]: run_engine(client, index, engine, body, judged.queries, judged.qrels, MEASURES).measured
@@ -85,7 +85,7 @@ def measure(client: OpenSearch, judged: BeirData, job: Job, engines: dict[str, s
 
 
 def goals(ndcg: dict[str, float]) -> list[Goal]:
-    """Each goal in the words in which it was set."""
+    """The goals, each in its original words."""
 
     def between(name: str, low: float, high: float, words: str) -> Goal:
         return Goal(words, f"{low} to {high}", round(ndcg[name], 4), low <= ndcg[name] <= high)

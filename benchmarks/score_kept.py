@@ -1,10 +1,10 @@
-"""`osn bench score-kept`: what two phases lose against one, by window and index size.
+"""`osn bench score-kept`: the loss of two phases against one, by window and index size.
 
     osn bench score-kept --data data/scifact --documents 10000,100000 --record benchmarks/results/score-kept
 
 It shows for each window how much of the exact score is kept as the index grows, and for how many queries the window proves
-its page to be the exact one. That needs no judgements, which documents drawn from real ones have not: the window to take is
-read from it. What a setting loses by judgements shows `osn bench load --data` on an index of the set itself.
+that its page is the exact one. The result helps to choose a window. It needs no judgements, which drawn documents do not
+have; `osn bench load --data` on an index of the set itself shows the loss by judgements.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ WIDEST = 1_000
     type=click.IntRange(min=0),
     default=3,
     show_default=True,
-    help="How often each query is timed, for what a certain page costs; 0 leaves that out.",
+    help="How often each query is timed, to measure the cost of a certain page; 0: do not measure it.",
 )
 @seed_option("Seed of the drawn documents and the bootstrap.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
@@ -109,17 +109,17 @@ def score_kept(
 ) -> None:
     """How much of the exact score the first ten hits keep, and how many of the exact ten they are, by window and index size.
 
-    The score kept is the sum of the exact scores of the ten hits returned, over that of the exact best ten; certified is the
-    share of queries whose page the window proves to be the exact one. Documents are drawn as by `osn bench grow`.
+    The score kept is the sum of the exact scores of the ten returned hits, divided by that of the exact best ten. Certified
+    is the share of queries whose window proves that the page is the exact one. Documents are drawn as in `osn bench grow`.
 
-    A window that is widened by 4 until its page is certain has rows of its own: how many queries were widened, or searched
-    whole beyond a window of 1,000, the mean window that was enough, and the time of all queries by one client, each the
-    fastest of --passes, in that of the windowed page and of the search of all documents, which `osn search --exact` is. The
-    load benchmark measures other times.
+    Further rows measure a window that grows by a factor of 4 until its page is certain: the share of queries whose window
+    grew, the share that searched all documents because a window of 1,000 was not enough, the mean window that was enough,
+    and the time of all queries by one client (the fastest of --passes), as a ratio to the time of the first window and of
+    the search of all documents (`osn search --exact`). The load benchmark measures all other times.
 
-    With --prune-postings, `sparse` and `high-idf-first` have rows on what only such an index does: the share of pages that a
-    second request fills, the time of such a request if nothing was found, and that of `osn search --exact`, both in the time
-    of the page.
+    With --prune-postings, `sparse` and `high-idf-first` have rows on such an index: the share of pages that need a second
+    request to be filled, and the times of such a request for an empty page and of `osn search --exact`, both as ratios to
+    the time of the page.
     """
     variants = parse_variants(engines)
     texts = dict(islice(BeirData.load(data, split).queries.items(), limit_queries))
@@ -147,9 +147,9 @@ def score_kept(
 def certified_rows(
     client: OpenSearch, workload: Workload, texts: list[str], set_: str, *, passes: int = 0, seed: int = 0
 ) -> list[Row]:
-    """The share of the queries whose page is proved to be the exact one, of each engine that knows such a proof.
+    """The share of queries whose page is proved to be the exact one, for each engine that can prove it.
 
-    passes: where above 0, rows on what it costs to widen the window until all pages are, see `certain_cost_rows`.
+    passes: if above 0, also the cost of widening the window until all pages are proved, see `certain_cost_rows`.
     """
     rows = []
     for variant in workload.variants:
@@ -174,8 +174,8 @@ Seconds = dict[str, list[float]]
 def certain_costs(
     client: OpenSearch, windowed: Windowed, exact: Engine, texts: list[str], page: dict[str, Any], passes: int
 ) -> tuple[list[int | None], Seconds]:
-    """(for each query the window whose page was certain, None if all documents were searched; seconds until then, of the
-    first window's page, and of the search of all documents), by one client."""
+    """(for each query the window whose page was certain, None if all documents were searched; the seconds of the certain
+    page, of the first window's page, and of the search of all documents), by one client."""
     last, seconds = timed(
         {
             "certain": lambda text: window_until_certain(client, windowed, exact, text, page),
@@ -191,7 +191,7 @@ def certain_costs(
 def timed(
     ways: Mapping[str, Callable[[str], Any]], texts: Iterable[str], passes: int
 ) -> tuple[dict[str, list[Any]], Seconds]:
-    """({way: what it gave last for each text}, seconds). Ways take turns in beginning a pass."""
+    """({way: its last result for each text}, seconds). The ways take turns in beginning a pass."""
     answers: dict[str, list[Any]] = {way: [] for way in ways}
     seconds: Seconds = {way: [] for way in ways}
     for text in texts:
@@ -212,7 +212,8 @@ def timed(
 def window_until_certain(
     client: OpenSearch, windowed: Windowed, exact: Engine, text: str, page: dict[str, Any]
 ) -> int | None:
-    """Searches with windows from the engine's own until the page is certified; None: all documents were searched at last."""
+    """Search with growing windows, from the engine's own, until the page is certified. Returns the window; None if it took
+    a search of all documents."""
     window = windowed.window()
     largest: dict[str, float] = {}
     while window <= WIDEST:
@@ -226,10 +227,10 @@ def window_until_certain(
 def certain_cost_rows(
     set_: str, engine: str, first: int, last: list[int | None], seconds: Seconds, seed: int
 ) -> list[Row]:
-    """How often the window was widened, or all documents were searched; the mean window that was enough, of the other
-    queries; and the time of all queries until their page was certain, in that of other searches.
+    """The shares of queries whose window grew, and that searched all documents; the mean window that was enough for the
+    others; and the time of all queries until their page was certain, as ratios to other searches.
 
-    first: the window that each query began with; last, seconds: as `certain_costs` gives them
+    first: the window that each query began with; last, seconds: results of `certain_costs`
     """
     rows = [
         share(set_, engine, WIDENED, [window != first for window in last]),
@@ -249,7 +250,7 @@ def share(set_: str, engine: str, measure: str, told: list[bool]) -> Row:
 def time_ratio(
     set_: str, engine: str, measure: str, seconds: list[float], baseline: str, others: list[float], seed: int
 ) -> Row:
-    """The time of all queries in that of the baseline, with the interval over queries."""
+    """The time of all queries as a ratio to that of the baseline, with the interval over queries."""
     import numpy as np
 
     drawn = np.random.default_rng(seed).integers(0, len(seconds), (RESAMPLES, len(seconds)))
@@ -262,8 +263,8 @@ def time_ratio(
 def pruned_rows(
     client: OpenSearch, workload: Workload, texts: list[str], set_: str, *, passes: int, seed: int = 0
 ) -> list[Row]:
-    """Of the engines whose pages pruned postings may leave short: the share of pages that a second request fills, and the
-    times of such a request, where nothing was found, and of the search of all documents, in that of the page."""
+    """For engines whose pages may be short because of pruned postings: the share of pages that need a second request to be
+    filled, and the times of such a request for an empty page and of a search of all documents, as ratios to the page's."""
     rows = []
     for variant in workload.variants:
         if variant.whole or variant.engine not in ("sparse", "high-idf-first"):
@@ -280,7 +281,7 @@ def pruned_rows(
 def pruned_costs(
     client: OpenSearch, opened: Engines, engine: str, texts: list[str], page: Mapping[str, Any], passes: int
 ) -> tuple[list[bool], Seconds]:
-    """(whether the page was short, seconds), of each query with known tokens, by one client."""
+    """(whether the page was short, seconds), for each query with known tokens, by one client."""
     windowed, exact = opened.engine(engine), opened.with_settings(exact=True).engine(engine)
     asked = opened.page(**page)
 

@@ -1,9 +1,9 @@
-"""BM25 and what a sparse model adds: what it gains on judged sets and what it costs under load, of the same models.
+"""BM25 and what a sparse model adds: the gain on judged sets and the cost under load, of the same models.
 
 command.py   `osn bench bm25-sparse`: the table, its goals and the plot
-models.py    the sets, and a published model as it is, trained on, and averaged with that
+models.py    the sets, and a published model as it is, trained further, and averaged with its start
 measures.py  the quality of every engine
 dense.py     dense vectors and codes, for hybrid and cascade
 cost.py      engines under load, bytes, documents encoded a second
-weight.py    `osn bench sum-weight`: the gain by weight, on dev and train questions
+weight.py    `osn bench sum-weight`: the gain for each weight, on dev and train questions
 """

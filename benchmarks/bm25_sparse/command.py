@@ -1,28 +1,27 @@
-"""BM25, and what a sparse model adds: what it gains on judged sets, and what it costs under load, of the same models.
+"""BM25, and what a sparse model adds: the gain on judged sets, and the cost under load, of the same models.
 
     osn bench bm25-sparse --start MODEL --data DIR --work DIR --record benchmarks/results/bm25_sparse
 
-`--data` holds BEIR folders, each with a test split. MODEL is a published SPLADE. Arms: the model as it is, trained on
-the train splits of TRAINED_ON by the recipe sparse-published-start, and that averaged with its start. The other sets are
-unseen by every arm.
+`--data` holds BEIR folders, each with a test split. MODEL is a published SPLADE. The arms are: the model as it is; trained
+further on the train splits of TRAINED_ON by the recipe sparse-published-start; and the trained weights averaged with the
+start. No arm is trained on the other sets, which are called unseen.
 
-Quality: each set is ingested with each model into an index of its own, its queries weighed by the IDF of that set's corpus.
-All engines search as `osn search` does, with no setting chosen on any of the sets. The rivals are the index's own BM25, and
-BM25 with analyzer, k1 and b chosen on the set's train split (where it has none: those best on average). Of a set with more
-than 2,000 judged queries, 2,000 at most are taken, evenly.
+Quality: each model ingests each set into an index of its own; queries are weighted by the IDF of that set's corpus. All
+engines search with the defaults of `osn search`; no setting was chosen on any of the sets. The rivals are the index's own
+BM25, and BM25 with analyzer, k1 and b chosen on the set's train split (without one: those that are best on average). Of
+each set at most 2,000 judged queries are used, taken evenly.
 
-Cost: an index of so many documents resampled from COST_SET with the model's vectors (`osn bench grow`), all engines under
-load in random turns, and what they keep of the exact result's score. Beside it the bytes a document of an index that has
-what the engine needs, documents encoded a second on this machine, and the terms that the model gives a document.
+Cost: all engines search an index of documents resampled from COST_SET with the model's vectors (`osn bench grow`), under
+load and in random turns. Also measured: how much of the exact result's score they keep, the bytes a document of an index
+with what the engine needs, documents encoded a second on this machine, and the terms that the model gives a document.
 
-With --dense `hybrid` and two cascades are measured too, in indexes with dense vectors and codes, under load with up to
-100,000 documents. Beside a trained model only the cascade after bm25-sparse is: its quality with every seed, its cost with
-the first. ONNX Runtime encodes the queries in 8 bits. The codes are of OPQ learned from the dense vectors of all sets; with
---pq they are that model's, it encodes the cascades' queries, and their rows name it. The cascade after bm25-sparse is
-compared with hybrid, which is the same beside every sparse model; with --pq, which measures none, with the one that --work
-has, if any.
+--dense adds `hybrid` and two cascades, in indexes with dense vectors and codes, under load with up to 100,000 documents.
+A trained model gets only the cascade after bm25-sparse: its quality with every seed, its cost with the first. ONNX Runtime
+encodes the queries in 8 bits. OPQ, learned from the dense vectors of all sets, makes the codes. With --pq, that model makes
+them and encodes the cascades' queries, and rows name it. The cascade after bm25-sparse is compared with hybrid, which is
+the same for every sparse model; --pq does not measure hybrid, and takes the one kept in --work, if any.
 
-The plot has quality against P99, an engine a point. Everything that takes long is kept in --work; the same command goes on.
+The plot shows quality against P99, a point for each engine. Slow results are kept in --work; the same command continues.
 """
 
 from __future__ import annotations
@@ -64,17 +63,17 @@ from opensearch_neural.evaluation.results import Goal, Row, read
 
 LEAST_GAIN = {PUBLISHED: 2.5}
 LEAST_TRAINED, LEAST_UNSEEN = 4.5, 3.5
-"""Points of nDCG@10 over BM25, in the mean of all sets as published and trained, and of the unseen ones."""
+"""Least points of nDCG@10 over BM25: in the mean of all sets (LEAST_GAIN, else LEAST_TRAINED), and of the unseen sets."""
 GOAL_SETS = 9
-"""Of how many sets, at least, the goals for quality speak."""
+"""Goals for quality need at least this many sets."""
 LEAST_KEPT = 0.99
 LEVEL = "20 clients"
 ENGINES = dict(zip((*SPARSE_ENGINES, *DENSE_ENGINES), "o<>sD^vP", strict=True))
-"""{engine: how the plot marks it}"""
+"""{engine: its marker in the plot}"""
 WIDE, TICKS = 6, (1, 1.5, 2, 3, 5, 10, 20, 50)
-"""From this cost on the plot's axis is a logarithmic one, with these marks."""
+"""If a cost is above WIDE, the plot's cost axis is logarithmic, with these ticks."""
 MOST_COST = {100_000: 1.25, 1_000_000: 1.15}
-"""P50 and P99 as ratios to BM25's, by documents, at LEVEL."""
+"""{documents: the highest ratio of P50 and P99 to BM25's, at LEVEL}"""
 
 
 # ------------------------------------------------ goals and plot
@@ -116,7 +115,8 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
 
 
 def common_mean(rows: Sequence[Row], indexes: str) -> str:
-    """The mean of most sets that has the gain of each engine and model with a P99 in `indexes`; else that of most sets."""
+    """The name of the mean over the most sets that has a gain for every engine and model with a P99 on `indexes`; if there
+    is none, the mean over the most sets."""
     loaded = {
         (row.engine, row.variant) for row in rows if (row.kind, row.measure, row.set) == ("ratio", "P99", indexes)
     }
@@ -131,8 +131,8 @@ def common_mean(rows: Sequence[Row], indexes: str) -> str:
 
 
 def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
-    """quality_and_cost.svg: each engine's gain over BM25 in the mean of sets, against its P99 in BM25's, if it has one.
-    Engines differ in marks, models in colours."""
+    """Draw quality_and_cost.svg: each engine's gain over BM25 in the mean of sets, against its P99 divided by BM25's.
+    Markers tell engines apart, colours tell models apart. Engines without a P99 are left out."""
     from matplotlib.lines import Line2D
 
     plt = pyplot()
@@ -148,7 +148,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
         if (gain := table.difference(label, engine, BM25, "nDCG@10", variant=arm))
         and (cost := table.ratio(set_of_size(size), LEVEL, engine, BM25, "P99", variant=arm))
     }
-    if not points:  # no P99 was measured, and an earlier run's plot is not this one's
+    if not points:  # no P99 was measured: remove the plot of an earlier run
         plt.close(figure)
         (folder / "quality_and_cost.svg").unlink(missing_ok=True)
         return
@@ -186,16 +186,16 @@ def shown(row: Row) -> bool:
 @click.command("bm25-sparse")
 @experiment_options(
     seeds="42,43,44",
-    dense="Dense model, to measure hybrid and cascades too: of trained arms the cascade after bm25-sparse alone.",
-    pq="Quantized model of --dense: of what needs a dense model, cascades alone are measured, by its codes.  [default: OPQ "
-    "of --dense's vectors]",
+    dense="Dense model, to measure hybrid and cascades too; trained arms get only the cascade after bm25-sparse.",
+    pq="Quantized model of --dense, for the cascades' codes; hybrid is not measured then.  [default: OPQ of --dense's "
+    "vectors]",
 )
 @click.option(
     "--beside",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     multiple=True,
-    help="A record of this command, of the same models: only the engines that need --dense are measured, and the "
-    "plot shows them beside what stands there. Repeatable.",
+    help="Recorded result of this command with the same models: only engines that need --dense are measured, and the "
+    "plot shows both. Repeatable.",
 )
 @click.option(
     "--documents",
@@ -220,7 +220,7 @@ def bm25_sparse(
     beside: tuple[Path, ...],
     **options: Any,
 ) -> None:
-    """BM25 and what a sparse model adds: quality on judged sets and cost under load, of the same models.
+    """BM25 and what a sparse model adds: quality on judged sets and cost under load, with the same models.
 
     \b
     osn bench bm25-sparse --start my-splade --data data --work work --record benchmarks/results/bm25_sparse
@@ -235,10 +235,10 @@ def bm25_sparse(
     if not experiment.sets:
         raise InputError(f"{data} holds no BEIR folder with a test split", "name the folder that holds them")
     if beside and experiment.dense is None:
-        raise InputError("--beside measures what a dense model adds, and none is named", "give --dense MODEL too")
+        raise InputError("--beside measures what a dense model adds, so it needs one", "give --dense MODEL too")
     if experiment.dense is not None and PUBLISHED not in arms:
         raise InputError(
-            "--dense measures hybrid, the cascades' rival, beside the published model, which is none of the arms",
+            "--dense compares cascades with hybrid, measured with the published model, which is not among the arms",
             f"add --arm '{PUBLISHED}'",
         )
     check_models(experiment)

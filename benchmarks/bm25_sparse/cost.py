@@ -1,4 +1,4 @@
-"""What `osn bench bm25-sparse` costs: every engine under load, the bytes of its index, and what encoding documents takes."""
+"""Costs in `osn bench bm25-sparse`: every engine under load, the bytes of its index, and the speed of encoding documents."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ logger = logging.getLogger(__name__)
 COST_SET = "scifact"
 LOAD = LoadSettings(warmup=WarmupSettings(20, 90))
 MOST_DENSE = 100_000
-"""Documents of an index under load, at most, that have dense vectors too."""
+"""Most documents of an index under load that has dense vectors too."""
 BYTES, RATE = "bytes a document", "documents encoded a second"
 FIELD_SAMPLE = 3000
-"""Documents by which the bytes of an index are measured."""
+"""How many documents are written to measure the bytes of an index."""
 TURNS, TURN = 8, 32
-"""How often each encoder has its turn, and how many documents it gets."""
+"""Turns of each encoder, and documents in a turn."""
 NAMED = {slug(engine): engine for engine in WAYS}
 """{variant under load: its name in the table}"""
 
 
 def variants_of(engines: Iterable[str]) -> str:
-    """BM25 and these engines of the table, as the load test names what it measures."""
+    """BM25 and these engines of the table, in the load test's syntax for variants."""
     variants = [BM25]
     for engine in engines:
         searched_by, settings = way_of(engine)
@@ -77,10 +77,10 @@ def variants_of(engines: Iterable[str]) -> str:
 def cost_rows(
     client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, *, dense_only: bool = False
 ) -> list[Row]:
-    """Each size under load by each arm's first model, and what that model's vectors cost: bytes a document, and encoding.
+    """Load tests of each size with each arm's first model, and the cost of its vectors: bytes a document, and encoding.
 
-    The variant of a row is the arm, its set the size; of bytes and encoding, what they were measured on. Engines that need
-    dense vectors are measured with up to MOST_DENSE documents. dense_only: these engines alone
+    A row's variant is the arm. Its set is the size; for bytes and encoding, the data that they were measured on. Engines
+    that need dense vectors are measured with up to MOST_DENSE documents. dense_only: measure only these engines
     """
     rows: list[Row] = []
     first = [model for model in experiment.models if model.seed in (None, experiment.seeds[0])]
@@ -109,17 +109,17 @@ def kept_cost(experiment: Experiment, name: str, measure: Callable[[], list[Row]
 
 
 def _load_of(experiment: Experiment) -> str:
-    """What names a load test by how it was made."""
+    """A hash of a load test's settings, for its file name."""
     return fingerprint(list(experiment.clients), experiment.minutes, experiment.heap)
 
 
 def _vectors_of(experiment: Experiment, model: MeasuredEngine, with_dense: bool) -> str:
-    """The arm, with the dense model and named codes if their vectors are meant too. Costs are of the first seed alone."""
+    """The arm as part of a file name; with_dense: and the dense model and model of --pq. Costs are of the first seed."""
     return dense.kept_variant(experiment, model.name) if with_dense else slug(model.name)
 
 
 def _variant(experiment: Experiment, model: MeasuredEngine, engine: str) -> str:
-    """What the engine's rows call the models."""
+    """The name of the models in the engine's rows."""
     return dense.variant(experiment, model.name) if engine in DENSE_ENGINES else model.name
 
 
@@ -147,10 +147,10 @@ def load_rows(
     *,
     with_dense: bool,
 ) -> list[Row]:
-    """The rows of the load benchmark on `size` documents with the model's vectors, without what `score_kept_rows` measures.
+    """The rows of the load benchmark on `size` documents with the model's vectors, without those of `score_kept_rows`.
 
-    with_dense: those of the engines that need dense vectors and codes, beside BM25 on the same index
-    Raises ClusterError if it stopped.
+    with_dense: rows of the engines that need dense vectors and codes; BM25 runs beside them on the same index
+    Raises ClusterError if the benchmark stopped.
     """
     growth = growth_of(experiment, model, size, with_dense=with_dense)
     if not with_dense:
@@ -167,7 +167,7 @@ def load_rows(
 def score_kept_rows(
     client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: MeasuredEngine
 ) -> list[Row]:
-    """What the windows keep of the exact result on the same index, beside the overlap with it."""
+    """How much of the exact result's score each window keeps on the same index, and the overlap with that result."""
     growth = growth_of(experiment, model, size)
     grow(client, growth, say=logger.info)
     _, texts = queries_of(None, experiment.sets[COST_SET], "test", None)
@@ -192,7 +192,7 @@ def under_load(
     models: ModelChoice,
     **settings: Any,
 ) -> list[Row]:
-    """The rows of the load benchmark; settings: more of `LoadSettings`. Raises ClusterError if it stopped."""
+    """The rows of the load benchmark. settings: further fields of `LoadSettings`. Raises ClusterError if it stopped."""
     grow(client, growth, say=logger.info)
     load = replace(LOAD, clients=experiment.clients, minutes=experiment.minutes, **settings)
     target, folder = allowed_target(chosen, owned=experiment.owned), experiment.work / "load" / growth.index
@@ -204,7 +204,7 @@ def under_load(
 
 
 def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngine) -> list[Row]:
-    """What an index for each engine weighs: text, what BM25 searches, and the vectors that the engine needs."""
+    """The bytes a document of an index for each engine: the text, BM25's field, and the vectors that the engine needs."""
     growth = growth_of(experiment, model, FIELD_SAMPLE, with_dense=bool(experiment.dense))
     meta, resampler, vocabulary = resampler_of(growth)
     sample = list(resampler.take(growth.documents))
@@ -226,7 +226,7 @@ def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngi
 
 
 def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[Row]:
-    """How many documents of COST_SET a second are given the vectors that each engine needs, with intervals over turns."""
+    """How many documents of COST_SET are encoded a second with the vectors that each engine needs; intervals over turns."""
     sparse = load_sparse(experiment.on_corpus(model, COST_SET))
     encoders: dict[Sequence[str], Vectorizer] = {SPARSE_ENGINES: Encoders(sparse)}
     if experiment.dense:
@@ -239,7 +239,7 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[Row]:
     times = {engines: Timed() for engines in encoders}
     for encoder in encoders.values():
         encoder.vectors(documents[:TURN])
-    for at in range(0, len(documents) - TURN + 1, TURN):  # a rest is left out
+    for at in range(0, len(documents) - TURN + 1, TURN):  # the last documents, if fewer than a turn, are left out
         part = documents[at : at + TURN]
         for engines, encoder in encoders.items():
             started = time.perf_counter()

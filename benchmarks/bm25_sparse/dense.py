@@ -1,8 +1,8 @@
-"""The dense model of `osn bench bm25-sparse`: what `hybrid` and the cascades search.
+"""Dense vectors and codes of `osn bench bm25-sparse`, which `hybrid` and the cascades search. Files in --work:
 
 vectors/SET-DENSE          dense vectors, encoded once
-models/DENSE-opq           their codes: OPQ learned from all sets, nothing trained by questions
-vectors/SET-MODEL-DENSE    sparse and dense vectors as one encoding
+models/DENSE-opq           OPQ, which codes them: learned from the vectors of all sets, not trained on questions
+vectors/SET-MODEL-DENSE    sparse and dense vectors in one encoding
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_SUBVECTORS = 48
-"""Bytes of a code, at most; as `osn train jpq` takes them of 384 dimensions."""
+"""Most bytes of a code: as many as `osn train jpq` uses for 384 dimensions."""
 SEED = 42
 
 
 def encoded(
     experiment: Experiment, name: str, place: Path, *, sparse: str | None = None, dense: str | None = None
 ) -> Path:
-    """The manifest of the set's vectors by these models; what `place` lacks is encoded."""
+    """Encode the vectors of the set by these models that `place` lacks, and return their manifest."""
     source = CorpusSource(str(corpus_of(experiment.sets[name])))
     return run_encode(EncodeJob(source, place, Models(sparse=sparse, dense=dense)), show_progress=False).manifest
 
@@ -73,16 +73,16 @@ def dense_name(experiment: Experiment) -> str:
 
 
 def variant(experiment: Experiment, arm: str) -> str:
-    """What the rows of engines that need a dense model call the models: the sparse one, and codes that were named."""
+    """The models' name in rows of engines that need a dense model: the arm of the sparse model, and the model of --pq."""
     if experiment.pq is None:
         return arm
     return f"{arm}, {directory.display_name(experiment.pq).rpartition('/')[2]}"
 
 
 def kept_variant(experiment: Experiment, sparse: str) -> str:
-    """What names files of what was measured with these models: named codes by their content too.
+    """A file name for what was measured with these models; for a model of --pq with a hash of its content.
 
-    sparse: the sparse model, by its arm and seed; of costs, which are of the first seed alone, by its arm
+    sparse: the sparse model's arm and seed; for costs, which are only of the first seed, its arm
     """
     codes = f"-{directory.hash_files(directory.locate(experiment.pq))[:8]}" if experiment.pq is not None else ""
     return f"{slug(variant(experiment, sparse))}{codes}-{dense_name(experiment)}"
@@ -101,9 +101,9 @@ def all_vectors(experiment: Experiment, model: MeasuredEngine, name: str) -> Pat
 
 
 def joined(sparse: Path, dense: Path, place: Path) -> Path:
-    """The manifest, in `place`, of one encoding that has the sparse vectors of one and the dense ones of another.
+    """Write an encoding to `place` with the sparse vectors of one and the dense vectors of another; return its manifest.
 
-    Raises AssertionError if the two are not of the same documents.
+    Raises AssertionError if the two hold different documents.
     """
     from safetensors.numpy import load_file, save_file
 
@@ -117,14 +117,14 @@ def joined(sparse: Path, dense: Path, place: Path) -> Path:
         shutil.copytree(sparse.parent / own.hash, beside)
         for shard in sorted(beside.glob("*.safetensors")):
             tensors, more = load_file(shard), load_file(dense.parent / other.hash / shard.name)
-            assert (tensors["digests"] == more["digests"]).all(), f"{shard} and {dense} are of other documents"
+            assert (tensors["digests"] == more["digests"]).all(), f"{shard} and {dense} hold different documents"
             save_file({**tensors, "dense": more["dense"]}, shard)
     made.write(place)
     return manifest
 
 
 def quantized(experiment: Experiment) -> str:
-    """The quantized model of `cascade`: the one that is named, or OPQ of the dense vectors, a folder below `work`."""
+    """The quantized model of `cascade`: that of --pq, else OPQ of the dense vectors, in a folder below `work`."""
     from trainers.jpq.model import CodedDocuments, JpqModel
     from trainers.jpq.quantizer import fit_quantizer
     from trainers.jpq.settings import JpqConfig, JpqSet, QuantizerSettings
@@ -156,6 +156,6 @@ def stored_dense(manifest: Path) -> NDArray[np.float32]:
 
 
 def query_models(experiment: Experiment) -> dict[str, str]:
-    """{"dense", "pq": folder} of the models with what ONNX Runtime needs, by which queries are encoded."""
+    """{"dense": folder, "pq": folder}: the models that encode queries, with ONNX exports."""
     place = experiment.work / "models"
     return {"dense": exported(str(experiment.dense), place), "pq": exported(quantized(experiment), place)}

@@ -1,4 +1,4 @@
-"""What `osn bench bm25-sparse` finds: every engine's quality on judged sets."""
+"""Quality in `osn bench bm25-sparse`: every engine on judged sets."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST = "bm25", "bm25 tuned", "bm25-sparse", 
 HYBRID = "hybrid"
 RARE_CASCADE, SUM_CASCADE = CASCADES = ("cascade after rare tokens", "cascade after bm25-sparse")
 DENSE_ENGINES = (HYBRID, *CASCADES)
-"""Those that need a dense model: hybrid its vectors, the cascades codes of them after two stages of search."""
+"""Engines that need a dense model: hybrid searches its vectors, the cascades use codes of them after two stages."""
 BACKEND: Backend = "onnx-int8"
-"""What encodes the queries of these."""
+"""Encodes the queries of DENSE_ENGINES."""
 WINDOWS = {f"bm25-sparse, window {window}": window for window in (20, 50)}
-"""{engine: window}, beside bm25-sparse with its default."""
+"""{engine: window}; bm25-sparse itself has the default window."""
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {engine: (SUM, {"window": window}) for engine, window in WINDOWS.items()}
 WAYS |= {RARE_CASCADE: ("cascade", {"first": HIGH_IDF_FIRST}), SUM_CASCADE: ("cascade", {"first": SUM})}
-"""{engine of the table: (the engine that searches, its settings)}, where these are not its own name and none."""
+"""{engine of the table: (engine that searches, its settings)}; others search under their own name, with default settings."""
 MEASURES = ("nDCG@10", "R@100")
 SPARSE_ENGINES = (SUM, *WINDOWS, SPARSE, HIGH_IDF_FIRST)
 TERMS = "active terms"
 DIFFERENCES: list[tuple[str, Baseline]] = [(engine, BM25) for engine in (TUNED, *SPARSE_ENGINES, *DENSE_ENGINES)]
 DIFFERENCES += [(SUM, TUNED), (HIGH_IDF_FIRST, SPARSE), (SUM_CASCADE, HYBRID)]
 DIFFERENCES += [(engine, MeasuredEngine(engine, None, PUBLISHED)) for engine in (SUM, SUM_CASCADE)]
-"""The last are what training adds."""
+"""The last pairs show what training adds."""
 RESAMPLES = 2000
 MOST_QUERIES = 2000
-"""The most questions of a set, evenly taken from the judged ones."""
+"""Most judged questions of a set, taken evenly."""
 
 
 def dense_engines(experiment: Experiment, arm: str) -> tuple[str, ...]:
-    """Those of DENSE_ENGINES that are measured beside a sparse model: beside a trained one the cascade after bm25-sparse
-    alone, since hybrid searches no sparse vectors; with --pq the cascades alone, since no other engine uses codes."""
+    """The DENSE_ENGINES that are measured for an arm. A trained arm gets only the cascade after bm25-sparse, since hybrid
+    searches no sparse vectors. With --pq only cascades are measured, since no other engine uses codes."""
     if arm != PUBLISHED:
         return (SUM_CASCADE,)
     return DENSE_ENGINES if experiment.pq is None else CASCADES
@@ -83,7 +83,7 @@ def ways_of(engines: Iterable[str]) -> dict[str, tuple[str, dict[str, Any]]]:
 def job_of(experiment: Experiment, name: str, vectors: Path, pq: str | None) -> Job:
     """The ingest of a set with these vectors.
 
-    vectors: their manifest; pq: the quantized model that makes codes of the dense ones.
+    vectors: their manifest; pq: the quantized model that codes the dense vectors.
     """
     index = f"osn-{vectors.parent.name}"
     return Job(
@@ -100,15 +100,15 @@ def job_of(experiment: Experiment, name: str, vectors: Path, pq: str | None) -> 
 def measured_set(
     client: OpenSearch, experiment: Experiment, name: str, *, dense_only: bool = False
 ) -> tuple[dict[MeasuredEngine, Measured], list[Row]]:
-    """What every engine finds in the set by every model, and how many terms a document has.
+    """The measures of every engine with every model on the set, and rows of the terms that a document has.
 
-    dense_only: only what BM25 and the engines that need a dense model find
+    dense_only: measure only BM25 and the engines that need a dense model
     """
     measured: dict[MeasuredEngine, Measured] = {}
     rows: list[Row] = []
     for model in experiment.models:
         if not dense_only:
-            # BM25 finds the same whatever vectors lie beside the text.
+            # BM25's hits do not depend on the index's vectors.
             names = SPARSE_ENGINES if MeasuredEngine(BM25) in measured else (BM25, *SPARSE_ENGINES)
             place = experiment.work / "measured" / f"{name}-{slug(str(model))}"
             for engine, own in found(client, experiment, model, name, ways_of(names), place).items():
@@ -124,9 +124,9 @@ def measured_set(
 def dense_measured(
     client: OpenSearch, experiment: Experiment, model: MeasuredEngine, name: str
 ) -> dict[MeasuredEngine, Measured]:
-    """What the engines that need a dense model find in the set beside a sparse one; with the published one what BM25 does.
+    """The measures on the set of the engines that need a dense model; of BM25 too, if the sparse model is the published one.
 
-    Where hybrid is not among them, the one that `work` holds is there without a variant, if any, as their rival.
+    If hybrid is not among them, the hybrid kept in `work`, if any, is added without a variant, as their rival.
     """
     beside = dense_engines(experiment, model.name)
     names = (BM25, *beside) if model.name == PUBLISHED else beside
@@ -142,7 +142,7 @@ def dense_measured(
 
 
 def measured_with(experiment: Experiment, model: MeasuredEngine, name: str) -> Path:
-    """Where what was measured in the set with the sparse model, the dense one and its codes is kept."""
+    """The folder that keeps measures on the set with the sparse model, the dense model and its codes."""
     return experiment.work / "measured" / f"{name}-{dense.kept_variant(experiment, str(model))}"
 
 
@@ -158,9 +158,9 @@ def found(
     judged: BeirData | None = None,
     measures: Sequence[str] = MEASURES,
 ) -> dict[str, Measured]:
-    """{way to search the set with the model: what it finds}, kept in `place`; an index is made only if something lacks.
+    """{way to search the set with the model: its measures}, kept in `place`; an index is made only if measures are missing.
 
-    ways: {its name: (the engine, its settings)}; judged: None: the questions of the test split
+    ways: {name: (engine, its settings)}; judged: the questions, None for those of the test split
     """
     with ExitStack() as stack:
 
@@ -182,7 +182,7 @@ def found(
 def opened_index(
     client: OpenSearch, experiment: Experiment, model: MeasuredEngine, name: str, *, with_dense: bool = False
 ) -> Iterator[Engines]:
-    """The engines of an index of the set with the model's sparse vectors, and with dense vectors and codes beside them."""
+    """The engines of an index of the set with the model's sparse vectors; with_dense: also dense vectors and codes."""
     how: dict[str, Any] = {}
     if with_dense:
         job = job_of(experiment, name, dense.all_vectors(experiment, model, name), dense.quantized(experiment))
@@ -194,7 +194,7 @@ def opened_index(
 
 
 def judged_queries(folder: Path, split: str = "test", most: int = MOST_QUERIES) -> BeirData:
-    """The split, with at most the given number of queries, evenly taken."""
+    """The split with at most `most` judged queries, taken evenly."""
     every = BeirData.load(folder, split)
     queries = sorted(every.qrels)[:: -(-len(every.qrels) // most)]
     return replace(
@@ -205,7 +205,7 @@ def judged_queries(folder: Path, split: str = "test", most: int = MOST_QUERIES) 
 
 
 def active_terms(experiment: Experiment, model: MeasuredEngine, name: str) -> dict[str, float]:
-    """How many terms the model gives a document of the set."""
+    """{TERMS: mean number of terms that the model gives a document of the set}"""
     vectors = dense.sparse_vectors(experiment, model, name)
     folder = vectors.parent / Manifest.read(vectors).hash
     shards = [LoadedShard.read(path, []).sparse for path in sorted(folder.glob("*.safetensors"))]
@@ -214,9 +214,9 @@ def active_terms(experiment: Experiment, model: MeasuredEngine, name: str) -> di
 
 
 def quality_rows(client: OpenSearch, experiment: Experiment, *, dense_only: bool = False) -> list[Row]:
-    """Every set's values, differences and active terms, and the mean differences over all sets and over the unseen ones.
+    """Values, differences and active terms of every set, and their means over all sets and over the unseen sets.
 
-    dense_only: of the engines that need a dense model alone
+    dense_only: measure only BM25 and the engines that need a dense model
     """
     tuned = {} if dense_only else tuned_measured(client, experiment)
     differences = [pair for pair in DIFFERENCES if pair[0] in DENSE_ENGINES or not dense_only]
@@ -235,8 +235,10 @@ def quality_rows(client: OpenSearch, experiment: Experiment, *, dense_only: bool
 
 
 def hybrid_once(rows: Sequence[Row]) -> list[Row]:
-    """The rows with one hybrid, which the cascades after bm25-sparse of all models are compared with: that beside the
-    published model, if it was measured in the same run; else the kept one, without what it gains."""
+    """The rows with a single hybrid, the baseline of the cascades after bm25-sparse of all models.
+
+    It is the hybrid measured in this run, with the published model; else the kept one, of which only the values remain.
+    """
     if not any(row.engine == HYBRID and row.variant for row in rows):
         return [row for row in rows if row.engine != HYBRID or row.kind == "value"]
     label = str(MeasuredEngine(HYBRID, None, PUBLISHED))
@@ -248,7 +250,7 @@ def hybrid_once(rows: Sequence[Row]) -> list[Row]:
 
 
 def sets_of_means(experiment: Experiment) -> dict[str, list[str]]:
-    """{what a mean is called: its sets} of all sets, and of those that no arm is trained on."""
+    """{name of a mean: its sets}: all sets, and those that no arm is trained on."""
     groups = {"sets": [*experiment.sets], "unseen sets": experiment.unseen}
     return {f"mean of {len(names)} {kind}": names for kind, names in groups.items() if names}
 
@@ -271,7 +273,7 @@ def mean_terms(label: str, rows: Sequence[Row], experiment: Experiment) -> list[
 
 
 def tuned_measured(client: OpenSearch, experiment: Experiment) -> dict[str, Measured]:
-    """{set: what BM25 finds with the analyzer, k1 and b that are best on its train split, or on average if it has none}"""
+    """{set: measures of BM25 with the analyzer, k1 and b that are best on its train split; without one, best on average}"""
     from opensearch_neural.evaluation.measures import measure
 
     with_train = {name: path for name, path in experiment.sets.items() if (path / "qrels" / "train.tsv").exists()}

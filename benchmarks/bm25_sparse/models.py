@@ -1,5 +1,5 @@
-"""The models and sets of `osn bench bm25-sparse`: a published SPLADE as it is, trained on, and averaged with that, each with
-the IDF of every set."""
+"""The models and sets of `osn bench bm25-sparse`: a published SPLADE as it is, trained further, and averaged with its start;
+each with the IDF of every set."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 TRAINED_ON = ("squad-mix", "tldr", "wikiqa-doc", "wikiqa-sent", "wikitablequestions")
 PUBLISHED = "as published"
 STEPS = {"trained 10 minutes": 900, "trained an hour": 5400}
-"""{arm: steps of 32 questions}; the times are of two cores."""
+"""{arm: steps of 32 questions}; the times are for two cores."""
 AVERAGED = {f"{arm}, averaged": arm for arm in STEPS}
-"""{arm: the trained one that it is}, its weights averaged with those of the start (`osn model average`)."""
+"""{arm: the trained arm whose weights it averages with the start's (`osn model average`)}"""
 ARMS = (PUBLISHED, *STEPS, *AVERAGED)
 start_option = click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
 
 
 def experiment_options(*, seeds: str, dense: str, pq: str) -> Callable[[Any], Any]:
-    """The options that say which models are measured. seeds: by default; dense, pq: help texts"""
+    """Add the options that choose the models. seeds: default of --seeds; dense, pq: help texts"""
     options = [
         start_option,
         click.option("--dense", default=None, help=dense),
@@ -54,7 +54,7 @@ def experiment_options(*, seeds: str, dense: str, pq: str) -> Callable[[Any], An
             multiple=True,
             type=click.Choice(ARMS),
             callback=lambda _context, _option, named: tuple(arm for arm in ARMS if not named or arm in named),
-            help="Repeatable.  [default: all]",
+            help="Arm to measure; repeatable.  [default: all]",
         ),
         heap_option("4g"),
     ]
@@ -62,8 +62,10 @@ def experiment_options(*, seeds: str, dense: str, pq: str) -> Callable[[Any], An
 
 
 def configuration(start: str, train: Sequence[Path], unseen: Sequence[Path], steps: int, seed: int) -> SparseConfig:
-    """A training by the recipe sparse-published-start; `train` and `unseen` are BEIR folders, the latter's test questions
-    are left out of train."""
+    """The settings of a training by the recipe sparse-published-start.
+
+    train, unseen: BEIR folders; test questions of `unseen` are left out of `train`
+    """
     from trainers.sparse.settings import SparseConfig
 
     base = load_config(SparseConfig, recipe("sparse-published-start"))
@@ -72,28 +74,37 @@ def configuration(start: str, train: Sequence[Path], unseen: Sequence[Path], ste
         start=start,
         train=[QuestionSet(folder) for folder in train],
         unseen=[QuestionSet(folder, split="test", name=f"{folder.name}-test") for folder in unseen],
-        # The recorded models are the states that were best alone. Those best in the sum gain .0003 to .0012 on the dev sets.
+        # The recorded models are the states that were best without BM25. The best in the sum with it gain .0003 to .0012
+        # more on the dev sets.
         training=replace(base.training, steps=steps, seed=seed, select=None),
     )
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What the command was asked for."""
+    """The options of the command."""
 
     data: Path
+    """The folder of BEIR folders."""
     start: str
+    """The published SPLADE: a folder or a hub id."""
     work: Path
     seeds: tuple[int, ...]
     arms: tuple[str, ...]
     connection: ConnectionSettings
     heap: str | None = None
+    """Java heap of the local node, such as 4g."""
     dense: str | None = None
+    """None: engines that need a dense model are not measured."""
     sizes: tuple[int, ...] = ()
+    """Documents of the indexes under load."""
     clients: tuple[int, ...] = ()
     minutes: float = 1.0
+    """Longest time for a load test."""
     owned: bool = False
+    """Whether load tests may run against a cluster on another machine."""
     pq: str | None = None
+    """Quantized model of `dense`; None: OPQ of its vectors."""
 
     @property
     def sets(self) -> dict[str, Path]:
@@ -127,11 +138,11 @@ class Experiment:
 
     @cached_property
     def _folders(self) -> dict[MeasuredEngine, str]:
-        """Of the models that were asked for: to see that one is trained, all sets are read."""
+        """{model: its folder}, kept because finding out whether a model is trained reads all sets."""
         return {}
 
     def folder(self, model: MeasuredEngine) -> str:
-        """Where the model lies; what is not there yet is trained, or averaged."""
+        """The model's folder; a model that is not there yet is trained, or averaged."""
         if model not in self._folders:
             self._folders[model] = self._made(model)
         return self._folders[model]
@@ -148,13 +159,13 @@ class Experiment:
         return str(config.output)
 
     def _averaged(self, trained: MeasuredEngine, name: str) -> str:
-        """The average of the trained model and the start. Raises InputError if there is one of other models."""
+        """The folder of the average of trained model and start. Raises InputError if it averages other models."""
         out, parts = self.work / "models" / name, [self.folder(trained), self.start]
         if not out.exists():
             write_average(parts, out)
         made_of = directory.averaged((directory.read_osn_json(out) or {}).get("training"))
         if [part["hash"] for part in made_of] != [directory.hash_files(directory.locate(part)) for part in parts]:
-            raise InputError(f"{out} is the average of other models than {' and '.join(parts)}", "remove it")
+            raise InputError(f"{out} is not the average of {' and '.join(parts)}", "remove it")
         return str(out)
 
     def on_corpus(self, model: MeasuredEngine, name: str) -> str:
@@ -169,8 +180,7 @@ class Experiment:
 
 
 def check_models(experiment: Experiment) -> None:
-    """Raises InputError where `work` holds what was measured of another start or other data, and where codes are named
-    without the dense model that they are of."""
+    """Raises InputError if `work` belongs to another start or other data, or if --pq is given without --dense."""
     if experiment.pq is not None and experiment.dense is None:
-        raise InputError("--pq names the codes of a dense model, and none is named", "give --dense MODEL too")
+        raise InputError("--pq codes the vectors of a dense model, so it needs one", "give --dense MODEL too")
     check_data(experiment.work, list(experiment.sets.values()), models={"start": experiment.start})

@@ -1,12 +1,11 @@
-"""`osn bench sum-weight`: what bm25-sparse gains over BM25 by its weight, on questions that no reported figure rests on.
+"""`osn bench sum-weight`: the gain of bm25-sparse over BM25 for each weight, on questions that no reported figure uses.
 
     osn bench sum-weight --start MODEL --data DIR --work DIR --record benchmarks/results/bm25_sparse_weight
 
-With --dense, what the cascade gains after bm25-sparse by its own weight, in the indexes of `osn bench bm25-sparse --dense`,
-and with --pq by the codes and queries of that model.
-The default weights are read from both. Arms and --work are those of `osn bench bm25-sparse`, models of its first seed. A
-set's questions are those of its dev split, or of its train split where it has none; a trained arm is asked none that it was
-trained on.
+With --dense: the gain of the cascade after bm25-sparse for each of its weights, in the indexes of `osn bench bm25-sparse
+--dense`. With --pq, that model makes the codes and encodes the queries. The default weights come from both results.
+Arms and --work are those of `osn bench bm25-sparse`, with models of the first seed. A set's questions are those of its dev
+split, or without one of its train split; a trained arm is not asked questions that it was trained on.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def measured_set(
     weights: Sequence[float],
     most: int,
 ) -> dict[MeasuredEngine, Measured]:
-    """{BM25, and each weight of the sum, or of the cascade after it: what it finds}"""
+    """{engine: its measures}: BM25, and the sum with each weight; with --dense, the cascade after it instead."""
     with_dense = experiment.dense is not None
     models = dense.kept_variant(experiment, str(model)) if with_dense else slug(str(model))
     label = SUM_CASCADE if with_dense else SUM
@@ -79,7 +78,7 @@ def measured_set(
 
 
 def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[float], most: int) -> list[Row]:
-    """The gain of each weight in every set, and in the mean of a model's sets; the variant of a row is the model."""
+    """The gain with each weight on every set, and in the mean of a model's sets; a row's variant is the model."""
     rows: list[Row] = []
     for model in experiment.models:
         variant = model.name if experiment.dense is None else dense.variant(experiment, model.name)
@@ -99,8 +98,8 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
 @click.command("sum-weight")
 @experiment_options(
     seeds="42",
-    dense="Dense model: try weights of cascade after bm25-sparse, with the published model.",
-    pq="Quantized model of --dense; train questions of sets that arms are trained on are not asked.",
+    dense="Dense model: try weights of the cascade after bm25-sparse instead, with the published model.",
+    pq="Quantized model of --dense; train questions of sets that arms are trained on are left out.",
 )
 @click.option(
     "--weights",
@@ -124,9 +123,9 @@ def sum_weight(
     limit_queries: int,
     **options: Any,
 ) -> None:
-    """What bm25-sparse gains over BM25 by its weight, on dev and train questions; with --dense, the cascade after it.
+    """The gain of bm25-sparse over BM25 for each weight, on dev and train questions; with --dense, of the cascade after it.
 
-    Of several training seeds the first one counts.
+    Only models of the first training seed are measured.
 
     \b
     osn bench sum-weight --start my-splade --data data --work work --record benchmarks/results/bm25_sparse_weight

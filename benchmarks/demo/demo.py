@@ -1,8 +1,8 @@
 """`osn demo`: the main job on real input, in minutes, on this machine.
 
 A corpus goes in, a real OpenSearch answers: make (or take) a corpus, start the local node, encode with a published sparse
-model, ingest, measure every engine on held-out queries, explain the hits of three of them, stop the node. Where the
-published model is not there, one is trained on the corpus, without labels.
+model, ingest, measure every engine on held-out queries, explain the hits of three of them, stop the node. If the published
+model is not installed, a model is trained on the corpus, without labels.
 """
 
 from __future__ import annotations
@@ -53,19 +53,21 @@ EXAMPLES = 3
 # Each engine answers this many requests in the timed part, one after the other.
 TIMED_REQUESTS = 900
 TRAIN_STEPS = 60
-"""Where the published model is not there: two minutes on two cores."""
+"""If the published model is not installed: two minutes on two cores."""
 
 
 @click.command()
 @click.option("--corpus", default=None, help="Your own corpus.  [default: Python's documentation strings]")
-@click.option("--documents", type=click.IntRange(min=100), default=4000, show_default=True, help="The most to take.")
+@click.option(
+    "--documents", type=click.IntRange(min=100), default=4000, show_default=True, help="Most documents to take."
+)
 @click.option("--dense", default=DENSE, show_default=True, help="Dense model, or none.")
 @click.option("--sparse", default=None, help="Sparse model.  [default: a published one, if it is installed]")
 @click.option(
     "--train-steps",
     type=click.IntRange(min=0),
     default=None,
-    help=f"Train the sparse model on the corpus first.  [default: 0, or {TRAIN_STEPS} if there is none]",
+    help=f"Train the sparse model on the corpus first.  [default: 0, or {TRAIN_STEPS} without a model]",
 )
 @click.option(
     "--keep-index",
@@ -142,7 +144,7 @@ def step(text: str) -> None:
 
 
 def prepare(corpus: str | None, folder: Path, documents: int) -> BeirData:
-    """The corpus with held-out queries: the user's judgements where it has some, else queries made of it."""
+    """The corpus with queries and judgements: its own if it has some, else queries held out of its documents."""
     if corpus is None:
         step("Make a corpus of the documentation strings of Python and of the packages installed here")
         counts = python_docs.build(
@@ -163,9 +165,9 @@ def prepare(corpus: str | None, folder: Path, documents: int) -> BeirData:
 
 
 def sparse_model(named: str | None, steps: int | None, data: BeirData, out: Path) -> str:
-    """The model that is named, else the published one, trained on if asked for; else one that is trained from MiniLM.
+    """The named model, else the published one, trained further if `steps` says so; without either, one trained from MiniLM.
 
-    Where nothing can be trained either, "lexical": BM25's own weights over word pieces.
+    If nothing can be trained, "lexical": BM25's own weights over word pieces.
     """
     published = named or published_splade_directory()
     if published is None:
@@ -176,14 +178,14 @@ def sparse_model(named: str | None, steps: int | None, data: BeirData, out: Path
         try:
             train(data, out, steps, published)
         except OsnError as error:
-            print(f"nothing trained: {error}")
+            print(f"no model was trained: {error}")
         else:
             return str(out)
     return str(published or "lexical")
 
 
 def train(data: BeirData, out: Path, steps: int, start: str | Path | None) -> None:
-    """From first sentences alone, what they say of the rest of a document; start: None is MiniLM, which gets a head."""
+    """Train without labels: first sentences are the questions. start: None: MiniLM with a new head"""
     try:
         from trainers.common.config import load_config, recipe
         from trainers.data.sets import DevSettings
@@ -237,7 +239,7 @@ def write(client: OpenSearch, data: BeirData, sparse: str, dense: str, folder: P
 
 
 def measure_engines(client: OpenSearch, engines: Engines, names: Sequence[str], data: BeirData) -> list[Row]:
-    """Quality and latency as result rows; latency is one client's, query encoding shown apart."""
+    """Quality and latency as result rows; latency is for one client, with query encoding apart."""
     questions = {id: data.queries[id] for id in data.qrels if id in data.queries}
     if not questions:
         raise InputError(f"no query of {data.corpus_path.parent.name} has judgements")
@@ -251,7 +253,7 @@ def measure_engines(client: OpenSearch, engines: Engines, names: Sequence[str], 
             )
             for name, body_of in bodies.items()
         ]
-    # Often enough that a 99th percentile has some requests beyond it.
+    # Enough requests that some lie beyond the 99th percentile.
     texts = list(questions.values()) * max(1, TIMED_REQUESTS // len(questions))
     with Progress("latency", total=len(names) * len(texts), unit="requests") as shown:
         times = experiment.time_engines(client, engines.index, bodies, texts, progress=shown.update)

@@ -1,6 +1,6 @@
-"""Known-item queries for a corpus that has no judgements: a document's first sentence, taken out of it, is to find it.
+"""Known-item queries for a corpus without judgements: a document's first sentence, taken out of it, must find the document.
 
-Such queries say which engine copes with this corpus's words; they are no substitute for what users ask.
+Such queries say which engine copes with this corpus's words; they do not replace the questions of users.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from trainers.data.unlabelled_questions import split
 def hold_out_sentences(corpus: str, out: Path, *, queries: int = 300, limit: int | None = None, seed: int = 0) -> int:
     """Write a BEIR folder `out`: the corpus, `queries` of its documents without their first sentence, and the judgements.
 
-    Returns the number of queries. Sentences that begin several documents are no queries. Documents that cannot be read
-    are left out. Raises InputError when no document has a first sentence of 4 to 40 words and 15 more words behind it.
+    Returns the number of queries. A sentence that begins several documents is not used. Documents that cannot be read
+    are left out. Raises InputError if no document has a first sentence of 4 to 40 words and 15 more words behind it.
     """
     first = [(document.id, held[0]) for document in _read(corpus, limit) if (held := split(document.text))]
     occurrences = Counter(sentence.lower() for _, sentence in first)
     candidates = sorted(id for id, sentence in first if occurrences[sentence.lower()] == 1)
     if not candidates:
         raise InputError(
-            f"no queries can be made of {corpus}: no document begins with a sentence of 4 to 40 words that is its own",
+            f"no queries can be made of {corpus}: no document begins with a sentence of 4 to 40 words that no other has",
             "give a BEIR folder with queries.jsonl and qrels/test.tsv",
         )
     chosen = set(random.Random(seed).sample(candidates, min(queries, len(candidates))))

@@ -6,9 +6,9 @@
 Sources are parsed and never imported. A document is a public class, function, method or module with a docstring of 20
 words or more: its qualified name (title), its signature and its docstring (text).
 
-Queries are held out: the first sentence of a docstring is taken out of its document, and that document is the one to be
-found by it. A top-level module's queries are all in `train` or all in `test`, by a hash of its name alone, so that
-neither another seed nor another limit ever moves what was tested on into training.
+Queries are held out: the first sentence of a docstring is taken out of its document, and must find this document. A
+top-level module's queries are all in `train` or all in `test`, by a hash of its name alone, so that no other seed or limit
+moves a test query into training.
 
 The same installation and the same options give the same bytes.
 """
@@ -63,7 +63,7 @@ def split_of(package: str) -> str:
 
 
 def spread(objects: Iterable[Documented], total: int, seed: int) -> list[Documented]:
-    """At most `total` objects, a package's share growing with the square root of its size: large ones do not drown small.
+    """At most `total` objects; a package's share grows with the square root of its size, so that small ones are not lost.
 
     Within a package the choice is by a hash of the name and the seed, so a smaller total is a subset of a larger one.
     """
@@ -79,7 +79,7 @@ def spread(objects: Iterable[Documented], total: int, seed: int) -> list[Documen
 
 
 def choose(objects: Sequence[Documented], limit: int | None, seed: int) -> list[Documented]:
-    """At most `limit` objects; the standard library has half of them, or all that it has or the others leave it."""
+    """At most `limit` objects, half of them from the standard library; either half grows if the other has too few."""
     if limit is None or limit >= len(objects):
         return list(objects)
     library = [item for item in objects if item.standard_library]
@@ -142,7 +142,7 @@ def _prose(sentence: str) -> str:
 
 
 def _is_prose(sentence: str, words: Sequence[str]) -> bool:
-    """Whether a first sentence is one, and not a heading with its rule, a signature, a doctest, a field or a licence."""
+    """Whether a first sentence is prose, and not a heading with its rule, a signature, a doctest, a field or a licence."""
     if re.search(r"[=\-~*#^_]{4}|>>>|::|->|\w\(\w*[,=]|https?:", sentence) or sentence.startswith(
         (":", "@", ".. ", "#")
     ):
@@ -163,7 +163,7 @@ def _name_words(name: str) -> set[str]:
 
 
 def _key(text: str) -> str:
-    """What is compared to tell whether two sentences are the same: words in lower case, a blank around each."""
+    """The form in which sentences are compared: words in lower case, a blank around each."""
     words = _WORD.findall(_ROLE.sub(r"\1", text).lower())
     return f" {' '.join(words)} "
 
@@ -181,8 +181,8 @@ def held_out_queries(
 ) -> dict[str, tuple[str, HeldOut]]:
     """{object name: (split, what is held out)}: at most `train` and `test` of them, spread over the packages.
 
-    A sentence that several documents hold is no query, since it would have several answers of which one is judged; nor
-    is one without which two documents would read the same.
+    A sentence is not used if several documents hold it, since only one of its answers would be judged, or if two documents
+    would read the same without it.
     """
     holders = Counter(key for item in objects for key in _sentence_keys(item.docstring))
     candidates = {item.name: held for item in objects if (held := hold_out(item)) and holders[_key(held.query)] <= 1}
@@ -220,8 +220,8 @@ def build(
     train_queries, test_queries: the most of each; None takes all that can be held out
     sources: where to look; None looks where this Python finds its standard library and its packages
 
-    The folder is written beside and renamed; a folder that is there is replaced if an earlier call wrote it.
-    Raises InputError if `out` is something else, or if no documented object was found.
+    The folder is written under another name and then renamed; a folder that an earlier call wrote is replaced.
+    Raises InputError if `out` is anything else, or if no documented object was found.
     """
     out = Path(out)
     if out.exists() and not _is_ours(out):
@@ -267,8 +267,8 @@ def _write(folder: Path, objects: Sequence[Documented], queries: dict[str, tuple
 
 def _record(item: Documented, query: tuple[str, HeldOut] | None) -> dict[str, Any]:
     text = item.text(query[1].rest) if query else item.text()
-    # The name in words too: a word of "json.JSONEncoder" or "read_csv" is one to a word-piece tokenizer and none to a text
-    # analyzer, and a comparison in which BM25 cannot see half of the title would prove nothing.
+    # Add the name in words: a word-piece tokenizer splits "json.JSONEncoder" or "read_csv" into words, a text analyzer does
+    # not, and a comparison in which BM25 cannot see half of the title would prove nothing.
     text = f"{' '.join(_WORD.findall(_spaced(item.name)))}\n\n{text}"
     fields = {"package": "python" if item.standard_library else item.package, "module": item.module, "kind": item.kind}
     return Document(item.name, text, item.name, None, fields).record()
@@ -306,7 +306,7 @@ def corpus() -> None:
 
 @corpus.command("python-docs")
 @output_option("The folder to write, in BEIR layout.", required=True)
-@click.option("--limit", type=click.IntRange(min=1), help="The most documents.  [default: 8000]")
+@click.option("--limit", type=click.IntRange(min=1), help="Most documents to take.  [default: 8000]")
 @click.option("--all", "everything", is_flag=True, help="All documents, and every query that can be held out.")
 @seed_option("Another seed makes another choice of documents.")
 def python_docs(out: Path, limit: int | None, everything: bool, seed: int) -> None:

@@ -58,18 +58,18 @@ class Documented:
         return self.module.partition(".")[0]
 
     def text(self, docstring: str | None = None) -> str:
-        """Signature and docstring, or what is left of the docstring."""
+        """The signature and `docstring`; None: the whole docstring."""
         parts = (self.signature, self.docstring if docstring is None else docstring)
         return "\n\n".join(part for part in parts if part)
 
 
 @dataclass
 class CorpusCounts:
-    """What was read and passed over, and what a corpus made of it holds."""
+    """What was read and left out, and what the corpus holds."""
 
     documents: int = 0
     standard_library: int = 0
-    """Documents of it."""
+    """Documents of the standard library."""
     packages: int = 0
     """Top-level modules beside the standard library."""
     train_queries: int = 0
@@ -146,7 +146,7 @@ def _documented(node: Any, name: str, kind: str, module: str, standard_library: 
 
 
 def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a module or class; those for one platform or one version are as public as the others."""
+    """The statements of a module or class, also those inside `if`, `try` and `with`, such as for one platform."""
     for node in body:
         if isinstance(node, ast.If | ast.Try | ast.With):
             for part in ("body", "orelse", "finalbody"):

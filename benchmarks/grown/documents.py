@@ -1,12 +1,12 @@
 """More documents of the same kind: resampled from real, encoded ones, so that cost can be measured at any size.
 
-A new document takes most of its words from one document and the rest from another; its vectors are drawn together with
-its text, by the same choice of words: a token whose words went goes too, a token whose words came brings its weight from
-the document it came from, and dense vectors are mixed in the same proportion. Lengths, weights and the share of documents
-that hold a token stay those of the corpus. No two documents have the same title and text.
+A new document takes most of its words from one document and the rest from another. Its vectors follow the same choice of
+words: tokens of removed words are removed, tokens of added words bring their weights from the other document, and dense
+vectors are mixed in the same proportion. Lengths, weights and the share of documents that hold a token stay those of the
+corpus. No two documents have the same title and text.
 
-What this cannot show: a vocabulary that grows with the corpus. A token held by one document in a thousand is held by one
-in a thousand at any size, where in a real corpus of that size new rare tokens would appear. Judgements do not carry over.
+What this cannot show: a vocabulary that grows with the corpus. A token that one document in a thousand holds is held by one
+in a thousand at any size, but a real corpus of that size would have new rare tokens. Judgements cannot be used.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class DrawnDocument(Document):
 
 
 class Resampler:
-    """Draws documents from real ones. Document `number` depends on the seed alone, not on those drawn before it, but for
-    being drawn again where its text is already there."""
+    """Draws documents from real ones. A drawn document depends only on the seed and its number, not on earlier documents,
+    except that it is drawn again if its text already exists."""
 
     def __init__(
         self,
@@ -106,10 +106,10 @@ class Resampler:
             kept = [word for word in distinct if word not in gone] + real.title.split()
             made.token_ids, made.weights = self._mixed(first, second, kept, gone, came, random_)
         if self.vectors.dense is not None:
-            # Around the share of the words, so that the same two documents do not give the same vector again.
+            # A random share around that of the words, so that the same two documents do not give the same vector again.
             share = self.mix * random_.uniform(0.5, 1.5)
             mixed = (1 - share) * self.vectors.dense[first] + share * self.vectors.dense[second]
-            # As long as the first one was, so that normalized vectors stay normalized.
+            # Keep the length of the first vector, so that normalized vectors stay normalized.
             length = np.linalg.norm(self.vectors.dense[first]) / max(float(np.linalg.norm(mixed)), 1e-12)
             made.dense = (mixed * length).astype(np.float32)
         return made
@@ -159,7 +159,7 @@ class Resampler:
     def _mixed(
         self, first: int, second: int, kept: list[str], gone: set[str], came: set[str], random_: random.Random
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The sparse vector that goes with the words. A token of no word (a learned expansion) goes or comes by chance."""
+        """The sparse vector for the mixed words. Tokens of no word (learned expansions) are kept or added by chance."""
         ours, theirs = self._row(first), self._row(second)
         assert ours is not None and theirs is not None
         stays, leaves, arrives = self._tokens(kept), self._tokens(gone), self._tokens(came)
@@ -186,14 +186,13 @@ class Resampler:
 
 @dataclass(frozen=True)
 class DrawnVectors:
-    """Gives documents the vectors that they were drawn with; a `Vectorizer`.
-
-    prune: keeps of a document's tokens those that can add most to a score: document weight × query weight.
-    """
+    """A `Vectorizer` that gives documents the vectors they were drawn with."""
 
     vocabulary: list[str]
     prune: Pruning | None = None
+    """Keeps the tokens of a document that can add most to a score (document weight × query weight)."""
     query_weights: Mapping[str, float] = field(default_factory=dict)
+    """{token: its weight in a query}, 1 for other tokens."""
     quantizer: Quantizer | None = None
     """Makes codes of the dense vectors."""
 

@@ -1,5 +1,5 @@
-"""What each field costs on disk, found by writing it alone: Lucene keeps all fields in the same files, and OpenSearch
-does not take them apart."""
+"""What each field costs on disk, measured by writing it alone: Lucene keeps all fields in the same files, and OpenSearch
+does not report them apart."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STORED = "_source (title, text, url)"
 
 
 class Alone(NamedTuple):
-    """A field, and what it is mapped and written by."""
+    """A field (None: no field), with the mapping and the vectorizer that write it."""
 
     field: str | None
     meta: IndexMeta
@@ -44,10 +44,10 @@ def bytes_by_field(
     vectorizer: Vectorizer,
     others: Mapping[str, Alone] | None = None,
 ) -> dict[str, float]:
-    """{field: bytes a document} of indexes that hold nothing else, merged to one segment; they are deleted again.
+    """{field: bytes a document}, each of an index with this field alone, merged to one segment and deleted again.
 
-    `contents` stands for what BM25 searches. What every index has (ids, sequence numbers) is subtracted. others: by the name
-    that each has in the result, fields that are written otherwise. Raises ClusterError if the cluster refuses.
+    `contents` is the field that BM25 searches. What every index has (ids, sequence numbers) is subtracted.
+    others: {name in the result: a field with another mapping or vectorizer}. Raises ClusterError if the cluster refuses.
     """
     meta = replace(meta, forward_index=meta.sparse is not None)
     held = {"sparse": meta.sparse, forward_index.FIELD: meta.sparse, "dense": meta.dense, "pq": meta.quantized}
@@ -59,11 +59,11 @@ def bytes_by_field(
             for name, part in parts.items():
                 made[name] = f"osn-bench-field-{uuid.uuid4().hex[:8]}"
                 _create(client, made[name], part)
-            # At least two segments: of one, which merging leaves as it is, what OpenSearch keeps for replicas would stay.
+            # At least two segments: merging leaves a single one as it is, with what OpenSearch keeps for replicas.
             size = min(BATCH, -(-len(documents) // 2))
             for at in range(0, len(documents), size):
                 _write(client, documents[at : at + size], {made[name]: part for name, part in parts.items()})
-            # All of them first: a merge waits for the half minute in which OpenSearch lets go of what it keeps.
+            # Merge after all indexes are written: a merge waits half a minute, until OpenSearch drops what it keeps.
             sizes = {name: _merged_size(client, index) for name, index in made.items()}
     finally:
         for index in made.values():
@@ -90,7 +90,7 @@ def _create(client: OpenSearch, index: str, part: Alone) -> None:
 
 
 def _write(client: OpenSearch, documents: Sequence[Document], parts: Mapping[str, Alone]) -> None:
-    """Each document into all indexes; encoded once by each vectorizer, which is what takes the time."""
+    """Write each document into all indexes. Each vectorizer encodes it only once, since encoding takes most of the time."""
     encoded: dict[tuple[int, DenseMeta | None], list[tuple[str, dict[str, Any]]]] = {}
     for index, (field, meta, vectorizer) in parts.items():
         made_by = (id(vectorizer), meta.dense)
@@ -102,7 +102,7 @@ def _write(client: OpenSearch, documents: Sequence[Document], parts: Mapping[str
             lines += [orjson.dumps({"index": {"_id": id_}}), _only(source, field)]
         answer = client.bulk(index=index, body=b"\n".join(lines) + b"\n", params={"refresh": "true"})
         if answer["errors"]:
-            raise ClusterError(f"the cluster did not take all documents of {index}")
+            raise ClusterError(f"the cluster rejected documents of {index}")
 
 
 def _merged_size(client: OpenSearch, index: str) -> int:

@@ -1,4 +1,4 @@
-"""An index of any number of documents, drawn from a corpus (`documents.py`) and written once, whatever interrupts it."""
+"""An index of any number of documents drawn from a corpus (`documents.py`); an interrupted run can be continued."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BATCH = 256
 
 
 def set_of_size(documents: int) -> str:
-    """The set of rows that were measured on so many drawn documents."""
+    """The `set` of rows that were measured on this many drawn documents."""
     return f"{documents:,} documents"
 
 
@@ -61,13 +61,15 @@ class Growth:
     pq: str | None = None
     """A quantized model that makes the codes of the drawn dense vectors."""
     vectors: Path | None = None
+    """A folder of `osn encode`; None: the models encode the corpus."""
     base: int | None = None
+    """Draw from the first `base` documents of the corpus; None: from all."""
     mix: float = 0.3
     """Share of a document's distinct words that are taken from another document."""
     prune: Pruning | None = None
-    """Which tokens of a document's sparse vector are kept, by what they add to a score (document weight × query weight)."""
+    """Which tokens of a sparse vector are kept, by the score that they can add (document weight × query weight)."""
     prune_postings: Pruning | None = None
-    """Which of these the postings hold, as `osn ingest --prune-postings` writes them."""
+    """Which of the kept tokens the postings hold, as `osn ingest --prune-postings` writes them."""
     segments: int | None = 1
     """Segments of each shard after merging; None does not merge."""
     shards: int = 1
@@ -77,16 +79,16 @@ class Growth:
 
     def validate(self) -> Growth:
         if not 0 < self.mix <= 0.5:
-            raise InputError(f"mix is {self.mix:g}, and must be above 0 and at most 0.5")
+            raise InputError(f"mix must be above 0 and at most 0.5, and is {self.mix:g}")
         if self.documents < 1:
             raise InputError("the number of documents must be 1 or more")
         if self.pq is not None and self.dense is None and self.vectors is None:
-            raise InputError("codes are made of the drawn dense vectors, and there are none", "give --dense MODEL too")
+            raise InputError("--pq makes codes of dense vectors, and there are none", "give --dense MODEL too")
         return self
 
     @property
     def described(self) -> dict[str, Any]:
-        """What `_meta.osn` says of it."""
+        """What the index's `_meta.osn` keeps of it."""
         prune = None if self.prune is None else str(self.prune)
         described = {"documents": self.documents, "mix": self.mix, "seed": self.seed, "prune": prune}
         postings = self.prune_postings
@@ -94,7 +96,7 @@ class Growth:
 
 
 def base_of(growth: Growth) -> tuple[IndexMeta, list[Document], Vectors, list[str]]:
-    """(what the index records, the real documents, their vectors, the vocabulary of the sparse ones).
+    """(the index's record, the real documents, their vectors, the vocabulary of the sparse vectors).
 
     Raises what reading the corpus, finding and loading the models raise.
     """
@@ -117,7 +119,7 @@ def base_of(growth: Growth) -> tuple[IndexMeta, list[Document], Vectors, list[st
 
 
 def resampler_of(growth: Growth) -> tuple[IndexMeta, Resampler, list[str]]:
-    """(what the index records, where its documents come from, the vocabulary). Raises as `base_of`."""
+    """(the index's record, the resampler of its documents, the vocabulary). Raises as `base_of`."""
     meta, documents, vectors, vocabulary = base_of(growth)
     if meta.sparse is None:
         return meta, Resampler(documents, vectors, None, mix=growth.mix, seed=growth.seed), vocabulary
@@ -129,7 +131,7 @@ def resampler_of(growth: Growth) -> tuple[IndexMeta, Resampler, list[str]]:
 
 
 def query_encoder_of(growth: Growth, sparse: SparseMeta) -> TableEncoder:
-    """That of the model that wrote the vectors: as it was made of the corpus, or as the growth names it."""
+    """The query encoder of the model that made the vectors: a model made of the corpus, or the one that `growth` names."""
     made = registry.link_of(sparse.hash)
     named = growth.sparse if growth.sparse not in (None, "lexical") else None
     if made.is_dir():
@@ -138,7 +140,7 @@ def query_encoder_of(growth: Growth, sparse: SparseMeta) -> TableEncoder:
 
 
 def drawn_vectors(growth: Growth, resampler: Resampler, vocabulary: list[str]) -> DrawnVectors:
-    """What gives the drawn documents their vectors, pruned and coded as the growth says."""
+    """The vectorizer of the drawn documents, with the pruning and codes of `growth`."""
     quantizer = None if growth.pq is None else Quantizer.load(locate(growth.pq) / QUANTIZER_FILE)
     return DrawnVectors(vocabulary, growth.prune, resampler.query_weights, quantizer)
 
@@ -150,9 +152,9 @@ def grow(
     *,
     say: Callable[[str], object] = log.info,
 ) -> None:
-    """Write the index. The same call again continues an interrupted one; an index that is whole is left as it is.
+    """Write the index. The same call again continues an interrupted one; a complete index is left as it is.
 
-    prepared: what `resampler_of` gave, where several sizes are drawn from one corpus. Raises as `pipeline.ingest`.
+    prepared: the result of `resampler_of`, if several sizes are drawn from one corpus. Raises as `pipeline.ingest`.
     """
     growth.validate()
     meta, resampler, vocabulary = prepared or resampler_of(growth)
@@ -161,7 +163,7 @@ def grow(
         wrote = read_record(client, growth.index)
         if wrote is not None and _facts(wrote) != _facts(wanted):
             raise ClusterError(
-                f"there is an index {growth.index!r} with other documents", "delete it, or give another --index"
+                f"there is already an index {growth.index!r} with other documents", "delete it, or give another --index"
             )
 
         whole = wrote is not None and LOADING not in wrote.extra
@@ -175,7 +177,7 @@ def grow(
 
 
 def _lacking(client: OpenSearch, growth: Growth) -> dict[str, str]:
-    """The settings that the index has otherwise, or not at all."""
+    """The settings of `growth` that the index lacks or has with another value."""
     ((_, answer),) = client.indices.get_settings(index=growth.index, params={"flat_settings": "true"}).items()
     has = answer["settings"]
     return {key: value for key, value in growth.settings.items() if has.get(f"index.{key}") != value}
@@ -183,7 +185,7 @@ def _lacking(client: OpenSearch, growth: Growth) -> dict[str, str]:
 
 @contextmanager
 def _created_with(client: OpenSearch, growth: Growth) -> Iterator[None]:
-    """Meanwhile, an index of that name is created with the wanted settings: some, as its sorting, cannot be set later."""
+    """Inside the block, the index is created with the wanted settings; some, such as its sorting, cannot be set later."""
     if not growth.settings:
         yield
         return
@@ -197,7 +199,7 @@ def _created_with(client: OpenSearch, growth: Growth) -> Iterator[None]:
 
 
 def _facts(meta: IndexMeta) -> tuple[Any, ...]:
-    """What tells one drawn index from another; a lexical model's hash is that of its corpus's statistics."""
+    """The facts by which drawn indexes differ; a lexical model's hash is that of its corpus's statistics."""
     return meta.extra.get(RESAMPLED), meta.sparse, meta.dense, meta.quantized
 
 
@@ -229,7 +231,7 @@ def _write(
         writing=Writing(merge=False),
     )
     if encoder is not None:
-        # Pruned postings do not tell the largest weights, by which pages are certified.
+        # Pruned postings do not show the largest weights, which certify pages.
         keep_measures(client, target, encoder, noted, everything=not report.skipped)
 
 

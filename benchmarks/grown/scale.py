@@ -89,7 +89,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def growth_of(corpus: str, index: str, documents: int, options: Mapping[str, Any]) -> Growth:
-    """The growth of the values of `growing_options` and --seed. Raises InputError."""
+    """The `Growth` of the options of `growing_options` and --seed. Raises InputError."""
     names = {each.name for each in fields(Growth)} - {"corpus", "index", "documents"}
     return Growth(corpus, index, documents, **{name: options[name] for name in names}).validate()
 
@@ -208,7 +208,7 @@ def scale(
             if to is not None:
                 print(f"wrote {summary.write(to)}", file=sys.stderr)
         if any(measured.partial for measured in runs.values()):
-            sys.exit(1)  # within `reachable`, which leaves the node's data too, for the same command to continue
+            sys.exit(1)  # inside `reachable`, which then keeps the node's data, so that the same command can continue
         for measured in () if keep else runs.values():
             client.indices.delete(index=measured.index, params={"ignore_unavailable": "true"})
     if not whole:
@@ -216,7 +216,7 @@ def scale(
 
 
 def say(line: str) -> None:
-    """A line about what is being done now."""
+    """Print a line about the current step."""
     print(line, file=sys.stderr, flush=True)
 
 

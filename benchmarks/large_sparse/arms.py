@@ -23,11 +23,11 @@ def _frequencies(file: Path) -> dict[str, int]:
 
 
 def cut_tokens(tokens: Mapping[str, float], frequencies: Mapping[str, int], share: float) -> dict[str, float]:
-    """Those of a query's tokens that are worth most for what they cost, until they hold `share` of its postings.
+    """The query's tokens with the most value for their cost, until they hold `share` of the query's postings.
 
-    A token costs the documents that hold it, and is worth its weight squared: a token that weighs twice as much parts
-    documents twice as far, and is twice as rarely in the way. One token at least is kept; those that no document holds are
-    not.
+    A token's cost is the number of documents that hold it, its value is its weight squared: a token of twice the weight
+    separates documents twice as far, and gets in the way half as often. At least one token is kept; tokens that no
+    document holds are dropped.
     """
 
     def cost(token: str) -> int:
@@ -45,7 +45,7 @@ def cut_tokens(tokens: Mapping[str, float], frequencies: Mapping[str, int], shar
 
 @dataclass(frozen=True)
 class FieldSearch:
-    """Searches a field, of the whole query or of a part of it, and rescores the best hits with all tokens by their rows."""
+    """Searches a field by all tokens of the query or some, and rescores the best hits with all tokens, from their rows."""
 
     field: str = "sparse"
     window: int | None = None
@@ -53,7 +53,7 @@ class FieldSearch:
     cut: float = 1.0
     """Share of the query's postings that phase one searches (`cut_tokens`)."""
     frequencies: Path | None = None
-    """Where the documents of each token are counted; needed for a cut."""
+    """File of {token: documents that hold it}; needed for a cut."""
 
     def builder(self, engines: Engines, page: Mapping[str, Any]) -> Callable[[str], Body]:
         encoder = engines.models.query_encoder
@@ -73,14 +73,14 @@ class FieldSearch:
 
 
 def _of_blocks(engines: Engines, text: str, blocks: list[int], page: Mapping[str, Any]) -> Body:
-    """All tokens, over the documents of these blocks alone."""
+    """A search with all tokens, only in the documents of these blocks."""
     tokens = engines.models.query_encoder.encode(text)
     return neural_sparse(tokens, plugin=engines.plugin, filter={"terms": {"block": blocks}}, **page)
 
 
 @dataclass(frozen=True)
 class BestBlocks:
-    """The first of two requests: the blocks with the highest sums of their largest weights."""
+    """The first of two requests: finds the `count` blocks with the highest scores by their largest weights."""
 
     count: int
 
@@ -92,7 +92,7 @@ class BestBlocks:
 
 @dataclass(frozen=True)
 class DocumentsOfBlocks:
-    """The second of two requests: all tokens, over the documents of the blocks that the first one found."""
+    """The second of two requests: all tokens, only in the documents of the blocks that the first one found."""
 
     index: str
 

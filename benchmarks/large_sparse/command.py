@@ -1,17 +1,17 @@
-"""`osn bench large-sparse`: what makes searching by a large sparse model cheap.
+"""`osn bench large-sparse`: how to search cheaply by a large sparse model.
 
     osn bench large-sparse --model MODEL --data data/scifact --work work --record benchmarks/results/large_sparse
 
-MODEL is a sparse model whose documents have many terms; --vectors names a folder of `osn encode`, without which the corpus
-is encoded. Documents are drawn from the corpus as by `osn bench grow`, once for all indexes.
+MODEL is a sparse model that gives documents many terms. --vectors names a folder of `osn encode`; without it, the corpus
+is encoded. Documents are drawn from the corpus as in `osn bench grow`, once for all indexes.
 
-An idea with a setting takes the cheapest that keeps 0.99 of the score, with the lower end of its interval, on train queries;
-neural-search's own processor does too. Then all arms are asked the test queries: for the score kept (the exact scores of the
-ten hits returned, over those of the exact ten), and under load in random turns. What takes long is kept in --work: the same
-command goes on.
+Each idea with a setting, and neural-search's own processor, gets the cheapest setting whose interval for the score kept on
+train queries lies above 0.99. Then all arms answer the test queries: for the score kept (the exact scores of the ten hits
+returned, over those of the exact ten), and under load in random turns. Slow results are kept in --work; the same command
+continues.
 
 What it cannot show: drawn documents are near copies of real ones, so neighbours in the order by content are more alike than
-those of a real corpus of this size, and clustering and blocks gain more.
+in a real corpus of this size, and clustering and blocks gain more.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from opensearch_neural.models.sparse.pruning import Pruning
 
 CLUSTERED_PRUNES = ("alpha_mass:0.7", "alpha_mass:0.85")
 MOST_COST = 1.1
-"""P99 in BM25's."""
+"""Highest P99 as a ratio to BM25's."""
 
 
 def goals(experiment: LargeSparseExperiment, rows: Sequence[Row]) -> list[Goal]:
@@ -95,7 +95,7 @@ def shown(row: Row) -> bool:
 @click.option(
     "--clustered-prune",
     multiple=True,
-    help=f"The same for the clustered index; repeatable.  [default: {', '.join(CLUSTERED_PRUNES)}]",
+    help=f"Tokens that a pruned field of the clustered index holds; repeatable.  [default: {', '.join(CLUSTERED_PRUNES)}]",
 )
 @click.option(
     "--by-content/--as-drawn",
@@ -135,7 +135,7 @@ def large_sparse(
     keep: bool,
     owned: bool,
 ) -> None:
-    """What makes searching by a large sparse model cheap: cost and score kept of each idea, and of the best together.
+    """How to search cheaply by a large sparse model: cost and score kept of each idea, and of the best ones together.
 
     It compares baselines, pruned documents, cut queries, clustered documents and blocks with BM25 in one table. --data is
     one BEIR folder. Run the same command again to continue an interrupted run.
@@ -146,10 +146,10 @@ def large_sparse(
     """
     if clustered_prune and not by_content:
         raise InputError(
-            "--clustered-prune is of the clustered index, and --as-drawn makes none", "leave one of them out"
+            "--clustered-prune needs the clustered index, which --as-drawn leaves out", "give only one of them"
         )
     if not (data / "qrels" / "train.tsv").exists():
-        raise InputError(f"{data} has no train split, by which settings are chosen", "add qrels/train.tsv")
+        raise InputError(f"{data} has no train split to choose settings on", "add qrels/train.tsv")
     clustered = tuple(map(Pruning.parse, clustered_prune or CLUSTERED_PRUNES)) if by_content else ()
     corpus = str(corpus_of(data))
     layouts = [

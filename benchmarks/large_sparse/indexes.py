@@ -1,4 +1,4 @@
-"""The documents: drawn once, put in order by content, and written into indexes with pruned fields and into blocks."""
+"""Draws the documents once, orders them by content, and writes them into indexes with pruned fields and into blocks."""
 
 from __future__ import annotations
 
@@ -39,35 +39,36 @@ if TYPE_CHECKING:
 
 PLAIN, CLUSTERED, BLOCKS = "plain", "clustered", "blocks"
 DIMENSIONS = 64
-"""Dimensions of the random projection in which documents are compared to put them in order."""
+"""Dimensions of the random projection in which documents are compared to order them."""
 ROUNDS = 8
 """Rounds of 2-means in each bisection."""
 LEAF = 16
 """Groups of up to this many documents are not divided further."""
 LEAST_BLOCK, MOST_BLOCKS = 32, 4096
-"""The fewest documents of a block; the most blocks, if blocks of that size allow it."""
+"""The fewest documents of a block, and about the most blocks."""
 BATCH = 500
 IN_FLIGHT = 4
 """Bulk requests at once."""
 FIELD_SAMPLE = 2000
-"""Documents that are written field by field to see what each costs."""
+"""Documents that are written field by field to measure the bytes of each field."""
 WHOLE = "large_sparse"
-"""The entry of a complete index's record with what the index holds."""
+"""The key in an index's record that describes its content; only complete indexes have it."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The indexes of one size, and the files beside them."""
+    """The indexes of one size, and their files."""
 
     growth: Growth
     """The documents to draw; the names of the indexes begin with its `index`."""
     prunes: tuple[Pruning, ...]
-    """Prunings of the plain index, a field each."""
+    """Prunings of the plain index, a field for each."""
     clustered_prunes: tuple[Pruning, ...]
-    """Prunings of the clustered index, a field each."""
+    """Prunings of the clustered index, a field for each."""
     folder: Path
+    """Keeps what was counted and measured of this size."""
     by_content: bool = True
-    """Whether there are the clustered index and the blocks too."""
+    """Whether the clustered index and the blocks exist too."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -83,12 +84,12 @@ class Layout:
 
     @property
     def frequencies(self) -> Path:
-        """{token: documents that hold it}."""
+        """The file of {token: documents that hold it}."""
         return self.folder / "frequencies.json"
 
     @property
     def bytes_file(self) -> Path:
-        """{field: bytes a document}; other pruned fields, another file."""
+        """The file of {field: bytes a document}; its name depends on the pruned fields."""
         rules = [list(map(str, rules)) for rules in (self.prunes, self.clustered_prunes)]
         return self.folder / f"bytes-{fingerprint(*rules)}.json"
 
@@ -102,7 +103,7 @@ class Layout:
 
 
 def field_of(rule: Pruning) -> str:
-    """The field of documents pruned so."""
+    """The name of the field with tokens pruned by `rule`."""
     return f"sparse_{rule.type}{rule.value:g}".replace(".", "_")
 
 
@@ -110,11 +111,11 @@ def field_of(rule: Pruning) -> str:
 
 
 def order_by_content(vectors: SparseVectors, query_weights: Mapping[str, float], seed: int) -> NDArray[np.int64]:
-    """(documents,): the documents in an order in which neighbours are alike.
+    """(documents,): the numbers of the documents in an order in which neighbours are alike.
 
-    Vectors, each token times its query weight, are projected at random (Johnson and Lindenstrauss) and halved by 2-means
-    again and again, at the median, so that halves are of one size. No judgement, and not what a document was drawn from, is
-    looked at.
+    Vectors, each token times its query weight, are projected at random (Johnson and Lindenstrauss). 2-means then divides
+    them again and again, at the median, so that halves have the same size. Neither judgements nor the documents' origins
+    are used.
     """
     generator = np.random.default_rng(seed)
     projected = _projected(vectors, query_weights, generator)
@@ -122,7 +123,7 @@ def order_by_content(vectors: SparseVectors, query_weights: Mapping[str, float],
 
 
 def _projected(vectors: SparseVectors, query_weights: Mapping[str, float], generator: np.random.Generator) -> Any:
-    """(documents, DIMENSIONS), of length 1; a document without tokens is 0."""
+    """(documents, DIMENSIONS): vectors of length 1; 0 for a document without tokens."""
     factors = np.array([query_weights.get(token, 1.0) for token in vectors.vocabulary], np.float32)
     directions = generator.standard_normal((len(factors), DIMENSIONS)).astype(np.float32) * factors[:, None]
     projected = np.zeros((len(vectors), DIMENSIONS), np.float32)
@@ -148,8 +149,8 @@ def _halves(rows: NDArray[np.int64], points: Any, generator: np.random.Generator
 
 
 def block_maxima(vectors: SparseVectors, order: NDArray[np.int64], size: int) -> SparseVectors:
-    """A row for each block of `size` neighbours in `order` (documents,): of each token the largest weight in the block."""
-    step = size * max(1, 50_000 // size)  # of so many documents at once, or a million would need all memory
+    """A row for each block of `size` neighbours in `order` (documents,): the largest weight of each token in the block."""
+    step = size * max(1, 50_000 // size)  # documents at once: a million would need all memory
     parts = [_maxima(vectors.take(order[at : at + step]), size) for at in range(0, len(order), step)]
     return SparseVectors.concat(parts, vectors.vocabulary)
 
@@ -170,7 +171,7 @@ def _maxima(vectors: SparseVectors, size: int) -> SparseVectors:
 
 
 def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) -> None:
-    """Write what is not whole yet: the indexes and the files. Raises ClusterError for what the cluster does not take."""
+    """Write the indexes and files that are not complete yet. Raises ClusterError if the cluster rejects documents."""
     lacking = [name for name in layout.names if not _is_whole(client, layout, name)]
     if not lacking and layout.frequencies.exists() and layout.bytes_file.exists():
         return
@@ -208,7 +209,7 @@ def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) 
             _bulk(client, layout.index(name), _block_sources(maxima))
         else:
             _bulk(client, layout.index(name), _sources(documents, own, meta, pruned, place, layout.block))
-    for name in lacking:  # all of them written first: a merge waits until OpenSearch lets go of what it keeps
+    for name in lacking:  # after all are written: a merge waits until OpenSearch drops what it keeps for replicas
         say(f"merging {layout.index(name)}")
         merge_segments(client, layout.index(name))
         write_record(client, layout.index(name), meta.with_extra(**{WHOLE: layout.described(name)}))
@@ -225,7 +226,7 @@ def _is_whole(client: OpenSearch, layout: Layout, name: str) -> bool:
 
 
 def _create(client: OpenSearch, layout: Layout, name: str, meta: IndexMeta, fields: Iterable[str]) -> None:
-    """Anew: an index that is not whole is deleted."""
+    """Create the index; an incomplete one is deleted first."""
     settings = {"refresh_interval": "-1", **({"sort.field": "place"} if name == CLUSTERED else {})}
     body = index_body(meta, replicas=0, settings=settings)
     mapping = body["mappings"]
@@ -244,7 +245,7 @@ def _sources(
     place: NDArray[np.int64],
     block: int,
 ) -> Iterator[list[bytes]]:
-    """Batches of the lines of a bulk request. pruned: {field: what gives its vectors}."""
+    """Batches of bulk request lines. pruned: {field: the vectorizer of its vectors}."""
     for at in range(0, len(documents), BATCH):
         drawn = documents[at : at + BATCH]
         fields = {field: made for field, by in pruned.items() if (made := by.vectors(drawn).sparse) is not None}
@@ -283,7 +284,7 @@ def _bulk(client: OpenSearch, index: str, batches: Iterator[list[bytes]]) -> Non
         answer = client.bulk(index=index, body=b"\n".join(lines) + b"\n", params={"request_timeout": 300})
         if answer["errors"]:
             wrong = next(item["index"]["error"] for item in answer["items"] if "error" in item["index"])
-            raise ClusterError(f"the cluster did not take all documents of {index}: {wrong.get('reason')}")
+            raise ClusterError(f"the cluster rejected documents of {index}: {wrong.get('reason')}")
 
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
         under_way: list[Future[None]] = []
@@ -315,7 +316,7 @@ def _bytes(
 
 
 def bytes_of(client: OpenSearch, layout: Layout) -> dict[str, float]:
-    """{field, or blocks: bytes a document}."""
+    """{field: bytes a document}; for `blocks`, those of the whole index of blocks."""
     fields: dict[str, float] = kept(layout.bytes_file, dict)
     if not layout.by_content:
         return fields

@@ -1,4 +1,4 @@
-"""What is measured of each idea: tuned on train queries, then score kept, nDCG@10 and cost under load by test queries."""
+"""Measures each idea: its setting is chosen on train queries; test queries give score kept, nDCG@10 and cost under load."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ logger = logging.getLogger(__name__)
 
 BM25, SUM = "bm25", "bm25-sparse"
 SUMS = {SUM: None, f"{SUM}, window 20": 20, f"{SUM}, window 50": 50}
-"""{way to search by the sum with BM25: window; None: that of the index}"""
+"""{arm of bm25-sparse: its window}; None: the index's window"""
 NDCG = "nDCG@10"
 BYTES = "bytes read, a document"
-"""Bytes on disk of the fields that a search reads; for blocks, with their index."""
+"""Bytes on disk of the fields that a search reads; for blocks, with the index of blocks."""
 LEAST_KEPT = 0.99
 LOAD = LoadSettings(rounds=8, settle=0.3, ceiling=0.5, warmup=WarmupSettings(30, 90), quality=False)
 TUNING_QUERIES = 100
@@ -76,18 +76,23 @@ BLOCK_COUNTS = (10, 20, 40, 80, 160)
 
 @dataclass(frozen=True)
 class LargeSparseExperiment:
-    """What the command was asked for."""
+    """The options of the command."""
 
     data: Path
+    """A BEIR folder."""
     layouts: tuple[Layout, ...]
     """One for each number of documents."""
     model: str
     clients: tuple[int, ...]
     minutes: float
+    """Longest time for a load test."""
     requests: int
+    """Requests of each arm at each level."""
     connection: ConnectionSettings
     owned: bool
+    """Whether load tests may run against a cluster on another machine."""
     keep: bool
+    """Whether the indexes are kept."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ def _pruned(
 
 
 def fixed(layout: Layout) -> list[SearchArm]:
-    """The arms that have nothing to tune: baselines, documents pruned and searched as they are, the clustered index."""
+    """The arms without a setting to choose: baselines, pruned documents without rescoring, the clustered index."""
     clustered = layout.index(CLUSTERED)
     by_content = [
         SearchArm(Variant("clustered: bm25", BM25, index=clustered), ("contents",)),
@@ -135,7 +140,7 @@ def fixed(layout: Layout) -> list[SearchArm]:
 
 
 def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
-    """{idea: the settings from which one is chosen}."""
+    """{idea: the settings to choose from}."""
     documents = layout.index(CLUSTERED)
 
     def two_phase(prune: float, expansion: float) -> SearchArm:
@@ -175,7 +180,7 @@ def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
 
 
 def of_the_sum(layout: Layout) -> set[str]:
-    """The arms that search by the sum with BM25: what they keep is of that sum's exact result, not of the sparse model's."""
+    """The arms of bm25-sparse: their score kept is relative to the exact sum with BM25, not to the sparse model's result."""
     arms = [*fixed(layout), *(arm for settings in tuned(layout).values() for arm in settings)]
     return {arm.variant.name for arm in arms if arm.variant.engine == SUM}
 
@@ -186,7 +191,7 @@ def of_the_sum(layout: Layout) -> set[str]:
 def chosen(
     client: OpenSearch, target: LoadTarget, layout: Layout, model: ModelChoice, arms: Sequence[SearchArm], data: Path
 ) -> dict[str, Any]:
-    """The `choice` by train queries."""
+    """The `choice` among `arms` on train queries."""
     from opensearch_neural.corpus.judgements import BeirData
 
     texts = dict(islice(BeirData.load(data, "train").queries.items(), TUNING_QUERIES))
@@ -200,10 +205,10 @@ def chosen(
 def choice(
     rows: Iterable[Row], variants: Sequence[Variant], timed: Callable[[Sequence[Variant]], Mapping[str, float]]
 ) -> dict[str, Any]:
-    """{"chosen": the name of the fastest variant that keeps LEAST_KEPT of the score with the lower end of its interval, else
-    of that which keeps most; "settings": {name: what was measured of it}}.
+    """{"chosen": name, "settings": {name: its measures}}.
 
-    timed: variants → {name: milliseconds of a query}; called with those that keep enough
+    Chosen is the fastest variant whose score kept has an interval above LEAST_KEPT; if none has, the one that keeps most.
+    timed: variants → {name: milliseconds a query}; called with the variants that keep enough
     """
     of_arm = {row.engine: row for row in rows if row.measure == quality.SCORE_KEPT}
     enough = [each for each in variants if (of_arm[each.name].low or of_arm[each.name].value) >= LEAST_KEPT]
@@ -214,7 +219,7 @@ def choice(
 
 
 def timed(client: OpenSearch, workload: Workload, variants: Sequence[Variant]) -> dict[str, float]:
-    """{variant: milliseconds of a query}, asked one by one in turns: of each query the fastest of several passes."""
+    """{variant: mean milliseconds a query}, one request at a time, in turns; of each query the fastest of several passes."""
     built = body_builders(workload, variants)
     follow = {variant.name: follow_builder(workload, variant) for variant in variants}
     fastest: dict[tuple[str, str], float] = {}
@@ -235,8 +240,10 @@ def timed(client: OpenSearch, workload: Workload, variants: Sequence[Variant]) -
 
 
 def rows_of(client: OpenSearch, target: LoadTarget, experiment: LargeSparseExperiment, layout: Layout) -> list[Row]:
-    """All rows of one size: the set is the number of documents. Its indexes are deleted unless they are to be kept. Raises
-    ClusterError if the load test stopped."""
+    """All rows of one size; their set is the number of documents. Deletes the indexes unless they are to be kept.
+
+    Raises ClusterError if the load test stopped.
+    """
 
     def measured() -> list[Row]:
         with translate_errors():
@@ -259,7 +266,7 @@ def rows_of(client: OpenSearch, target: LoadTarget, experiment: LargeSparseExper
 
 
 def _asked(experiment: LargeSparseExperiment, layout: Layout) -> str:
-    """Another for other documents, other ways to search, and another load."""
+    """A hash of the documents, the arms and the load, for file names."""
     ways = [_names(arms) for arms in (fixed(layout), *tuned(layout).values())]
     indexes = [layout.described(name) for name in layout.names]
     return fingerprint(indexes, ways, experiment.clients, experiment.requests)
@@ -277,8 +284,8 @@ def quality_rows(
     model: ModelChoice,
     arms: Sequence[SearchArm],
 ) -> list[Row]:
-    """The score kept and the overlap with the exact ten (of bm25-sparse, of its own sum), nDCG@10 by the judgements of the
-    real documents among those drawn, and the bytes of what is read."""
+    """The score kept and the overlap with the exact ten (for bm25-sparse, those of its sum), nDCG@10 by the judgements of
+    the real documents among the drawn ones, and the bytes that each arm reads."""
     from opensearch_neural.corpus.judgements import BeirData
 
     judged = BeirData.load(experiment.data, "test")
@@ -291,7 +298,7 @@ def quality_rows(
         found = {
             each.name: quality.retriever(client, workload, each).retrieve(judged.queries, PAGE) for each in variants
         }
-    words = [each.name for each in variants if each.engine == BM25]  # what they find is no part of the sparse result
+    words = [each.name for each in variants if each.engine == BM25]  # not compared with a sparse result
     rows = [row for row in near if row.engine not in words]
     ndcg = {name: measures.measure(run, judged.qrels, (NDCG,)) for name, run in found.items()}
     rows += result_rows.rows(set_, ndcg, baseline=None)

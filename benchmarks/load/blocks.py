@@ -1,8 +1,8 @@
-"""Engines in random turns within one run, so that a slow minute of the machine falls on all of them alike.
+"""Engines in random turns within one run, so that a slow minute of the machine slows all of them alike.
 
 A round gives every engine one block at every level (number of clients, or rate). Levels come in random order, and so do
 the engines within a level, which keeps the blocks that are compared close in time. Intervals resample whole rounds
-(`statistics.py`), so what differs from round to round is part of them.
+(`statistics.py`), so they include differences between rounds.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Block:
-    """One turn, measured (see `generator.py` for what each time is; all are of answered requests)."""
+    """The measurement of one turn. Times are of answered requests; see `generator.py` for their meaning."""
 
     round: int
     level: Level
@@ -67,28 +67,28 @@ class Block:
     requests: int
     """Requests that began within the window."""
     completed: int
-    """Requests answered without error within the window; they count for throughput."""
+    """Requests answered without error within the window; throughput counts these."""
     failures: dict[str, int]
     """{error: number of requests}"""
     latency: str
     """HDR histogram, as text."""
     late: str
-    """HDR histogram, as text; empty for a closed loop, where nothing is due."""
+    """HDR histogram, as text; empty for a closed loop."""
     encode: float | None
     """Mean, ms."""
     network: float | None
-    """Mean of service − took, ms. took is whole milliseconds rounded down, so up to one of them is in here."""
+    """Mean of service − took, ms. OpenSearch rounds took down to whole milliseconds, so up to 1 ms of it is counted here."""
     took: float | None
     """Mean, ms."""
     server_cpu: float | None
-    """Seconds of processor time of all nodes within the window, if it can be known."""
+    """Processor seconds of all nodes within the window; None if unknown."""
     gc_ms: float | None
-    """Milliseconds of the nodes' garbage collections within the window: its share of those from before the load to its last
-    answer."""
+    """Milliseconds of the nodes' garbage collections within the window, estimated as the window's share of the time from
+    before the load to the last answer; None if unknown."""
     core_share: float
     """Processor time of the busiest generator process, as a share of one core."""
     broken: str | None = None
-    """Why the block does not count; its failures are still listed."""
+    """Why the block is left out; None: it counts. Its failures are still listed."""
     example: str = ""
     """The message of one failure."""
 
@@ -101,7 +101,7 @@ class Block:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Block:
-        """Raises InputError for what `to_json` did not make."""
+        """Raises InputError for content that `to_json` did not make."""
         try:
             return cls(**{**content, "level": Level(**content["level"])})
         except (TypeError, KeyError) as error:
@@ -129,7 +129,7 @@ def run_block(
 ) -> Block:
     """Measure one turn: `settle` seconds of load that is not measured, then a window of `length` seconds.
 
-    Engines get the same queries in the same order in a round. Raises GeneratorLost, with the block lost.
+    In a round, all engines get the same queries in the same order. Raises GeneratorLost; the block is lost then.
     """
     cpu: list[float | None] = []
     gc_before, spanned = probe.gc_ms(), -time.monotonic()
@@ -165,7 +165,7 @@ def block_of(
     server_cpu: float | None = None,
     gc_ms: float | None = None,
 ) -> Block:
-    """What the workers measured in a window of `length` seconds, as one block."""
+    """The block of what the workers measured in a window of `length` seconds."""
     failures: Counter[str] = Counter()
     for part in parts:
         failures.update(part.failures)
@@ -208,9 +208,10 @@ def _network(parts: Sequence[WorkerMeasurement]) -> Iterable[int]:
 
 @dataclass
 class Pace:
-    """How long each engine's window must be for its part of the requests, from how fast it last was.
+    """Chooses the length of each engine's windows from its last speed, so that it gets its requests.
 
-    requests: wanted of each engine at each level, over all rounds
+    requests: wanted of each engine at each level, over all rounds; shortest, longest: seconds of a window
+    speed: {(level, engine): requests a second}
     """
 
     requests: int
@@ -228,11 +229,11 @@ class Pace:
         speed = self.speed.get((turn.level, turn.variant)) or self._elsewhere(turn)
         if not speed:
             return self.shortest
-        # A twentieth more, so that the last round does not fall short by a few requests.
+        # 5% more, so that the last round does not miss the target by a few requests.
         return min(self.longest, max(self.shortest, 1.05 * self.requests / self.rounds / speed))
 
     def _elsewhere(self, turn: Turn) -> float | None:
-        """How fast the engine was at the nearest level, the slowest of these: too long is better than too short."""
+        """The engine's speed at the nearest level; of two such levels the slower: too long is better than too short."""
         if turn.level.mode == "open":
             return turn.level.value
         known = [
@@ -248,12 +249,10 @@ FORMAT = 1
 
 
 class BlockLog:
-    """The blocks of one run on disk, in the order in which they were measured, so that nothing measured is lost to a crash,
-    and an interrupted run goes on.
+    """The blocks of one run on disk, in the order of measurement: a crash loses no finished block, and the run can continue.
 
-    `blocks.jsonl`: a first line with what identifies the run, then a line a block. A run whose identity is the same
-    continues; of a round that was cut off it keeps the levels at which every engine had its turn. A run that differs is
-    not mixed with it.
+    `blocks.jsonl`: the first line identifies the run, then each line is a block. A run with the same identity continues;
+    of an interrupted round it keeps the levels at which every engine had its turn. Another run is refused.
     """
 
     def __init__(self, path: Path, identity: dict[str, Any], blocks: list[Block]) -> None:
@@ -263,7 +262,7 @@ class BlockLog:
 
     @classmethod
     def open(cls, folder: Path, identity: dict[str, Any], *, engines: int, restart: bool = False) -> BlockLog:
-        """The run's journal: continued where it is the same run's, begun anew if there is none, or `restart`.
+        """The run's log: continues an existing one of the same run, or begins a new one (always if `restart`).
 
         Raises InputError if the folder holds another run.
         """
@@ -294,13 +293,13 @@ class BlockLog:
 
 
 def read_blocks(path: Path) -> tuple[dict[str, Any], list[Block]]:
-    """(identity, blocks). A last line that a crash cut off is left out. Raises InputError for another file."""
+    """(identity, blocks). A last line that a crash cut off is left out. Raises InputError for other files."""
     lines = path.read_text(encoding="utf-8").splitlines()
     try:
         head = json.loads(lines[0])
         identity = head["identity"]
         if head["format"] != FORMAT:
-            raise InputError(f"{path} is of format {head['format']}, and this version reads format {FORMAT}")
+            raise InputError(f"{path} has format {head['format']}, but this version reads format {FORMAT}")
     except (ValueError, KeyError, IndexError, TypeError):
         raise InputError(f"{path}, line 1: not the journal of a load run") from None
     blocks = []
@@ -315,7 +314,7 @@ def read_blocks(path: Path) -> tuple[dict[str, Any], list[Block]]:
 
 
 def whole_levels(blocks: list[Block], engines: int) -> list[Block]:
-    """The blocks of those levels of a round at which all of so many engines were measured; broken ones do not count."""
+    """The blocks of levels at which all `engines` of a round were measured; broken blocks are left out."""
     fine = [block for block in blocks if block.broken is None]
     sizes = Counter((block.round, block.level) for block in fine)
     return [block for block in fine if sizes[block.round, block.level] >= engines]

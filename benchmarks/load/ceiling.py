@@ -1,8 +1,8 @@
-"""What the generator itself can do, measured against an endpoint that does nothing.
+"""The generator's own limit, measured against an endpoint that does nothing.
 
-The endpoint answers at once with an answer of the engine's true size, so what is then measured is the generator: its
-encoding, its sockets, its event loop. Where a measurement of the cluster comes near that, it measures the generator
-too, and is refused (`Strain`).
+The endpoint answers at once with an answer of the engine's true size, so only the generator is measured: its encoding, its
+sockets, its event loop. A measurement of the cluster that comes near this limit measures the generator too, and is
+refused (`Strain`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from benchmarks.load.generator import Generators
 from benchmarks.load.workload import OPAQUE_ID, LoadTarget, Workload
 from opensearch_neural.cluster.settings import ConnectionSettings
 
-MOST_OF_CEILING = 0.7  # the most of its ceiling that the generator may need in a measurement
-MOST_OF_A_CORE = 0.85  # the most processor time of one worker: beyond it requests wait for the generator
-MOST_LATENESS = 0.25  # of an open loop's P99 that may be the generator's own lateness
+MOST_OF_CEILING = 0.7  # the highest share of its ceiling that the generator may need in a measurement
+MOST_OF_A_CORE = 0.85  # the highest share of a core that a worker may need: beyond it requests wait for the generator
+MOST_LATENESS = 0.25  # the highest share of an open loop's P99 that may be the generator's own lateness
 NAMED = f"x-opaque-id: {OPAQUE_ID}".encode()
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """How many requests of one engine the generator can make a second, and with how many clients and processes."""
+    """The most requests of one engine that the generator can make a second, with this many clients and processes."""
 
     requests_per_second: float
     clients: int
@@ -41,7 +41,7 @@ def _header(head: bytes, name: bytes) -> bytes:
 
 
 class _Endpoint(asyncio.Protocol):
-    """Answers an engine's requests with the same bytes each time."""
+    """Answers each request of an engine with the same bytes."""
 
     def __init__(self, answers: Mapping[bytes, bytes]) -> None:
         self._answers = answers
@@ -85,7 +85,7 @@ def _until_closed(pipe: Any) -> None:
 
 @contextmanager
 def endpoint(answers: Mapping[str, bytes]) -> Iterator[str]:
-    """URL of an endpoint in a process of its own. answers: {variant's name: body of the answer to its requests}."""
+    """The URL of an endpoint in its own process. answers: {variant's name: body of the answer to its requests}."""
     whole = {name.encode("latin-1"): _http(body) for name, body in answers.items()}
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -112,7 +112,7 @@ def _http(body: bytes) -> bytes:
 def measure_ceilings(
     workload: Workload, answers: Mapping[str, bytes], *, clients: int, processes: int, seconds: float
 ) -> dict[str, Ceiling]:
-    """{variant: what the generator can do with its requests}, each measured for so many seconds.
+    """{variant: the generator's ceiling with its requests}, each measured for `seconds`.
 
     answers: {variant: body of a genuine answer}.
     """
@@ -133,20 +133,20 @@ def measure_ceilings(
 
 @dataclass(frozen=True)
 class Strain:
-    """How hard a measurement was for the generator."""
+    """How near a measurement brought the generator to its limits."""
 
     ceiling_share: float | None = None
-    """Requests a second, as a share of what it can do."""
+    """Requests a second, as a share of its ceiling; None if the ceiling was not measured."""
     core_share: float = 0.0
     """Processor time of its busiest worker, as a share of one core."""
     late_share: float | None = None
-    """The P99 of its own lateness, as a share of an open loop's P99."""
+    """The P99 of its own lateness, as a share of the P99; None for a closed loop."""
 
     def refusal(self) -> str | None:
-        """Why the measurement says more about the generator than about the cluster; None if it does not."""
+        """Why the measurement is refused: the generator was too near its limit. None if it was not."""
         if self.ceiling_share is not None and self.ceiling_share > MOST_OF_CEILING:
             if self.ceiling_share == float("inf"):
-                return "the endpoint that does nothing answered nothing: what the generator can do is not known"
+                return "the endpoint that does nothing answered nothing, so the generator's limit is not known"
             return f"{self.ceiling_share:.0%} of what the generator can do"
         if self.core_share > MOST_OF_A_CORE:
             return f"a generator process needed {self.core_share:.0%} of a core"
@@ -156,7 +156,7 @@ class Strain:
 
 
 def strain_of(level: Level, blocks: Sequence[Block], ceiling: Ceiling | None) -> Strain:
-    """How hard these blocks were for the generator."""
+    """The strain of these blocks on the generator."""
     if not blocks:
         return Strain()
     seconds = sum(block.seconds for block in blocks)

@@ -39,7 +39,7 @@ from opensearch_neural.files import write_text
 logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 10.0
-SPACES = 1000  # of the progress bar: shares of the work are written as thousandths
+SPACES = 1000  # steps of the progress bar
 
 
 class NumberList(click.ParamType):
@@ -128,7 +128,10 @@ def load_settings(options: dict[str, Any], **more: Any) -> LoadSettings:
 def queries_of(
     queries: Path | None, data: Path | None, split: str, limit: int | None
 ) -> tuple[JudgedQueries | None, list[str]]:
-    """(judgements, texts) from a folder in BEIR layout or a file of queries. Raises InputError for neither or both."""
+    """(judgements, texts) from a folder in BEIR layout or a file of queries; at most `limit` queries.
+
+    Raises InputError for neither or both.
+    """
     if (queries is None) == (data is None):
         raise InputError(
             "give either --data or --queries",
@@ -157,7 +160,7 @@ def queries_of(
     "--report",
     type=click.Path(path_type=Path),
     default=None,
-    help="Write a page to hand on here; needs the extra [ui].",
+    help="File for an HTML report; needs the extra [ui].",
 )
 @click.option("--no-quality", is_flag=True, help="Measure cost only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result file instead of tables.")
@@ -198,7 +201,7 @@ def load(
     """
     variants = parse_variants(engines)
     if report is not None:
-        import_module("benchmarks.load.report_page")  # a missing extra is told of before anything is measured
+        import_module("benchmarks.load.report_page")  # a missing extra is reported before anything is measured
     settings, models = load_settings(options, quality=not no_quality), load_models(options)
     target = allowed_target(connection, owned=owned)
     judged, texts = queries_of(queries, data, split, limit_queries)
@@ -243,7 +246,7 @@ def finish(
     record: Path | None = None,
     page: Path | None = None,
 ) -> bool:
-    """Write and print the result; returns whether it is whole: not partial, nothing refused. page: the report's file."""
+    """Write and print the result; returns whether it is complete: not partial, nothing refused. page: the report's file."""
     from benchmarks.load import report
 
     levels = cells(measurement)
@@ -273,7 +276,7 @@ def rows_under_load(
     settings: LoadSettings,
     folder: Path,
 ) -> list[Row]:
-    """Measure with the test queries of `data`, to the end; go on with what an interrupted run left in `folder`.
+    """The rows of a complete load test with the test queries of `data`; continues an interrupted run in `folder`.
 
     Raises ClusterError if it stopped, InputError for settings that cannot work.
     """
@@ -290,7 +293,7 @@ def rows_under_load(
 
 @contextmanager
 def progress(title: str) -> Iterator[tuple[Callable[[str], object], Callable[[Block, float], object]]]:
-    """(what takes a line about the current step, what takes finished blocks): a bar on a terminal, else plain lines."""
+    """(function for lines about the current step, function for finished blocks): a bar on a terminal, else plain lines."""
     from tqdm import tqdm
 
     terminal = sys.stderr.isatty()

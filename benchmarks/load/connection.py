@@ -1,7 +1,7 @@
 """HTTP/1.1 with keep-alive, as little of it as a load generator needs.
 
-A client library costs several times what a request to OpenSearch costs to send, and on a machine that runs both, that
-is taken from the server. Here a request is one write, and an answer is stamped when its last byte arrives.
+A client library needs several times the processor time of sending a request, and on a machine that runs both, takes it
+from the server. Here a request is one write, and an answer is timed when its last byte arrives.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from benchmarks.load.workload import Address, LoadTarget
 
-SWEEP_SECONDS = 0.05  # how often requests that take too long are looked for
+SWEEP_SECONDS = 0.05  # between two checks for requests that take too long
 
 
 class Answer(NamedTuple):
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
 
 
 class Broken(Exception):
-    """A request that got no answer: "timeout" or "connection"."""
+    """A request got no answer. kind: "timeout" or "connection"."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
@@ -33,7 +33,7 @@ class Broken(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """One connection to one node, with one request on its way at a time."""
+    """One connection to one node, with one request at a time."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -49,7 +49,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether a request is on its way."""
+        """Whether a request waits for its answer."""
         return self._waiting is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         self._fail("connection")
 
     def send(self, request: bytes) -> asyncio.Future[Answer]:
-        """The answer to come. The future raises Broken where none comes."""
+        """Send the request; the future gives its answer, or raises Broken if no answer comes."""
         assert self._waiting is None and self._transport is not None
         self._received.clear()
         self._body_at = -1
@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
         return self._waiting
 
     def give_up(self, kind: str) -> None:
-        """End the request on its way as failed; what the server may still answer is not read."""
+        """End the waiting request as failed; an answer that still comes is not read."""
         self.usable = False
         self._fail(kind)
         if self._transport is not None:
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._waiting is None:
-            # Nothing was asked, so whatever this is belongs to no request.
+            # No request is waiting, so these bytes belong to none.
             self.give_up("connection")
             return
         self._received += data
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
 
 
 def _chunks(received: bytearray, at: int) -> bytes | None:
-    """The body of a chunked answer, or None if its end has not arrived. Raises ValueError for what is no chunk."""
+    """The body of a chunked answer, or None if its end has not arrived. Raises ValueError for malformed chunks."""
     parts: list[bytes] = []
     while True:
         end = received.find(b"\r\n", at)
@@ -150,9 +150,9 @@ def _chunks(received: bytearray, at: int) -> bytes | None:
 
 
 class Pool:
-    """Connections that are kept alive, spread over the nodes, at most `limit` of them.
+    """At most `limit` kept-alive connections, spread over the nodes.
 
-    Who asks for one while all are in use waits in line. Requests that take longer than the target's timeout are ended.
+    If all are in use, callers wait in line. Requests that take longer than the target's timeout are ended.
     first: number of the node that the first connection goes to.
     """
 
@@ -175,7 +175,7 @@ class Pool:
         enter = self._line.append
         while True:
             while self._idle:
-                connection = self._idle.popleft()  # the longest idle, so that all nodes have their share
+                connection = self._idle.popleft()  # the longest idle one, so that all nodes get requests
                 if connection.usable:
                     self._busy.add(connection)
                     return connection
@@ -184,7 +184,7 @@ class Pool:
             place = asyncio.get_running_loop().create_future()
             enter(place)
             await place
-            enter = self._line.appendleft  # where another was quicker to take what came free
+            enter = self._line.appendleft  # another caller took the free connection first
 
     def release(self, connection: Connection) -> None:
         self._busy.discard(connection)

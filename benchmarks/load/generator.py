@@ -1,19 +1,20 @@
-"""The load: worker processes that ask and measure, and the parent's hold on them.
+"""The load: worker processes that send requests and measure them, and the parent process that controls them.
 
 Closed loop: N clients, each sends its next request when the last one is answered. Open loop: requests begin at the
 moments of a Poisson process, whatever the server does, and a latency counts from the moment the request was due: a
 stall then costs every request that was due during it, as it costs users (Schroeder, Wierman & Harchol-Balter, "Open
 Versus Closed: A Cautionary Tale", NSDI 2006).
 
-Of every request that began within the measured window these are taken, in microseconds:
+For every request that began within the measured window, in microseconds:
 
     latency   from its beginning (closed) or the moment it was due (open) to the answer's last byte
-    late      how much later than due the generator began it (open; the rest of the wait is the server's doing)
+    late      how much later than due the generator began it (open loop only)
     encode    query text → request body
-    service   request written → the answer's last byte, of which `took` is what the server says of itself; where a second
-              request is made of the first one's answer, from the first to the last byte of the second answer
+    service   request written → the answer's last byte; with a follow-up request, first request written → last byte of the
+              second answer
+    took      the part of `service` that OpenSearch itself reports; with a follow-up request, the sum of both
 
-A worker is a process with one event loop. The parent gives all of them the same moment to begin.
+A worker is a process with one event loop. All workers begin at the same moment.
 """
 
 from __future__ import annotations
@@ -43,19 +44,19 @@ from opensearch_neural.queries import partial_answer
 
 Mode = Literal["closed", "open"]
 
-CONNECTIONS = 400  # of one worker: what an event loop on select() can serve
-PAUSE_SECONDS = 0.05  # of a client whose connection failed, so that a dead node is not asked in a tight loop
-PATIENCE_SECONDS = 5.0  # without any answer while connections fail, after which a block is given up
-GRACE_SECONDS = 10.0  # beyond window and timeouts, after which a silent worker counts as lost
-START_SECONDS = 300.0  # to load the encoders
+CONNECTIONS = 400  # most connections of one worker: what an event loop on select() can serve
+PAUSE_SECONDS = 0.05  # pause of a client whose connection failed, so that a dead node is not asked in a tight loop
+PATIENCE_SECONDS = 5.0  # a block is given up after so long without any answer while connections fail
+GRACE_SECONDS = 10.0  # a worker that is silent for so long beyond window and timeouts counts as lost
+START_SECONDS = 300.0  # the longest time to load the encoders
 
 
 @dataclass(frozen=True)
 class Order:
-    """One block, as each worker gets it. Times are those of the machine's monotonic clock, in nanoseconds.
+    """A block's parameters for one worker. Times are in nanoseconds, of the machine's monotonic clock.
 
     clients, rate: this worker's part of the load
-    settle_ns: load before the window, which is not measured; length_ns: the window
+    settle_ns: length of the load before the window, which is not measured; length_ns: length of the window
     """
 
     variant: str
@@ -70,10 +71,10 @@ class Order:
 
 @dataclass
 class WorkerMeasurement:
-    """What one worker measured in a block; see the module's description for the times.
+    """What one worker measured in a block; the module's docstring explains the times.
 
-    failures: {what: requests} of those that began within the window
-    completed: requests answered well within the window, whenever they began: what throughput counts
+    failures: {error: requests} that began within the window
+    completed: requests answered without error within the window, whenever they began; throughput counts these
     cpu_ns: processor time of the worker during the window
     gave_up: no answer came for some seconds while connections failed
     """
@@ -87,20 +88,20 @@ class WorkerMeasurement:
     completed: int = 0
     cpu_ns: int = 0
     gave_up: bool = False
-    example: str = ""  # of what the server said when it refused
+    example: str = ""  # the message of one failure
 
 
 class GeneratorLost(Exception):
-    """A worker process is gone or silent; the block it was in is lost."""
+    """A worker process ended or is silent; its block is lost."""
 
 
 # ------------------------------------------------------------------------------------------------------------ worker
 
 
 def checked(status: int, body: bytes) -> tuple[str | None, int, str]:
-    """(why an answer does not count or None, took in µs, what the server said).
+    """(why the answer does not count, else None; took in µs; the error's text).
 
-    Only a complete answer counts: all shards, not timed out.
+    Only a complete answer counts: of all shards, and not timed out.
     """
     if status != 200:
         return ("rejected (429)" if status == 429 else f"HTTP {status}"), 0, body[:500].decode("utf-8", "replace")
@@ -172,7 +173,7 @@ class _WorkerBlock:
             await asyncio.sleep(wait)
 
     async def _client(self) -> None:
-        # Clients go on until every request of the window is answered, so that the last ones meet the same load.
+        # Clients continue until every request of the window is answered, so that the last ones meet the same load.
         while not self.part.gave_up:
             now = time.monotonic_ns()
             if now >= self.closes_ns and self.unfinished == 0:
@@ -195,7 +196,7 @@ class _WorkerBlock:
             await asyncio.wait(running)
 
     async def _request(self, position: int, due_ns: int) -> bool:
-        """Ask one query and measure it. Returns whether it could be asked: it was encoded, and there was a connection."""
+        """Send one query and measure it. Returns False if it could not be encoded, or got no connection."""
         counts = self.opens_ns <= due_ns < self.closes_ns
         if counts:
             self.unfinished += 1
@@ -215,7 +216,7 @@ class _WorkerBlock:
                 return False
             try:
                 if time.monotonic_ns() - due_ns > self.timeout_ns:
-                    # Whoever waits has left by now; asking would only lengthen the queue.
+                    # A user would have left by now; the request would only lengthen the queue.
                     self._failed("timeout", counts)
                     return True
                 answer = await self._send(connection, self.heads, body)
@@ -232,7 +233,7 @@ class _WorkerBlock:
             finally:
                 self.pool.release(connection)
             if failure is None and answer.received_ns - due_ns > self.timeout_ns:
-                failure = "timeout"  # it waited for a connection for a part of it
+                failure = "timeout"  # part of the time was spent waiting for a connection
             self.answered_ns = answer.received_ns
             if failure is not None:
                 self.part.example = self.part.example or said
@@ -268,7 +269,7 @@ async def _serve(workload: Workload, pipe: Any) -> None:
     encode = encoders(workload)
     heads = {variant.name: request_heads(workload, variant) for variant in workload.variants}
     follow = follow_ups(workload)
-    for position in range(min(20, len(workload.texts))):  # a first call is slow, and no user's
+    for position in range(min(20, len(workload.texts))):  # the first calls are slow
         for name in encode:
             encode[name](position)
     pool = Pool(workload.target, CONNECTIONS, first=os.getpid())
@@ -290,7 +291,7 @@ async def _serve(workload: Workload, pipe: Any) -> None:
                 workload.target.timeout,
                 follow.get(order.variant),
             )
-            # A collection in the middle of a block would be measured as the server's.
+            # A garbage collection in the middle of a block would be measured as the server's time.
             gc.disable()
             part = await block.run()
             gc.enable()
@@ -326,12 +327,12 @@ def _worker(workload: Workload, pipe: Any) -> None:
 
 
 def shares(whole: int, parts: int) -> list[int]:
-    """`whole` clients over `parts` workers, as evenly as may be."""
+    """The clients of each of `parts` workers: `whole` divided as evenly as possible."""
     return [whole // parts + (at < whole % parts) for at in range(parts)]
 
 
 def default_processes() -> int:
-    """Two at least, and no more than half the cores: the rest is the server's, where it runs on the same machine."""
+    """Half the cores, since the server may run on the same machine; at least two."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(2, cores // 2)
 
@@ -342,8 +343,7 @@ class Generators:
         with Generators(workload, processes=2) as generators:
             parts = generators.run("bm25", "closed", clients=20, settle=0.5, length=5.0, seed=1)
 
-    Raises OsnError on entering when a worker cannot encode the queries (a model is missing), GeneratorLost when one
-    dies.
+    Entering raises OsnError if a worker cannot encode the queries (a model is missing), GeneratorLost if one dies.
     """
 
     def __init__(self, workload: Workload, processes: int) -> None:
@@ -387,11 +387,11 @@ class Generators:
         seed: int,
         at_edges: Callable[[], object] | None = None,
     ) -> list[WorkerMeasurement]:
-        """One block. `at_edges` is called when the measured window opens and when it closes.
+        """Run one block. `at_edges` is called when the measured window opens and when it closes.
 
-        Raises GeneratorLost if a worker dies or does not answer in time, and the OsnError that ended one.
+        Raises GeneratorLost if a worker dies or does not answer in time, and the OsnError that ended a worker.
         """
-        begin_ns = time.monotonic_ns() + 20_000_000  # time for the orders to arrive
+        begin_ns = time.monotonic_ns() + 20_000_000  # 20 ms for the orders to arrive
         for at, ((_, pipe), own_clients) in enumerate(zip(self._members, shares(clients, self.processes), strict=True)):
             order = Order(
                 variant,
@@ -401,7 +401,7 @@ class Generators:
                 begin_ns,
                 int(settle * 1e9),
                 int(length * 1e9),
-                # Far apart, since each worker uses a few numbers from its own.
+                # Far apart, since each worker uses its seed and the next numbers.
                 seed * 1000 + at * 10,
             )
             try:
@@ -412,19 +412,19 @@ class Generators:
             for moment_ns in (begin_ns + int(settle * 1e9), begin_ns + int((settle + length) * 1e9)):
                 self._watch_until(moment_ns)
                 at_edges()
-        # A request of the window may take as long as the timeout, and so may one that kept up the load meanwhile.
+        # A request of the window may take the whole timeout, and so may a request that kept up the load meanwhile.
         patience = 2 * self.workload.target.timeout + GRACE_SECONDS
         return self._answers(begin_ns / 1e9 + settle + length + patience)
 
     def _watch_until(self, moment_ns: int) -> None:
-        """Sleep, but no longer than all workers live."""
+        """Sleep until the moment. Raises GeneratorLost as soon as a worker ends."""
         sentinels = [member.sentinel for member, _ in self._members]
         wait = (moment_ns - time.monotonic_ns()) / 1e9
         if wait > 0 and multiprocessing.connection.wait(sentinels, wait):
             raise self._lost()
 
     def _answers(self, deadline: float) -> list[Any]:
-        """One answer of each worker, in their order. Raises the OsnError that ended one."""
+        """One answer of each worker, in their order. Raises GeneratorLost, and the OsnError that ended a worker."""
         answers: dict[int, Any] = {}
         while len(answers) < len(self._members):
             waited: list[Any] = []
@@ -464,7 +464,7 @@ class Generators:
             pipe.close()
         for member, _ in self._members:
             member.join(2.0)
-            if member.is_alive():  # in the middle of a block, or standing still; it has nothing to save
+            if member.is_alive():  # in the middle of a block, or hanging; it has nothing to save
                 member.kill()
                 member.join()
         self._members.clear()

@@ -1,7 +1,7 @@
-"""Latencies as HDR histograms: mergeable, with an error below 0.1%, and honest about what they cannot say.
+"""Latencies as HDR histograms, which can be merged, with an error below 0.1%.
 
-A percentile is shown only where at least 100 samples lie beyond it: P99 needs 10,000 requests. A failed request counts
-as slower than every answered one, so failures can push a percentile out of reach but never improve it.
+A percentile is shown only if at least 100 samples lie beyond it: P99 needs 10,000 requests. A failed request counts as
+slower than every answered one, so failures can make a percentile infinite but never improve it.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def histogram(microseconds: Iterable[int] = ()) -> Any:
 
 
 def encode(histogram: Any) -> str:
-    """The histogram as text: base64 of HdrHistogram's compressed V2 form, which other HDR tools read too."""
+    """The histogram as text: base64 of HdrHistogram's compressed V2 format, which other HDR tools read too."""
     return histogram.encode().decode("ascii")
 
 
 def decode(text: str) -> Any:
-    """Raises InputError for what `encode` did not write."""
+    """The histogram that `encode` wrote. Raises InputError for other text."""
     from hdrh.histogram import HdrHistogram
 
     try:
@@ -59,13 +59,13 @@ def merge(parts: Iterable[Any]) -> Any:
 
 
 def counts(histogram: Any) -> Counts:
-    """How many samples each value of `values()` has: (v,)."""
+    """(v,): the number of samples at each value of `values()`."""
     return np.ctypeslib.as_array(histogram.counts).astype(np.float64)
 
 
 @cache
 def values() -> npt.NDArray[np.float64]:
-    """The values in milliseconds that samples are counted under, ascending: (v,), each the middle of its range."""
+    """(v,): the values in milliseconds that samples are counted at, ascending, each the middle of its range."""
     empty = histogram()
     lowest = np.array([empty.get_value_from_index(at) for at in range(empty.counts_len)], dtype=np.float64)
     highest = np.append(lowest[1:] - 1, lowest[-1])
@@ -73,13 +73,13 @@ def values() -> npt.NDArray[np.float64]:
 
 
 def quantile(counted: Counts, failed: Counts | float, q: float) -> npt.NDArray[np.float64]:
-    """The value within which the share `q` of all requests was answered, in milliseconds; infinite if it was not.
+    """Milliseconds within which the share `q` of all requests was answered; infinite if fewer were answered at all.
 
-    counted: (…, v) answered requests by `values()`; failed: (…,) those that were not. Returns (…,).
+    counted: (…, v) answered requests by `values()`; failed: (…,) failed requests. Returns (…,).
     """
     cumulated = np.cumsum(counted, axis=-1)
     total = cumulated[..., -1] + failed
-    # The smallest value with at least the share q at or below it; a hair less, so that rounding adds no sample.
+    # The smallest value with at least the share q at or below it; slightly less, so that rounding adds no sample.
     wanted = np.asarray(q * total * (1 - 1e-12))[..., None]
     reached = cumulated >= wanted
     reached_values = values()[np.argmax(reached, axis=-1)]
@@ -92,12 +92,12 @@ def may_show(q: float, samples: float) -> bool:
 
 
 def needed(q: float) -> int:
-    """The samples from which on the quantile `q` may be shown."""
+    """The fewest samples with which the quantile `q` may be shown."""
     return math.ceil((BEYOND - 1e-6) / (1 - q))
 
 
 def shown(value: float | None) -> str:
-    """As tables show a time in milliseconds; a dash if there is none to show, ∞ where failures reach it."""
+    """A time in milliseconds as tables show it; a dash for None, ∞ if failures reach the percentile."""
     if value is None:
         return "–"
     if math.isinf(value):

@@ -1,4 +1,4 @@
-"""The settings of a load test, and all that it measured."""
+"""The settings of a load test, and everything it measured."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ BASELINE = "bm25"
 @dataclass(frozen=True)
 class LoadSettings:
     clients: tuple[int, ...] = (5, 10, 20, 40, 80)
-    """Levels of the closed loop."""
+    """Levels of the closed loop: numbers of clients."""
     rates: tuple[float, ...] = ()
-    """Levels of the open loop."""
+    """Levels of the open loop: requests a second."""
     requests: int = 10_000
     """Requests of each engine at each level."""
     rounds: int = 20
-    """The blocks over which the requests are spread."""
+    """Blocks of each engine at each level, over which its requests are spread."""
     minutes: float | None = None
-    """The most that the blocks may take."""
+    """The longest time for all blocks; None: no limit."""
     settle: float = 0.5
-    """Seconds before each window."""
+    """Seconds of load before each measured window."""
     shortest: float = 1.0
-    """Seconds of a window."""
+    """Seconds of the shortest window."""
     longest: float = 60.0
+    """Seconds of the longest window."""
     warmup: WarmupSettings = field(default_factory=WarmupSettings)
     processes: int | None = None
     """Processes of the generator; None: half the cores, at least two."""
     ceiling: float = 2.0
     """Seconds for each engine against an endpoint that does nothing."""
     quality: bool = True
+    """Whether to measure quality too."""
     quality_queries: int = 300
     """The most queries for overlap@10 and the score kept."""
     baseline: str = BASELINE
+    """The engine that ratios are taken to."""
     seed: int = 0
 
     def levels(self) -> list[Level]:
@@ -72,24 +75,28 @@ class LoadSettings:
 
 @dataclass
 class Measurement:
-    """All that a run measured; `report.py` makes tables of it."""
+    """Everything that a run measured; `report.py` makes tables of it."""
 
     settings: LoadSettings
     index: str
     variants: dict[str, str]
+    """{name: engine and options}"""
     queries: int
+    """The number of different queries."""
     queries_hash: str
     blocks: list[Block] = field(default_factory=list)
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
+    """{variant: the generator's ceiling}"""
     warmup: Warmup = field(default_factory=Warmup)
     quality: list[Row] = field(default_factory=list)
-    """nDCG@10 and recall, or overlap@10 and the score kept."""
+    """nDCG@10 and recall, if there are judgements; overlap@10 and the score kept."""
     cluster: ClusterFacts | None = None
     indexes: dict[str, IndexStatistics] = field(default_factory=dict)
     more: list[Row] = field(default_factory=list)
-    """Rows about the index from the code that built it, to be reported beside the others."""
+    """Further rows to report: about the index, from the code that built it."""
     partial: str | None = None
-    """Why the run ended before it was done; None if it was done."""
+    """Why the run ended early; None if it is complete."""
     incidents: list[str] = field(default_factory=list)
-    """What happened during the run that a reader should know."""
+    """Events during the run that a reader should know of."""
     notes: list[str] = field(default_factory=list)
+    """Facts about indexes, engines and queries that a reader needs to judge the numbers."""

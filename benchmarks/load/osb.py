@@ -1,14 +1,14 @@
-"""The same workload for OpenSearch Benchmark (`opensearch-benchmark`, 2.x), so that anybody can check our numbers.
+"""The same workload for OpenSearch Benchmark (`opensearch-benchmark`, 2.x), so that anyone can check our numbers.
 
     osn bench export-osb --index docs --queries queries.jsonl --engines bm25,sparse --output osb
     opensearch-benchmark run --pipeline benchmark-only --target-hosts 127.0.0.1:9200 --workload-path osb
 
-Requests are written out as they are sent here: OpenSearch Benchmark does not encode queries. Its `latency` counts from the
+Request bodies are written to files, since OpenSearch Benchmark does not encode queries. Its `latency` counts from the
 moment a request was due, as ours does; its `service_time` is our latency of a closed loop without encoding.
 
-Two differences remain. It keeps the time of a request's answer by the moment the headers have arrived and the body is
-read by its client library; and it needs more processor time for each request than this generator, which on a machine
-shared with the cluster is taken from the cluster.
+Two differences remain. It takes the time of an answer when the headers have arrived and its client library has read the
+body. And it needs more processor time for each request than this generator; on a machine shared with the cluster, it takes
+that time from the cluster.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.files import write_text
 
 QUERIES = 1000
-"""At most, since each is written out for each engine."""
+"""Most queries by default, since each is written for each engine."""
 
 PARAM_SOURCE = '''"""Reads request bodies from bodies/NAME.jsonl, in random order, all of them before any comes again."""
 
@@ -90,7 +90,7 @@ Written by `osn bench export-osb`. {requests} requests for each of: {engines}.
 
 
 def export(workload: Workload, folder: Path, *, title: str = "osn") -> list[Path]:
-    """Write workload.json, workload.py, the bodies and a README into `folder`. Returns the files.
+    """Write workload.json, workload.py, the bodies and a README into `folder`. Returns their paths.
 
     Raises what building the requests raises.
     """
@@ -130,7 +130,7 @@ def file_name(variant: Variant) -> str:
 
 
 def workload_json(workload: Workload, title: str) -> str:
-    """The workload's description; OpenSearch Benchmark fills in what stands in double braces."""
+    """The content of workload.json; OpenSearch Benchmark fills in the expressions in double braces."""
     operations, closed, opened = [], [], []
     for variant in workload.variants:
         pipeline = workload.pipelines.get(variant.name)
@@ -198,7 +198,7 @@ def export_osb(
 ) -> None:
     """Write the workload of `osn bench load` for OpenSearch Benchmark (opensearch-benchmark 2.x).
 
-    It only reads what the index is, and puts no load on the cluster.
+    It only reads facts of the index, and puts no load on the cluster.
 
     \b
     osn bench export-osb --index docs --data data/docs --output osb

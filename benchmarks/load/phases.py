@@ -1,4 +1,4 @@
-"""The warm-up, which ends once the throughput is steady: a JVM needs a minute or more until its code is compiled."""
+"""The warm-up, which ends when the throughput is steady: a JVM needs a minute or more to compile its code."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass, field
 
 from benchmarks.load.blocks import Block, Level, Turn
 
-SHORTEST = 0.5  # seconds of a window
-WINDOWS = 3  # of each engine that are compared with as many before them
+SHORTEST = 0.5  # seconds of the shortest window
+WINDOWS = 3  # the last windows of each engine that are compared with as many before them
 
 
 @dataclass(frozen=True)
 class WarmupSettings:
-    """How long to warm up: seconds."""
+    """Lengths of the warm-up and its blocks, in seconds."""
 
     least: float = 60.0
     most: float = 300.0
     window: float = 2.0
     """The longest block."""
     tolerance: float = 0.05
-    """A change of throughput up to this share counts as none."""
+    """Throughput that changes by at most this share is steady."""
 
 
 @dataclass
 class Warmup:
-    """How it went."""
+    """What the warm-up measured."""
 
     throughput: dict[str, list[float]] = field(default_factory=dict)
     """{engine: requests a second, window after window}"""
@@ -51,11 +51,11 @@ def warm_up(
     *,
     on_block: Callable[[Block], object] | None = None,
 ) -> Warmup:
-    """Engines take turns at `level` until each of them is steady, for `least` seconds at least and `most` at most.
+    """Engines take turns at `level` until all are steady, for `least` to `most` seconds.
 
-    measure: (turn, seconds of the window) → block. Stops at once where a block is broken.
+    measure: (turn, seconds of the window) → block. A broken block ends the warm-up at once.
     """
-    # Of many engines each has shorter windows, so that all of them have enough of them in the least time.
+    # With many engines the windows are shorter, so that each engine gets enough windows in the least time.
     length = min(settings.window, max(SHORTEST, settings.least / (2 * WINDOWS * len(variants))))
     warmup = Warmup({variant: [] for variant in variants})
     began = time.monotonic()

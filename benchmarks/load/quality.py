@@ -1,10 +1,10 @@
-"""What each engine finds, for the table that shows what it costs.
+"""The quality of each engine, beside its cost.
 
-Where the queries have judgements: nDCG@10 and recall. Where they have none: overlap@10, the share of the exact result's
-first ten that the engine returns, and the score kept: what the hits returned score by the exact search, as a share of what
-its first ten do. Among near-duplicates it means something where the overlap of ids does not. The exact result of a fast
-sparse engine is that of all tokens over all documents; of `bm25-sparse`, the whole sum of all documents; of an HNSW search,
-that of every vector compared. BM25 and `sparse` are exact by their own measure and have neither.
+With judgements: nDCG@10 and recall. Always: overlap@10, the share of the exact result's first ten that the engine returns;
+and the score kept: the exact scores of the returned hits, as a share of those of the exact first ten. Among near-duplicates
+the score kept is still meaningful, while the overlap of ids is not. The exact result of a fast sparse engine is a search
+with all tokens over all documents; of `bm25-sparse`, the sum over all documents; of an HNSW search, a comparison with every
+vector. BM25 and `sparse` are exact by definition and have neither measure.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ def nearness_rows(
 
 
 def scores_of(client: OpenSearch, index: str, build: BodyOf, queries: Mapping[str, str], pages: Run) -> Run:
-    """What the hits of each page score by the search that `build` makes; hits that it does not find score nothing."""
+    """The scores of each page's hits in the search that `build` makes; hits that it does not find are left out."""
     of_text = {text: list(pages[query]) for query, text in queries.items()}
     among = OpenSearchRetriever(client, index, "exact", lambda text, k: scored_among(build(text, k), of_text[text]))
     return among.retrieve(queries, PAGE)
 
 
 def exact_builder(workload: Workload, exact: Variant) -> BodyOf:
-    """The exact search in the workload's own index, for some hits beyond a page."""
+    """The builder of exact searches in the workload's own index, for TIES hits."""
     engines = workload.engines_of(exact)
     if exact.engine == "dense":
         return lambda text, _: exact_dense(engines, text, TIES)
@@ -99,7 +99,7 @@ def exact_builder(workload: Workload, exact: Variant) -> BodyOf:
 
 
 def exact_dense(engines: Engines, text: str, size: int) -> Body:
-    """Every vector compared, by the k-NN plugin's scoring script; of several a document the best one counts."""
+    """A comparison with every vector, by the k-NN plugin's scoring script; of a document's vectors the best one counts."""
     meta = engines.meta.dense
     assert meta is not None
     space = "cosinesimil" if meta.normalized else "innerproduct"
@@ -114,8 +114,8 @@ def exact_dense(engines: Engines, text: str, size: int) -> Body:
 
 
 def retriever(client: OpenSearch, workload: Workload, variant: Variant) -> OpenSearchRetriever:
-    """What the variant finds, as its requests ask for it but for the number of hits; a first request that it needs is sent
-    while the body of the second is made."""
+    """A retriever that sends the variant's requests, but with its own number of hits. If the variant has two requests,
+    making the second one's body sends the first."""
     asked, index = parameters(workload.pipelines.get(variant.name)), workload.index_of(variant)
 
     @cache
@@ -129,7 +129,7 @@ def retriever(client: OpenSearch, workload: Workload, variant: Variant) -> OpenS
 
 
 def some(queries: Mapping[str, str], most: int, seed: int = 0) -> dict[str, str]:
-    """Queries drawn at random, at most the given number."""
+    """At most `most` of the queries, drawn at random."""
     if len(queries) <= most:
         return dict(queries)
     return {id_: queries[id_] for id_ in sorted(random.Random(seed).sample(sorted(queries), most))}

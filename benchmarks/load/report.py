@@ -1,4 +1,4 @@
-"""A load test for people: text for a terminal, and all of its files. `osn bench results` makes a page of them."""
+"""A load test as text for a terminal, and its files. `osn bench results` makes a page of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUALITY = ("nDCG@10", "R@10", "R@100", "overlap@10", "score kept")
 
 
 def text(measurement: Measurement, levels: Levels | None = None) -> str:
-    """The run for a terminal: how it ended, a table for each level with quality beside cost, the facts."""
+    """The run as text: how it ended, a table for each level with quality beside cost, and facts."""
     parts = []
     if measurement.partial:
         parts.append(f"PARTIAL RESULT: {measurement.partial}")
@@ -46,28 +46,29 @@ def text(measurement: Measurement, levels: Levels | None = None) -> str:
 
 
 def strain_lines(levels: Levels) -> list[str]:
-    """What the generator needed at most, and what the cluster spent on garbage collection."""
+    """The most that the generator needed, and that the cluster spent on garbage collection."""
     every = [cell for row in levels.values() for cell in row.values()]
     if not every:
         return []
     core = max(every, key=lambda cell: cell.core_share)
     lines = [
-        f"the generator's busiest process needed {core.core_share:.0%} of a core at most "
+        f"the generator's busiest process needed at most {core.core_share:.0%} of a core "
         f"({core.variant} at {core.level.label})"
     ]
     near = [(cell.strain.ceiling_share, cell) for cell in every if cell.strain.ceiling_share is not None]
     if near:
         share, cell = max(near, key=lambda each: each[0])
-        lines.append(f"it came to {share:.0%} of its ceiling at most ({cell.variant} at {cell.level.label})")
+        lines.append(f"it reached at most {share:.0%} of its ceiling ({cell.variant} at {cell.level.label})")
     collecting = [(cell.gc_share, cell) for cell in every if cell.gc_share is not None]
     if collecting:
         share, cell = max(collecting, key=lambda each: each[0])
-        lines.append(f"garbage collection took {share:.1%} of the time at most ({cell.variant} at {cell.level.label})")
+        lines.append(f"garbage collection took at most {share:.1%} of the time ({cell.variant} at {cell.level.label})")
     return lines
 
 
 def level_table(measurement: Measurement, row: Mapping[str, Cell]) -> str:
-    """One table: a line for each engine, quality beside cost. Brackets are 95% intervals; – is what may not be shown."""
+    """One table: a line for each engine, quality beside cost. Brackets are 95% intervals; – means unknown or too few
+    requests."""
     base = measurement.settings.baseline
     by_engine = _quality_of(measurement)
     measures = [name for name in QUALITY if any(name in values for values in by_engine.values())]
@@ -102,7 +103,7 @@ def level_table(measurement: Measurement, row: Mapping[str, Cell]) -> str:
 
 
 def _lacking(row: Mapping[str, Cell]) -> str:
-    """How many requests a P99 would still need, of the engines that have too few; nothing where all have enough."""
+    """A sentence on engines with too few requests for a P99; empty if all have enough."""
     least = needed(0.99)
     lacking = [
         f"{name} lacks {least - cell.requests:,}"
@@ -137,7 +138,7 @@ def _quality_of(measurement: Measurement) -> dict[str, dict[str, Row]]:
 
 
 def facts_text(measurement: Measurement) -> str:
-    """What was searched, where, and with what care."""
+    """Facts about indexes, cluster, generator and warm-up, and the notes."""
     lines = [
         f"{name}: {facts.documents:,} documents, {facts.bytes / 2**20:.1f} MiB, {facts.segments} segments, "
         f"{facts.shards} shards"
@@ -167,7 +168,7 @@ def _number(value: Estimate | None) -> str:
 
 
 def write(folder: Path, made: Summary) -> list[Path]:
-    """Write the run's rows as a table and its summary, `made`, into `folder`; the paths."""
+    """Write the rows of the summary `made` as CSV, and the summary, into `folder`. Returns their paths."""
     table = Path(folder) / CSV_NAME
     write_text(table, csv_text(made.rows))
     return [table, made.write(folder)]

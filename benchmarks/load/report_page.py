@@ -15,12 +15,12 @@ from opensearch_neural.evaluation.tables import cell, number, pivot
 from opensearch_neural.ui.report_parts import Forest, Interval, Plot, ReportTable, forest, plot, report_page
 
 LATENCIES = ("P99", "P90", "P50")
-"""Ratios by which the verdict is told: the first that was measured often enough."""
+"""Ratios for the verdict: it takes the first that was measured often enough."""
 SHOWN = (*LATENCIES, "requests/s", "server CPU")
 
 
 def page(measurement: Measurement, made: Summary, levels: Levels) -> str:
-    """made: the run's summary; levels: what it was made of. Raises MissingExtra without the extra [ui]."""
+    """The HTML page. made: the run's summary; levels: its cells. Raises MissingExtra without the extra [ui]."""
     base = measurement.settings.baseline
     names = [set_name(measurement, level) for level in levels]
     ratios = [row for row in made.rows if row.kind == "ratio" and row.engine != base]
@@ -41,7 +41,7 @@ def page(measurement: Measurement, made: Summary, levels: Levels) -> str:
 
 
 def verdict(measurement: Measurement, ratios: Sequence[Row], names: Sequence[str], base: str) -> str:
-    """One sentence about the last load of those measured: which engines are faster, by the whole of their interval."""
+    """One sentence about the last load that was measured: which engines are faster, with their whole interval."""
     partial = f"This is a part of the result: {measurement.partial}. " if measurement.partial else ""
     for measure in LATENCIES:
         last = [row for row in ratios if row.measure == measure and names and row.where == names[-1]]
@@ -94,7 +94,7 @@ def plots(measurement: Measurement, rows: Sequence[Row], levels: Levels) -> Iter
 
 
 def by_level(levels: Levels, chosen: Sequence[Level], measure: str) -> Iterator[tuple[str, float, float, str]]:
-    """The points of a plot: each engine at each of the chosen levels, with its name at the last one that it has."""
+    """The points of a plot: each engine at each of the chosen levels, with its name at its last level."""
     estimates = {
         (engine, level): estimate
         for level in chosen
@@ -109,7 +109,7 @@ def by_level(levels: Levels, chosen: Sequence[Level], measure: str) -> Iterator[
 
 
 def tables(rows: Sequence[Row]) -> list[ReportTable]:
-    """A table for each load, and one of what is the same for all."""
+    """A table for each load, and one for values that do not depend on load."""
     made = []
     for where in dict.fromkeys(row.where for row in rows):
         columns, lines = pivot([row for row in rows if row.where == where and row.kind == "value"])

@@ -1,4 +1,4 @@
-"""A load test as data: result rows (`summary.json`), and these as CSV."""
+"""A load test as data: result rows (`summary.json`), also as CSV."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ def set_name(measurement: Measurement, level: Level) -> str:
 
 
 def rows(measurement: Measurement, levels: Levels | None = None) -> list[Row]:
-    """Every number of the run as result rows, those of a level with that.
-
-    Refused cells have the one row "refused".
-    """
+    """All numbers of the run as rows; those measured at a load level name it. A refused cell has only the row "refused"."""
     result = [*measurement.quality, *measurement.more]
     base = measurement.settings.baseline
     for level, row in (cells(measurement) if levels is None else levels).items():

@@ -1,7 +1,7 @@
-"""A whole run: ceilings, quality, warm-up, blocks in random turns, index facts; and what is left when it ends early.
+"""A whole run: index facts, ceilings, quality, warm-up, and blocks in random turns.
 
-Whatever ends a run (a killed worker, a dying node, Ctrl-C), what was measured until then is reported, marked as partial,
-with the reason.
+If a run ends early (a killed worker, a dying node, Ctrl-C), everything measured so far is reported, marked as partial, with
+the reason.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 RESAMPLED = "resampled"
 """The key of an index's `_meta.osn` that marks its documents as drawn (`grown/documents.py`)."""
 HALF = 0.5
-"""If at least this share of a block's requests fails, the node is checked for life."""
+"""If more than this share of a block's requests gets no answer, the cluster is asked whether it still answers."""
 
 
 class _Ended(Exception):
@@ -55,7 +55,7 @@ def genuine_answers(client: OpenSearch, workload: Workload) -> dict[str, bytes]:
         asked = parameters(workload.pipelines.get(variant.name))
         body = builders[variant.name](workload.texts[0])
         answers[variant.name] = orjson.dumps(search(client, workload.index_of(variant), body, **asked))
-        request_heads(workload, variant)  # a header that cannot be sent is met here
+        request_heads(workload, variant)  # raises here if a header cannot be sent
     return answers
 
 
@@ -70,12 +70,11 @@ def measure(
     say: Say = log.info,
     on_block: Callable[[Block, float], object] | None = None,
 ) -> Measurement:
-    """Run the load test. Needs a cluster that answers when it begins; after that, a partial result is returned rather
-    than an error raised.
+    """Run the load test. Once the first block is measured, errors end it with a partial result and are not raised.
 
     out: folder for the log of blocks; on_block: called with each finished block and the share of the work done.
 
-    Raises InputError, ModelError and ClusterError for what keeps it from beginning.
+    Raises InputError, ModelError and ClusterError if the test cannot begin.
     """
     settings.validate()
     names = [variant.name for variant in workload.variants]
@@ -122,15 +121,15 @@ def measure(
 
 
 def identity(measurement: Measurement, workload: Workload) -> dict[str, Any]:
-    """What makes two runs one: another engine, query, index or setting makes another."""
+    """What identifies a run: with another engine, query, index or setting it is another run."""
     settings = asdict(measurement.settings)
     for name in ("rounds", "requests", "minutes", "quality", "quality_queries", "ceiling", "warmup"):
-        settings.pop(name)  # more of the same may be added to a run
+        settings.pop(name)  # a run may be continued with more blocks
     return orjson.loads(
         orjson.dumps(
             {
                 "index": {name: [facts.documents, facts.segments] for name, facts in measurement.indexes.items()},
-                # What the vectors were made with, and what `osn tune` stored.
+                # The models of the vectors, and what `osn tune` stored.
                 "records": {name: facts.meta for name, facts in workload.indexes.items()},
                 "variants": measurement.variants,
                 "queries": measurement.queries_hash,
@@ -142,7 +141,7 @@ def identity(measurement: Measurement, workload: Workload) -> dict[str, Any]:
 
 
 def _drawn(index: Mapping[str, Any]) -> str:
-    """What an index's record says of how its documents were drawn."""
+    """How the index's documents were drawn, in words. index: the entry RESAMPLED of its record."""
     if index["documents"] > index["of"]:
         parts = [
             f"resampled from {index['of']:,} real documents, text and vectors drawn together, no exact duplicates",
@@ -156,10 +155,10 @@ def _drawn(index: Mapping[str, Any]) -> str:
 
 
 def notes(measurement: Measurement, workload: Workload) -> list[str]:
-    """What a reader must know to judge the numbers."""
+    """Facts that a reader needs to judge the numbers."""
     said = [
-        "Request cache off for these requests (request_cache=false); the query cache of filters is "
-        "as the index has it. The operating system's page cache is warm."
+        "The request cache is off (request_cache=false); filters are cached as the index's settings say. "
+        "The operating system's page cache is warm."
     ]
     for variant in workload.variants:
         if variant.engine == "high-idf-first":
@@ -184,7 +183,7 @@ def notes(measurement: Measurement, workload: Workload) -> list[str]:
 
 @dataclass
 class LoadRun:
-    """The state of a run under way."""
+    """A run and its state."""
 
     client: OpenSearch
     workload: Workload
@@ -210,7 +209,7 @@ class LoadRun:
         with Generators(self.workload, processes) as generators:
             self.generators = generators
             closed = [level for level in settings.levels() if level.mode == "closed"]
-            # An open loop is as fast as its rate, whatever the server does: it cannot show that the server is warm.
+            # An open loop's throughput is its rate, whatever the server does, so it cannot show that the server is warm.
             level = max(closed or [Level("closed", 8.0)])
             self.say(
                 f"warm-up at {level.label}, {settings.warmup.least:g} s at least, until throughput is steady "
@@ -246,11 +245,11 @@ class LoadRun:
         )
         if not self.measurement.warmup.steady:
             self.measurement.incidents.append(
-                f"throughput was not steady yet after {self.measurement.warmup.seconds:.0f} s of warm-up"
+                f"throughput was not yet steady after {self.measurement.warmup.seconds:.0f} s of warm-up"
             )
 
     def block(self, turn: Turn, length: float) -> Block:
-        """Measure one turn. Raises _Ended where the cluster is gone."""
+        """Measure one turn. Raises _Ended if the cluster no longer answers."""
         block = run_block(
             self.generators,
             self.probe,
@@ -268,12 +267,12 @@ class LoadRun:
                 self.measurement.blocks.append(block)
                 raise _Ended(
                     f"the cluster stopped answering during {turn.variant} at {turn.level.label} ({failures}); "
-                    "that block does not count"
+                    "this block is left out"
                 )
         return block
 
     def rounds(self) -> None:
-        """Blocks until every engine has its requests at every level, the time is up, or something ends it."""
+        """Measure blocks until every engine has its requests at every level, or the time is up."""
         settings, measurement = self.settings, self.measurement
         names = list(measurement.variants)
         levels = settings.levels()
@@ -287,7 +286,7 @@ class LoadRun:
                 length = self.pace.length(turn)
                 if time.monotonic() + settings.settle + length > deadline:
                     measurement.incidents.append(
-                        f"the time of {settings.minutes:g} minutes was up in round {number + 1}, before all was measured"
+                        f"the limit of {settings.minutes:g} minutes was reached in round {number + 1}, before the end"
                     )
                     return
                 block = self.block(turn, length)
@@ -302,7 +301,7 @@ class LoadRun:
         if number < self.settings.rounds:
             return list(levels)
         if number >= 3 * self.settings.rounds:
-            # Windows at their longest and still too few: the engine is too slow for what was asked.
+            # Even the longest windows give too few requests: the engine is too slow for the settings.
             lacking = [level.label for level in levels if self.fewest(level, names) < self.settings.requests]
             if lacking:
                 self.measurement.incidents.append(
@@ -319,6 +318,6 @@ class LoadRun:
         return min(counts.values())
 
     def done(self, levels: Sequence[Level], names: Sequence[str]) -> float:
-        """The share of the blocks that are measured."""
+        """The share of all blocks that is measured."""
         whole = self.settings.rounds * len(levels) * len(names)
         return min(1.0, len(self.measurement.blocks) / whole)

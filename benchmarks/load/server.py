@@ -1,4 +1,4 @@
-"""What the cluster says of itself: processor time, garbage collection, and the facts of an index."""
+"""What the cluster reports: processor time, garbage collection, and the facts of an index."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ class IndexStatistics:
     name: str
     documents: int
     bytes: int
+    """Of primary shards."""
     segments: int
+    """Of primary shards."""
     shards: int
+    """Primary shards."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +41,15 @@ class ClusterFacts:
     version: str
     nodes: int
     heap_max: int
+    """Bytes of the Java heaps of all nodes."""
     cpu_from: str
-    """Where processor time comes from."""
+    """The source of processor times: /proc or node statistics."""
 
 
 class ServerProbe:
-    """Asks the cluster; answers None if it does not tell.
+    """Asks the cluster for times; they are None if unknown.
 
-    Processor time of a node on this machine is read from /proc, exact to 10 ms; of others from node statistics, which
+    Processor times of nodes on this machine come from /proc, exact to 10 ms; of other nodes from node statistics, which
     OpenSearch renews once a second.
     """
 
@@ -55,7 +59,7 @@ class ServerProbe:
         self.cpu_from = "/proc" if self.pids else "node statistics"
 
     def cpu_seconds(self) -> float | None:
-        """Processor time of all nodes so far."""
+        """Seconds of processor time so far, of all nodes."""
         if self.pids:
             times = [_proc_cpu_seconds(pid) for pid in self.pids]
             return None if None in times else sum(time for time in times if time is not None)
@@ -125,7 +129,7 @@ def index_facts(client: OpenSearch, index: str) -> IndexStatistics:
     return IndexStatistics(
         name=name,
         documents=documents,
-        # Of the segments, because the size of the store is up to ten seconds old.
+        # From the segments, because the reported size of the store is up to ten seconds old.
         bytes=_bytes_of_primaries(segments) or int(own["store"]["size_in_bytes"]),
         segments=int(own["segments"]["count"]),
         shards=int(flat["index.number_of_shards"]),
@@ -138,7 +142,7 @@ def _bytes_of_primaries(segments: Mapping[str, Any]) -> int:
 
 
 def settle_index(client: OpenSearch, index: str) -> None:
-    """Nothing is to be merged or refreshed while searches are measured: wait for what is under way.
+    """Refresh the index and wait for its shards, so that nothing is refreshed while searches are measured.
 
     Raises ClusterError if the index does not answer.
     """
@@ -146,7 +150,7 @@ def settle_index(client: OpenSearch, index: str) -> None:
         client.indices.refresh(index=index, params={"request_timeout": 600})
         health = client.cluster.health(index=index, params={"wait_for_no_initializing_shards": "true"})
     if health.get("status") == "red":
-        raise ClusterError(f"shards of {index!r} are missing", "`osn doctor` and the node's log tell more")
+        raise ClusterError(f"shards of {index!r} are missing", "see `osn doctor` and the node's log")
 
 
 def _at(tree: Any, *path: str) -> int:
@@ -158,9 +162,9 @@ def _at(tree: Any, *path: str) -> int:
 
 
 def _local_pids(client: OpenSearch) -> list[int]:
-    """Process ids of the nodes, if all of them are seen from here under the ids that they have for themselves.
+    """Process ids of the nodes, if /proc of this machine shows all of them under these ids; else empty.
 
-    A node in a container counts its processes otherwise; so what /proc says must agree with what the node says.
+    A node in a container has other ids; so the processor time in /proc must agree with what the node reports.
     """
     from opensearchpy.exceptions import OpenSearchException
 

@@ -1,8 +1,8 @@
-"""Numbers with their intervals: what a run's rounds say about an engine, about its ratio to another, and what may be shown.
+"""Estimates with intervals from a run's rounds: an engine's values, its ratios to another engine, and which may be shown.
 
-Rounds are resampled whole (a block bootstrap): requests of one block share the machine's mood, so treating them as
-independent would make intervals far too narrow. Both sides of a ratio take the same rounds, because their blocks were
-neighbours in time. With the few rounds of a run a plain percentile interval is too narrow; its ends are widened as
+Rounds are resampled whole (a block bootstrap): requests of one block share the machine's state at that time, so treating
+them as independent would make intervals far too narrow. Both sides of a ratio take the same rounds, because their blocks
+were neighbours in time. With the few rounds of a run a plain percentile interval is too narrow; its ends are widened as
 Hesterberg advises ("What Teachers Should Know About the Bootstrap", The American Statistician 69, 2015, section 4.3).
 """
 
@@ -37,17 +37,22 @@ MEASURES = (*QUANTILES, THROUGHPUT, SERVER_CPU)
 
 @dataclass(frozen=True)
 class Sample:
-    """One engine at one level, a row a round; where nothing else is said: (rounds,)."""
+    """One engine at one level, a value for each round: (rounds,), unless a field says otherwise."""
 
     rounds: npt.NDArray[np.int64]
+    """The numbers of the rounds."""
     values: Floats
     """(v,): the latencies that occur, in ms, ascending."""
     counted: Floats
     """(rounds, v): answered requests of each latency."""
     failed: Floats
+    """Failed requests."""
     completed: Floats
+    """Requests answered without error within the window."""
     seconds: Floats
+    """Length of the window."""
     server_cpu: Floats | None
+    """Processor seconds of all nodes; None if unknown."""
 
     @classmethod
     def of(cls, blocks: Iterable[Block]) -> Sample:
@@ -87,12 +92,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95% interval; no interval from fewer than three rounds, or where failures reach the value."""
+    """A value with its 95% interval; no interval from fewer than three rounds, or if failures reach the value."""
 
     value: float
     low: float | None
     high: float | None
     n: int
+    """Requests."""
 
 
 def latencies(sample: Sample, weights: Floats, quantiles: Sequence[float]) -> Floats:
@@ -109,7 +115,7 @@ def latencies(sample: Sample, weights: Floats, quantiles: Sequence[float]) -> Fl
         cumulated = np.cumsum(part @ sample.counted, axis=1)
         total = cumulated[:, -1] + part @ sample.failed
         for at, q in enumerate(quantiles):
-            # A hair less, so that rounding adds no sample.
+            # Slightly less, so that rounding adds no sample.
             reached = cumulated >= (q * total * (1 - 1e-12))[:, None]
             first = sample.values[np.argmax(reached, axis=1)]
             latency[at, start : start + step] = np.where(reached[:, -1], first, np.inf)
@@ -117,13 +123,13 @@ def latencies(sample: Sample, weights: Floats, quantiles: Sequence[float]) -> Fl
 
 
 def throughput(sample: Sample, weights: Floats) -> Floats:
-    """Requests answered well, a second."""
+    """Requests answered without error, a second: (n,)."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return (weights @ sample.completed) / (weights @ sample.seconds)
 
 
 def server_cpu(sample: Sample, weights: Floats) -> Floats:
-    """Milliseconds of the nodes' processor time for each answered request; not a number where it is not known."""
+    """Milliseconds of the nodes' processor time for each answered request: (n,); NaN if unknown."""
     if sample.server_cpu is None:
         return np.full(len(weights), np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -131,7 +137,7 @@ def server_cpu(sample: Sample, weights: Floats) -> Floats:
 
 
 def resampled(rounds: int, seed: int = 0) -> Floats:
-    """(1 + resamples, rounds): how often each round is taken: once each, then as drawn with replacement."""
+    """(1 + resamples, rounds): how often each round is taken; in the first row once each, then as drawn with replacement."""
     drawn = np.random.default_rng(seed).multinomial(rounds, np.full(rounds, 1 / rounds), size=RESAMPLES)
     return np.concatenate([np.ones((1, rounds)), drawn])
 
@@ -171,9 +177,9 @@ class Cell:
     blocks: list[Block] = field(repr=False)
     strain: Strain
     refused: str | None
-    """Why no time and no throughput of it may be shown."""
+    """Why its times and throughput may not be shown; None if they may."""
     baseline: Cell | None = field(repr=False, default=None)
-    """The cell that ratios are taken to."""
+    """The cell that ratios are taken to; None if the baseline has no blocks at this level."""
     seed: int = 0
     _drawn: dict[tuple[str, tuple[int, ...]], Floats] = field(repr=False, default_factory=dict)
 
@@ -197,20 +203,20 @@ class Cell:
         return dict(sorted(failures.items()))
 
     def may_show(self, measure: str) -> bool:
-        """Whether enough requests stand behind the measure, and nothing refuses it."""
+        """Whether there are enough requests for the measure, and the cell is not refused."""
         return self.refused is None and (measure not in QUANTILES or hdr.may_show(QUANTILES[measure], self.requests))
 
     def drawn(self, measure: str, rounds: Sequence[int] | None = None) -> Floats:
-        """The measure over all rounds (or those named) and its bootstrap draws: (1 + resamples,).
+        """The measure over `rounds` (None: all), and its bootstrap draws: (1 + resamples,).
 
-        Cells of one run that have the same rounds draw the same of them.
+        Cells of one run with the same rounds draw the same ones.
         """
         chosen = tuple(int(number) for number in (self.sample.rounds if rounds is None else rounds))
         if (measure, chosen) not in self._drawn:
             sample = self.sample if rounds is None else self.sample.take(np.array(chosen))
             weights = resampled(len(chosen), self.seed)
             if measure in QUANTILES:
-                # All at once, since most of the work is the same.
+                # All quantiles at once, since most of the work is shared.
                 quantiles = latencies(sample, weights, list(QUANTILES.values()))
                 self._drawn.update({(name, chosen): quantiles[at] for at, name in enumerate(QUANTILES)})
             else:
@@ -219,15 +225,15 @@ class Cell:
         return self._drawn[measure, chosen]
 
     def estimate(self, measure: str) -> Estimate | None:
-        """One of `MEASURES`; infinite if failures reach a percentile; None if it may not be shown, or is not known."""
+        """The estimate of one of MEASURES: infinite if failures reach a percentile; None if not to be shown, or unknown."""
         if not self.may_show(measure) or not self.blocks:
             return None
         return estimated(self.drawn(measure), len(self.sample.rounds), self.requests)
 
     def ratio(self, measure: str) -> Estimate | None:
-        """The measure as a ratio to the baseline's over the rounds that both have.
+        """The measure as a ratio to the baseline's, over the rounds that both have.
 
-        None if either may not be shown, and if there is no interval: a ratio without one proves nothing.
+        None if either may not be shown, or if there is no interval: a ratio without one proves nothing.
         """
         base = self.baseline
         if base is None or base is self or not self.may_show(measure) or not base.may_show(measure):
@@ -253,7 +259,7 @@ class Cell:
 
     @property
     def core_share(self) -> float:
-        """The share of one core that the busiest generator process needed, mean over blocks."""
+        """The share of one core that the busiest generator process needed, averaged over blocks by their length."""
         return sum(block.core_share * block.seconds for block in self.blocks) / max(1e-9, self._seconds)
 
     @property

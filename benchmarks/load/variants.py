@@ -1,26 +1,26 @@
-"""Engines with named options, so that each idea for a faster search can be measured on its own.
+"""Engines with options, so that each idea for a faster search can be measured on its own.
 
     bm25                                       as `osn search --engine bm25` sends it
     high-idf-first+window=50+rare=ratio:0.4    an engine with options
-    small=high-idf-first+window=50             under a name of one's own
+    small=high-idf-first+window=50             an engine with options, under a name
 
 Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search's own processor as a rival. Options:
 
-    hits=yes            count all hits (track_total_hits), which keeps OpenSearch from skipping blocks; `10000`: as many,
-                        which is what OpenSearch does in a request that says nothing of it
+    hits=yes            count all hits (track_total_hits), which keeps OpenSearch from skipping blocks; `10000`: count up to
+                        10,000, the default of OpenSearch
     rare=ratio:0.4      which tokens phase one searches (`queries.Rare`)
     window=50           hits of phase one that are rescored, in each shard
-    dense-window=50     cascade, jpq-rescore: hits that are rescored with their codes, cascade: or vectors
-    first=bm25-sparse   cascade: the engine whose hits it scores further, or high-idf-first
-    weight=0.03         cascade: how much the codes count; bm25-sparse: the model
-    whole=yes           bm25-sparse: the sum of all documents, without a window
+    dense-window=50     cascade, jpq-rescore: hits that are rescored with their codes (cascade: or vectors)
+    first=bm25-sparse   cascade: the engine whose hits it rescores; or high-idf-first
+    weight=0.03         cascade: weight of the codes; bm25-sparse: weight of the model
+    whole=yes           bm25-sparse: the sum over all documents, without a window
     keep=share:0.98     which tokens of the query are searched at all
-    rescore=all         rescore with all tokens anew; `remaining` adds the common tokens to phase one's score
-    form=features       linear rank_feature clauses; `plugin`: the neural_sparse clause; hits are rescored so too
+    rescore=all         rescore with all tokens; `remaining` adds only the common tokens to phase one's score
+    form=features       linear rank_feature clauses; `plugin`: the neural_sparse clause; both also in rescoring
     source=none         return no fields; `default`: title and url; `all`: everything
     size=20             hits on a page
     index=docs-pruned   another index: pruned documents, more segments, another setting; quality is measured there too
-    prune=0.4           two-phase: share of the highest weight below which a token waits for phase two
+    prune=0.4           two-phase: tokens below this share of the highest weight wait for phase two
     expansion=5         two-phase: rescored hits, as a multiple of the page
 """
 
@@ -41,9 +41,9 @@ ALL_ENGINES = (*ENGINES, TWO_PHASE)
 SPARSE_ENGINES = ("bm25-sparse", "sparse", "high-idf-first", "cascade", TWO_PHASE)
 
 FAST = "fast=high-idf-first+rare=share:0.8+window=20+rescore=remaining+keep=share:0.98"
-"""Rare tokens hold four fifths of the weight, 20 hits are rescored, what phase one has read is not read again, and tokens
-that hold the last 2% of the weight are not searched. Chosen on train questions of SciFact and WikiQA, among settings whose
-loss of nDCG@10 stays below half a point with its 95% interval."""
+"""Rare tokens hold 80% of the weight, 20 hits are rescored, phase two does not repeat phase one's tokens, and the tokens
+with the last 2% of the weight are not searched. Chosen on train questions of SciFact and WikiQA, among settings whose loss
+of nDCG@10 stays below half a point with its 95% interval."""
 
 PRESETS: dict[str, tuple[str, ...]] = {
     "sum": ("bm25", "bm25-sparse", "sparse", "high-idf-first"),
@@ -64,26 +64,26 @@ PRESETS: dict[str, tuple[str, ...]] = {
 
 
 class Bodies(Protocol):
-    """An experiment's own way to make request bodies; it goes to worker processes, so it is plain data."""
+    """An experiment's own way to make request bodies; plain data, since it is sent to worker processes."""
 
     def builder(self, engines: Engines, page: Mapping[str, Any]) -> Callable[[str], Body]:
-        """From a query's text to its body; `page` is what the functions of `queries` take."""
+        """The function from a query's text to its body; page: options for the functions of `queries`."""
 
 
 class Follow(Protocol):
-    """A second request, made of the answer to the first one; likewise plain data."""
+    """A second request, made from the answer to the first one; plain data too."""
 
     @property
     def index(self) -> str:
-        """Which it searches."""
+        """The index that it searches."""
 
     def builder(self, engines: Engines, page: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Body]:
-        """From a query's text and the first answer to the second body."""
+        """The function from a query's text and the first answer to the second body."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """An engine and its options, which the module's text explains; None is the engine's own choice."""
+    """An engine and its options, which the module's docstring explains; None: the engine's default."""
 
     name: str
     """What tables call it."""
@@ -107,12 +107,13 @@ class Variant:
     """bm25-sparse, and sparse in an index with pruned postings: over all documents, without a window."""
 
     bodies: Bodies | None = None
-    """Makes the bodies in the place of the engine, whose exact result they approach."""
+    """Makes the bodies instead of the engine; they approach the engine's exact result."""
     follow: Follow | None = None
+    """Makes a second request from the first answer; None: there is only one request."""
 
     @property
     def exact(self) -> Variant | None:
-        """The search whose result this one approaches; None for one that is exact by its own measure."""
+        """The search whose result this one approaches; None if it is exact itself."""
         if self.engine == "bm25-sparse" and not self.whole:
             return Variant("exact bm25-sparse", self.engine, weight=self.weight, whole=True)
         if self.engine in ("high-idf-first", TWO_PHASE) or (self.engine == "sparse" and self.changes_hits):
@@ -123,7 +124,7 @@ class Variant:
 
     @property
     def changes_hits(self) -> bool:
-        """Whether an option other than an engine's own makes the result another."""
+        """Whether the result differs from that of the engine with its own options."""
         return any(value is not None for value in (self.keep, self.index, self.bodies))
 
 
@@ -177,9 +178,9 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
 
 
 def parse_variants(text: str) -> list[Variant]:
-    """Variants from a list separated by commas; the name of a preset (paper, rivals, …) stands for its variants.
+    """Variants from a comma-separated list; the name of a preset (paper, rivals, …) stands for its variants.
 
-    Raises InputError for an unknown engine, option or value, and for a name that occurs twice.
+    Raises InputError for an unknown engine, option or value, and for a repeated name.
     """
     specs = [spec for part in text.split(",") if part.strip() for spec in PRESETS.get(part.strip(), (part.strip(),))]
     variants = [parse_variant(spec) for spec in dict.fromkeys(specs)]
@@ -203,7 +204,7 @@ def parse_variant(spec: str) -> Variant:
             f"engines: {', '.join(ALL_ENGINES)}; presets: {', '.join(PRESETS)}",
         )
     if not re.fullmatch(r"[\w.:+=/-]+", name):
-        raise InputError(f"{name!r} is no name for an engine", "letters, digits and . : + = / - _")
+        raise InputError(f"{name!r} is not a valid name for an engine", "use letters, digits and . : + = / - _")
     values: dict[str, Any] = {}
     for option in options:
         key, _, value = option.partition("=")
@@ -218,10 +219,10 @@ def parse_variant(spec: str) -> Variant:
 
 
 def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
-    """The function from a query's text to the variant's request body: what an application does before it sends.
+    """The function from a query's text to the variant's request body: an application's work before it sends a request.
 
-    `engines` are those of the variant's index. Models are loaded now. Raises what `Engines.body_of` raises, and
-    ClusterError if the plugin is needed and absent.
+    engines: of the variant's index. Models are loaded now. Raises what `Engines.body_of` raises, and ClusterError if the
+    plugin is needed and missing.
     """
     plugin = engines.plugin if variant.form is None else variant.form == "plugin"
     if plugin and not engines.plugin and variant.engine in SPARSE_ENGINES:
@@ -239,7 +240,7 @@ def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
 
 
 def with_options(variant: Variant, engines: Engines) -> Engines:
-    """`engines` with what the variant says of how they search."""
+    """`engines` with the variant's search options."""
     given = {
         "rare": variant.rare,
         "window": variant.window,
@@ -255,7 +256,7 @@ def with_options(variant: Variant, engines: Engines) -> Engines:
 
 
 def page_of(variant: Variant) -> dict[str, Any]:
-    """The options of the variant that the functions of `queries` take."""
+    """The variant's options for the functions of `queries`."""
     page: dict[str, Any] = {"size": variant.size, "track_total_hits": variant.hits}
     if variant.source != "default":
         page["source"] = variant.source == "all"
@@ -268,9 +269,9 @@ def parameters(pipeline: str | None) -> dict[str, str]:
 
 
 def pipeline_body(variant: Variant) -> Body | None:
-    """The search pipeline that the variant needs on the cluster, if it needs one.
+    """The search pipeline that the variant needs on the cluster; None if it needs none.
 
-    It is stored under a name, because a pipeline sent with each request would be parsed with each request.
+    It is stored under a name, because OpenSearch parses a pipeline in a request every time.
     """
     if variant.engine != TWO_PHASE:
         return None
@@ -279,7 +280,7 @@ def pipeline_body(variant: Variant) -> Body | None:
 
 
 def described(variants: Sequence[Variant]) -> dict[str, str]:
-    """{name: its engine and options, in words that `parse_variant` takes}."""
+    """{name: its engine and options, in the syntax of `parse_variant`}."""
     return {variant.name: spec_of(variant) for variant in variants}
 
 

@@ -1,8 +1,7 @@
-"""What is asked of whom and when: queries, engines, nodes and moments, as data that worker processes are given and make
-requests of themselves.
+"""The workload of a load test: queries, engines, nodes and arrival times, as data from which workers make the requests.
 
-Encoding a query is part of what a user waits for, so each worker loads the encoders and does it inside the measured
-time, as an application does.
+Users wait for the encoding of their query too, so each worker loads the encoders and encodes within the measured time, as
+an application does.
 """
 
 from __future__ import annotations
@@ -45,28 +44,28 @@ log = logging.getLogger(__name__)
 OPAQUE_ID = "osn-bench/"
 
 Encode = Callable[[int], bytes]
-"""Position of a query → its request body. Encoding the query is part of the call."""
+"""Position of a query → its request body; the call encodes the query."""
 
 
 class Address(NamedTuple):
-    """One node: what a socket connects to, and what a request line needs."""
+    """The address of a node, for sockets and request lines."""
 
     host: str
     port: int
     tls: bool
-    prefix: str  # of every path, for a cluster behind a proxy
+    prefix: str  # before every path, for a cluster behind a proxy
     authority: str  # the value of the Host header
 
 
 @dataclass(frozen=True)
 class LoadTarget:
-    """The nodes that requests go to, in turn. It goes to worker processes, so it is plain data."""
+    """The nodes that requests go to, in turn; plain data, since it is sent to worker processes."""
 
     settings: ConnectionSettings = field(repr=False)
 
     @property
     def timeout(self) -> float:
-        """Seconds within which a request must be answered; one that is not counts as failed."""
+        """Seconds within which a request must be answered; later, it counts as failed."""
         return self.settings.timeout
 
     @property
@@ -88,15 +87,15 @@ class LoadTarget:
 
 
 def allowed_target(settings: ConnectionSettings, *, owned: bool) -> LoadTarget:
-    """The target, if it may be put under load: this machine, or a cluster that the user says is theirs.
+    """The target, if it may be put under load: a cluster on this machine, or one that the user owns (`owned`).
 
-    Raises InputError for another machine without that word, and for AWS signing, which would be measured with it.
+    Raises InputError for another machine without `owned`, and for AWS signing, which the load generator does not do.
     """
     elsewhere = [url for url in settings.urls if not is_loopback(url)]
     if elsewhere and not owned:
         raise InputError(
-            f"a load test would go to another machine: {', '.join(elsewhere)}",
-            "it takes all that the cluster has; say --i-own-this-cluster if you may do that to it",
+            f"this load test would run against another machine: {', '.join(elsewhere)}",
+            "it uses all resources of the cluster; add --i-own-this-cluster if you are allowed to do that",
         )
     if settings.credentials == "aws":
         raise InputError(
@@ -107,42 +106,45 @@ def allowed_target(settings: ConnectionSettings, *, owned: bool) -> LoadTarget:
 
 @dataclass(frozen=True)
 class SearchedIndex:
-    """What building requests needs to know of an index, once it was asked."""
+    """What workers need to know of an index to build requests, read once."""
 
     index: str
     meta: IndexMeta
     plugin: bool
+    """Whether the cluster has the neural-search plugin."""
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """Models that the user names because the index's record does not lead to them."""
+    """Models that the user names; None: the models of the index's record."""
 
     sparse: str | None = None
     dense: str | None = None
     backend: Backend = "torch"
+    """Encodes dense queries."""
     pq: str | None = None
     """The quantized model."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Everything a worker process needs; it is pickled to each."""
+    """Everything a worker process needs; it is pickled and sent to each."""
 
     target: LoadTarget
     texts: tuple[str, ...]
-    """The queries, asked in random order, all of them before any is asked again."""
+    """The queries. They are sent in random order; none is repeated before all were sent."""
     variants: tuple[Variant, ...]
     indexes: dict[str, SearchedIndex]
+    """{index: its facts}, for all indexes that variants search."""
     index: str
-    """The index of variants that name no other."""
+    """The index of variants that do not name another."""
     models: ModelChoice = field(default_factory=ModelChoice)
     pipelines: dict[str, str] = field(default_factory=dict)
-    """{variant: name of the search pipeline that was stored for it}"""
+    """{variant: name of its stored search pipeline}"""
     fixed_bodies: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
-    """{variant: bodies in the order of `texts`}: requests made beforehand, if encoding is not to be measured."""
+    """{variant: bodies in the order of `texts`}: made beforehand, so that encoding is not measured."""
     _opened: dict[str, Engines] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """{index: its engines}, with the models that they have loaded."""
+    """{index: its engines}, with their loaded models."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": {}}
@@ -182,12 +184,12 @@ class Workload:
         return f"/{quote(self.index_of(variant), safe=',*-_')}/_search?{urlencode(asked, safe=',._*')}"
 
     def at(self, target: LoadTarget) -> Workload:
-        """The same workload, sent elsewhere."""
+        """The same workload for another target."""
         return replace(self, target=target)
 
 
 def body_builders(workload: Workload, variants: Iterable[Variant] | None = None) -> dict[str, Callable[[str], Body]]:
-    """{variant: query text → body} of all variants or of those named, every model loaded once and shared.
+    """{variant: query text → body} of `variants` (None: all); each model is loaded once and shared.
 
     Raises what `body_builder` raises.
     """
@@ -207,7 +209,7 @@ def _encode(build: Callable[[str], Body], texts: tuple[str, ...]) -> Encode:
 
 
 class FollowUp(NamedTuple):
-    """How a second request is made of the answer to the first one."""
+    """How to make a second request from the answer to the first one."""
 
     heads: dict[str, bytes]
     body: Callable[[int, bytes], bytes]
@@ -215,7 +217,7 @@ class FollowUp(NamedTuple):
 
 
 def follow_ups(workload: Workload) -> dict[str, FollowUp]:
-    """{variant: its second request}, of those that have one."""
+    """{variant: its second request}, for variants that have one."""
 
     def made(variant: Variant) -> FollowUp:
         build = follow_builder(workload, variant)
@@ -227,21 +229,21 @@ def follow_ups(workload: Workload) -> dict[str, FollowUp]:
 
 
 def follow_builder(workload: Workload, variant: Variant) -> Callable[[str, Mapping[str, Any]], Body] | None:
-    """From a query's text and the first answer to the second body; None of a variant with one request."""
+    """The function from a query's text and the first answer to the second body; None for a variant with one request."""
     if variant.follow is None:
         return None
     return variant.follow.builder(workload.engines(variant.follow.index), page_of(variant))
 
 
 def request_heads(workload: Workload, variant: Variant) -> dict[str, bytes]:
-    """{authority: request line and headers up to the value of Content-Length}; the body's length and body follow."""
+    """{authority: request line and headers, up to the value of Content-Length}; the length and the body follow."""
     heads = {}
     for address in workload.target.addresses:
         lines = [
             f"POST {address.prefix}{workload.path_of(variant)} HTTP/1.1",
             f"host: {address.authority}",
             "content-type: application/json",
-            # What OpenSearch's slow log and task list show of a request: whoever runs the cluster sees whence it comes.
+            # OpenSearch shows this in its slow log and task list, so that operators see where a request comes from.
             f"x-opaque-id: {OPAQUE_ID}{variant.name}",
             *(f"{name}: {value}" for name, value in workload.target.headers.items()),
             "content-length: ",
@@ -251,10 +253,10 @@ def request_heads(workload: Workload, variant: Variant) -> dict[str, bytes]:
 
 
 def poisson(rate: float, seconds: float, random_: random.Random) -> list[int]:
-    """Arrival times in nanoseconds from 0 to `seconds`, of a Poisson process with `rate` arrivals a second.
+    """Arrival times in nanoseconds, up to `seconds`, of a Poisson process with `rate` arrivals a second.
 
-    Gaps are exponential and independent, so several processes with a part of the rate each are together one Poisson
-    process of the whole rate.
+    Gaps are exponential and independent, so several processes that share the rate are together one Poisson process of the
+    whole rate.
     """
     times, at = [], 0.0
     while rate > 0:
@@ -274,18 +276,18 @@ def prepare(
     models: ModelChoice | None = None,
     pipelines: Mapping[str, str] | None = None,
 ) -> Workload:
-    """The workload, with what the cluster says of its indexes.
+    """The workload, with the facts of its indexes from the cluster.
 
-    Raises ClusterError and ModelError as `open_engines` does, InputError for no queries.
+    Raises ClusterError and ModelError as `open_engines` does, InputError if there are no queries.
     """
     if not texts:
-        raise InputError("there are no queries to ask")
+        raise InputError("there are no queries")
     indexes = {}
     others = [name for variant in variants for name in (variant.index, variant.follow and variant.follow.index) if name]
     for name in dict.fromkeys([index, *others]):
         opened = open_engines(client, name, sparse=models.sparse if models else None)
         meta = opened.meta
-        # Workers measure and count nothing, least of all at the endpoint by which the generator itself is measured.
+        # Read here, since workers do not ask the cluster, and the endpoint that measures the generator could not answer.
         if meta.sparse:
             meta = meta.with_extra(**{SHARD_DOCUMENTS: opened.shard_documents})
         if meta.sparse and any(variant.engine in (Bm25Sparse.name, CascadeEngine.name) for variant in variants):
@@ -297,7 +299,7 @@ def prepare(
 
 
 def pipeline_names(variants: Sequence[Variant]) -> dict[str, str]:
-    """{variant: name of the search pipeline it needs}, of those that need one; the same pipeline has the same name."""
+    """{variant: name of its search pipeline}, for variants that need one; the same pipeline has the same name."""
     names = {}
     for variant in variants:
         body = pipeline_body(variant)
@@ -324,7 +326,7 @@ def stored_pipelines(client: OpenSearch, variants: Sequence[Variant]) -> Iterato
         for name in stored:
             try:
                 client.transport.perform_request("DELETE", f"/_search/pipeline/{name}")
-            except Exception as error:  # the cluster may be gone, which is not what the user should read about now
+            except Exception as error:  # the cluster may be gone; the first error matters more to the user
                 log.debug("the search pipeline %s was left: %s", name, error)
 
 
@@ -337,6 +339,6 @@ def prepared(
     texts: Sequence[str],
     models: ModelChoice | None = None,
 ) -> Iterator[Workload]:
-    """The workload of `prepare`; its search pipelines are stored until the block ends. Raises ClusterError, too."""
+    """The workload of `prepare`; its search pipelines are stored until the block ends. Raises as `prepare`."""
     with translate_errors(), stored_pipelines(client, variants) as pipelines:
         yield prepare(client, target, index, variants, texts, models, pipelines)

@@ -1,4 +1,4 @@
-"""`osn paper NAME`: the experiments of the papers (found by entry point, group `osn.paper`)."""
+"""`osn paper NAME`: the experiments of the papers (entry points of the group `osn.paper`)."""
 
 from __future__ import annotations
 

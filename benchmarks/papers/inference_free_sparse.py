@@ -2,24 +2,25 @@
 
     osn paper inference-free-sparse --start MODEL --data DIR --work DIR --record benchmarks/results/inference_free_sparse
 
-`--data` holds BEIR folders. MODEL is a published SPLADE, which every student starts from; each is trained with every one of
-`--seeds`. Parts, each with a result file of its own below `--record`:
-    quality        nDCG@10 of models of `osn bench bm25-sparse` alone: as published, trained 10 minutes, and that averaged
-                   with its start; on every set with a test split, beside BM25, presence × idf and BM25 over word pieces
+`--data` holds BEIR folders. MODEL is a published SPLADE, which every student starts from; each arm is trained with each of
+`--seeds`. Parts, each with its own result file below `--record`:
+    quality        nDCG@10 of models of `osn bench bm25-sparse`, searched without BM25: as published, trained 10 minutes,
+                   and averaged with the start; on every set with a test split, beside BM25, presence × idf and BM25 over
+                   word pieces
     flops          nDCG@10 against measured FLOPS for several λ, trained with and without IDF and searched with and without
-                   it: training's share and retrieval's; terms a document, the paper's expansion rate
+                   it: the shares of training and retrieval; terms a document, the paper's expansion rate
                    (`inference-free-sparse`, table 5, figures 3 and 4)
     distillation   teachers alone and together, normalized or not, InfoNCE, no pre-training (table 6)
-    high-idf-first the students of part "quality", the rare tokens first, then all: what it costs in nDCG@10 (section 5.3.2)
+    high-idf-first the models of part "quality", searched by rare tokens first, then scored by all: the loss in nDCG@10
+                   (section 5.3.2)
 
-`--teacher` names the models that teach in the parts "flops" and "distillation", all of them together unless the arm says
-otherwise; by default MiniLM and the start itself, as the siamese SPLADE that it is.
+`--teacher` names the teachers of the parts "flops" and "distillation"; all of them teach together unless the arm says
+otherwise. By default they are MiniLM and the start itself, as a siamese SPLADE.
 
-Parts "quality" and "high-idf-first" take models, vectors and the tuned BM25 from `--work` if `osn bench bm25-sparse` left
-them there. BM25 is OpenSearch's, of the cluster that OSN_URL or --url names or of a local node, with the best of two
-analyzers and of k1 and b on train; k1 and b of the impacts over word pieces are chosen likewise. All else is exact search
-without a cluster. No test judgement chooses anything. Everything that takes long is kept in `--work`; the same command goes
-on, and several at once do different trainings.
+Parts "quality" and "high-idf-first" reuse models, vectors and the tuned BM25 of `osn bench bm25-sparse` in `--work`. BM25 is
+OpenSearch's, on the cluster of OSN_URL or --url or on a local node, with the analyzer, k1 and b that are best on train; k1
+and b of BM25 over word pieces are chosen likewise. All other searches are exact and need no cluster. No test judgement
+chooses anything. Slow results are kept in `--work`; the same command continues, and several at once share the trainings.
 """
 
 from __future__ import annotations
@@ -81,13 +82,13 @@ PARTS = ("quality", "flops", "distillation", "high-idf-first")
 STEPS_OF_ABLATIONS = 240
 ALL_TOKENS = "all tokens"
 RATIOS = (0.4, 0.5, 0.6, 0.8)
-"""A token is rare from this share of the highest IDF on."""
+"""A token is rare if its IDF is at least this share of the highest IDF."""
 MOST_LOST = 0.005
-"""The most nDCG@10 that rare tokens first may lose."""
+"""The highest loss of nDCG@10 by searching rare tokens first."""
 
 
 def quality(experiment: Experiment) -> RowsAndGoals:
-    """Every model alone, and what needs no model."""
+    """Every model searched without BM25, and the engines without a model."""
     differences = [(engine, TUNED) for engine in (PRESENCE, PIECES, *experiment.arms)]
     with cluster_or_node(experiment.connection, "osn-bench-sparse") as client:
         tuned = tuned_measured(client, experiment)
@@ -111,12 +112,12 @@ def quality(experiment: Experiment) -> RowsAndGoals:
 
 
 def unseen(experiment: Experiment) -> str:
-    """What the mean of the sets that no training saw is called."""
+    """The name of the mean over sets that no training saw."""
     return f"mean of {len(experiment.unseen)} unseen sets"
 
 
 def high_idf_first(experiment: Experiment) -> RowsAndGoals:
-    """The best 100 by the rare tokens, scored again with all; the variant of a row is the model."""
+    """The best 100 by rare tokens, rescored with all tokens; a row's variant is the model."""
     differences = [(of_ratio(ratio), ALL_TOKENS) for ratio in RATIOS]
     rows: list[Row] = []
     of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
@@ -138,7 +139,7 @@ def of_ratio(ratio: float) -> str:
 
 
 def searched(experiment: Experiment, model: MeasuredEngine, test: SparseTest) -> dict[str, Measured]:
-    """{all tokens, or the rare ones of each of RATIOS first: what the model finds}"""
+    """{engine: the model's measures}, searched with all tokens, and with rare tokens first for each of RATIOS."""
     manifest = dense.sparse_vectors(experiment, model, test.name)
     place = experiment.work / "exact" / f"{test.name}-{slug(str(model))}-{manifest.stem}"
     loaded: list[Any] = []
@@ -164,7 +165,7 @@ def searched(experiment: Experiment, model: MeasuredEngine, test: SparseTest) ->
 def rescored(
     run: Run, texts: Mapping[str, str], ids: Sequence[str], vectors: SparseVectors, encode: Callable[[str], Any]
 ) -> Run:
-    """The documents of `run` with the scores that all tokens give. vectors: of the documents `ids`."""
+    """The documents of `run`, with their scores by all tokens. vectors: of the documents `ids`."""
     rows, columns = ({key: at for at, key in enumerate(keys)} for keys in (ids, vectors.vocabulary))
     matrix = vectors.to_scipy()
     result: Run = {}
@@ -181,7 +182,7 @@ def rescored(
 
 
 def quality_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
-    """The paper's claim (table 3): the student alone is above BM25, in the mean of sets that it did not see."""
+    """The paper's claim (table 3): the student alone is better than BM25, in the mean of sets that it did not see."""
     table, label = Table(rows, experiment.seeds), unseen(experiment)
     goals: list[Goal] = []
     for arm in experiment.arms:
@@ -192,7 +193,7 @@ def quality_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
 
 
 def rare_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
-    """The paper's "negligible impact on search relevance" (section 5.3.2): half a point at most, interval included."""
+    """The paper's "negligible impact on search relevance" (section 5.3.2): at most 0.5 points lost, interval included."""
     table, label = Table(rows, experiment.seeds), f"mean of {len(experiment.sets)} sets"
     goals: list[Goal] = []
     for arm in experiment.arms:

@@ -1,4 +1,4 @@
-"""What the parts of inference-free sparse models contribute, by small trainings: IDF, λ, and the teachers.
+"""The contributions of IDF, λ and the teachers to inference-free sparse models, measured with small trainings.
 
 Parts "flops" and "distillation" of `osn paper inference-free-sparse`, their goals, table and plots.
 """
@@ -43,7 +43,7 @@ class TrainedWith(NamedTuple):
     scale: float
     """S of its teachers' scores"""
     own: str
-    """what its own weights of query tokens are called"""
+    """the name of its own weights of query tokens"""
 
 
 TRAINED_WITH = {
@@ -55,7 +55,7 @@ CURVES = {
     "IDF in search alone": (WITHOUT, TARGET),
     "no IDF": (WITHOUT, TRAINED_WITH[WITHOUT].own),
 }
-"""{what is drawn and compared: (how the student was trained, how it is searched)}"""
+"""{curve that is drawn and compared: (how the student was trained, how it is searched)}"""
 BOTH, SEARCH_ALONE, NEITHER = CURVES
 ENSEMBLE, NO_PRETRAINING = "dense + sparse, normalized", "no pre-training"
 DENSE, DENSE_TRAINED, SPARSE, LEXICAL = "dense", "dense, trained further", "sparse", "BM25 over word pieces"
@@ -70,11 +70,11 @@ FIRST_STAGES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "two sparse": ((SPARSE, LEXICAL), {}),
     "InfoNCE": ((), {"kl": 0.0, "info_nce": 1.0, "all_pairs": False}),
 }
-"""{arm of part "distillation": (who teaches its first stage, what else that changes of the objective)}"""
+"""{arm of part "distillation": (teachers of its first stage, other changes of the objective)}"""
 
 
 def flops(ablation: Ablation) -> RowsAndGoals:
-    """Curves over λ, trained with IDF and without, searched with either corpus's and without."""
+    """Curves over λ, trained with IDF and without, searched with the IDF of either corpus and without."""
     base = ablation.student()
     arms: dict[str, SparseConfig] = {}
     names: dict[tuple[str, str], str] = {}
@@ -105,15 +105,15 @@ def flops(ablation: Ablation) -> RowsAndGoals:
 
 
 def of_curve(how: str, weight: float, idf: str) -> str:
-    """The engine of part "flops": how it is trained, λ, and whose IDF weighs its queries."""
+    """The engine's name in part "flops": how it is trained, λ, and the IDF of its queries."""
     return f"{how}, λ {weight:g}, {idf}"
 
 
 def distillation(ablation: Ablation) -> RowsAndGoals:
-    """Table 6 in direction: what the first of two stages of equal length is trained with; the second is the same in all.
+    """Table 6 in direction: arms differ in the objective of the first of two equally long stages; the second is the same.
 
-    The second dense teacher is the first, trained on the same questions; the second sparse one BM25 over word pieces. The
-    arm without pre-training is trained as many steps as both stages together.
+    The second dense teacher is the first one trained on the same questions, the second sparse teacher is BM25 over word
+    pieces. The arm without pre-training is trained for as many steps as both stages together.
     """
     from trainers.sparse.settings import SparseCandidates, StageSettings
 
@@ -144,7 +144,7 @@ def distillation(ablation: Ablation) -> RowsAndGoals:
 
 
 def curve(table: Table, name: str, which: str, x: str, y: str) -> list[tuple[float, float]]:
-    """The students of a set on one of CURVES, as (x, y) by x."""
+    """The students of a set on one of CURVES, as points (x, y), ordered by x. x, y: measures"""
     how, idf = CURVES[which]
     engines = [of_curve(how, weight, idf) for weight in LAMBDAS]
     values = [(table.value(name, engine, x), table.value(name, engine, y)) for engine in engines]
@@ -152,7 +152,7 @@ def curve(table: Table, name: str, which: str, x: str, y: str) -> list[tuple[flo
 
 
 def flops_goal(table: Table, rival: str) -> Goal:
-    """The paper's direction (figure 4): at the FLOPS of each student of the rival curve, is the one with IDF higher?"""
+    """The paper's direction (figure 4): for each student of the rival curve, is one with IDF better at no more FLOPS?"""
     higher = points = 0
     for name in TESTED:
         ours = curve(table, name, BOTH, "FLOPS", "nDCG@10")
@@ -171,7 +171,7 @@ def flops_goal(table: Table, rival: str) -> Goal:
 
 
 def share_goals(table: Table) -> list[Goal]:
-    """Table 5 told apart, at equal λ: what IDF in search brings a student without it, and what IDF in training adds."""
+    """Table 5 in two shares, at equal λ: the gain of IDF in search for a student without IDF, and of IDF in training."""
     goals = []
     for words, ours, rival in (("training's", BOTH, SEARCH_ALONE), ("search's", SEARCH_ALONE, NEITHER)):
         gains = []
@@ -194,7 +194,8 @@ def share_goals(table: Table) -> list[Goal]:
 def terms_goal(table: Table) -> Goal:
     """The paper's words (section 5.4.2): with as many terms a document, those trained with IDF cost fewer FLOPS.
 
-    At the terms of each student with IDF, where the curve of those without it has been that far: between its points.
+    Compared at the terms of each student with IDF, with the curve without IDF interpolated between its points, if it
+    reaches that far.
     """
     import numpy as np
 
@@ -217,7 +218,7 @@ def terms_goal(table: Table) -> Goal:
 
 
 def idf_goal(table: Table) -> Goal:
-    """The paper's direction for students without pre-training (table 5): the searched corpus's IDF is the better one."""
+    """The paper's direction for students without pre-training (table 5): the IDF of the searched corpus is better."""
     gains = [
         row
         for name in TESTED
@@ -235,7 +236,7 @@ def idf_goal(table: Table) -> Goal:
 
 
 def distillation_goal(table: Table) -> Goal:
-    """The paper's direction (table 6): normalized, heterogeneous teachers above every other way to pre-train."""
+    """The paper's direction (table 6): normalized, heterogeneous teachers are above every other way to pre-train."""
     gains = [
         row
         for name in TESTED
@@ -253,8 +254,8 @@ def distillation_goal(table: Table) -> Goal:
 
 
 def idf_shares(rows: Sequence[Row]) -> str:
-    """A line for each set and λ: nDCG@10 of the student without IDF, by how many points the searched corpus's IDF raises it
-    at retrieval, and by how many IDF in training then raises that."""
+    """A line for each set and λ: nDCG@10 of the student without IDF, the points that the searched corpus's IDF adds at
+    retrieval, and the further points that IDF in training adds."""
     seeds = sorted({row.seed for row in rows if row.seed is not None})
     table, lines = Table(rows, seeds), []
     for name, weight in itertools.product(table.sets, LAMBDAS):

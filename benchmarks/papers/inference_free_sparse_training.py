@@ -1,5 +1,5 @@
-"""The small trainings of `osn paper inference-free-sparse`: one start, several seeds, arms that differ in one thing and,
-with IDF or without, in the scale of teachers' scores that this thing asks for."""
+"""The small trainings of `osn paper inference-free-sparse`: one start, several seeds, arms that differ in one thing (with
+and without IDF, also in the scale of the teachers' scores)."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
     from trainers.sparse.settings import SparseConfig
 
 SMALL = ("wikiqa-doc", "tldr")
-"""What is trained on."""
+"""The sets for training."""
 TESTED = ("wikiqa-doc", "cranfield")
-"""What is tested on, one that training sees and one that it does not: to encode tldr takes longer than a training."""
+"""The sets for tests: one seen in training, one unseen. Not tldr: encoding it takes longer than a training."""
 SCALE_WITH_IDF, SCALE_WITHOUT_IDF = 30.0, 10.0
-"""S of the teachers' scores, for students with IDF in their scores and for others: of 10, 30 and 90, and of 3, 10 and 30,
-the best on dev questions of wikiqa-doc (λ 0.01, one seed)."""
+"""S of the teachers' scores for students with IDF in their scores and for students without: the best of 10, 30 and 90, and
+of 3, 10 and 30, on dev questions of wikiqa-doc (λ 0.01, one seed)."""
 LENGTH = 128
 """Tokens of a document, in training and in use."""
 DENSE_TEACHER_STEPS = 70
-"""Training steps of the second dense teacher, which see half of the questions once."""
+"""Training steps of the second dense teacher, enough to see half of the questions once."""
 OWN, TARGET = "own", "target corpus"
-"""A student's queries are weighed as in its training, or by the IDF of the corpus that is searched."""
+"""The weights of a student's queries: as in its training, or the IDF of the searched corpus."""
 
 
 class Searched(NamedTuple):
-    """What a student found in a test set."""
+    """The measures of a student on a test set."""
 
     measured: dict[str, Measured]
-    """{OWN or TARGET: what it finds}"""
+    """{OWN or TARGET: its measures}"""
     sparsity: dict[str, float]
-    """How many terms its documents have, and FLOPS."""
+    """{measure: value}: terms of its documents, and FLOPS."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,17 @@ class Ablation:
     """What the small trainings share."""
 
     data: Path
+    """The folder of BEIR folders."""
     work: Path
     start: str
+    """The published SPLADE: a folder or a hub id."""
     teachers: tuple[str, ...]
     seeds: tuple[int, ...]
     steps: int
+    """Optimizer steps of each training."""
 
     def student(self) -> SparseConfig:
-        """The paper's own student, trained without BM25: what the arms vary. The last state is kept."""
+        """The paper's own student, trained without BM25, which the arms vary. The last state is kept."""
         train, unseen = ([self.data / name for name in names] for names in (SMALL, dict.fromkeys((*SMALL, *TESTED))))
         made = configuration(self.start, train, unseen, self.steps, self.seeds[0])
         return replace(
@@ -84,7 +87,7 @@ class Ablation:
         )
 
     def of_kind(self, kind: TeacherKind) -> str:
-        """The first model of a kind among the teachers. Raises InputError where none is named."""
+        """The first teacher of this kind. Raises InputError if there is none."""
         for teacher in self.teachers:
             if teacher != LEXICAL and detect(locate(teacher)) == kind:
                 return teacher
@@ -99,7 +102,7 @@ class Ablation:
         return [hash_files(locate(self.start)), *(test.data.hash for test in self.tests.values())]
 
     def seeded(self, arm: str, config: SparseConfig, seed: int) -> SparseConfig:
-        """The arm with a seed, and an output folder named by all that decides what it finds."""
+        """The arm with a seed, and an output folder named by everything that decides its results."""
         before = config.pretraining
         config = replace(
             config,
@@ -110,7 +113,7 @@ class Ablation:
         return replace(config, output=self.work / "models" / f"{slug(f'{arm} seed {seed}')}-{made_by}")
 
     def searched(self, arms: Mapping[str, SparseConfig]) -> dict[MeasuredEngine, dict[str, Searched]]:
-        """{arm with its seed: {test set: what the student finds}}; what is not kept is trained and searched."""
+        """{arm with its seed: {test set: the student's measures}}; missing ones are trained and searched."""
         engines = {
             engine: self.seeded(engine.name, arms[engine.name], engine.seed or 0)
             for engine in trials(arms, arms, self.seeds)
@@ -143,8 +146,8 @@ class Ablation:
         names: Mapping[tuple[str, str], str],
         differences: Iterable[tuple[str, str]],
     ) -> list[Row]:
-        """Rows of each test set, beside what needs no learning. names: {(arm, OWN or TARGET): the engine's name}, those that
-        are shown."""
+        """Rows of each test set, beside engines without learning. names: {(arm, OWN or TARGET): the engine's name}, for the
+        engines to show."""
         differences, rows = list(differences), []
         pieces = tokenizer_of(self.start)
         for name, test in self.tests.items():
@@ -173,7 +176,7 @@ def trained(config: SparseConfig) -> SparseDocumentEncoder:
 
 
 def trained_dense(ablation: Ablation, start: str) -> str:
-    """A dense teacher trained further by `osn train dense` on the same questions, the second dense one."""
+    """The second dense teacher: `start` trained further by `osn train dense` on the same questions. Returns its folder."""
     from trainers.dense import DenseConfig, train_dense
     from trainers.encoders.tower import EncoderSettings
 

@@ -1,13 +1,13 @@
-"""The evidence for JPQ: what M bytes a document keep of a dense model's ranking, and what they save.
+"""The evidence for JPQ: how much of a dense model's ranking M bytes a document keep, and how much they save.
 
     osn paper jpq --data DIR --work DIR --record benchmarks/results/jpq
 
-`--data` holds the BEIR folders. Two sets, each with a result file of its own below `--record`: scifact, and squad-mix with
-wikiqa-sent as one corpus, with all-MiniLM-L6-v2's vectors, at several M: flat search, flat with the tuned query encoder,
-HNSW, PQ, OPQ, HNSW+OPQ, LSH, OPQ with the query encoder tuned on uncompressed documents under the same negatives (the
-control that isolates joint training), frozen centroids, JPQ (`jpq`, table 1, figures 4 and 7).
+`--data` holds the BEIR folders. There are two sets, each with its own result file below `--record`: scifact, and squad-mix
+with wikiqa-sent as one corpus. With vectors of all-MiniLM-L6-v2, at several M, these are compared: flat search, flat with
+the tuned query encoder, HNSW, PQ, OPQ, HNSW+OPQ, LSH, OPQ with the query encoder tuned on uncompressed documents with the
+same negatives (the control that isolates joint training), frozen centroids, JPQ (`jpq`, table 1, figures 4 and 7).
 
-A trained model is removed once it is measured. Settings were chosen on questions held back from train.
+A trained model is removed after it is measured. Settings were chosen on questions held back from train.
 """
 
 from __future__ import annotations
@@ -68,19 +68,20 @@ SETS = {"scifact": ("scifact",), "squad-mix + wikiqa-sent": ("squad-mix", "wikiq
 M = (8, 16, 24, 32, 48, 96)
 SEEDS = (42, 43, 44)
 SEVERAL_SEEDS = (16, 48)
-"""The M that are trained with each of SEEDS; the others with the first."""
+"""The M that are trained with each of SEEDS; others are trained with the first."""
 MEASURES = ("nDCG@10", "RR@10", "R@100")
 DEPTH = 100
 BYTES = "bytes a document"
 TEST_QUESTIONS = 1000
-"""The most questions of a test split, evenly taken; all engines answer the same ones."""
+"""Most questions of a test split, taken evenly; all engines answer the same ones."""
 HOLD_BACK = 160
+"""Questions held back from train, which select the state."""
 APART: dict[str, Apart] = {"scifact": "questions"}
-"""{set: what held-back questions do not share with train}, as the test's do not; "documents" for other sets. Two thirds of
-scifact's test questions are about documents that train asks about, too (part "quality" counts them)."""
+"""{set: what held-back questions do not share with train}, as in the test split; "documents" for other sets. Two thirds of
+scifact's test questions are about documents that train asks about too (part "quality" counts them)."""
 LEARNING_RATE, CENTROID_LEARNING_RATE = 4e-5, 2e-4
-"""Chosen on held-back questions at M = 16, by JPQ and the control, which have converged on scifact's after 200 steps. The
-paper's rates for centroids (up to 1e-4) are for some hundred times as many steps: here they hardly move."""
+"""Chosen on held-back questions at M = 16, for JPQ and the control, which converge on scifact in 200 steps. The paper's
+rates for centroids (up to 1e-4) are for some hundred times as many steps: here they hardly move the centroids."""
 ASKED, NEW = "documents that train asks about", "other documents"
 FLAT, HNSW = "flat", "HNSW"
 FLAT_TUNED, PQ, OPQ, HNSW_OPQ, LSH = "flat, tuned query encoder", "PQ", "OPQ", "HNSW+OPQ", "LSH"
@@ -100,7 +101,7 @@ def differences() -> list[tuple[str, str]]:
 
 
 def configuration(data: Path, work: Path, name: str, engine: str, *, m: int, seed: int, steps: int) -> JpqConfig:
-    """One arm of part "quality" on the set `name`; settings were chosen on held-back parts of train."""
+    """The training of the arm `engine` on the set `name`; settings were chosen on held-back parts of train."""
     parts = SETS[name]
     whole = engine in (CONTROL, FLAT_TUNED)
     return JpqConfig(
@@ -135,16 +136,19 @@ class EncodedSet(JudgedSet):
     """A test set with the start model's vectors."""
 
     asked: frozenset[str]
-    """Those of its documents that are relevant to train's questions."""
+    """Its documents that are relevant to train questions."""
     start_hash: str
+    """Hash of the start model."""
     vectors: NDArray[np.float32]
     """(documents, D)."""
     queries: NDArray[np.float32]
     """(questions, D)."""
 
     def run(self, build: Callable[[Callable[[Sequence[str]], Any]], Retriever], queries: Any = None) -> Measured:
-        """An engine on the test questions. build: makes it of a function that encodes them. queries: their vectors, by
-        default the start model's."""
+        """The measures of an engine on the test questions.
+
+        build: makes the engine from a function that encodes queries; queries: the questions' vectors, None for the start's
+        """
         rows = self.queries if queries is None else queries
         return self.measure(build(lambda texts: rows).retrieve(self.texts, DEPTH), MEASURES)
 
@@ -156,7 +160,7 @@ class EncodedSet(JudgedSet):
         return self.run(lambda encode: QuantizedRetriever(self.data.documents.ids, codes, quantizer, encode), queries)
 
     def nearest(self, index: Any) -> Measured:
-        """A faiss index whose scores are distances; a row of -1 is a document that a graph did not reach."""
+        """The measures of a faiss index whose scores are distances. It gives row -1 if a graph finds too few documents."""
         distances, rows = index.search(self.queries, min(DEPTH, len(self.vectors)))
         ids = self.data.documents.ids
         run = {
@@ -166,8 +170,8 @@ class EncodedSet(JudgedSet):
         return self.measure(run, MEASURES)
 
     def parts(self) -> dict[str, list[str]]:
-        """The questions about documents that train asks about, and those about others: a query encoder may learn the former
-        by heart."""
+        """{part: its questions}: those about documents that train asks about, which a query encoder may learn by heart, and
+        the others."""
         of_part: dict[str, list[str]] = {ASKED: [], NEW: []}
         for query, relevant in sorted(self.qrels.items()):
             of_part[NEW if self.asked.isdisjoint(relevant) else ASKED].append(query)
@@ -198,12 +202,14 @@ def encoded_set(data: Path, work: Path, name: str) -> EncodedSet:
 
 @dataclass
 class JpqExperiment:
-    """The engines of one set, trained if they need it, each measured once."""
+    """The engines of one set, trained if necessary, each measured once."""
 
     data: Path
     work: Path
     name: str
+    """One of SETS."""
     steps: int
+    """Optimizer steps of a training."""
 
     @cached_property
     def test(self) -> EncodedSet:
@@ -219,7 +225,7 @@ class JpqExperiment:
         return configuration(self.data, self.work, self.name, engine.name, m=m, seed=seed, steps=self.steps)
 
     def file(self, engine: MeasuredEngine, m: int) -> Path:
-        """File of an engine's measures, named by everything that decides them."""
+        """The file of an engine's measures, named by everything that decides them."""
         # An engine without codes has no M of its own.
         m = SEVERAL_SEEDS[0] if engine.name in WITHOUT_CODES else m
         config, seed = self.configuration(engine, m), engine.seed or SEEDS[0]
@@ -265,7 +271,7 @@ class JpqExperiment:
         return measured
 
     def quantizer(self, engine: str, m: int, seed: int) -> Quantizer:
-        """PQ's or OPQ's, without any training."""
+        """The quantizer of PQ or OPQ, without training of a query encoder."""
         config, test = self.configuration(MeasuredEngine(OPQ, seed), m), self.test
         settings = replace(config.quantizer, rotate=engine == OPQ)
         made_of = f"{test.data.documents.hash} {test.start_hash}"
@@ -274,7 +280,7 @@ class JpqExperiment:
     # -------------------------------------------- rows
 
     def rows(self, m: int) -> list[Row]:
-        """Rows of the set "NAME, M bytes", and of its questions by whether train asks about their documents."""
+        """Rows of the set "NAME, M bytes", and of its questions split by whether train asks about their documents."""
         of_set, seeds = f"{self.name}, {m} bytes", SEEDS if m in SEVERAL_SEEDS else SEEDS[:1]
         measured = self.every_measured(m, seeds)
         measured |= means(measured, seeds)
@@ -285,7 +291,7 @@ class JpqExperiment:
         return rows + self.bytes_rows(of_set, m)
 
     def bytes_rows(self, name: str, m: int) -> list[Row]:
-        """The sizes of faiss's files, with codebooks and rotation. JPQ's file has the size of OPQ's."""
+        """The sizes of faiss's files a document, with codebooks and rotation. JPQ's file is as large as OPQ's."""
         import faiss
 
         vectors = self.test.vectors
@@ -296,7 +302,7 @@ class JpqExperiment:
             quantizer = self.quantizer(engine, m, SEEDS[0])
             indexes[engine] = quantized_index(quantizer, quantizer.encode(vectors))
         rotated = indexes[PQ]
-        indexes[PQ] = rotated.index  # PQ's rotation is the identity, which nobody would store.
+        indexes[PQ] = rotated.index  # PQ's rotation is the identity, which need not be stored.
         indexes |= {JPQ: indexes[OPQ], HNSW_OPQ: graph_index(vectors, self.quantizer(OPQ, m, SEEDS[0]))}
         return [
             Row(name, engine, BYTES, bytes_of(index, self.work) / count, None, None, count)
@@ -341,7 +347,7 @@ def quality_goals(name: str, rows: Iterable[Row]) -> list[Goal]:
 
 
 def of_m(table: Table, m: int) -> Table:
-    """The rows with the seeds that this M has."""
+    """The table with the seeds of this M."""
     return Table(table.rows, SEEDS if m in SEVERAL_SEEDS else SEEDS[:1])
 
 
@@ -350,8 +356,14 @@ def of_m(table: Table, m: int) -> Table:
 
 @click.command("jpq")
 @paper_options
-@click.option("--set", "names", multiple=True, type=click.Choice(list(SETS)), help="Repeatable.  [default: all]")
-@click.option("--bytes", "sizes", multiple=True, type=int, help="M; repeatable.  [default: 8, 16, 24, 32, 48, 96]")
+@click.option("--set", "names", multiple=True, type=click.Choice(list(SETS)), help="Set; repeatable.  [default: all]")
+@click.option(
+    "--bytes",
+    "sizes",
+    multiple=True,
+    type=int,
+    help="Bytes a document (M); repeatable.  [default: 8, 16, 24, 32, 48, 96]",
+)
 @click.option("--steps", type=int, default=200, show_default=True, help="Optimizer steps of a training.")
 def jpq(
     data: Path, work: Path, record: Path | None, names: tuple[str, ...], sizes: tuple[int, ...], steps: int

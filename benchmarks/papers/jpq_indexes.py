@@ -1,4 +1,4 @@
-"""The faiss indexes that JPQ is compared with, and what they weigh."""
+"""The faiss indexes that JPQ is compared with, and their sizes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 HNSW_LINKS = 16
 HNSW_SEARCH = 128
-"""efSearch: at least as many as are returned."""
+"""efSearch; it must be at least the number of hits."""
 
 
 def lsh_index(vectors: NDArray[np.float32], m: int) -> Any:
-    """Signs after a random rotation, 8 a byte, by Hamming distance."""
+    """Signs after a random rotation, 8 in a byte, compared by Hamming distance."""
     import faiss
 
     index = faiss.IndexLSH(vectors.shape[1], 8 * m, True)
@@ -28,8 +28,8 @@ def lsh_index(vectors: NDArray[np.float32], m: int) -> Any:
 
 
 def graph_index(vectors: NDArray[np.float32], quantizer: Quantizer | None = None) -> Any:
-    """HNSW by Euclidean distance, the order of inner products where vectors have length 1; with the codes of a quantizer
-    after its rotation (HNSW+OPQ) if there is one."""
+    """HNSW by Euclidean distance, which orders vectors of length 1 as inner products do. quantizer: store its codes, after
+    its rotation (HNSW+OPQ)."""
     import faiss
 
     dimension = vectors.shape[1]

@@ -1,25 +1,25 @@
-"""The evidence for multi-layer representations: what do other layers' vectors buy?
+"""The evidence for multi-layer representations: what do the vectors of other layers add?
 
     osn paper multi-layer --data DIR --work DIR --part variants --record benchmarks/results/multi_layer
 
-`--data` holds the BEIR folders squad-mix and wikiqa-doc. Parts, each with a result file of its own below `--record`:
+`--data` holds the BEIR folders squad-mix and wikiqa-doc. Parts, each with its own result file below `--record`:
     variants    a plain dual encoder, multi-layer representations under each pooling, and the rivals ME-BERT (first token
                 vectors) and ColBERT-style (all token vectors), at equal steps (`multi-layer-representations`, tables 2, 7)
     two-stage   the same schedule in two stages, dual encoder and self-contrastive (section 4.3.2)
-    layers      how many layers and which; ME-BERT beside; how often each layer wins (section 4.2, figure 3, table 1)
+    layers      how many layers, and which ones; beside ME-BERT; how often each layer wins (section 4.2, figure 3, table 1)
     lambda      λ of the self-contrastive loss from 0.01 to 10
 
-Sets, arms and the recipe of all trainings stand in `multi_layer_training`. Intervals resample articles, since many questions
-are about one. A start that was pre-trained on these corpora has read the documents that are held back here, but no question
-about them.
+`multi_layer_training` has the sets and the recipe of all trainings. Intervals resample articles, since many questions are
+about one article. A start that was pre-trained on these corpora has read the documents that are held back here, but no
+question about them.
 
-The λ of the self-contrastive arm is the best on dev with the first seed, which then does not count: dual encoder,
-self-contrastive and multi-vector are judged by the others. Arms of one seed have the first, beside the dual encoder's. The
-rivals' λ is not chosen here but the one that the paper found for them (appendix A: 1 for ME-BERT, 0.01 for all tokens).
+The first seed chooses the self-contrastive arm's λ, the best on dev, and is then left out: the other seeds judge the dual
+encoder, self-contrastive and multi-vector. All other arms have only the first seed, and are compared with its dual encoder.
+The rivals' λ is the one that the paper found for them (appendix A: 1 for ME-BERT, 0.01 for all tokens).
 
-A vector is the mean of a layer's tokens, compared by cosine: what the default start was made with. The paper's are a layer's
-CLS (`--pooling cls`, which a T5 has not) and raw inner products (`--inner-products`). By these that start's fifth layer lies
-nearer to a query than its last one, and self-contrastive training begins with unlearning.
+A vector is the mean of a layer's tokens, compared by cosine, as in the training of the default start. The paper uses a
+layer's CLS (`--pooling cls`, which a T5 lacks) and raw inner products (`--inner-products`). With these the fifth layer of
+the default start is nearer to a query than its last one, so self-contrastive training must first unlearn.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ VARIANTS = (
 def test_rows(
     experiment: MultiLayerExperiment, models: Sequence[TrainedArm], baseline: Arm, rivals_of: Arm | None = None
 ) -> list[Row]:
-    """Every model on every test set beside the dual encoder `baseline` of its seed, the start as it is beside that of the
-    first seed, and the mean over the seeds that judge; rivals_of: an arm that is compared with all others, too."""
+    """Rows of every test set: every model compared with the dual encoder `baseline` of its seed, the published start with
+    that of the first seed, and means over the seeds that judge. rivals_of: an arm that is also compared with all others"""
     judging = [seed for seed in SEEDS[1:] if any(model.seed == seed for model in models)]
     names = list(dict.fromkeys(model.arm.name for model in models))
     starts = experiment.starts()
@@ -120,7 +120,7 @@ def test_rows(
 
 
 def dev_rows(experiment: MultiLayerExperiment, models: Iterable[TrainedArm]) -> list[Row]:
-    """nDCG@10 on dev of the state that each arm kept, the best while it was trained."""
+    """nDCG@10 on dev of the state that each arm kept, its best one in training."""
     return [
         Row("dev", model.arm.name, "nDCG@10", max(model.dev), None, None, experiment.dev_questions, seed=model.seed)
         for model in models
@@ -131,7 +131,7 @@ def dev_rows(experiment: MultiLayerExperiment, models: Iterable[TrainedArm]) -> 
 
 
 def self_contrastive_goal(table: Table, arm: Arm, steps: int, baseline: Arm = DUAL) -> Goal:
-    """By the mean over models of the table's seeds, each seed's own difference beside it."""
+    """Judged by the mean over the table's seeds; each seed's own difference is shown too."""
     seeds = table.seeds
     gains = [(name, table.difference(name, arm.name, baseline.name, TOP_5)) for name in TESTS]
     known = {name: row for name, row in gains if row is not None}
@@ -155,7 +155,7 @@ def self_contrastive_goal(table: Table, arm: Arm, steps: int, baseline: Arm = DU
 
 
 def rivals_goal(table: Table, arm: Arm, rivals: Sequence[str]) -> Goal:
-    """Against each of `rivals`, all trained with the first seed."""
+    """`arm` against each of `rivals`, all trained with the first seed."""
     gains: dict[str, dict[str, Row]] = {}
     for rival in rivals:
         for name in TESTS:
@@ -178,7 +178,7 @@ def rivals_goal(table: Table, arm: Arm, rivals: Sequence[str]) -> Goal:
 
 
 def with_best(experiment: MultiLayerExperiment, arms: Iterable[Arm]) -> tuple[list[Arm], Arm]:
-    """`arms` with the best on dev in the place of SELF_CONTRASTIVE, and that one."""
+    """(`arms` with the arm that is best on dev in place of SELF_CONTRASTIVE, that arm)"""
     best = experiment.best_on_dev()
     return [best if arm == SELF_CONTRASTIVE else arm for arm in arms], best
 
@@ -188,7 +188,7 @@ def variants(experiment: MultiLayerExperiment, seeds: int) -> RowsAndGoals:
     models = experiment.each_trained(
         [(arm, seed) for arm in arms for seed in (SEEDS[: seeds + 1] if arm.repeated else SEEDS[:1])]
     )
-    # What λ was chosen among; of the chosen one there is a row already.
+    # The other candidates for λ; the chosen one has a row already.
     others = [arm for arm in of_lambdas() if arm != best]
     rows = dev_rows(experiment, models)
     rows += dev_rows(experiment, experiment.each_trained([(arm, SEEDS[0]) for arm in others], search=False))

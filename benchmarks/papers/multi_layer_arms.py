@@ -15,12 +15,12 @@ class Arm:
 
     name: str
     representation: Mapping[str, Any] | None = None
-    """Fields of `RepresentationSettings`; None is the plain dual encoder."""
+    """Fields of `RepresentationSettings`; None: the plain dual encoder."""
     two_stage: bool = False
     repeated: bool = False
-    """Whether it is trained with the seeds that judge, too, or with the first alone."""
+    """Whether it is also trained with the seeds that judge; if not, only with the first."""
     layers: str = ""
-    """Which it takes, if any, without how they are pooled: "MLR last:2"."""
+    """Its layers, if it has several, without their pooling: "MLR last:2"."""
 
     @property
     def is_rival(self) -> bool:
@@ -28,7 +28,7 @@ class Arm:
 
 
 def mlr(layers: str | list[int], pooling: str, *, weight: float = 1.0, **more: Any) -> Arm:
-    """weight: λ, 1 in the paper for two layers and 0.1 for all (appendix A)."""
+    """Multi-layer representations. weight: λ; in the paper 1 for two layers and 0.1 for all (appendix A)."""
     named = layers if isinstance(layers, str) else ",".join(map(str, layers))
     name = f"MLR {named}, {pooling}" + (f", λ {weight:g}" if pooling == "self-contrastive" else "")
     representation = {"layers": layers, "pooling": pooling, "regularization": weight}
@@ -50,7 +50,7 @@ def in_two_stages(arm: Arm) -> Arm:
 
 DUAL = Arm("dual encoder", repeated=True)
 SELF_CONTRASTIVE = mlr("last:2", "self-contrastive", repeated=True)
-"""With the paper's λ; `best_on_dev` chooses the λ of training."""
+"""With the paper's λ; `best_on_dev` chooses the one that is used."""
 MULTI_VECTOR = mlr("last:2", "multi-vector", repeated=True)
 
 

@@ -1,4 +1,4 @@
-"""The plots of `osn paper multi-layer`, and which choices of layers they draw as curves."""
+"""The plots of `osn paper multi-layer`, and the choices of layers that are their curves."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from opensearch_neural.evaluation.results import Row
 from trainers.multi_layer import chosen_layers
 
 CHOICES, COUNTS = ("last", "first", "uniform"), (2, 4, 6, 8)
-"""Which layers, and how many; if two choices are the same layers, the first is trained for both."""
+"""Which layers, and how many; if two choices give the same layers, only the first is trained."""
 WINS = ("answers", "documents ranked first")
-"""The documents whose nearest vector is looked at."""
+"""The documents of which the nearest vector is counted."""
 
 
 def wins(layer: int, whose: str = WINS[0]) -> str:
@@ -24,7 +24,7 @@ def wins(layer: int, whose: str = WINS[0]) -> str:
 
 
 def layer_choices(depth: int) -> dict[tuple[int, ...], str]:
-    """{layers: what chose them first} for all CHOICES and COUNTS that a backbone of this depth has."""
+    """{layers: the first choice that gives them}, for all CHOICES and COUNTS possible at this depth of a backbone."""
     named: dict[tuple[int, ...], str] = {}
     for choice in (f"{choice}:{count}" for count in COUNTS if count <= depth for choice in CHOICES):
         named.setdefault(chosen_layers(choice, depth), choice)
@@ -32,8 +32,8 @@ def layer_choices(depth: int) -> dict[tuple[int, ...], str]:
 
 
 def layer_arms(depth: int) -> list[Arm]:
-    """m = 2, 4, 6, 8 of the last, first and uniform layers, as far as the backbone has them, what the paper's {10, 12} of 12
-    layers are here, and ME-BERT with as many. What chooses the same layers as another does is left out."""
+    """m = 2, 4, 6, 8 of the last, first and uniform layers, if the backbone has as many; the counterpart of the paper's
+    {10, 12} of 12 layers; and ME-BERT with 2, 4 and 8 vectors. Choices of the same layers occur once."""
     arms = {layers: mlr(name, "multi-vector") for layers, name in layer_choices(depth).items()}
     if depth >= 4:
         arms.setdefault((depth - 2, depth), mlr([depth - 2, depth], "multi-vector"))
@@ -55,7 +55,7 @@ def draw_lambdas(rows: Sequence[Row], folder: Path) -> None:
 
 
 def layer_points(depth: int, choice: str) -> list[tuple[int, str]]:
-    """(layers, arm) of the arms that `choice` names. What is the same layers as another choice was trained once."""
+    """(number of layers, arm) for `choice`; layers that another choice gives too were trained under its name."""
     names = layer_choices(depth)
     chosen = {count: names[chosen_layers(f"{choice}:{count}", depth)] for count in COUNTS if count <= depth}
     return [(count, mlr(layers, "multi-vector").name) for count, layers in chosen.items()]
@@ -80,8 +80,8 @@ def _draw(
 
 
 def _draw_winners(depth: int, rows: Iterable[Row], file: Path) -> None:
-    """How many answers another layer than the last is the nearest of, a panel for each set: what remains is the last one's,
-    and beside it the others could not be told from each other."""
+    """The share of answers whose nearest vector is of a layer other than the last, a panel for each set. The last layer's
+    share is the rest and not drawn: beside it the others would be too small to see."""
     plt = plots.pyplot()
     layer_of = {wins(layer): layer for layer in range(1, depth + 1)}
     shares = {(row.set, row.engine, layer_of[row.measure]): 100 * row.value for row in rows if row.measure in layer_of}

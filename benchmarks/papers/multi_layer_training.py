@@ -1,8 +1,8 @@
-"""What all parts of `osn paper multi-layer` train and search with: sets, arms, the recipe, each model's training and tests.
+"""Sets, recipe, trainings and tests of all parts of `osn paper multi-layer`.
 
-One model learns from both sets' questions, one hard negative of BM25's for each. squad-mix is split by article: its test
-split, whose paragraphs no training question is about; its own kind of questions about articles that were held back; and a
-dev part. What is trained on has no document of what is tested.
+Each model learns from the questions of both sets, with one hard negative of BM25 for each. Tests on squad-mix are its test
+split, and training questions about articles that were held back; a dev part is held back too. No tested document is in the
+training data.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ MEASURES = ("Success@5", "Success@20", "Success@100", "nDCG@10")
 TOP_5 = MEASURES[0]
 DEPTH = 100
 SEEDS = (42, 43, 44, 45)
-"""The first chooses λ, and is that of arms with one seed; the others judge."""
+"""The first chooses λ, and is the seed of arms with a single one; the others judge."""
 STEPS = 60
 DEV_SHARE, TEST_SHARE = 0.03, 0.12
 """Shares of squad-mix's training articles that are held back for dev and test."""
 DEV_QUERIES = 300
-"""The most questions of each dev set, which compare the states of a training."""
+"""Most questions of each dev set, which compare the states of a training."""
 HELD_QUERIES = 3000
-"""Questions about held-back articles that are tested, at most."""
+"""Most test questions about held-back articles."""
 
 
 # ------------------------------------------------ what trainings have in common
@@ -64,7 +64,7 @@ HELD_QUERIES = 3000
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the trainings of all arms have in common."""
+    """The settings that the trainings of all arms share."""
 
     start: str = START
     pooling: Pooling = "mean"
@@ -73,13 +73,14 @@ class Recipe:
     """Vectors of length 1; the paper compares raw inner products."""
     learning_rate: float = 5e-5
     batch: int = 32
+    """Questions of a step."""
     document_length: int = 96
     """In tokens."""
     precision: Precision = "auto"
 
     @cached_property
     def backbone(self) -> Any:
-        """The configuration of the transformer that documents' towers start from."""
+        """The configuration of the transformer that the document towers start from."""
         return read_config(read_start(self.start).folders["document"])
 
     @property
@@ -88,7 +89,7 @@ class Recipe:
 
     @cached_property
     def computed(self) -> Computed:
-        """What `precision` means here: a model that was trained in other numbers is another model."""
+        """The number format of `precision` on this machine; a model trained in another format is another model."""
         return computed_in(self.precision)
 
     @cached_property
@@ -101,20 +102,20 @@ class Recipe:
 
     @property
     def described(self) -> str:
-        """The start, and what is made of it, as a result names them."""
+        """The start and its use, as results name them."""
         width, compared = int(self.backbone.hidden_size), "cosines" if self.cosine else "inner products"
         made = f"{self.start_hash}, {self.depth} layers × {width}, {self.computed}"
         return f"{self.start_name} ({made}), {self.pooling}, {compared}"
 
     def check(self) -> None:
-        """Raises InputError if the start has no CLS token for --pooling cls, ModelError if the start is no model."""
-        # `backbone` comes first: a start that is none is refused whatever the pooling.
+        """Raises InputError if the start has no CLS token for --pooling cls, ModelError if the start is not a model."""
+        # `backbone` comes first, to refuse an invalid start whatever the pooling.
         if self.backbone.model_type in T5 and self.pooling == "cls":
             raise InputError(f"{self.start} is a T5, which has no CLS", "give --pooling mean")
 
     def fingerprint(self, *, steps: int, seed: int) -> str:
-        """A fingerprint of all options that change a training; each has a folder of its own."""
-        # Not where the start lies, but what it is.
+        """A fingerprint of all options that change a training, for its own folder."""
+        # The content of the start, not its place.
         settings = {**asdict(self), "start": "", "precision": self.computed}
         return fingerprint(settings, self.start_hash, steps, seed)[:8]
 
@@ -125,7 +126,7 @@ class TrainedArm:
     seed: int
     folder: Path
     dev: list[float]
-    """The dev measure that selected its state, at each evaluation."""
+    """nDCG@10 on dev, which selects the state, at each evaluation."""
 
     @property
     def engine(self) -> MeasuredEngine:
@@ -133,18 +134,20 @@ class TrainedArm:
 
     @property
     def spec(self) -> str:
-        """As `open_retriever` names it."""
+        """The model's name for `open_retriever`."""
         return f"{(read_osn_json(self.folder) or {})['kind']}:{self.folder}"
 
 
 @dataclass
 class MultiLayerExperiment:
-    """Data, recipe and length of the trainings, with all that is made of them in `work`."""
+    """Data, recipe and length of the trainings; `work` keeps everything made from them."""
 
     data: Path
+    """The folder of the BEIR folders."""
     work: Path
     recipe: Recipe = field(default_factory=Recipe)
     steps: int = STEPS
+    """Optimizer steps of each training."""
     _sets: dict[str, JudgedSet] = field(default_factory=dict)
     _trained: dict[Path, TrainedArm] = field(default_factory=dict)
     _hashes: dict[str, str] = field(default_factory=dict)
@@ -157,7 +160,7 @@ class MultiLayerExperiment:
         return self.work / "data" / "squad-mix-held"
 
     def train_set(self, name: str) -> Path:
-        """The training questions of a set, and the documents that answer them."""
+        """The folder of the set's training questions and the documents that answer them."""
         return self.work / "data" / f"{name}-train"
 
     def negatives(self, name: str) -> Path:
@@ -165,7 +168,7 @@ class MultiLayerExperiment:
 
     @property
     def dev(self) -> list[SetSettings]:
-        """What trainings choose their best state on."""
+        """The sets on which trainings choose their best state."""
         return [
             SetSettings(self.held, split="dev", name="squad-mix-dev"),
             SetSettings(self.data / WIKIQA, split="dev", name="wikiqa-dev"),
@@ -173,11 +176,11 @@ class MultiLayerExperiment:
 
     @cached_property
     def dev_questions(self) -> int:
-        """How many questions a measure on dev rests on, of both sets together."""
+        """The number of questions behind a measure on dev, of both sets together."""
         return sum(min(DEV_QUERIES, len(settings.load().query_texts())) for settings in self.dev)
 
     def judged(self, name: str) -> JudgedSet:
-        """A test set. Questions about one article are not independent of each other."""
+        """A test set; its clusters are articles, since questions about one article are not independent."""
         if name not in self._sets:
             loaded = load_training(self.held if name == HELD else self.data / name, split="test", name=name)
             if name == HELD and len(loaded) > HELD_QUERIES:
@@ -187,8 +190,10 @@ class MultiLayerExperiment:
         return self._sets[name]
 
     def prepare(self) -> MultiLayerExperiment:
-        """Split by article, keep the documents of training questions, mine BM25's negatives, if that is not done. Raises
-        InputError for a folder of work on other data."""
+        """Split by article, keep the documents of training questions and mine BM25 negatives, unless already done.
+
+        Raises InputError if `work` holds work on other data.
+        """
         shared({self.work / "data": self._prepare})
         return self
 
@@ -277,13 +282,13 @@ class MultiLayerExperiment:
         return shared({self.configuration(arm, seed).output: partial(job, arm, seed) for arm, seed in trials})
 
     def train_on(self, first: TrainedArm) -> TrainedArm:
-        """An arm in two stages, of which the first is what was trained in one."""
+        """The arm in two stages; the model trained in one stage is the first."""
         arm = in_two_stages(first.arm)
         copied(first.folder, self.configuration(arm, first.seed).output / FOLDER / FIRST)
         return self.tested(self.train(arm, first.seed))
 
     def best_on_dev(self) -> Arm:
-        """SELF_CONTRASTIVE with that λ of LAMBDAS whose model, of the first seed, is the best on dev."""
+        """SELF_CONTRASTIVE with the λ of LAMBDAS whose model with the first seed is best on dev."""
         every = self.each_trained([(arm, SEEDS[0]) for arm in of_lambdas()], search=False)
         best = max(every, key=lambda trained: max(trained.dev))
         logger.info("best on dev: %s", best.arm.name)
@@ -297,7 +302,7 @@ class MultiLayerExperiment:
         return trained
 
     def searched(self, spec: str, name: str) -> Measured:
-        """A model (as `open_retriever` names it) on a test set: exact search over the whole corpus."""
+        """The measures of a model on a test set, by exact search of the whole corpus. spec: its name for `open_retriever`"""
 
         def search() -> Measured:
             judged, cache = self.judged(name), self.vectors(spec, name)
@@ -310,12 +315,12 @@ class MultiLayerExperiment:
         return kept_measured(self.measured_file(spec, name), search)
 
     def measured_file(self, spec: str, name: str, what: str = "") -> Path:
-        """Where is kept what was measured of a model on a test set: by both hashes."""
+        """The file of a model's measures on a test set, named by both hashes. what: a suffix of the name"""
         known = f"{slug(name)}-{self.hash_of(spec)}-{self.judged(name).data.hash}-{self.recipe.computed}"
         return self.work / "measured" / f"{known}{what}.json"
 
     def vectors(self, spec: str, name: str) -> Path:
-        """Where the vectors of a test set's corpus are kept; the two sets of squad-mix share theirs."""
+        """The folder of a model's vectors of a test set's corpus; the two sets of squad-mix share it."""
         documents = self.judged(name).data.documents
         return self.work / "vectors" / self.hash_of(spec) / f"{documents.hash}-{self.recipe.computed}"
 
@@ -325,8 +330,8 @@ class MultiLayerExperiment:
         return self._hashes[spec]
 
     def starts(self) -> dict[str, str]:
-        """{name: as `open_retriever` names it} of the model that all arms start from: as it was published, and, where that
-        reads more, reading as many tokens of a document as the arms do."""
+        """{name: name for `open_retriever`} of the start: as published, and, if it reads more tokens of a document than the
+        arms, cut to as many."""
         from sentence_transformers import SentenceTransformer
 
         recipe = self.recipe

@@ -1,4 +1,4 @@
-"""Which layer's vector is the nearest, of models with several, and what the other layers add to the last."""
+"""Which layer's vector is nearest, for models with several, and what the other layers add to the last."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALONE = "the last layer's vectors alone"
 
 
 def winner_rows(experiment: MultiLayerExperiment, models: Iterable[TrainedArm]) -> list[Row]:
-    """Of multi-vector arms over layers: shares by layer, and what the other layers' vectors add to those of the last."""
+    """For multi-vector arms over layers: the share won by each layer, and the gain over the last layer's vectors alone."""
     rows: list[Row] = []
     for model in models:
         for name in TESTS:
@@ -58,8 +58,8 @@ def _rows_of(experiment: MultiLayerExperiment, model: TrainedArm, name: str) -> 
 def shares_won(
     queries: NDArray[np.float32], vectors: NDArray[np.float32], answers: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """(2, layers): of queries (q, D), the share for which each layer's vector is the nearest of the answer's, and of those
-    of the document ranked first. vectors: (documents, layers, D); answers: (q,), rows of documents."""
+    """(2, layers): the share of queries for which each layer's vector is the nearest vector of the answer, and of the
+    document ranked first. queries: (q, D); vectors: (documents, layers, D); answers: (q,), rows of documents."""
     counts = np.zeros((2, vectors.shape[1]))
     flat = vectors.reshape(-1, vectors.shape[2])
     for start in range(0, len(queries), QUERIES_AT_ONCE):

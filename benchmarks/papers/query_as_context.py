@@ -3,21 +3,21 @@
     osn paper query-as-context --data DIR --work DIR --record benchmarks/results/query_as_context
 
 `--data` holds the BEIR folders squad-mix, wikiqa-doc and medquad-liveqa. A small BERT is made and pre-trained on their
-documents (masked LM, then Condenser); from it every arm takes the same steps on the same passages:
+documents (masked LM, then Condenser); from it, every arm is trained for the same steps on the same passages:
 
     coCondenser and CoT-MAE, each with no context, a random passage of the same article, and a generated query (of 5)
-    coCondenser with a generated query of 1; and, as an upper bound, with the questions that people asked of the passages,
-    where they did, and generated ones elsewhere
+    coCondenser with a generated query of 1 candidate; and, as an upper bound, with the questions that people asked of the
+    passages, and generated queries for passages without any
 
-coCondenser's contexts differ in their negatives, too: with random passages all passages of an article belong together, with
-queries they are negatives of each other.
+coCondenser's contexts differ in their negatives too: with random passages, all passages of an article belong together; with
+queries, they are negatives of each other.
 
-Parts: "zero-shot" measures the arms as they stand on the test splits of squad-mix and wikiqa-doc; "fine-tuning" after
-retriever 1 (BM25's negatives) and retriever 2 (retriever 1's as well), both trained on the two sets together, from what
-every arm starts from as well.
+Parts: "zero-shot" measures the arms without fine-tuning on the test splits of squad-mix and wikiqa-doc. "fine-tuning"
+measures retriever 1 (with BM25's negatives) and retriever 2 (with retriever 1's too), both trained on the two sets together,
+of the arms and of their common start.
 
-Intervals resample articles: many questions of squad-mix are about one. No test judgement chooses anything; states are
-selected by the loss on passages held back, retrievers on dev.
+Intervals resample articles, since many questions of squad-mix are about one article. No test judgement chooses anything:
+the loss on passages held back selects the states of arms, dev questions select those of retrievers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ MEASURES = ("MRR@10", "nDCG@10", "R@100")
 
 
 def differences() -> list[tuple[str, str]]:
-    """What is compared: query and others with random passage, all with the start, and with one candidate."""
+    """The compared pairs: queries, no context and one candidate with random passages; all with the start; and queries with
+    one candidate and with human questions."""
     names, compared_pairs = arms(), []
     for variant in VARIANTS.values():
         machine = [f"{variant}, {label}" for label in (QUERY, NONE, SINGLE)]
@@ -85,7 +86,7 @@ def differences() -> list[tuple[str, str]]:
 
 
 def zero_shot(experiment: QueryAsContextExperiment) -> RowsAndGoals:
-    """Every arm as it stands beside random passage and the start, and how far it has come on dev."""
+    """Every arm without fine-tuning, compared with random passages and the start, and its progress on dev."""
     rows: list[Row] = []
     of_name = arms()
     models = each(
@@ -104,8 +105,8 @@ def zero_shot(experiment: QueryAsContextExperiment) -> RowsAndGoals:
 
 
 def dev_rows(engine: MeasuredEngine, model: Path) -> list[Row]:
-    """What was measured while an arm was trained, at the start and of the state that was kept: the loss of masked LM on
-    passages held back, which all arms have, and nDCG@10 on DEV's dev questions. n: evaluations."""
+    """Measures of an arm's training, at the start and of the kept state: the masked-LM loss on passages held back, which all
+    arms have, and nDCG@10 on DEV's dev questions. n of a row: evaluations"""
     lines = (model / ".training" / "history.jsonl").read_text(encoding="utf-8").splitlines()
     measured = {int(line["step"]): line for line in map(json.loads, lines) if "eval_objective" in line}
     before, best = measured[min(measured)], max(measured.values(), key=lambda line: float(line["eval_objective"]))
@@ -127,7 +128,7 @@ def compared_arms() -> dict[str, Pretraining]:
 
 
 def fine_tuning(experiment: QueryAsContextExperiment) -> RowsAndGoals:
-    """Retrievers 1 and 2 of the arms that the paper compares, and of what all of them start from."""
+    """Retrievers 1 and 2 of the arms that the paper compares, and of their common start."""
     of_name = compared_arms()
 
     def train(engine: MeasuredEngine) -> dict[str, Path]:
@@ -152,8 +153,8 @@ def fine_tuning(experiment: QueryAsContextExperiment) -> RowsAndGoals:
 
 
 def direction_goals(rows: Iterable[Row]) -> list[Goal]:
-    """Query against random passage: zero-shot on each set; after fine-tuning in the paper's direction, for all that was
-    measured."""
+    """Queries against random passages: zero-shot on each set; after fine-tuning, all measured gains in the paper's
+    direction."""
     table, goals = Table(rows, [SEED]), []
     for stage in STAGES:
         gains: dict[str, dict[str, Row]] = {}
@@ -185,7 +186,7 @@ def direction_goals(rows: Iterable[Row]) -> list[Goal]:
 
 
 def start_goals(rows: Iterable[Row]) -> list[Goal]:
-    """Each arm beside what it started from."""
+    """Each arm against its start."""
     values = {(row.line, row.measure): row.value for row in rows if row.set == "passages held back"}
     lines = list(dict.fromkeys(line for line, _ in values))
     goals: list[Goal] = []

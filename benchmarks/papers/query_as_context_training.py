@@ -1,9 +1,9 @@
-"""What `osn paper query-as-context` trains: the corpora, generators of queries, the start of all arms, arms and retrievers.
+"""Corpora and trainings of `osn paper query-as-context`: query generators, the start of all arms, arms and retrievers.
 
-Passages are those of articles that have four at least, so that a random one is mostly another than the neighbour. Whatever
-article holds a relevant document of a test or dev split trains nothing before fine-tuning. Queries for squad-mix are written
-by a generator trained on the pairs of the other two corpora, queries for these by one trained on squad-mix's. Generators
-start from all-MiniLM-L6-v2, whose own training had other questions of the kind; the encoders that are compared do not.
+Passages come from articles with at least four, so that a random one is mostly not the neighbour. Articles with a relevant
+document of a test or dev split are not used before fine-tuning. A generator trained on the pairs of the other two corpora
+writes the queries for squad-mix; one trained on squad-mix writes theirs. Generators start from all-MiniLM-L6-v2, whose own
+training had other questions of this kind; the compared encoders do not.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from trainers.query_as_context.settings import Context, CorpusSettings, Pretrain
 from trainers.query_as_context.train import train_query_as_context
 
 READER = MINILM
-"""What query generators start from."""
+"""The model that query generators start from."""
 READER_LAYERS = 3
 TESTED = ("squad-mix", "wikiqa-doc")
 ARTICLES: dict[str, Literal["title", "url"]] = {"squad-mix": "title", "wikiqa-doc": "title", "medquad-liveqa": "url"}
@@ -57,21 +57,21 @@ DEV = "wikiqa-doc"
 MASKED = 0.3
 """The share of masked tokens for the small BERT: BERT's 15% teach too little in so few updates."""
 LEAST_PASSAGES = 4
-"""The least number of passages of a training article."""
+"""The fewest passages of a training article."""
 PASSAGE_LENGTH = 144
 QUERY_LENGTH = 32
 VARIANTS: dict[PretrainingVariant, str] = {"cocondenser": "coCondenser", "cot-mae": "CoT-MAE"}
 START = "start"
 NONE, RANDOM, QUERY, SINGLE, HUMAN = "none", "random passage", "query", "query of 1 candidate", "human questions"
 FINE_TUNED_ON = 4000
-"""Questions of each train split at most, evenly taken."""
+"""Most questions of each train split, taken evenly."""
 SEED = 42
 STAGES = ("zero-shot", "retriever 1", "retriever 2")
 
 
 @dataclass(frozen=True)
 class QueryAsContextScale:
-    """Sizes and lengths of everything: the defaults are for two cores."""
+    """Sizes of models and data, and lengths of trainings in steps; the defaults are for two cores."""
 
     layers: int = 4
     hidden: int = 256
@@ -81,7 +81,7 @@ class QueryAsContextScale:
     generator_steps: int = 1000
     fine_tuning_steps: int = 240
     documents: int = 1500
-    """Documents of medquad-liveqa; of the others all are read."""
+    """Documents of medquad-liveqa; the other corpora are read whole."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,10 @@ class Pretraining:
 
     variant: PretrainingVariant
     label: str
+    """The context's name in results."""
     context: Context
     candidates: int | None = None
-    """Generated queries a passage, of which one is drawn; None for all."""
+    """Use so many generated queries of a passage, of which one is drawn; None: all."""
 
     @property
     def name(self) -> str:
@@ -112,7 +113,7 @@ def arms() -> dict[str, Pretraining]:
 
 @dataclass
 class QueryAsContextExperiment:
-    """Data and sizes, with all that is made of them in `work`. Raises InputError for work on other data."""
+    """Data and sizes; `work` keeps everything made from them. Raises InputError if it holds work on other data."""
 
     data: Path
     work: Path
@@ -125,7 +126,7 @@ class QueryAsContextExperiment:
 
     @property
     def folder(self) -> Path:
-        """The folder for documents and their pairs, one for each number of documents."""
+        """The folder for documents and pairs; each number of documents has its own."""
         return self.work / f"documents-{self.scale.documents}"
 
     @cached_property
@@ -146,8 +147,8 @@ class QueryAsContextExperiment:
         return [replace(corpus, path=files[corpus.title], limit=None) for corpus in whole]
 
     def questions(self, name: str) -> Iterator[tuple[str, str]]:
-        """(question, id of the document that answers it) of a corpus' train split, or of its titles where those are the
-        questions; only of documents that may train, and without what the test split asks too."""
+        """(question, id of the document that answers it), from a corpus's train split, or from its titles if they are the
+        questions; only of documents allowed in training, and without questions of the test split."""
         documents = {document.id: document for document in read_documents(self.folder / f"{name}.jsonl")}
         if name not in TESTED:
             yield from ((document.title, identifier) for identifier, document in documents.items() if document.title)
@@ -157,9 +158,9 @@ class QueryAsContextExperiment:
             yield from ((example.query, document) for document in example.positives if document in documents)
 
     def human_questions(self, config: QueryAsContextConfig, at: int) -> Path:
-        """What people asked of a corpus, as `osn data generate-queries` writes it: a question goes to the passage of
-        its document that shares most words with it. A passage of which nobody asked keeps its generated queries, so that
-        all arms read the same passages."""
+        """The file of people's questions on a corpus, in the format of `osn data generate-queries`. A question belongs to
+        the passage of its document that shares most words with it. Passages without a question keep their generated
+        queries, so that all arms read the same passages."""
         name = config.corpora[at].title
         passages, questions = question_files(replace(config, corpora=self.with_generators(config.corpora)))[at]
         assert questions is not None
@@ -189,7 +190,7 @@ class QueryAsContextExperiment:
         return file
 
     def generator(self, corpus: str) -> str:
-        """The query generator that writes for a corpus, trained if it is not there yet."""
+        """The query generator for a corpus, trained if it is not there yet."""
         import torch
 
         names, steps = WRITERS[corpus], self.scale.generator_steps
@@ -207,7 +208,7 @@ class QueryAsContextExperiment:
 
         def written() -> Iterator[dict[str, str]]:
             for name in names:
-                # What a passage is: text without its title.
+                # A passage is text without its title.
                 texts = {document.id: document.text for document in read_documents(self.folder / f"{name}.jsonl")}
                 for question, identifier in self.questions(name):
                     if texts[identifier].strip():
@@ -217,7 +218,7 @@ class QueryAsContextExperiment:
             if not pairs.exists():
                 write_lines(pairs, written())
             if not (start / "tokenizer.json").exists():
-                # Its decoder's cross-attention is drawn: whatever was trained before, it is the same.
+                # The decoder's cross-attention is drawn at random: seed it, whatever was trained before.
                 torch.manual_seed(SEED)
                 backbones.save(*backbones.encoder_decoder(READER, layers=READER_LAYERS), start)
             return str(train_doc2query(config))
@@ -241,7 +242,7 @@ class QueryAsContextExperiment:
                     layers=scale.layers,
                     hidden=scale.hidden,
                     heads=max(1, scale.hidden // 64),
-                    # Of every training that follows, too: its random numbers cost a processor a third of a step's time.
+                    # Also in every later training: its random numbers cost a CPU a third of a step's time.
                     dropout=0.0,
                 ),
                 max_length=PASSAGE_LENGTH,
@@ -273,11 +274,11 @@ class QueryAsContextExperiment:
             candidates=arm.candidates,
             passage_length=PASSAGE_LENGTH,
             query_length=QUERY_LENGTH,
-            # The same passages for all: those that a random passage can be drawn for.
+            # The same passages for all arms: those with a random passage to draw.
             least_passages=LEAST_PASSAGES,
             layers=min(2, self.scale.layers),
             dev_share=0.04,
-            # What is kept is still chosen by the loss on passages held back.
+            # Only measured: the loss on passages held back still chooses the state to keep.
             dev=[self.dev],
             selection=DevSettings(queries=300, documents=700),
             training=TrainingSettings(
@@ -294,7 +295,7 @@ class QueryAsContextExperiment:
 
     @cached_property
     def start(self) -> Path:
-        """Condenser pre-training of the small BERT: where every arm starts."""
+        """The small BERT after Condenser pre-training, from which every arm starts."""
         output, steps = self.work / "models" / START, self.scale.steps
 
         def train() -> None:
@@ -306,7 +307,7 @@ class QueryAsContextExperiment:
         return output
 
     def of_arm(self, arm: Pretraining) -> QueryAsContextConfig:
-        """The configuration of an arm with what its contexts come from, which is made if it is not there yet."""
+        """The configuration of an arm with the source of its contexts, which is made if it is not there yet."""
         config = self.configuration(arm, self.documents, self.start)
         if arm.label == HUMAN:
             asked = [self.human_questions(config, at) for at in range(len(config.corpora))]
@@ -322,7 +323,7 @@ class QueryAsContextExperiment:
     # -------------------------------------------- fine-tuning
 
     def asked(self, name: str) -> Path:
-        """The set with at most FINE_TUNED_ON of its train questions: negatives are mined for all that train, by each arm."""
+        """The set with at most FINE_TUNED_ON of its train questions, since each arm mines negatives for all of them."""
         source, folder = self.data / name, self.work / "fine-tuning" / name
         lines = list(judgements(source, "train"))
         questions = list(dict.fromkeys(line.split("\t")[0] for line in lines))
@@ -332,13 +333,13 @@ class QueryAsContextExperiment:
         return folder
 
     def fine_tuned(self, name: str, start: Path) -> dict[str, Path]:
-        """Both retrievers of what is called `name`, trained if they are not there yet: {stage: model}."""
+        """{stage: model} of the two retrievers of the arm (or start) `name`, trained if they are not there yet."""
         config = self.fine_tuning(name, start)
         train_dense(config)
         return {STAGES[1]: config.output / FOLDER / FIRST, STAGES[2]: config.output}
 
     def fine_tuning(self, name: str, start: Path) -> DenseConfig:
-        """The paper's two stages at this size: CLS, raw inner products, BM25's negatives, then mined ones beside them."""
+        """The paper's two stages at this size: CLS, raw inner products, BM25's negatives, then mined ones too."""
         steps = self.scale.fine_tuning_steps
         return DenseConfig(
             output=self.work / "models" / f"{slug(name)}-retriever",
@@ -376,8 +377,8 @@ class QueryAsContextExperiment:
         return JudgedSet(name, test, qrels, by_article(qrels, articles(self.data / name)))
 
     def measured(self, model: Path, test: JudgedSet) -> Measured:
-        """A dense model on a test split."""
-        # Where this model has mined among the same documents, their vectors are there.
+        """The measures of a dense model on a test split."""
+        # If this model has mined among the same documents, their vectors exist.
         mined = model.parent / f"{test.name}.vectors"
         return kept_measured(
             self.work / "measured" / f"{test.name}-{hash_files(model)}-{test.data.hash}.json",
@@ -386,7 +387,7 @@ class QueryAsContextExperiment:
 
 
 def write_lines(file: Path, records: Iterable[object]) -> None:
-    """JSON lines; stopped in the middle, there is no file."""
+    """Write JSON lines; an interrupted call leaves no file."""
     with replaced(file) as beside, beside.open("w", encoding="utf-8") as target:
         for record in records:
             target.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -1,5 +1,5 @@
-"""Exact search with sparse vectors, without a cluster: a test set with the statistics of its corpus, and what is measured
-of a student there beside what needs no learning."""
+"""Exact search with sparse vectors, without a cluster: test sets with the statistics of their corpora, and measures of
+students and of engines without learning."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SparseTest(JudgedSet):
     """A test split with the statistics of its corpus. Judgements are graded."""
 
     folder: Path
-    """Where vectors are kept."""
+    """The folder of kept vectors."""
 
     def lexicon(self, pieces: Any, saturation: Saturation | None = None) -> Lexicon:
         """IDF and BM25 impacts of this corpus over the word pieces of `pieces`, a tokenizer."""
@@ -51,7 +51,7 @@ class SparseTest(JudgedSet):
         return with_saturation(encoder, saturation or Saturation(encoder.k1, encoder.b))
 
     def search(self, matrix: Any, vocabulary: list[str], encode: Any) -> Run:
-        """Exact search: matrix (documents, vocabulary) against queries as `encode` makes them."""
+        """Exact search. matrix: (documents, vocabulary); encode: query text → weights of tokens"""
         from scipy.sparse import csr_matrix
 
         rows = csr_matrix(matrix)
@@ -59,7 +59,7 @@ class SparseTest(JudgedSet):
         return ExactSparseRetriever(self.data.documents.ids, vectors, encode).retrieve(self.texts, DEPTH)
 
     def documents(self, encoder: Any) -> Any:
-        """The documents as the model encodes them: (documents, vocabulary), kept on disk."""
+        """(documents, vocabulary): the model's vectors of the documents, kept on disk."""
         info = encoder.info
         path = self.folder / f"{info.name}-{info.hash}"
         encode, vocabulary = encoder.encode_documents, encoder.vocabulary
@@ -67,11 +67,11 @@ class SparseTest(JudgedSet):
 
 
 def sparse_test(data: Path, name: str, work: Path) -> SparseTest:
-    """The set's test split, the questions of it that `osn bench bm25-sparse` asks."""
+    """The set's test split, with the questions that `osn bench bm25-sparse` uses."""
     judged = judged_queries(data / name)
     test = load_training(data / name, split="test", name=name)
     test = test.take(at for at, example in enumerate(test.examples) if example.query_id in judged.qrels)
-    # Training data knows relevant documents only, not how relevant.
+    # Training data has relevant documents without grades.
     return SparseTest(name, test, judged.qrels, folder=work / "vectors" / name)
 
 
@@ -82,7 +82,7 @@ def with_saturation(encoder: LexicalEncoder, saturation: Saturation) -> Lexicon:
 
 
 def on_target(encoder: Any, lexicon: Lexicon) -> Any:
-    """A sparse model with the IDF of another corpus, for queries there. Its documents' weights stay."""
+    """The sparse model with the IDF of another corpus for queries; its documents' weights stay the same."""
     query = TableEncoder(
         encoder.query.tokenizer, lexicon.encoder.query.weights, encoder.query.max_length, name=encoder.query.name
     )
@@ -90,7 +90,7 @@ def on_target(encoder: Any, lexicon: Lexicon) -> Any:
 
 
 def student_run(encoder: Any, test: SparseTest) -> tuple[Run, dict[str, float]]:
-    """The student's run, and how sparse its documents are."""
+    """(the student's run, {measure: the sparsity of its documents})"""
     from trainers.sparse.dev_measures import sparsity_of
 
     matrix = test.documents(encoder)
@@ -101,7 +101,7 @@ def student_run(encoder: Any, test: SparseTest) -> tuple[Run, dict[str, float]]:
 
 
 def untrained(test: SparseTest, lexicon: Lexicon) -> dict[str, Measured]:
-    """What the student's own vocabulary gives without any learning: a lead has to be over these."""
+    """{engine: measures} of search over the student's vocabulary without learning; a student should be better than these."""
     impacts, encoder = lexicon.impacts(list(test.data.documents.values())), lexicon.encoder
     presence = (impacts > 0).astype("float32")
     return {
@@ -111,7 +111,7 @@ def untrained(test: SparseTest, lexicon: Lexicon) -> dict[str, Measured]:
 
 
 def tuned_pieces(data: Path, names: Iterable[str], work: Path, pieces: Any) -> dict[str, Saturation]:
-    """k1 and b of the impacts over word pieces, chosen on train as those of the rival are; see `best_settings`."""
+    """k1 and b of BM25 over word pieces, chosen on train as those of OpenSearch's BM25 are; see `best_settings`."""
 
     def scores(name: str) -> dict[Saturation, float]:
         questions = tuning_questions(data / name)

@@ -1,26 +1,25 @@
-"""The evidence for TOME: do two stages find more than one, and where is what they miss lost?
+"""The evidence for TOME: do two stages find more than one, and in which stage are documents lost?
 
     osn paper tome --data DIR --work DIR --record benchmarks/results/tome
 
-`--data` holds the BEIR folders tldr and wikiqa-doc, whose documents have URLs, and squad-mix, which the query generator is
-trained on too. From nothing: a T5 (d = 256, 4 + 4 layers) by span corruption on the corpora and their URLs, a generator of
-queries (it copies words with the weight that was fitted on pairs held back), and the arms of
-each set:
-    two-stage              query → passage → URL, each stage a T5 of its own
-    single-stage           query → URL: one T5 of as many parameters, trained for as many updates as both stages
-    single-stage, one T5   the same with the T5 that either stage is, for as many updates as both: the paper's comparison
+`--data` holds the BEIR folders tldr and wikiqa-doc, whose documents have URLs, and squad-mix, which also trains the query
+generator. Everything is trained from scratch: a T5 (d = 256, 4 + 4 layers) by span corruption on the corpora and their
+URLs, a query generator (it copies words with a weight fitted on pairs held back), and the arms of each set:
+    two-stage              query → passage → URL, each stage has its own T5
+    single-stage           query → URL: one T5 with as many parameters as both stages, trained for as many updates as both
+    single-stage, one T5   the same with the T5 of one stage, trained for as many updates as both: the paper's comparison
     random ids             the single stage with 12 digits in place of a URL
     no prompts             the two stages without "title:" and "passage:"
     half the queries       stage 1 with half of the generated queries
     no spans               stage 1 without random spans of documents as queries
-    gold passages          stage 2 alone, given the passage of the relevant document: what is lost in stage 1
-Each decodes freely (the paper's exact match), and held to the corpus's URLs, greedily and with 10 beams. All 10 hits of two
-stages come of one passage. Hits@k, the share of questions with a relevant document among the first k, on the test splits;
-intervals resample the relevant documents, of which several questions may ask. BM25 (OpenSearch's, its analyzer, k1 and b
-chosen on train), all-MiniLM-L6-v2 as it is, and BM25 fused with the two stages beside them.
+    gold passages          stage 2 alone, given the passage of the relevant document: shows the loss in stage 1
+Each arm decodes freely (the paper's exact match), and restricted to the corpus's URLs, greedily and with 10 beams. All 10
+hits of two stages come from one passage. The measure is Hits@k, the share of questions with a relevant document among the
+first k, on the test splits; intervals resample relevant documents, since several questions may ask for one. Beside them:
+BM25 (OpenSearch's, with analyzer, k1 and b chosen on train), the published all-MiniLM-L6-v2, and BM25 fused with two-stage.
 
-Started several times at once, with one thread each (OMP_NUM_THREADS=1), the command shares its trainings; latencies are then
-those of a last run alone. On a GPU if there is one.
+Several copies of the command at once, with one thread each (OMP_NUM_THREADS=1), share the trainings; run it once more alone
+to measure latencies. A GPU is used if there is one.
 """
 
 from __future__ import annotations
@@ -121,22 +120,22 @@ DIFFERENCES = (
 
 @dataclass(frozen=True)
 class Decoded:
-    """An arm that was trained and has answered the test questions."""
+    """A trained arm and its answers to the test questions."""
 
     decoder: Decoder
     updates: int
-    """The updates of all stages together."""
+    """Training updates of all stages together."""
     runs: dict[MeasuredEngine, Run]
 
 
 @dataclass
 class SetExperiment:
-    """All that is trained and measured on one set."""
+    """Everything trained and measured on one set."""
 
     trainings: Trainings
     arms: Sequence[str]
     searched: Bm25Searches
-    """By BM25."""
+    """BM25's results."""
 
     @property
     def data(self) -> Path:
@@ -152,7 +151,7 @@ class SetExperiment:
         return {self.trainings.output(arm): partial(self.decode, arm) for arm in self.arms}
 
     def decode(self, arm: str) -> Decoded:
-        """An arm's runs; beside two stages the second one's, given the right passages."""
+        """An arm's runs; for two stages, also those of stage 2 with the gold passages."""
         folder = self.trainings.work / "runs"
         corpus = [(document.id, document.url) for document in read_documents(self.data)]
         model, updates = self.trainings.train(arm)
@@ -189,7 +188,7 @@ class SetExperiment:
 
 
 def judged_set(data: Path) -> JudgedSet:
-    """The test split in a folder. Questions that ask for the same document are not independent."""
+    """The test split in a folder. Its clusters are documents, since questions for the same document are not independent."""
     test = load_training(data, split="test", name=data.name)
     qrels = test.qrels()
     return JudgedSet(data.name, test, qrels, by_article(qrels, {document: document for document in test.documents.ids}))
@@ -198,7 +197,7 @@ def judged_set(data: Path) -> JudgedSet:
 def latency_rows(
     name: str, engine: MeasuredEngine, times: tuple[float, float], count: int, *, on: str = "cpu"
 ) -> list[Row]:
-    """count: queries that were timed; on: the device, which stands in the measure if it is not a processor."""
+    """Rows of P50 and P99. count: timed queries; on: the device, which the measure names if it is not a CPU"""
     return [
         Row(
             name,
@@ -217,15 +216,15 @@ def latency_rows(
 
 @dataclass(frozen=True)
 class Bm25Searches:
-    """What OpenSearch's BM25 found, tuned on train."""
+    """The results of OpenSearch's BM25, tuned on train."""
 
     run: Run
     ms: tuple[float, float]
-    """P50 and P99 of its searches."""
+    """P50 and P99 of its searches, in milliseconds."""
 
 
 def search_bm25(data: Path, file: Path, connection: ConnectionSettings) -> Bm25Searches:
-    """BM25 on a set's test questions, kept in `file`. Raises InputError for a file of other questions."""
+    """BM25 on a set's test questions, kept in `file`. Raises InputError if the file is of other questions."""
     test = judged_set(data)
 
     def search() -> dict[str, object]:
@@ -239,7 +238,7 @@ def search_bm25(data: Path, file: Path, connection: ConnectionSettings) -> Bm25S
 
     content = kept(file, search)
     if content["test"] != test.data.hash:
-        raise InputError(f"{file} holds the searches of other questions", "give another --work")
+        raise InputError(f"{file} holds searches for other questions", "give another --work")
     return Bm25Searches(content["run"], (content["ms"][0], content["ms"][1]))
 
 
@@ -247,8 +246,8 @@ def search_bm25(data: Path, file: Path, connection: ConnectionSettings) -> Bm25S
 
 
 def goals(rows: Iterable[Row]) -> list[Goal]:
-    """For each way to decode, the paper's free one first, and each rival, the paper's first. The smaller rival, which learns
-    faster, is the harder one where updates are few."""
+    """A goal for each way to decode (first the paper's, free) and each rival (first the paper's). The smaller rival learns
+    faster, so it is harder to beat with few updates."""
     table = Table(rows, [SEED])
     every: list[Goal] = []
     for words, way in (
@@ -290,14 +289,14 @@ def goals(rows: Iterable[Row]) -> list[Goal]:
 )
 @size_options(
     TomeScale,
-    pretraining_steps="Updates of span corruption, each size.",
+    pretraining_steps="Updates of span corruption, for each size of T5.",
     generator_steps="Updates of the query generator.",
     steps="Updates of stage 1.",
-    url_steps="Updates of stage 2; single stages have both.",
+    url_steps="Updates of stage 2; a single stage has the sum of both.",
     batch="Examples of an update.",
     learning_rate="Learning rate of the generator and all arms.",
     candidates="Generated queries a document.",
-    spans="Random spans a document that are queries too, in all arms.",
+    spans='Random spans of each document that are queries too, in all arms but "no spans".',
     documents="Documents of each set, those of the test questions first.  [default: all]",
 )
 @click.option(
@@ -319,9 +318,9 @@ def tome(
 ) -> None:
     """Measure model-based retrieval in two stages against one, BM25 and a dense model.
 
-    All arms on all documents need a GPU; on a CPU, choose fewer documents, arms and updates. Stage 1 writes the passage of
-    any document until it learns to use the query, which it begins to do once it has seen each document about a hundred
-    times: updates × examples of an update / documents.
+    All arms on all documents need a GPU; on a CPU, choose fewer documents, arms and updates. Stage 1 first writes passages
+    regardless of the query, and begins to use the query after it has seen each document about a hundred times (updates ×
+    examples of an update / documents).
 
     \b
     osn paper tome --data DIR --work DIR --record benchmarks/results/tome
@@ -332,7 +331,7 @@ def tome(
     scale = TomeScale(**sizes)
     if scale.candidates % 2:
         raise InputError(
-            f"half of {scale.candidates} generated queries is no whole number", "give --candidates an even number"
+            f"half of {scale.candidates} generated queries is not a whole number", "give --candidates an even number"
         )
     sets = [name for name in SETS if not only or name in only]
     check_data(work, [data / name for name in PAIRS])
@@ -364,7 +363,7 @@ def prepared(
     if scale.documents:
         part = work / f"{scale.documents}-documents"
         folders = {name: some_documents(whole, part, scale.documents) for name, whole in folders.items()}
-    # What needs a cluster and no training comes first.
+    # First the searches, which need a cluster and no training.
     searched = {
         name: search_bm25(folder, work / name / f"bm25-{scale.documents or 'all'}.json", connection)
         for name, folder in folders.items()

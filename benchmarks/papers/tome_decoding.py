@@ -1,4 +1,4 @@
-"""What `osn paper tome` measures of an arm: runs of each way to decode, where stage 1 loses, and the time of a query."""
+"""What `osn paper tome` measures for an arm: runs of each way to decode, the loss in each stage, and the time of a query."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DocumentUrls = Sequence[tuple[str, str | None]]
 
 MEASURES = {"Success@1": "Hits@1", "Success@10": "Hits@10"}
 FREE, GREEDY, BEAM = "free", "greedy", ""
-"""Ways to decode: the paper's exact match; held to the corpus's URLs, greedily or with several beams."""
+"""Ways to decode: free, the paper's exact match; restricted to the corpus's URLs, greedily or with several beams."""
 BEAMS = 10
 WAYS: dict[str, dict[str, Any]] = {FREE: {"decoding": "free"}, GREEDY: {"beams": 1}, BEAM: {"beams": BEAMS}}
 """{way: options of GenerativeRetriever}."""
@@ -36,19 +36,20 @@ RRF_CONSTANT = 60
 
 @dataclass
 class Decoder:
-    """A model over a corpus, and what its last stage reads for each test question: the passages that stage 1 wrote."""
+    """A model over a corpus, with the input of its last stage for each test question."""
 
     model: GenerativeModel
     corpus: DocumentUrls
     read: dict[str, str]
+    """{question: input of the last stage}: the passage that stage 1 wrote; for a single stage, the question's text."""
     folder: Path
-    """Where decoded runs are kept."""
+    """Keeps decoded runs."""
 
     @classmethod
     def of(
         cls, model: GenerativeModel, corpus: DocumentUrls, queries: Mapping[str, str], folder: Path, *, stage_one: Path
     ) -> Decoder:
-        """stage_one: the directory of the model's first stage, which a single stage has not."""
+        """The decoder for `queries`. stage_one: the directory of the model's first stage, unused for a single stage"""
         if model.passage is None:
             return cls(model, corpus, dict(queries), folder)
 
@@ -66,7 +67,7 @@ class Decoder:
         return GenerativeRetriever(self.model, self.urls, **WAYS[way])
 
     def run(self, way: str) -> Run:
-        """The hits for each text that the last stage reads."""
+        """The hits for each input of the last stage."""
         retriever = self.retriever(way)
 
         def decode() -> Run:
@@ -81,7 +82,7 @@ class Decoder:
 
 
 def hits(run: Run, test: JudgedSet) -> Measured:
-    """Hits@1 and Hits@10, which ir-measures calls Success."""
+    """Hits@1 and Hits@10; ir-measures calls them Success."""
     measured = test.measure(run, list(MEASURES))
     return replace(
         measured,
@@ -117,8 +118,8 @@ def passages_of(model: GenerativeModel, data: Path) -> list[tuple[str, str]]:
 
 
 def loss_rows(decoder: Decoder, data: Path, engine: str, test: JudgedSet) -> list[Row]:
-    """Rows of where the loss arises. Of what stage 1 wrote: the share of passages that are in the corpus, and that are a
-    relevant document's; of the URLs that stage 2 wrote freely, the share that are a document's."""
+    """Rows that show the loss in each stage: the share of stage 1's passages that are in the corpus, and that are a relevant
+    document's; and the share of stage 2's freely written URLs that are a document's."""
     passages: dict[str, set[str]] = {}
     for document, passage in passages_of(decoder.model, data):
         passages.setdefault(passage, set()).add(document)
@@ -138,7 +139,7 @@ def loss_rows(decoder: Decoder, data: Path, engine: str, test: JudgedSet) -> lis
 
 
 def latency(retriever: Any, queries: Sequence[str]) -> tuple[float, float]:
-    """(P50, P99) in milliseconds of one query after the other, the first few untimed; on one thread."""
+    """(P50, P99) in milliseconds, one query after the other, on one thread; the first few are not counted."""
     import numpy as np
     import torch
 

@@ -1,7 +1,7 @@
-"""What `osn paper tome` trains: parts of sets, T5s by span corruption, a generator of queries, and the arms of a set.
+"""The trainings of `osn paper tome`: parts of sets, T5s by span corruption, a query generator, and the arms of a set.
 
-Learning rate and schedule are the same for all arms; nothing is chosen by test questions. All trainings lie in folders that
-are named by their sizes: the same command continues an interrupted run.
+Learning rate and schedule are the same for all arms; test questions choose nothing. Folders of trainings are named by their
+sizes; the same command continues an interrupted run.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ logger = logging.getLogger(__name__)
 
 SETS = ("tldr", "wikiqa-doc")
 PAIRS = ("squad-mix", *SETS)
-"""What the generator learns questions from: the train splits."""
+"""The sets whose train splits teach the query generator."""
 TWO, SINGLE, SMALL, RANDOM = "two-stage", "single-stage", "single-stage, one T5", "random ids"
 BARE, HALF, SPANLESS = "no prompts", "half the queries", "no spans"
 ARMS = (TWO, SINGLE, SMALL, RANDOM, BARE, HALF, SPANLESS)
 LAYERS, DEEPER = 4, 9
 """The layers of a stage, and of the single stage with as many parameters (one table of word embeddings instead of two)."""
 EMBEDDING_RATE = 20.0
-"""A new T5's word embeddings are 16 times as large as its matrices; at their rate it learns several times slower."""
+"""A new T5's word embeddings are 16 times as large as its matrices; at the same learning rate they learn several times
+slower."""
 MASKED = 0.3
 """The share of corrupted tokens: T5's 15% teach too little in so few updates."""
 SEED = 42
@@ -52,11 +53,12 @@ SEED = 42
 
 @dataclass(frozen=True)
 class TomeScale:
-    """How long each training is, in updates of `batch` examples."""
+    """The lengths of trainings, in updates of `batch` examples, and their data."""
 
     pretraining_steps: int = 4000
-    """Span corruption, each size of T5."""
+    """Updates of span corruption, for each size of T5."""
     generator_steps: int = 4000
+    """Updates of the query generator."""
     steps: int = 6000
     """Updates of stage 1; a single stage has `steps` + `url_steps`."""
     url_steps: int = 3000
@@ -66,7 +68,7 @@ class TomeScale:
     candidates: int = 10
     """Generated queries a document."""
     spans: int = 0
-    """Random spans of a document that are queries too."""
+    """Random spans of each document that are queries too."""
     documents: int | None = None
     """Documents of each set; None for all."""
     precision: Precision = "auto"
@@ -80,12 +82,12 @@ class TomeScale:
 
     @property
     def queries(self) -> str:
-        """Names the documents and queries of a set."""
+        """A folder name for the documents and queries of a set."""
         return f"{self.documents or 'all'}-documents-{self.candidates}-queries-{self.writer}"
 
     @property
     def arms(self) -> str:
-        """Names what else decides what an arm becomes."""
+        """The other settings that decide an arm's model, for folder names."""
         sizes = f"{self.pretraining_steps}-{self.steps}-{self.url_steps}-{self.batch}-{self.learning_rate:g}"
         return sizes + (f"-{self.spans}" if self.spans else "")
 
@@ -120,7 +122,7 @@ def asked_for(qrels: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 
 def with_urls(folder: Path, file: Path) -> Path:
-    """The documents of a set with their URLs behind their texts: what writes URLs should have read some."""
+    """Write the documents of a set with their URLs behind their texts: a model that writes URLs should have read some."""
     if not file.exists():
         documents = (replace(each, text=f"{each.text} {each.url or ''}".rstrip()) for each in read_documents(folder))
         write_text(file, "".join(json.dumps(each.record(), ensure_ascii=False) + "\n" for each in documents))
@@ -140,7 +142,7 @@ def pretrained(data: Path, work: Path, scale: TomeScale, layers: int) -> Path:
         MaskedLmConfig(
             output=backbone(work, scale, layers),
             corpus=[with_urls(data / name, work / "with-urls" / f"{name}.jsonl") for name in PAIRS],
-            # Without dropout, in what follows too: its random numbers cost a processor a third of a step's time.
+            # No dropout, also in later trainings: its random numbers cost a CPU a third of a step's time.
             new=NewBackbone("t5", layers=layers, hidden=256, heads=4, vocabulary=8000, dropout=0.0),
             max_length=64,
             masked=MASKED,
@@ -159,7 +161,7 @@ def generator(data: Path, work: Path, scale: TomeScale) -> Path:
             backbone=str(backbone(work, scale, LAYERS)),
             passage_length=96,
             query_length=32,
-            # By size alone three of four batches would be of squad-mix, for whose documents it writes nothing.
+            # By size alone three of four batches would be of squad-mix, for which it writes no queries.
             training=scale.training(scale.generator_steps, bucket=16, set_weights=0.3),
         )
     )
@@ -200,8 +202,8 @@ class Trainings:
             queries=[SetSettings(data, name="labelled"), SetSettings(queries, corpus=data, name="generated")],
             unseen=[SetSettings(data, split="test", name="test")],
             spans=scale.spans,
-            # Which state would be kept by the likelihood of dev questions says little of Hits@1, and stage 2 has none: the
-            # last state of every stage is what is measured.
+            # The last state of every stage is kept: the likelihood of dev questions says little about Hits@1, and stage 2
+            # has no dev questions.
             dev_share=0.0,
             training=scale.training(scale.steps, weight_decay=0.0, seed=SEED),
             url_training=scale.training(scale.url_steps, weight_decay=0.0, seed=SEED),
@@ -230,7 +232,7 @@ class Trainings:
             logger.info("%s, %s: %d steps, %s", arm, stage, outcome.steps, outcome.measures)
         if arm not in (HALF, SPANLESS):
             return load_generative(config.output), sum(outcome.steps for outcome in stages.values())
-        # Stage 2 never sees a query, so it is the same.
+        # Stage 2 never sees a query, so it is that of TWO.
         ((whole, updates),) = shared({self.output(TWO): partial(self.train, TWO)})
         model, tokenizer = load_sequence_to_sequence(config.output / PASSAGE)
         return replace(whole, passage=(model.to(whole.url[0].device).eval(), tokenizer)), updates

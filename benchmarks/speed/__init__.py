@@ -1,7 +1,7 @@
-"""How fast documents are encoded and written, beside sentence-transformers and opensearch-py.
+"""The speed of encoding and writing documents, compared with sentence-transformers and opensearch-py.
 
 encoding.py            `osn bench encoding`: speed, memory, equality and quality of sparse encoding
-encoder_arms.py        the encoders that it compares
+encoder_arms.py        the encoders that are compared
 ingest_speed.py        `osn bench ingest`: writing speed
 turns.py               arms timed in turns, and their ratios
 """

@@ -1,5 +1,5 @@
-"""The encoders that `osn bench encoding` measures beside each other, and how each is measured: in turns, block by block; its
-memory in a process of its own:
+"""The encoders that `osn bench encoding` compares, and their measurement: speed in turns, block by block; memory in a
+process for each encoder:
 
     python -m benchmarks.speed.encoder_arms ARM MODEL < texts.json
 """
@@ -53,7 +53,7 @@ class Sizes:
     """Documents of a block."""
     blocks: int = 6
     memory: int = 256
-    """Documents that memory is measured with."""
+    """Documents to measure memory with."""
     judged: bool = True
     """Whether the whole corpus is encoded for nDCG."""
 
@@ -66,9 +66,9 @@ class TimedEncoder:
     """One of ARMS, loaded."""
 
     encode: Callable[[Sequence[str]], Any]
-    """What is timed."""
+    """The function that is timed: texts → vectors."""
     matrix: Callable[[Any], csr_matrix]
-    """Its result as (documents, vocabulary), special tokens left out."""
+    """Vectors → (documents, vocabulary), without special tokens."""
 
 
 def load_arm(arm: str, model: str) -> TimedEncoder:
@@ -124,7 +124,7 @@ def _theirs(model: str, dtype: Literal["fp32", "bf16"]) -> TimedEncoder:
 def time_arms(
     arms: dict[str, TimedEncoder], texts: Sequence[str], sizes: Sizes
 ) -> tuple[dict[str, Timed], dict[str, csr_matrix]]:
-    """Seconds of each arm on each block, and all that each arm gave: (texts, vocabulary)."""
+    """({arm: its seconds on each block}, {arm: its vectors, (texts, vocabulary)})."""
     from scipy.sparse import vstack
 
     names = list(arms)
@@ -134,7 +134,9 @@ def time_arms(
     outputs: dict[str, list[csr_matrix]] = {name: [] for name in names}
     for block in range(sizes.blocks):
         part = texts[block * sizes.block : (block + 1) * sizes.block]
-        for name in names[block % len(names) :] + names[: block % len(names)]:  # nobody always follows the same one
+        for name in (
+            names[block % len(names) :] + names[: block % len(names)]
+        ):  # so that no arm always follows the same one
             wall, cpu = time.perf_counter(), time.process_time()
             vectors = arms[name].encode(part)
             times[name].wall.append(time.perf_counter() - wall)
@@ -145,8 +147,8 @@ def time_arms(
 
 
 def difference_rows(set_: str, arm: str, expected: csr_matrix, actual: csr_matrix) -> list[Row]:
-    """How the arm's weights differ from the expected ones, over the entries that are not 0 in both; the vocabularies may be
-    padded differently."""
+    """Rows of how the arm's weights differ from the expected ones, over entries that are not 0 in either. The vocabularies
+    may be padded differently."""
     width = max(expected.shape[1], actual.shape[1])
     wider = [_widened(matrix, width) for matrix in (expected, actual)]
     off = abs(wider[0] - wider[1])
@@ -180,8 +182,8 @@ def quality_row(set_: str, model: str, arm: str, documents: Sequence[Document], 
 
 
 def file_rows(set_: str, corpus: Path, documents: Sequence[Document], matrix: csr_matrix, scratch: Path) -> list[Row]:
-    """What `osn encode` does beside encoding: what a process reads and writes a second, and the size of shards of the
-    corpus's records with the weights in `matrix` (documents, vocabulary), taken in turn."""
+    """The work of `osn encode` besides encoding: the documents that a process reads and writes a second, and the size of
+    shards of the corpus's records with the weights in `matrix` (documents, vocabulary), taken in turn."""
     from ingest.corpus import CorpusSource, everything
     from ingest.vectorizers import Vectors
     from ingest.vectors.ray_encode import packed
@@ -200,7 +202,7 @@ def file_rows(set_: str, corpus: Path, documents: Sequence[Document], matrix: cs
     )
 
     class EncodedAlready:
-        """Gives `encode_shard` what is encoded already."""
+        """Gives `encode_shard` vectors that are already encoded."""
 
         def vectors(self, some: Sequence[Document]) -> Vectors:
             return Vectors(vectors.take(np.arange(len(some)) % len(vectors)), None)
@@ -208,7 +210,7 @@ def file_rows(set_: str, corpus: Path, documents: Sequence[Document], matrix: cs
     started, read = time.perf_counter(), 0
     while read < 3 * len(documents) or time.perf_counter() - started < 1:
         for _, part in shards_of(everything(CorpusSource(str(corpus)).reader(str(corpus))), SHARD_RECORDS):
-            packed(part)  # as it goes to a worker
+            packed(part)  # as it is sent to a worker
             read += len(part)
     reading = time.perf_counter() - started
 
@@ -233,7 +235,7 @@ def file_rows(set_: str, corpus: Path, documents: Sequence[Document], matrix: cs
 
 
 def token_counts(model: str, texts: Sequence[str]) -> NDArray[np.int64]:
-    """Tokens of each text that the encoders read."""
+    """The number of tokens that the encoders read of each text."""
     from opensearch_neural.models.tokenizer import encodable, load_tokenizer
 
     tokenizer = load_tokenizer(model)
@@ -242,7 +244,7 @@ def token_counts(model: str, texts: Sequence[str]) -> NDArray[np.int64]:
 
 
 def memory_in_a_process(arm: str, model: str, texts: Sequence[str]) -> tuple[int, int]:
-    """As `measure_memory`, of a process that did nothing else before."""
+    """`measure_memory` in a new process, which has done nothing else before."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.speed.encoder_arms", arm, model],
         input=json.dumps(list(texts)),
@@ -256,14 +258,14 @@ def memory_in_a_process(arm: str, model: str, texts: Sequence[str]) -> tuple[int
 
 
 def measure_memory(arm: str, model: str, texts: Sequence[str]) -> tuple[int, int]:
-    """(resident bytes when the model was loaded, the most of them while it encoded)"""
+    """(resident bytes after loading the model, peak resident bytes while it encodes)"""
     loaded = load_arm(arm, model)
     return peak_memory(lambda: loaded.encode(texts))
 
 
 def peak_memory(job: Callable[[], object]) -> tuple[int, int]:
-    """(resident bytes before the job, the most of them until its end), from Linux's accounting of this process."""
-    Path("/proc/self/clear_refs").write_text("5")  # sets the peak to what is resident now
+    """(resident bytes before the job, peak resident bytes until its end), from Linux's accounting of this process."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the bytes resident now
     before = _status("VmRSS")
     job()
     return before, _status("VmHWM")
@@ -275,7 +277,7 @@ def _status(name: str) -> int:
 
 
 def sleep_while_waiting() -> None:
-    """As `osn` sets it, for all arms: threads that wait are to sleep. Read when torch is loaded."""
+    """Let waiting threads sleep in all arms, as `osn` does. Call it before torch is loaded."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 

@@ -1,12 +1,12 @@
 """Encoding documents with a sparse model, beside sentence-transformers: speed, memory, equality, quality.
 
-    osn bench encoding --model models/mine --data my-beir-folder           all of it: a quarter of an hour on two quiet cores
-    osn bench encoding --model models/mine --data my-beir-folder --quick   a look, on few documents; records nothing
+    osn bench encoding --model models/mine --data my-beir-folder           everything: 15 minutes on two idle cores
+    osn bench encoding --model models/mine --data my-beir-folder --quick   on few documents; records nothing
 
-Every arm encodes the same documents with the same weights, block by block in turn, so that what else the machine does
-falls on all of them; each block is a pair for the ratios. The baseline is sentence-transformers' own
-`SparseEncoder.encode_document` in float32. Memory is taken in a process of its own for each arm: the most resident memory
-while documents are encoded, less what was resident when the model had been loaded.
+Every arm encodes the same documents with the same weights, block by block in turn, so that other work of the machine slows
+all of them alike; each block is a pair for the ratios. The baseline is sentence-transformers' own
+`SparseEncoder.encode_document` in float32. Memory is measured in a new process for each arm: the peak resident memory while
+documents are encoded, less the resident memory after the model was loaded.
 
 The documents are those of `--data`, a BEIR folder.
 """
@@ -88,7 +88,7 @@ def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> list[Row]:
     if len(documents) < count:
         raise InputError(f"{corpus} holds {len(documents)} documents", f"give a corpus of {count} or more")
     texts = [document.contents for document in documents]
-    # Spread over the corpus: neighbours may be alike.
+    # Spread over the corpus, since neighbours may be alike.
     chosen = np.random.default_rng(SEED).permutation(len(texts))[: max(count, sizes.memory)]
     timed_texts, memory_texts = ([texts[at] for at in chosen[:size]] for size in (count, sizes.memory))
     say("memory")
@@ -119,7 +119,7 @@ def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> list[Row]:
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
-    """Each goal in the words in which it was set; speed counts only where the results are what they have to be."""
+    """The goals, each in its original words; a speed goal is met only if the results are correct too."""
     table = Table(rows)
     (set_,) = table.sets
 
@@ -166,13 +166,13 @@ DOCUMENTS = 100_000_000
 DENSE_BYTES = 4 * 384
 UNMEASURED = "not measured yet"
 CEILING = "osn fp32, no head"
-"""The arm of the network without its sparse head; no encoder can be faster."""
+"""The network without its sparse head; no encoder can be faster."""
 SHOWN_ARMS = {"st32": BASELINE, "st16": BASELINE_BF16, "fp32": FP32, "bf16": BF16, "ceiling": CEILING}
-"""{arm in the names of figures: its engine}"""
+"""{arm in figure names: its engine}"""
 
 
 def figures(summary: Summary) -> dict[str, str]:
-    """The figures of docs/encoding-at-scale.md by their names, as text; UNMEASURED for what the run did not measure."""
+    """{name: figure as text} for docs/encoding-at-scale.md; UNMEASURED if the run did not measure it."""
     (set_,) = {row.set for row in summary.rows}
     values = {row.key: row.value for row in summary.rows}
 

@@ -1,13 +1,12 @@
-"""Writing speed beside opensearch-py's `parallel_bulk`.
+"""Writing speed compared with opensearch-py's `parallel_bulk`.
 
-    osn bench ingest                                        all of it, on two quiet cores
-    osn bench ingest --quick                                a look; records nothing
+    osn bench ingest                                        everything, on two idle cores
+    osn bench ingest --quick                                few rounds; records nothing
 
-Speed: the same prepared documents (SciFact with lexical vectors, as dicts in memory) are written into new indexes with the
-same threads and the same number of documents in a request, by each arm in turn, so that what else the machine does falls
-on all of them; every round is a pair for the ratio. The clock stops when the last document is acknowledged.
-"short weights" writes each weight with as few digits as the index can tell apart (`ingest/writing/short_weights.py`), as
-`osn ingest` does.
+Each arm in turn writes the same prepared documents (SciFact with lexical vectors, as dicts in memory) into new indexes, with
+the same threads and the same number of documents in a request, so that other work of the machine slows all arms alike; every
+round is a pair for the ratio. The clock stops when the last document is acknowledged. "short weights" writes each weight
+with the fewest digits that the index can distinguish (`ingest/writing/short_weights.py`), as `osn ingest` does.
 
 The cluster is that of OSN_URL or --url, else a local node that is started for it.
 """
@@ -50,15 +49,16 @@ SHORT = "osn, short weights"
 ARMS = (BASELINE, OSN, SHORT)
 
 Sources = Sequence[tuple[str, dict[str, Any]]]
-"""(id, source) as they are to be indexed."""
+"""(id, source) of the documents to index."""
 
 
 @dataclass(frozen=True)
 class WritingSizes:
-    """How much is measured."""
+    """How much is measured, and with which requests."""
 
     rounds: int = 10
     threads: int = 2
+    """Threads that send requests."""
     chunk: int = 500
     """Documents in a request."""
 
@@ -70,12 +70,12 @@ QUICK = WritingSizes(rounds=2)
 @click.option(
     "--data", type=click.Path(path_type=Path, exists=True), default=SCIFACT, help="A corpus.  [default: SciFact]"
 )
-@click.option("--rounds", type=click.IntRange(min=2), default=None, help="Writings of each arm.")
-@click.option("--quick", is_flag=True, help="A look, on few documents; records nothing.")
+@click.option("--rounds", type=click.IntRange(min=2), default=None, help="How often each arm writes.")
+@click.option("--quick", is_flag=True, help="Few rounds; records nothing.")
 @output_option("Where summary.json is written.", default=RESULTS)
 @connection_options
 def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int | None, quick: bool, out: Path) -> None:
-    """Measure writing speed beside opensearch-py."""
+    """Compare writing speed with opensearch-py's."""
     sizes = QUICK if quick else WritingSizes()
     rounds = rounds or sizes.rounds
     with reachable(connection, f"osn-bench-{os.getpid()}") as settings:
@@ -93,7 +93,7 @@ def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int | None,
 
 
 def prepared(corpus: Path) -> tuple[Sources, Sources]:
-    """The corpus with lexical vectors in memory: with the weights as the model gives them, and with short ones."""
+    """The corpus with lexical vectors in memory: (with the model's weights, with short weights)."""
     from ingest.vectorizers import Encoders
     from ingest.writing.bulk_actions import prepare
     from opensearch_neural.models.sparse.lexical import build_lexical
@@ -111,7 +111,7 @@ def prepared(corpus: Path) -> tuple[Sources, Sources]:
 
 
 def race(client: OpenSearch, full: Sources, short: Sources, rounds: int, sizes: WritingSizes) -> dict[str, Timed]:
-    """Every arm once a round, in an order that changes; one round before, which warms the node up, does not count."""
+    """{arm: its times}: every arm writes once a round, in a changing order. An extra first round only warms up the node."""
     work: dict[str, tuple[Callable[[OpenSearch, str, Sources, WritingSizes], None], Sources]] = {
         BASELINE: (with_parallel_bulk, full),
         OSN: (with_osn, full),
@@ -136,7 +136,7 @@ def written(
     documents: Sources,
     sizes: WritingSizes,
 ) -> tuple[float, float]:
-    """Wall-clock and this process's processor seconds of one writing into a new index, which is checked and deleted."""
+    """(wall-clock seconds, processor seconds of this process) of writing a new index, which is checked and deleted."""
     index = f"osn-bench-{uuid.uuid4().hex[:10]}"
     body = index_body(
         IndexMeta(sparse=SparseMeta("lexical", "-", "-")), replicas=0, settings={"refresh_interval": "-1"}
@@ -163,7 +163,7 @@ def with_parallel_bulk(client: OpenSearch, index: str, documents: Sources, sizes
 
 
 def with_osn(client: OpenSearch, index: str, documents: Sources, sizes: WritingSizes) -> None:
-    """As the pipeline does: this thread makes the bytes, others send them, and a bounded number is on its way."""
+    """Write as the pipeline does: this thread makes the bytes, others send them, with limited requests at once."""
     from ingest.writing.bulk import Action, BulkWriter
 
     writer = BulkWriter(client, index)
@@ -202,7 +202,7 @@ def rows(set_: str, times: dict[str, Timed], full: Sources, short: Sources) -> I
 
 
 def goals(times: dict[str, Timed]) -> list[Goal]:
-    """The goal in the words in which it was set."""
+    """The goal, in its original words."""
     value, low, _ = ratio(times[BASELINE], times[OSN])
     return [
         Goal(

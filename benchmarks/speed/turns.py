@@ -1,4 +1,4 @@
-"""Arms that take turns on the same work: their seconds, and how many times as fast one is."""
+"""Arms that take turns on the same work: their times, rates and ratios."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ SCIFACT = Path(__file__).parents[3] / "shared" / "data" / "scifact"
 
 @dataclass
 class Timed:
-    """Wall-clock and processor seconds of one arm, a number for each turn."""
+    """Wall-clock and processor seconds of one arm, for each turn."""
 
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
 
 RatioInterval = tuple[float, float, float]
-"""(value, ends of its 95% interval over turns drawn again with replacement)"""
+"""(value, low, high): with the 95% interval over resampled turns"""
 
 
 def over_turns(statistic: Callable[[NDArray[np.int64]], Any], turns: int) -> RatioInterval:
-    """statistic: of the numbers of some turns."""
+    """The statistic over all turns, with its interval. statistic: numbers of turns → value"""
     drawn = np.random.default_rng(SEED).integers(turns, size=(2000, turns))
     low, high = np.percentile([statistic(pick) for pick in drawn], [2.5, 97.5])
     return float(statistic(np.arange(turns))), float(low), float(high)
 
 
 def rate(timed: Timed, documents: int) -> RatioInterval:
-    """Documents a second, given the documents of a turn."""
+    """Documents a second. documents: those of one turn"""
     wall = np.array(timed.wall)
     return over_turns(lambda pick: documents / wall[pick].mean(), len(wall))
 
 
 def ratio(slow: Timed, fast: Timed) -> RatioInterval:
-    """How many times as fast, over the same turns."""
+    """How many times as fast `fast` is as `slow`, over the same turns."""
     numerator, denominator = np.array(slow.wall), np.array(fast.wall)
     return over_turns(lambda pick: numerator[pick].sum() / denominator[pick].sum(), len(numerator))
 

@@ -303,8 +303,8 @@ def test_a_folder_of_work_is_of_one_start_and_of_the_same_data(tmp_path: Path) -
     check_data(work, data)
     for _ in range(2):
         check_data(work, data, models={"start": tmp_path / "start", "model": "lexical"})
-    with pytest.raises(InputError, match=r"holds work of another start than .*other"):
+    with pytest.raises(InputError, match=r"was begun with another start than .*other"):
         check_data(work, data, models={"start": tmp_path / "other"})
     (tmp_path / "set" / "corpus.jsonl").write_text("{}")
-    with pytest.raises(InputError, match="holds work on another set"):
+    with pytest.raises(InputError, match="was begun with another set"):
         check_data(work, data)

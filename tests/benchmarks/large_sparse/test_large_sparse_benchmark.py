@@ -165,7 +165,7 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
 
 def test_a_rule_for_an_index_that_is_not_made_is_refused(corpus: Path, tmp_path: Path) -> None:
     arguments = ["--model", "lexical", "--data", str(corpus), "--work", str(tmp_path), "--as-drawn"]
-    with pytest.raises(InputError, match="--as-drawn makes none"):
+    with pytest.raises(InputError, match="which --as-drawn leaves out"):
         CliRunner().invoke(large_sparse, [*arguments, "--clustered-prune", "top_k:9"], catch_exceptions=False)
     with pytest.raises(InputError, match="has no train split"):
         CliRunner().invoke(large_sparse, arguments, catch_exceptions=False)

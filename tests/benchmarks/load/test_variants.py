@@ -49,7 +49,7 @@ def test_presets_are_variants_with_names_of_their_own(preset: str) -> None:
         ("high-idf-first+window=0", "a whole number from 1"),
         ("a=bm25,a=sparse", "two engines are called 'a'"),
         ("", "no engine was named"),
-        ("my name=bm25", "is no name"),
+        ("my name=bm25", "is not a valid name"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, words: str) -> None:
