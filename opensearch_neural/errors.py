@@ -19,7 +19,7 @@ class OsnError(Exception):
 
 
 class InputError(OsnError):
-    """A corpus, query, judgement or configuration file that is not what it should be."""
+    """An invalid corpus, query, judgement or configuration file, or an invalid argument."""
 
 
 class ModelError(OsnError):
@@ -27,7 +27,7 @@ class ModelError(OsnError):
 
 
 class NotFinite(ModelError):
-    """A model gave a vector with a NaN or an infinity, first for the text at position `row` of those it was given."""
+    """A model returned NaN or infinity in a vector. row: the position of the first such text in the batch."""
 
     def __init__(self, message: str, remedy: str | None = None, *, row: int) -> None:
         super().__init__(message, remedy)
