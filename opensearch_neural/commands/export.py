@@ -1,4 +1,4 @@
-"""`osn model export`: a model in the form that other software takes."""
+"""`osn model export`: writes a model in the format of other software."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ def export() -> None:
 @output_option("Folder of the files.", required=True, file_okay=False)
 @click.option("--name", help="Name of the models in OpenSearch.  [default: the directory's name]")
 @click.option("--version", default="1.0.0", show_default=True, help="Version of the models in OpenSearch.")
-@click.option(
-    "--queries-only", is_flag=True, help="Write the tokenizer of queries alone, of any sparse model with a table."
-)
+@click.option("--queries-only", is_flag=True, help="Write only the query tokenizer; for any sparse model with a table.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def ml_commons(model: str, out: Path, name: str | None, version: str, queries_only: bool, as_json: bool) -> None:
     """Write a sparse MODEL for OpenSearch's own model framework: an encoder and a tokenizer, each with its configuration.
@@ -31,7 +29,7 @@ def ml_commons(model: str, out: Path, name: str | None, version: str, queries_on
     \b
     osn model export ml-commons models/sparse --output exported
     osn model export ml-commons models/lexical --output exported --queries-only
-    Then serve the zip files where the cluster can read them, and for each
+    Then serve the zip files where the cluster can read them, and for each zip file
     POST /_plugins/_ml/models/_register?deploy=true with its .json and the "url" of its .zip.
     """
     from opensearch_neural.models.sparse.ml_commons import export as write
@@ -70,8 +68,8 @@ def hub(
 ) -> None:
     """Write a sparse MODEL as a folder that is ready to upload: sentence-transformers' layout, and a model card.
 
-    The card has the licence, the names of the training data, the measures at the end of training, and those of the result
-    files that you give.
+    The card has the licence, the names of the training data, the measures at the end of training, and the rows of the
+    result files that you give.
 
     \b
     osn model export hub models/sparse --output upload --licence apache-2.0 --results benchmarks/results/mine/summary.json

@@ -1,4 +1,4 @@
-"""`osn model`: which models there are, and what makes or writes files of one without training (found by entry point)."""
+"""`osn model`: lists models, and makes or converts their files without training; a group of entry points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`osn model list`: the sparse models that one can name, published ones and those on this machine."""
+"""`osn model list`: published sparse models, and those on this machine."""
 
 from __future__ import annotations
 

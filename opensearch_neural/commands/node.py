@@ -78,8 +78,8 @@ def start(
     """Start a cluster, wait until it is healthy, and print its URL.
 
     The first start fetches the parts with Maven. A cluster that is running already is used as it is; nodes that died
-    are started again with their data. One that was stopped starts as it was, with its data, where no option says
-    otherwise; the defaults are those of a new one.
+    are started again with their data. A stopped cluster starts with its data and its earlier options, unless you give
+    others. The defaults are those of a new cluster.
 
     \b
     export OSN_URL=$(osn node start --heap 2g)

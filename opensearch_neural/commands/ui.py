@@ -1,4 +1,4 @@
-"""`osn ui`: one query through several engines, beside each other in a browser."""
+"""`osn ui`: compares several engines on one query, side by side in a browser."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ui(
     snapshot: Path | None,
     how: dict[str, Any],
 ) -> None:
-    """Compare engines in a browser: one query, two to four columns, why each hit is where it is.
+    """Compare engines in a browser: one query, two to four columns, and the reason for each hit's rank.
 
     The page only reads, and only the indexes named here. It listens on this machine alone; with --host, other machines can
     reach it by a token, which is part of the printed address.
@@ -77,7 +77,7 @@ def ui(
     from opensearch_neural.ui.state import Column, State, checked
 
     if grades and not queries:
-        raise InputError("grades are given to the hits of a file of queries", "name it with --queries")
+        raise InputError("--grades needs a file of queries", "name it with --queries")
     texts = read_queries(queries) if queries else {}
     kept = Grades.read(grades) if grades else None
     client = connect(settings=replace(connection, timeout=min(connection.timeout, 2 * SECONDS)))
