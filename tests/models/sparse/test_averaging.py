@@ -170,10 +170,10 @@ REFUSED: list[tuple[Callable[..., list[object]], str]] = [
     (lambda trained, *_: [trained, "no/such/model"], "no/such/model"),
     (other_network, "are networks of different architectures"),
     (other_heads, "are networks of different architectures"),
-    (other_start, "did not begin alike"),
+    (other_start, "have different starts"),
     (other_tokens, "has other tokens than"),
     (other_kind, "is a jpq model"),
-    (other_pooling, "pools logits in another way"),
+    (other_pooling, "pools logits differently from"),
 ]
 
 
