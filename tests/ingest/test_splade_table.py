@@ -404,7 +404,7 @@ def test_a_half_written_index_is_begun_anew(
     """Of a corpus that has changed, with `--restart`: the table is of the corpus as it is now."""
     lines = records(90, seed=3)
     write_jsonl(tmp_path / "docs.jsonl", lines)
-    with pytest.raises(InputError, match="the corpus changed since the run"):
+    with pytest.raises(InputError, match="the corpus changed since the earlier run"):
         run(client, half)
     again = replace(half, writing=replace(half.writing, restart=True))
     assert run(client, again).skipped == 0
