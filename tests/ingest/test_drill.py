@@ -617,7 +617,7 @@ def test_09_healthy_documents_are_no_letters_when_the_cluster_takes_none(
     settings = job(corpus, index_name, writing={"retry": policy, "writers": 1})
     with FaultProxy(cluster_url) as proxy:
         proxy.fault = lambda request: Fault("status", status=500) if request.number > 1 else None
-        with pytest.raises(ClusterError, match="did not take"):
+        with pytest.raises(ClusterError, match="did not accept"):
             run(connect(proxy.url), settings)
     assert letters(Path(f"{index_name}.dead-letters.jsonl")) == []
 

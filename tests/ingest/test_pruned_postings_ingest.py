@@ -117,7 +117,7 @@ def test_a_document_of_which_no_posting_is_left_is_not_without_tokens(
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ({"forward_index": False}, "--no-forward-index leaves it out"),
+        ({"forward_index": False}, "--no-forward-index excludes it"),
         ({"passages": PassageMeta(10, 5)}, "an index of passages has no forward index"),
         ({"sparse": "none"}, "this ingest writes no sparse vectors"),
     ],
@@ -126,7 +126,7 @@ def test_without_a_forward_index_it_is_refused(
     client: Any, index_name: str, tmp_path: Path, how: dict[str, Any], why: str
 ) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", records(5))
-    with pytest.raises(InputError, match=f"top_k:3 needs the forward index, which keeps vectors whole: {why}"):
+    with pytest.raises(InputError, match=f"top_k:3 needs the forward index, which holds whole vectors: {why}"):
         run_job(client, job(corpus, index_name, prune_postings=HEAVY, **how), show_progress=False)
     assert not client.indices.exists(index=index_name)
 
