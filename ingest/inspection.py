@@ -91,7 +91,9 @@ class Inspection:
     deleted: int
     """Deleted documents whose bytes no merge has freed yet."""
     shards: int
+    """Primary shards."""
     replicas: int
+    """Copies of each primary shard."""
     segments: int
     health: str | None
     """green, yellow or red; None if this user may not ask."""

@@ -62,8 +62,9 @@ class CorpusTable:
     """The IDF table of a corpus, counted while its documents are written, and the SPLADE's model with this table."""
 
     splade: Path
+    """The folder of the SPLADE."""
     hash: str
-    """The hash of the SPLADE."""
+    """Its hash."""
     name: str
     """The name of the model in the index's record."""
     tokenizer: Tokenizer

@@ -30,6 +30,7 @@ class BodyTemplate:
     """A request body with {{query}} in it."""
 
     content: Mapping[str, Any]
+    """The parsed body, with its placeholders."""
 
     @classmethod
     def read(cls, path: str | Path) -> BodyTemplate:

@@ -50,11 +50,13 @@ class Share:
 
     source: ScoreSource
     token: str
+    """A token, a word, or the name of another part, such as `CODES`."""
     score: float
     query_weight: float | None = None
     """The weight of a sparse token in the query, times the factor of its stage of the search;
     score = query_weight · document_weight."""
     document_weight: float | None = None
+    """The weight of a sparse token in the document; None if unknown."""
     literal: bool | None = None
     """True if a sparse token occurs in the document's text, False if the model added it, None if unknown."""
 

@@ -45,7 +45,7 @@ def new_folder(out: Path) -> Iterator[Path]:
     Raises InputError if `out` exists.
     """
     if out.exists():
-        raise InputError(f"{out} is there already", "name a new folder, or remove this one")
+        raise InputError(f"{out} exists already", "name a new folder, or remove this one")
     with replaced(out) as written:
         yield written
 

@@ -35,6 +35,7 @@ class Request:
     engine: Engine
     text: str
     clauses: Sequence[Clause]
+    """Filters."""
     page: Page
     body: Body
 

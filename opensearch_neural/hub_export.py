@@ -39,7 +39,7 @@ def export_for_hub(
     licence: as the hub writes it, such as apache-2.0. name: the model's name in the card; None: the directory's name.
     base_model: a hub id. results: `summary.json` files of measurements, whose rows go into the card.
 
-    Raises InputError if `out` is there already, ModelError if the model is not in the layout of sentence-transformers,
+    Raises InputError if `out` exists, ModelError if the model is not in the layout of sentence-transformers,
     has no query table, or is not safe to load.
     """
     folder = directory.locate(model)

@@ -106,7 +106,7 @@ def encode(
         raise click.exceptions.Exit(EXIT_WITH_LETTERS if encoded.rejected + encoded.unfit else 0)
     print(f"{encoded.documents} documents in {encoded.manifest} ({encoded.shards} shards, {encoded.seconds:.1f} s)")
     if encoded.reused:
-        print(f"{encoded.reused} shards were there already")
+        print(f"{encoded.reused} shards existed already")
     if encoded.rejected or encoded.unfit:
         print(f"{encoded.rejected + encoded.unfit} records have no vectors: `osn ingest` rejects them as dead letters")
         raise click.exceptions.Exit(EXIT_WITH_LETTERS)

@@ -60,6 +60,7 @@ class EncodeReport:
 
     manifest: Path
     documents: int
+    """Documents that have vectors."""
     rejected: int
     """Records that could not be read."""
     unfit: int

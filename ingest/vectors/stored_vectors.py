@@ -67,6 +67,7 @@ class Manifest:
     dense: DenseInfo | None
     passages: PassageMeta | None = None
     dtype: str = "fp32"
+    """The precision of the sparse model's network."""
     shard_records: int = SHARD_RECORDS
     """Records of the corpus in one shard."""
     records: int | None = None

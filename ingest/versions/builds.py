@@ -43,6 +43,7 @@ class Version:
     created: int
     """Milliseconds since 1970."""
     serving: bool
+    """Whether the alias names it."""
     complete: bool
     """Whether its whole corpus is written."""
     build: dict[str, Any]

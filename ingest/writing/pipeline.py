@@ -220,6 +220,7 @@ class _Run:
     writing: Writing
     verification: Verification
     still_ours: Callable[[], None]
+    """Raises if another ingest has taken the index over."""
     together: int
     """Batches that are encoded together."""
     written: int = 0
@@ -233,6 +234,7 @@ class _Run:
     retries: int = 0
     """Requests that were sent again."""
     stop: threading.Event = field(default_factory=threading.Event)
+    """Ends the waiting of writers between attempts."""
 
     def __post_init__(self) -> None:
         self.writer = BulkWriter(

@@ -106,4 +106,4 @@ def _check(
     if model is not None and (tokenizer is not None or out is None):
         raise InputError("--model has its own tokenizer, and needs --output", "give --model and --output")
     if out is not None and (out.is_dir() if model is None else out.exists()):
-        raise InputError(f"{out} is there already", "name a file or, with --model, a new folder")
+        raise InputError(f"{out} exists already", "name a file or, with --model, a new folder")

@@ -39,9 +39,12 @@ class ModelInfo:
     """The identity of a model. An index records `name` and `hash`, and refuses vectors of another model."""
 
     name: str
+    """A folder's name, or a hub id."""
     path: Path
     kind: str
+    """"sparse", "lexical", "dense", …"""
     hash: str
+    """16 hex digits that change if vectors change."""
 
 
 def locate(name_or_path: str | Path, *, files: Sequence[str] = DOCUMENT_FILES, code: bool = False) -> Path:

@@ -25,7 +25,7 @@ class SparseVectors:
     indptr: NDArray[np.int64]  # (n + 1,)
     token_ids: NDArray[np.int32]  # (nnz,)
     weights: NDArray[np.float32]  # (nnz,)
-    vocabulary: list[str]
+    vocabulary: list[str]  # tokens by id
 
     @staticmethod
     def of_rows(rows: Iterable[Mapping[str, float]], vocabulary: list[str]) -> SparseVectors:

@@ -52,6 +52,7 @@ class NodeState:
     http_port: int
     transport_port: int
     pid: int | None = None
+    """None if it was not started, or was stopped."""
 
     @property
     def url(self) -> str:

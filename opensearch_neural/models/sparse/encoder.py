@@ -114,6 +114,7 @@ class TokenPooling:
     """How logits of all positions become one weight per token, and which weights are kept."""
 
     strategy: Literal["max", "sum"] = "max"
+    """Whether a token's weight is the maximum or the sum over positions."""
     double_log: bool = False
     """Whether the logarithm is taken twice (`head.activated`)."""
     max_active: int | None = None
@@ -145,8 +146,11 @@ class TorchSparseEncoder:
     model: MaskedLanguageModel
     pooling: TokenPooling
     special_ids: NDArray[np.int64]
+    """Ids that get no weight: special tokens and unused ids."""
     prompt: str = ""
+    """Text that is put before every document."""
     dtype: Literal["fp32", "bf16"] = "fp32"
+    """The precision of the transformer's layers."""
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> SparseVectors:
         """SparseVectors of the texts, in order. Raises ModelError, naming the text, if a weight is not finite."""
