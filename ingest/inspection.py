@@ -104,7 +104,7 @@ class Inspection:
     models: list[Model]
     meta: IndexMeta
     drift: Drift | None
-    """None if no sparse model is on this machine, its table is not counted yet, or no sample was asked for."""
+    """None if the sparse model is not on this machine, its table is not counted yet, or no sample was requested."""
 
 
 @translate_errors()

@@ -213,7 +213,7 @@ def _built_lexical(records: Records, tokenizer: Tokenizer, corpus_name: str) -> 
         last = f"; the last rejected one: {rejected[0]}" if rejected else ""
         remedy = error.remedy
         if isinstance(error, NoTokens) and error.documents:
-            remedy = f"{remedy}, or --sparse none: only BM25 finds them then"
+            remedy = f"{remedy}, or --sparse none: only BM25 finds such documents"
         raise InputError(f"no lexical model can be built from {corpus_name}: {error.message}{last}", remedy) from None
     folder = registry.models_folder() / f"lexical-{built.info.hash}"
     built.save(folder)

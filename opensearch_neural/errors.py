@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class OsnError(Exception):
-    """An error with a message for the user, and a remedy where one is known.
+    """An error with a message for the user, and a remedy if there is one.
 
     The command line prints both and exits with status 1; no traceback is shown.
     """
@@ -23,7 +23,7 @@ class InputError(OsnError):
 
 
 class ModelError(OsnError):
-    """A model directory that is missing, incomplete, or not the one that wrote the index."""
+    """A model directory that is missing or incomplete, or another model than the index's."""
 
 
 class NotFinite(ModelError):

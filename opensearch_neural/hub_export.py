@@ -63,7 +63,7 @@ def export_for_hub(
     with new_folder(out) as staged:
         shutil.copytree(folder, staged, ignore=shutil.ignore_patterns(*LEFT_OUT))
         if TableEncoder.load(staged).hash != query.hash:
-            raise ModelError(f"a copy of {folder} is another model: one of its files lies outside the folder")
+            raise ModelError(f"a copy of {folder} is another model: one of its files is outside the folder")
         write_text(staged / "README.md", card)
     return out / "README.md"
 

@@ -109,7 +109,7 @@ class PackedTable:
         if not isinstance(scale, (int, float)) or not isinstance(offset, (int, float)):
             raise ValueError("scale and offset must be numbers")
         if not all(FIRST <= ord(character) < FIRST + BASE for character in set(text)):
-            raise ValueError("the look-up table holds a character that stands for no number")
+            raise ValueError("the look-up table holds a character that encodes no number")
         try:
             return cls(text, float(scale), float(offset))
         except OverflowError:

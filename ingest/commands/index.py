@@ -151,7 +151,7 @@ def rollback(connection: ConnectionSettings, alias: str, to: str | None) -> None
     type=click.IntRange(min=0),
     default=1,
     show_default=True,
-    help="Builds to keep beside the one in use.",
+    help="Builds to keep beside the serving build.",
 )
 @connection_options
 def prune(connection: ConnectionSettings, alias: str, keep: int) -> None:

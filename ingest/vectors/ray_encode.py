@@ -121,7 +121,7 @@ def shards_on_ray(
             _datasource(reader),
             num_cpus=0,
             override_num_blocks=1,
-            resources={f"node:{here['NodeManagerAddress']}": 0.001},  # where the corpus lies
+            resources={f"node:{here['NodeManagerAddress']}": 0.001},  # where the corpus is
         ).map_batches(
             EncodeShards,
             fn_constructor_args=(ray.put(models), batch, options.cpus),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEAST_SHARE = 0.9
-"""The share of the current index's documents that the new one must hold."""
+"""The share of the current index's documents that the new index must hold."""
 TOP = 10
 
 
@@ -100,7 +100,7 @@ class Swap:
                 log.warning("the documents of the current index %s are not counted, because it is red", serving)
             elif documents < LEAST_SHARE * (before := _documents(self.client, serving)):
                 raise SwapRefused(
-                    f"the new index {self.index!r} holds {documents} documents, the current one, {serving!r}, {before}",
+                    f"the new index {self.index!r} holds {documents} documents, the current index {serving!r} {before}",
                     remedy,
                 )
         for requirement in self.gate.require:

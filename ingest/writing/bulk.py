@@ -73,7 +73,7 @@ class Outcome:
 
 
 class Stopped(Exception):
-    """The writer was told to stop while it waited to try again."""
+    """The writer was stopped while it waited for the next attempt."""
 
 
 def chunks(actions: Sequence[Action], most_bytes: int) -> Iterator[tuple[int, int]]:
@@ -183,7 +183,7 @@ class BulkWriter:
                 return
 
     def _pause(self, attempt: int, deadline: float, positions: list[int], reason: str, outcome: Outcome) -> None:
-        """Wait before the next attempt. Raises ClusterError past the deadline, Stopped when told to stop."""
+        """Wait before the next attempt. Raises ClusterError past the deadline, Stopped if `stop` is set."""
         wait = self.policy.wait(attempt)
         if time.monotonic() + wait > deadline:
             raise ClusterError(
@@ -198,7 +198,7 @@ class BulkWriter:
 
     @property
     def _item_patience(self) -> float:
-        """Seconds until documents are suspected; 0 after one was at fault, since similar documents will follow."""
+        """Seconds until documents are suspected; 0 after a document was at fault, since similar ones will follow."""
         return 0.0 if self._poisoned else min(self.policy.item_patience, self.policy.patience / 4)
 
     def _without_poison(self, actions: Sequence[Action], positions: list[int], outcome: Outcome) -> list[int]:

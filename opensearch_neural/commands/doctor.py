@@ -91,7 +91,7 @@ def report(
 ) -> str:
     """The findings as lines for a terminal."""
     lines = [
-        f"{', '.join(urls)}: OpenSearch {cluster.version or '(version not told)'}"
+        f"{', '.join(urls)}: OpenSearch {cluster.version or '(version unknown)'}"
         + (f", cluster {cluster.cluster_name!r}" if cluster.cluster_name else "")
         + (f", health {cluster.health}" if cluster.health else "")
         + (f", {_count(cluster.data_nodes, 'data node')}" if cluster.data_nodes is not None else ""),

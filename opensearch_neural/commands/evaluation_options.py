@@ -278,7 +278,7 @@ def evaluation_options(command: Command) -> Command:
 
 
 def refuse_options_before(ctx: click.Context) -> None:
-    """Raise UsageError for an option before the name of a subcommand, where it would be ignored."""
+    """Raise UsageError for an option before the name of a subcommand, since it would be ignored."""
     for name in ctx.params:
         if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             flag = next(each.opts[0] for each in ctx.command.params if each.name == name)

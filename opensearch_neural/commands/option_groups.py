@@ -29,7 +29,7 @@ def options_of(make: Callable[..., Any], argument: str, *options: Callable[[Any]
         make: called with the options' values as keyword arguments; for a dataclass these are its fields.
         argument: the command's parameter for the result.
     """
-    # click attaches options to a function; this one only serves to read their names.
+    # click attaches options to a function; this function is only used to read their names.
     noted: Any = lambda: None  # noqa: E731
     for option in options:
         option(noted)

@@ -94,7 +94,7 @@ def tune(
     as_json: bool,
     report: Path | None,
 ) -> None:
-    """Find the fastest setting of high-IDF-first that keeps a share of the quality of all tokens, and store it.
+    """Find the fastest setting of high-idf-first that keeps a share of the quality of all tokens, and store it.
 
     With --engine sparse, in an index with pruned postings: the window, the number of hits that are rescored by their rows.
     With --engine cascade: its weight and both windows, the fastest that keep a share of the best quality.
@@ -208,8 +208,11 @@ def choice_told(tried: Sequence[Tried], chosen: Chosen, *, full: str, measure: s
 
 
 def plot(tried: Sequence[Tried], chosen: Chosen | None, keep: float) -> str:
-    """Share of quality kept (up) over time (right): · a setting, o one of the Pareto set, # the chosen one, = the required
-    share, A all tokens. Settings far below the share are drawn on the lowest line, to leave room for those around it."""
+    """A plot of the share of quality kept (up) over time (right).
+
+    · is a setting, o a setting of the Pareto set, # the chosen setting, = the required share, A all tokens. Settings far
+    below the share are drawn on the lowest line, to leave room for settings near it.
+    """
     from opensearch_neural.tune import pareto
 
     front = pareto(tried)

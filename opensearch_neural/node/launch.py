@@ -58,7 +58,7 @@ rootLogger.appenderRef.console.ref = console
 """
 
 
-# ----------------------------------------------------------------------------------------------------- what is asked
+# ----------------------------------------------------------------------------------------------------------- request
 
 
 @dataclass(frozen=True)
@@ -294,7 +294,7 @@ def remove_data(cluster: ClusterState) -> None:
         Path(cluster.data).rmdir()
 
 
-# ------------------------------------------------------------------------------------------------------ what starts
+# ---------------------------------------------------------------------------------------------- files and command line
 
 
 def write_configuration(cluster: ClusterState, node: NodeState) -> None:

@@ -81,7 +81,7 @@ def start(
 
 
 def _cluster_to_join(known: ClusterState | None, request: launch.StartRequest) -> ClusterState | None:
-    """The known cluster, if some of its nodes run or all of them died; None if all nodes are to be started new.
+    """The known cluster, if some of its nodes run or all of them died; None if a new cluster must be started.
 
     Raises ClusterError if the cluster runs with other options than requested.
     """

@@ -19,7 +19,7 @@ from opensearch_neural.node import guard
 
 
 def command_line(pid: int) -> str:
-    """The command line of a running process; empty if there is none (a zombie has none either)."""
+    """The command line of a running process; empty if no such process runs, or if it is a zombie."""
     if Path("/proc/self/cmdline").exists():
         try:
             return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

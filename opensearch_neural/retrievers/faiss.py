@@ -116,7 +116,7 @@ class QuantizedRetriever(FaissRetriever):
         name: str = "pq",
     ) -> None:
         if len(codes) != len(ids):
-            raise InputError(f"{len(ids)} documents but {len(codes)} codes", "encode the corpus anew")
+            raise InputError(f"{len(ids)} documents but {len(codes)} codes", "encode the corpus again")
         self.name = name
         self._search(ids, quantized_index(quantizer, codes), encode_queries)
 
@@ -139,9 +139,9 @@ class QuantizedRetriever(FaissRetriever):
                 f"{file} cannot be read as an index of codes: {reason}", "`osn encode --faiss` writes one"
             ) from None
         if not np.array_equal(centroids, quantizer.scoring.ravel()):
-            raise ModelError(f"the codes in {file} belong to another quantized model", "encode the corpus anew")
+            raise ModelError(f"the codes in {file} belong to another quantized model", "encode the corpus again")
         if index.ntotal != len(ids):
-            raise InputError(f"{file} holds {index.ntotal} codes for {len(ids)} documents", "encode the corpus anew")
+            raise InputError(f"{file} holds {index.ntotal} codes for {len(ids)} documents", "encode the corpus again")
         self = cls.__new__(cls)
         self._search(ids, index, encode_queries)
         return self

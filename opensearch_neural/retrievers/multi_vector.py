@@ -32,7 +32,7 @@ class MultiVectorRetriever(FaissRetriever):
         self, ids: Sequence[str], vectors: MultiVectors, encode_queries: Callable[[Sequence[str]], DenseVectors]
     ) -> None:
         if len(vectors) != len(ids):
-            raise InputError(f"{len(ids)} documents but the vectors of {len(vectors)}", "encode the corpus anew")
+            raise InputError(f"{len(ids)} documents but the vectors of {len(vectors)}", "encode the corpus again")
         counts = vectors.counts
         if len(counts) and counts.min() < 1:
             raise InputError(f"the document {ids[int(counts.argmin())]!r} has no vector")

@@ -229,7 +229,7 @@ def _projection(folder: Path) -> Callable[[Array, Array], Array]:
 def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
     """Write `onnx/model.onnx` beside every transformer of a model directory, and check it against torch within 1e-4.
 
-    A route that mixes layers, such as the document route of a mixed multi-layer model, is left to torch. A table of tokens'
+    A route that mixes layers (as a document route may, beside a plain query route) is left to torch. A table of tokens'
     vectors needs no file.
 
     int8: also write `onnx/model_int8.onnx`, which multiplies matrices in 8-bit integers and rounds activations dynamically.

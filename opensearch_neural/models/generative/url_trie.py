@@ -190,14 +190,14 @@ class CorpusUrls:
         digest = hashlib.sha256()
         for identifier, url in documents:
             if not url:
-                raise InputError(f"the document {identifier!r} has no URL", "every document needs one of its own")
+                raise InputError(f"the document {identifier!r} has no URL", "give every document its own URL")
             if numbered:
                 name = kept.get(identifier, "")
                 url = name if _numbered(name, url) else _free(url, known, taken, counts)
             if (other := known.setdefault(url, len(ids))) != len(ids):
                 raise _same_url(ids[other], identifier, url)
             if identifier in named:
-                raise InputError(f"two documents have the id {identifier!r}", "every document needs one of its own")
+                raise InputError(f"two documents have the id {identifier!r}", "give every document its own id")
             named.add(identifier)
             ids.append(identifier)
             urls.append(url)
@@ -211,7 +211,7 @@ class CorpusUrls:
             raise InputError(
                 f"the documents {ids[first]!r} and {ids[second]!r} have URLs that the tokenizer of {model['name']} cannot "
                 f"tell apart: {urls[first]!r} and {urls[second]!r}",
-                "a byte-level tokenizer tells all apart: osn train mlm --set new.architecture=t5",
+                "a byte-level tokenizer distinguishes all URLs: osn train mlm --set new.architecture=t5",
             ) from None
         return cls(ids, urls, trie, dict(model), length, digest.hexdigest()[:16], numbered)
 

@@ -35,8 +35,8 @@ def write_inference_free(
     """Write the Router directory `folder`, and `idf.json` in it.
 
     masked_lm: a folder with the network and its tokenizer, whose weights encode documents
-    table: {token: weight in a query}; a token that it does not list weighs 1.0
-    max_active: terms kept of a document, the heaviest; None keeps all
+    table: {token: weight in a query}; a token that is not listed weighs 1.0
+    max_active: how many of the heaviest terms of a document are kept; None: all
     max_length: tokens read of a document; None: as many as the network has positions
     document_prompt: text that is put before every document
     trust_remote_code: whether the network's own code may run; it is then copied too

@@ -227,7 +227,7 @@ def _hashed(texts: Iterable[str], digest: hashlib._Hash) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _TokenCounts:
-    """How often each document holds each of its tokens; rows as in SparseVectors."""
+    """How often each token occurs in each document; rows as in SparseVectors."""
 
     indptr: NDArray[np.int64]  # (documents + 1,)
     token_ids: NDArray[np.int32]  # (nnz,)
