@@ -98,23 +98,23 @@ def corpus_options(*, required: bool) -> Callable[[Command], Command]:
         click.argument("corpus", required=False),
         click.option("--corpus", "named", default=None, hidden=True),
         click.option("--format", default=None, help="The corpus's format, if its name does not show it."),
-        click.option("--id-field", default=None, help="The field that holds the ids.  [default: by its usual names]"),
+        click.option("--id-field", default=None, help="Field with the ids.  [default: the first of the usual names]"),
         click.option(
             "--title-field",
             default=None,
-            help="The field that holds the titles.  [default: by its usual names]",
+            help="Field with the titles.  [default: the first of the usual names]",
         ),
         click.option(
             "--text-field",
             default=None,
-            help="The field that holds the texts.  [default: by its usual names]",
+            help="Field with the texts.  [default: the first of the usual names]",
         ),
         click.option(
             "--url-field",
             default=None,
-            help="The field that holds the addresses.  [default: by its usual names]",
+            help="Field with the URLs.  [default: the first of the usual names]",
         ),
-        click.option("--limit", type=click.IntRange(min=1), default=None, help="Take the first N documents."),
+        click.option("--limit", type=click.IntRange(min=1), default=None, help="Read only the first N documents."),
     ]
 
     def source(corpus: str | None, named: str | None, **reading: Any) -> CorpusSource | None:

@@ -51,7 +51,7 @@ def _open(connection: ConnectionSettings, index: str, **how: Any) -> Documents:
 @click.option("--json", "as_json", is_flag=True, help="Print the result for each document as JSON.")
 @connection_options
 def add(connection: ConnectionSettings, corpus: str, index: str, as_json: bool, **how: Any) -> None:
-    """Add the documents of CORPUS (a file as for `osn ingest`, or - for lines of JSON); existing documents are replaced.
+    """Add documents, replacing those with the same ids. CORPUS is a file as for `osn ingest`, or - for lines of JSON.
 
     The exit status is 3 if a document was refused. For a large corpus use `osn ingest`, which can be continued.
     """

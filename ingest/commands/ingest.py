@@ -73,7 +73,7 @@ def ingest(
     its fields), or - (standard input).
 
     If it is interrupted or killed, run the same command again to continue. Rejected documents are written to the dead-letter
-    file, and the exit status is 3. That file is a corpus itself: mend it and ingest it.
+    file, and the exit status is 3. That file is a corpus itself: correct it and ingest it.
 
     \b
     osn ingest docs.jsonl.gz --index docs

@@ -67,7 +67,7 @@ gate_options = options_of(
     click.option(
         "--allow-shrink",
         is_flag=True,
-        help="Swap even if the new index is empty or has fewer than 90 % of the current one's documents.",
+        help="Swap even if the new index is empty or has fewer than 90 % of the current index's documents.",
     ),
     click.option(
         "--require",

@@ -82,8 +82,8 @@ def evaluate(
 
     Measures up to @10 come from searches for 10 hits, as on a results page; deeper measures from deeper searches. Intervals
     are 95% bootstrap intervals over queries. p-values are from a paired randomization test, with Holm's correction if
-    several engines are compared. Latencies are of single requests for 10 hits, one at a time, seen from this client;
-    encoding is shown apart. `osn eval runs` compares run files, without a cluster.
+    several engines are compared. Latencies are of single requests for 10 hits, one at a time, measured at this client;
+    encoding is shown separately. `osn eval runs` compares run files, without a cluster.
 
     \b
     osn eval --index scifact --data data/scifact

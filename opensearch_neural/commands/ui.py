@@ -29,7 +29,11 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
     help="Address to listen on. If other machines can reach it, a token is printed and required.",
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8484, show_default=True, help="Port to listen on; 0: any free one."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8484,
+    show_default=True,
+    help="Port to listen on; 0: any free port.",
 )
 @click.option("--query", default="", help="The first query.")
 @click.option("--engines", default=None, help="The first engines, up to 4.  [default: bm25 and the index's own]")
@@ -59,8 +63,8 @@ def ui(
 ) -> None:
     """Compare engines in a browser: one query, two to four columns, and the reason for each hit's rank.
 
-    The page only reads, and only the indexes named here. It listens on this machine alone; with --host, other machines can
-    reach it by a token, which is part of the printed address.
+    The page only reads, and only the indexes named here. Without --host, only this machine can reach it; with --host, other
+    machines need a token, which is part of the printed address.
 
     \b
     osn ui docs

@@ -294,7 +294,7 @@ def remove_data(cluster: ClusterState) -> None:
         Path(cluster.data).rmdir()
 
 
-# ---------------------------------------------------------------------------------------------- files and command line
+# -------------------------------------------------------------------------------------------- files and command line
 
 
 def write_configuration(cluster: ClusterState, node: NodeState) -> None:
