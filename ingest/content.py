@@ -197,6 +197,6 @@ def coding_model(models: Models, manifest: Manifest, stored: StoredVectors, reco
         raise InputError(
             f"{stored.folder} holds dense vectors of {dense.name} ({dense.hash}){held}; {models.pq} is another model, and "
             "encodes documents differently",
-            f"encode with the model that it was trained from, or write its codes: `osn encode --pq {models.pq}`",
+            f"name a model that was trained from {dense.name}, or write its codes: `osn encode --pq {models.pq}`",
         )
     return model

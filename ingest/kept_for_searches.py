@@ -59,7 +59,7 @@ def keep_measures(
     """Store the number of a shard's documents, the largest weights and the scale of an index that was just written.
 
     everything: whether `noted` has seen every document of the index. If not, the index is asked for the largest weights,
-        unless they are stored already, and so were raised while it was written. Pruned postings cannot be asked.
+        unless they are stored already, and so were raised while it was written. Pruned postings do not show them.
     """
     keeping: dict[str, Callable[[], object]] = {
         "number of documents of a shard": lambda: keep_shard_documents(client, target.index),

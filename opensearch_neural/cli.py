@@ -110,7 +110,7 @@ def main() -> None:
 
 
 def _exit_at_once(status: int) -> None:
-    """Exit without joining threads that still wait for a server's answer, as Python would do."""
+    """Exit without joining threads that still wait for a server's answer; Python's own exit would join them."""
     if all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
         sys.exit(status)
     logging.shutdown()

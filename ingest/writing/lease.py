@@ -94,9 +94,8 @@ class Lease:
         if self._thread is None:
             return
         try:
-            with patience(
-                0
-            ):  # if the ingest ends because the cluster does not answer, do not wait for the cluster again
+            # The ingest may end because the cluster does not answer: do not wait for the cluster here again.
+            with patience(0):
                 self._give_back()
         except OpenSearchException as failed:
             log.debug("the lease on %s was not given back and will expire: %s", self.name, failed)

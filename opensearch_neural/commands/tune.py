@@ -200,7 +200,7 @@ def _read_questions(data: Path | None, split: str, queries: Path | None) -> tupl
 def choice_told(tried: Sequence[Tried], chosen: Chosen, *, full: str, measure: str, of: str) -> str:
     """The chosen setting in words. of: the queries that confirmed it, such as "40 held-back"."""
     interval = f" [{chosen.low:.1%}, {chosen.high:.1%}]" if chosen.low is not None and chosen.high is not None else ""
-    over = f" ({chosen.passed_over} faster settings kept too little on them)" if chosen.passed_over else ""
+    over = f" ({chosen.passed_over} faster settings kept too little)" if chosen.passed_over else ""
     return (
         f"chosen: {chosen.setting}: {chosen.kept:.1%}{interval} of the {measure} of {full} on {of} queries, "
         f"at {chosen.tried.ms / tried[0].ms:.0%} of the time of {full}{over}"
