@@ -9,7 +9,7 @@ A document on its way to the index, top to bottom:
     index_corpus.py             an index of the cluster as a corpus
     preflight.py                checks the fields of the first records
     models.py                   the models: those that are named, or those of the index
-    splade.py                   a SPLADE without a table for queries: the corpus's, counted while it is written
+    splade.py                   a SPLADE without a query table gets the corpus's IDF table
     content.py                  the content to write: records, vectorizer and the index's record
     writing/lease.py            a lease on the cluster: one ingest at a time for an index
     writing/target.py           the index being written: create or check it, finish it
@@ -20,9 +20,9 @@ A document on its way to the index, top to bottom:
     writing/bulk_actions.py     documents with their vectors → actions of `_bulk`
     writing/short_weights.py    sparse weights with as few digits as the index can distinguish
     writing/bulk.py             byte-bounded `_bulk` requests with retries
-    record_digests.py           digests of records, by which a changed corpus is noticed
-    writing/journal.py          what is written already, so that a second run continues the first
-    dead_letters.py             rejected documents, to be mended and ingested again
+    record_digests.py           digests of records, which reveal a changed corpus
+    writing/journal.py          records the written batches, so that a second run continues the first
+    dead_letters.py             rejected documents, to be corrected and ingested again
     writing/verification.py     checks that the index holds exactly the corpus
     kept_for_searches.py        stores the query encoder, the largest weights and the scale on the cluster
     versions/swap.py            the checks before an alias points to the index
@@ -35,7 +35,7 @@ Vectors in files instead of models:
     vectors/ray_encode.py       the same on a Ray cluster
     vectors/stored_vectors.py   the manifest over the shards, and a vectorizer that reads them
 
-An index once it is there:
+An existing index:
 
     commands/index.py           `osn index`
     versions/builds.py          builds under an alias: swap, roll back, prune

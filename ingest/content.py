@@ -1,4 +1,4 @@
-"""What an ingest writes: the records, their vectors and the index's record, from models or from files of `osn encode`."""
+"""The content that an ingest writes: records, vectors and the index's record, from models or from files of `osn encode`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WITHOUT_SPARSE = (
-    "no sparse vectors are written: with --sparse MODEL, searches add to BM25 what a model has learned of related words "
-    "(`osn model list` names some)"
+    "no sparse vectors are written; with --sparse MODEL, searches also find related words that a model has learned "
+    "(`osn model list` lists models)"
 )
 
 
@@ -45,7 +45,7 @@ class Content:
     records: Records
     vectorizer: Vectorizer
     total: int | None
-    """How many records there are, if that is known."""
+    """The number of records; None if unknown."""
     query: TableEncoder | None = None
     """The query encoder of the sparse vectors; None until its table is counted."""
     pads: bool = False
@@ -53,12 +53,14 @@ class Content:
     table: CorpusTable | None = None
     """The IDF table of the sparse model, if it is counted while the records are written."""
     splade: str | None = None
-    """The hash of the SPLADE that encodes documents, if its table is a corpus's: known before the table is counted."""
+    """The hash of the SPLADE that encodes documents, if it uses a corpus's table; known before the table is counted."""
 
 
 def content_by_models(asked: Asked, new_index: NewIndex) -> Content:
-    """Vectors by the models that are named, or that wrote the index. Which tokens pruned postings hold depends on the table:
-    it is counted before they are written."""
+    """The content with vectors of the named models, or of the models that wrote the index.
+
+    If postings are pruned, the IDF table is counted first, since it decides which tokens they hold.
+    """
     begun = asked.wrote is not None and asked.wrote.counting
     if new_index.prune_postings is not None and not begun:
         asked = replace(asked, counts_while_writing=False)
@@ -86,8 +88,10 @@ def content_by_models(asked: Asked, new_index: NewIndex) -> Content:
 def content_of_files(
     models: Models, new_index: NewIndex, stored: StoredVectors, records: Records, wrote: IndexMeta | None = None
 ) -> Content:
-    """Vectors from files of `osn encode`, into a new index or the one that has the record `wrote`. This machine
-    remembers the query encoder for searches."""
+    """The content with vectors from files of `osn encode`, for a new index or the index with the record `wrote`.
+
+    This machine remembers the query encoder for searches.
+    """
     manifest = stored.manifest
     model = stored.folder / "model"
     if manifest.sparse is not None and not registry.link_of(manifest.sparse.hash).is_dir():
@@ -131,7 +135,7 @@ def content_of_files(
 def _codes_of_files(
     models: Models, stored: StoredVectors, records: Records
 ) -> tuple[QuantizedMeta | None, Vectorizer, Path | None]:
-    """(record of the codes, what has or makes them, folder of their model): those in the files, or made of their vectors."""
+    """(record of the codes, their vectorizer, folder of their model), for codes in the files or made from their vectors."""
     codes, dense = stored.manifest.quantized, stored.manifest.dense
     if models.reconstruct and dense is not None:
         raise InputError(f"{stored.folder} holds dense vectors already", "leave out --dense-from-codes")
@@ -147,7 +151,7 @@ def _codes_of_files(
     place = registry.find(codes.hash, codes.name, "quantized") if models.pq is None else locate(models.pq)
     if (hash := model_info(place, name=codes.name, kind="quantized").hash) != codes.hash:
         raise InputError(
-            f"{stored.folder} holds codes of {codes.name} ({codes.hash}), --pq {models.pq} is another model ({hash})",
+            f"{stored.folder} holds codes of {codes.name} ({codes.hash}), but --pq {models.pq} is another model ({hash})",
             "name the model that encoded them",
         )
     registry.remember(codes.hash, place)
@@ -156,9 +160,9 @@ def _codes_of_files(
 
 ANALYZER = "english"
 PROBED = 512
-"""How many documents are read to choose those that a model encodes again."""
+"""From so many first documents, some are chosen that a model encodes again."""
 LARGEST_DIFFERENCE = 0.01
-"""Most that a vector may differ, in its own length, if the same weights encode it again, perhaps on another device."""
+"""Largest relative difference of a vector that the same weights encode again, perhaps on another device."""
 
 
 def _named(prune: Pruning | None) -> str | None:
@@ -170,9 +174,9 @@ def _holds_codes_of(codes: QuantizedMeta | None, model: str) -> bool:
 
 
 def coding_model(models: Models, manifest: Manifest, stored: StoredVectors, records: Records) -> QuantizedModel:
-    """The model `models.pq`, if it would make the stored dense vectors too: then its codes can be made of them.
+    """The model `models.pq`, if it gives the stored dense vectors too, so that codes can be made from them.
 
-    Raises InputError if it encodes some of the first documents (the very first, and the longest) otherwise.
+    Raises InputError if it encodes some of the first documents (the very first, and the longest) differently.
     """
     from opensearch_neural.models.dense.quantized import load_quantized
 
@@ -193,6 +197,6 @@ def coding_model(models: Models, manifest: Manifest, stored: StoredVectors, reco
         raise InputError(
             f"{stored.folder} holds dense vectors of {dense.name} ({dense.hash}){held}; {models.pq} is another model, and "
             "encodes documents differently",
-            f"name the model that it was trained from, or write its codes: `osn encode --pq {models.pq}`",
+            f"name a model that was trained from {dense.name}, or write its codes: `osn encode --pq {models.pq}`",
         )
     return model

@@ -1,4 +1,4 @@
-"""The corpus of an ingest: where it lies, how its records are read, and whether they are split into passages."""
+"""The corpus of an ingest: its place, how its records are read, and whether they are split into passages."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Records = Callable[[Callable[[Rejected], None]], Iterator[Document]]
-"""Reads a corpus from its beginning at each call; what cannot be read goes to the function given."""
+"""A function that reads a corpus from its beginning at each call, and passes unreadable records to the given function."""
 
 
 @dataclass(frozen=True)
 class CorpusSource:
-    """Where a corpus lies and how its records are read."""
+    """The place of a corpus, and how its records are read."""
 
     path: str
     """A BEIR folder, a file, hf:NAME, or - for standard input."""
     format: str | None = None
-    """The format. None: by the file's name."""
+    """The format. None: from the file's name."""
     id_field: str | None = None
-    """The field that holds a record's id. None: the first of the usual names; so for the other fields."""
+    """The field that holds a record's id. None: the first of the usual names; likewise for the next three."""
     title_field: str | None = None
     text_field: str | None = None
     url_field: str | None = None
     limit: int | None = None
-    """How many documents are taken. None: all."""
+    """How many documents are read. None: all."""
 
     @property
     def name(self) -> str:
@@ -60,16 +60,16 @@ class CorpusSource:
 
     @property
     def names(self) -> FieldNames:
-        """The names under which the parts of a document are looked for."""
+        """The possible field names of the parts of a document."""
         return FieldNames.of(id=self.id_field, title=self.title_field, text=self.text_field, url=self.url_field)
 
     @property
     def reading(self) -> str:
-        """The settings that decide how a record is understood. (`limit` only decides how many are.)"""
+        """The settings that decide how a record is read, without `limit`, which only decides how many are."""
         return json.dumps([self.format, self.id_field, self.title_field, self.text_field, self.url_field])
 
     def reader(self, place: str) -> Records:
-        """The function that reads the corpus, which now lies at `place`, from its beginning at each call."""
+        """A function that reads the corpus from its beginning at each call. place: the file where the corpus is now."""
         if Path(place).is_file() and is_dead_letter_file(Path(place)):
             return lambda on_reject: islice(mended(Path(place), on_reject, self.names), self.limit)
 
@@ -92,29 +92,29 @@ class CorpusSource:
 def corpus_options(*, required: bool) -> Callable[[Command], Command]:
     """Add the options that name a corpus to a click command, which gets `corpus: CorpusSource`, or None without one.
 
-    The corpus is the command's argument; `--corpus`, its former name, is still taken.
+    The corpus is the command's argument; its former name `--corpus` still works.
     """
     options = [
         click.argument("corpus", required=False),
         click.option("--corpus", "named", default=None, hidden=True),
-        click.option("--format", default=None, help="The corpus's format, if its name does not tell."),
-        click.option("--id-field", default=None, help="The field that holds the ids.  [default: by its usual names]"),
+        click.option("--format", default=None, help="The corpus's format, if its name does not show it."),
+        click.option("--id-field", default=None, help="Field with the ids.  [default: the first of the usual names]"),
         click.option(
             "--title-field",
             default=None,
-            help="The field that holds the titles.  [default: by its usual names]",
+            help="Field with the titles.  [default: the first of the usual names]",
         ),
         click.option(
             "--text-field",
             default=None,
-            help="The field that holds the texts.  [default: by its usual names]",
+            help="Field with the texts.  [default: the first of the usual names]",
         ),
         click.option(
             "--url-field",
             default=None,
-            help="The field that holds the addresses.  [default: by its usual names]",
+            help="Field with the URLs.  [default: the first of the usual names]",
         ),
-        click.option("--limit", type=click.IntRange(min=1), default=None, help="Take the first N documents."),
+        click.option("--limit", type=click.IntRange(min=1), default=None, help="Read only the first N documents."),
     ]
 
     def source(corpus: str | None, named: str | None, **reading: Any) -> CorpusSource | None:
@@ -129,12 +129,12 @@ def corpus_options(*, required: bool) -> Callable[[Command], Command]:
 
 
 def is_read_once(corpus: str) -> bool:
-    """Whether a corpus is not there a second time, or not as it was: standard input, a pipe, an index."""
+    """Whether a corpus cannot be read a second time, or may have changed then: standard input, a pipe, an index."""
     if corpus == "-" or is_index(corpus):
         return True
     try:
         mode = Path(corpus).stat().st_mode
-    except (OSError, ValueError):  # not there, which its reader says
+    except (OSError, ValueError):  # it does not exist, which its reader reports
         return False
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
@@ -150,7 +150,7 @@ def everything(records: Records) -> Iterator[Document | Rejected]:
 
 
 def _named(records: Records, place: str, name: str) -> Records:
-    """The records, said to come from `name` and not from `place`, the file that they lie in now."""
+    """The records, with `name` instead of `place`, the file where they are now, in errors and as their file."""
 
     def read(on_reject: Callable[[Rejected], None]) -> Iterator[Document]:
         try:
@@ -165,10 +165,10 @@ def _named(records: Records, place: str, name: str) -> Records:
 
 @contextmanager
 def spooled(corpus: str, client: OpenSearch | None = None) -> Iterator[str]:
-    """The corpus as something that can be read more than once.
+    """A place where the corpus can be read more than once.
 
-    Standard input, a pipe, and an index of the cluster that `client` asks, are copied to a temporary file. Raises
-    InputError for an index without a client.
+    Standard input, a pipe, or an index of `client`'s cluster is copied to a temporary file. Raises InputError for an index
+    without a client.
     """
     if not is_read_once(corpus):
         yield corpus
@@ -182,7 +182,7 @@ def spooled(corpus: str, client: OpenSearch | None = None) -> Iterator[str]:
             with stream:
                 shutil.copyfileobj(stream, file)
         elif client is None:
-            raise InputError(f"only `osn ingest` reads an index ({corpus})", "name a file, or ingest it")
+            raise InputError(f"only `osn ingest` reads an index ({corpus})", "name a file, or use `osn ingest`")
         else:
             copy_index(client, corpus, file)
         file.flush()
@@ -190,9 +190,10 @@ def spooled(corpus: str, client: OpenSearch | None = None) -> Iterator[str]:
 
 
 def as_passages(records: Records, tokenizer: Tokenizer, passages: PassageMeta | None) -> Records:
-    """The records, each document as its passages; None: whole.
+    """The records, with each document split into passages; if `passages` is None, unchanged.
 
-    Rejected are documents whose passages' ids would be too long, and repeated ids: two documents must not mix passages.
+    Documents are rejected if their passages' ids would be too long, or if their id occurs twice, since two documents must
+    not mix passages.
     """
 
     if passages is None:
@@ -220,4 +221,4 @@ def _rejected(document: Document, reason: str) -> Rejected:
 
 
 def ignore(_: object) -> None:
-    """Takes rejected records in passes that only look: they are set aside by the pass that writes."""
+    """Ignores rejected records in passes that only read; the pass that writes sets them aside."""

@@ -1,12 +1,11 @@
-"""The dead-letter file: every document that was not taken, with the reason, so that it can be mended and ingested again.
+"""The dead-letter file: every rejected document, with the reason, so that it can be corrected and ingested again.
 
-One JSON object a line:
+One JSON object per line:
 
     {"dead_letter": 1, "reason": "…", "status": 400, "file": "docs.jsonl", "line": 17, "document": {…}}
 
-`document` is the record as `osn ingest` understood it; for lines that could not be understood, `raw` holds their text
-instead, to be mended into a JSON object in place. `osn ingest FILE` recognizes such a file and takes the
-documents out of it.
+`document` is the record as `osn ingest` read it; for a line that could not be read, `raw` holds its text instead, which can
+be corrected to a JSON object in place. `osn ingest FILE` recognizes such a file and reads the documents from it.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ if sys.platform != "win32":
     import fcntl
 
 EXIT_WITH_LETTERS = 3
-"""The exit status of a command that did its work but did not take every document."""
+"""The exit status of a command that finished but rejected documents."""
 
 USUAL = FieldNames()
-# What is kept of a line that could not be understood.
+# So many characters of a line that could not be read are kept.
 RAW_LIMIT = 1 << 20
 
 
 class DeadLetters:
-    """Appends to the dead-letter file; creates it with the first letter, so no letters leave no file.
+    """Appends to the dead-letter file, which is created with the first letter.
 
-    A run that continues another one meets some of its documents again; what already lies in the file is not added twice.
-    Letters are written whole, under a lock, and the file is the user's alone: it holds what documents hold.
-    Raises InputError if no file can be written, before the first letter has to be.
+    A run that continues another one meets some of its documents again; letters that are in the file are not added twice.
+    Letters are written whole, under a lock. Only the user may read the file, since it holds documents.
+    Raises InputError at once if the file could not be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -84,7 +83,7 @@ class DeadLetters:
             self._waiting.append(json.dumps(letter, default=str) + "\n")
 
     def _note(self, letter: dict[str, Any]) -> bool:
-        """Whether the letter is new."""
+        """Remember the letter; returns whether it is new."""
         content = letter.get("document", letter.get("raw"))
         key = json.dumps([letter.get("file"), letter.get("line"), content], sort_keys=True, default=str)
         digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -94,7 +93,7 @@ class DeadLetters:
         return True
 
     def sync(self) -> None:
-        """Write the letters so far, and make them survive a crash of the machine."""
+        """Write the letters so far, so that they survive a crash of the machine."""
         if not self._waiting:
             return
         private = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -112,7 +111,7 @@ class DeadLetters:
 
 
 def _mend_end(file: IO[bytes]) -> None:
-    """Have the file end with a whole line. A letter that a kill tore is dropped: the run that continues writes it again."""
+    """Make the file end with a whole line. A letter cut off by a kill is dropped: the next run writes it again."""
     file.seek(0)
     end = b""
     for line in file:
@@ -127,7 +126,7 @@ def _mend_end(file: IO[bytes]) -> None:
 
 @contextmanager
 def locked(file: IO[bytes]) -> Iterator[None]:
-    """Have the file to oneself; others wait."""
+    """Lock the file for this process; others wait."""
     if sys.platform == "win32":
         yield
         return
@@ -139,9 +138,9 @@ def locked(file: IO[bytes]) -> Iterator[None]:
 
 
 def letters_path(named: Path | None, index: str, corpus: str) -> Path:
-    """Where an ingest puts its letters: never into the file that it reads.
+    """The dead-letter file of an ingest, which is never the file that it reads.
 
-    Raises InputError when that is what was asked for.
+    Raises InputError if `named` is the corpus.
     """
     path = named or Path(f"{index}.dead-letters.jsonl")
     if corpus == "-" or not path.exists() or not Path(corpus).exists() or not path.samefile(corpus):
@@ -167,10 +166,9 @@ def is_dead_letter_file(path: Path) -> bool:
 
 
 def mended(path: Path, on_reject: OnReject, names: FieldNames = USUAL) -> Iterator[Document]:
-    """The documents of a dead-letter file, read again as if they stood in their corpus, where their parts go by `names`.
+    """The documents of a dead-letter file, read as if they were in their corpus, with the field names `names`.
 
-    A record (or the text of a line) that is still not as it should be goes to `on_reject` again, under the file and line
-    where it came from.
+    A record (or the text of a line) that is still invalid is passed to `on_reject` again, with its original file and line.
     """
     origins: list[tuple[str, int | None, dict[str, Any] | None]] = []
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8", errors="surrogatepass") as lines:
@@ -187,7 +185,7 @@ def mended(path: Path, on_reject: OnReject, names: FieldNames = USUAL) -> Iterat
                     passage = {"parent": document.pop("parent"), **document.pop("passage")}
                 text = json.dumps(document)
             else:
-                # One line; an empty one would not be counted.
+                # It must be one line, and not empty, since empty lines are not counted.
                 text = _by_usual_names(" ".join(str(letter["raw"]).splitlines()) or "null", names)
             lines.write(text + "\n")
             origins.append((str(letter.get("file", path)), letter.get("line"), passage))
@@ -204,7 +202,7 @@ def mended(path: Path, on_reject: OnReject, names: FieldNames = USUAL) -> Iterat
 
 
 def _by_usual_names(raw: str, names: FieldNames) -> str:
-    """A record in JSON with the parts that go by other names than usual under those."""
+    """A record in JSON, with the parts that have other names in `names` renamed to the usual ones."""
     parts = [part for part in ("id", "title", "text", "url") if getattr(names, part) != getattr(USUAL, part)]
     try:
         record = json.loads(raw) if parts else None
@@ -234,7 +232,7 @@ def _passage(document: Document, passage: dict[str, Any]) -> Passage:
 
 
 def letters_of(path: Path) -> Iterator[dict[str, Any]]:
-    """The letters of a file; lines that are none (the torn last line of a run that was killed) are passed over."""
+    """The letters of a file; other lines (such as a last line that a kill cut off) are skipped."""
     for _, line in _lines(path):
         if (letter := _letter(line)) is not None:
             yield letter

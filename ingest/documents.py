@@ -1,12 +1,12 @@
-"""Add, update and delete single documents of an index that `osn ingest` wrote, encoded as it encodes.
+"""Add, update and delete single documents of an index that `osn ingest` wrote, encoded in the same way.
 
     with Documents(client, "docs") as documents:
         documents.add([{"_id": "a", "title": "Rainbows", "text": "…"}])
         documents.update("a", {"title": "Rain bows", "lang": "en"})
         documents.delete(["a"])
 
-The models are those that wrote the index, found on this machine by their hashes, and loaded once. For a whole corpus
-`run_job` is the way: it journals, retries for minutes and keeps dead letters; here what is refused is returned.
+The models that wrote the index are found on this machine by their hashes, and loaded once. For a whole corpus use `run_job`,
+which keeps a journal, retries for minutes and writes dead letters; here refused documents are returned.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BATCH = 256
-# How often an update is begun anew because somebody else wrote the same document in between.
+# How often an update starts again because another process wrote the same document in between.
 CONFLICTS = 5
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A document that was not taken, and why."""
+    """A document that was refused, and why."""
 
     id: str
     reason: str
@@ -64,7 +64,7 @@ class Refused:
 
 @dataclass
 class Written:
-    """The result of a change of documents; passages are counted as their documents."""
+    """The result of writing documents; a document split into passages counts once."""
 
     created: int = 0
     """How many documents are new."""
@@ -76,14 +76,15 @@ class Written:
 class Documents:
     """The documents of one index, or of the index that an alias names.
 
-    sparse, dense, pq: directories of the models that wrote the index, where they are not found by its record
+    sparse, dense, pq: directories of the models that wrote the index, if they are not found by its record
     trust_remote_code: whether the sparse model's own code may run
+    patience: seconds to retry a write
 
-    To be closed at the end, or used in a `with`: the documents of a shard are then counted, and kept in the index's record
-    for the windows of searches, as `osn ingest` does. In long use that is done whenever the index may have doubled.
+    Close it at the end, or use it in a `with`: it then counts the documents of a shard and stores the number in the index's
+    record, for the windows of searches, as `osn ingest` does. In long use it also does so whenever the index may have
+    doubled.
 
-    Raises ModelError when a model is not on this machine or another than that of the index, ClusterError when there is
-    no such index.
+    Raises ModelError if a model is not on this machine or is not the index's, ClusterError if there is no such index.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class Documents:
         self._encoders = _encoders(models, self.meta)
         self._vectorizer = NotingLargest(self._encoders)
         self._raised: tuple[str, str | None] | None = None
-        """The index whose largest weights are raised, and how its postings are pruned."""
+        """(the index whose largest weights are raised, how its postings are pruned)"""
         self._tokenizer = (
             splitting_tokenizer(self._encoders.sparse, self._encoders.dense or self._encoders.pq, None)
             if self.meta.passages
@@ -129,9 +130,9 @@ class Documents:
         )
         self._policy = RetryPolicy(patience)
         self._created: Counter[str] = Counter()
-        """{index: documents created since those of a shard were counted}"""
+        """{index: documents created since the last count}"""
         self._counted: dict[str, int] = {}
-        """{index: documents of a shard when they were counted last}"""
+        """{index: documents of a shard at the last count}"""
 
     def __enter__(self) -> Documents:
         return self
@@ -142,7 +143,7 @@ class Documents:
         self.close()
 
     def close(self) -> None:
-        """Keep the documents of a shard in the record of each index that documents were added to."""
+        """Store the number of a shard's documents in the record of each index that got documents."""
         for index, created in self._created.items():
             if created:
                 self._keep_shard_documents(index)
@@ -152,19 +153,19 @@ class Documents:
         try:
             with translate_errors():
                 if existing_record(self.client, index).unfinished:
-                    return  # the ingest that is writing keeps the number at its end
+                    return  # the ingest that is writing stores the number at its end
                 segments.refresh(self.client, index)
                 self._counted[index] = keep_shard_documents(self.client, index)
         except OsnError as error:
-            self._counted[index] += created  # so that this is not tried, and told, at each write
-            log.warning("the documents of a shard of %s could not be stored: %s", index, error.message)
+            self._counted[index] += created  # so that not every write tries this and warns
+            log.warning("the number of documents of a shard of %s could not be stored: %s", index, error.message)
 
     @translate_errors()
     def add(self, documents: Iterable[Document | Mapping[str, Any]], *, refresh: bool = True) -> Written:
-        """Write documents; one whose id is there already is replaced. Mappings are records as in a corpus.
+        """Write documents; a document replaces the one with the same id. Mappings are records as in a corpus.
 
-        refresh: have searches find them when this returns.
-        Raises ClusterError when the cluster does not take them within `patience` seconds.
+        refresh: whether searches find them when this returns.
+        Raises ClusterError if the cluster does not accept them within `patience` seconds.
         """
         written = Written()
         stream = iter(documents)
@@ -179,7 +180,7 @@ class Documents:
                     id = str(each.get("_id", each.get("id", ""))) if isinstance(each, Mapping) else ""
                     written.refused.append(Refused(id, error.message))
                     continue
-                taken[document.id] = document  # of two with one id the later counts, as if written one after the other
+                taken[document.id] = document  # of two documents with one id, the later counts
             self._write(list(taken.values()), written)
         if refresh:
             segments.refresh(self.client, self.index)
@@ -189,9 +190,9 @@ class Documents:
         return written
 
     def _target(self) -> tuple[str, IndexMeta]:
-        """(name, record) of the index that is written now; an alias may name another one than when this was opened.
+        """(name, record) of the index to write; an alias may now name another index than when this was opened.
 
-        Raises ModelError when its vectors are made otherwise than these models make them.
+        Raises ModelError if that index was written with other models or settings.
         """
         name = targets.own_name(self.client, self.index)
         record = existing_record(self.client, name)
@@ -219,7 +220,7 @@ class Documents:
         counts = Counter(_document_id(part) for part in parts)
         there = self._there(target, counts)
         prepared = prepare(parts, self._vectorizer, record)
-        # By its own name: an alias that is swapped in between must not lead these vectors into another index.
+        # Write by the index's own name: if an alias is swapped in between, the vectors must not go to another index.
         outcome = BulkWriter(self.client, target, policy=self._policy).write(prepared.actions)
         reasons = {_document_id(parts[unfit.position]): unfit.reason for unfit in prepared.unfit}
         for failure in outcome.failures:
@@ -238,7 +239,7 @@ class Documents:
             self._created[target] += sum(counts[id] for id in taken - there)
 
     def _there(self, target: str, ids: Iterable[str]) -> set[str]:
-        """Those of the documents that the index holds."""
+        """The ids of the documents that the index holds already."""
         first = {id if self.meta.passages is None else f"{id}#0001": id for id in ids}
         missing = stored_documents.missing_ids(self.client, target, list(first))
         return {*first.values()} - {first[id] for id in missing}
@@ -250,20 +251,20 @@ class Documents:
         return list(split(document, self._tokenizer, passages.tokens, passages.stride))
 
     def get(self, id: str) -> Document | None:
-        """The document as the index has it; None if there is none."""
+        """The document as the index stores it; None if there is none."""
         return read_document(self.client, self.index, id)
 
     @translate_errors()
     def update(self, id: str, changes: Mapping[str, Any], *, refresh: bool = True) -> Document:
-        """Change some fields of a document, and encode it anew; a field given as None is removed.
+        """Change some fields of a document, and encode it again; a field given as None is removed.
 
-        The text goes by the names that `add` knows it by (text, body, content, …), unless the document has another field of
+        The text may have any name that `add` accepts (text, body, content, …), unless the document has another field with
         that name.
 
-        The index keeps no vectors in its `_source`, so OpenSearch's own partial update would lose them. Of two updates at
-        the same time none is lost (except in an index of passages, where the later one wins).
+        The index keeps no vectors in its `_source`, so OpenSearch's own partial update would lose them. If two updates
+        happen at the same time, both take effect (except in an index of passages, where the later one wins).
 
-        Raises InputError when there is no such document, or the changed one is refused.
+        Raises InputError if there is no such document, or if the changed document is refused.
         """
         for _ in range(CONFLICTS):
             target, made = self._target()
@@ -277,7 +278,7 @@ class Documents:
             record = {**document.record(), **changes}
             if "_id" in changes and changes["_id"] != id:
                 raise InputError(
-                    "the id of a document cannot be changed", "add it under the new id, delete the old one"
+                    "the id of a document cannot be changed", "add it with the new id, and delete the old document"
                 )
             changed = document_of({key: value for key, value in record.items() if value is not None}, where=id)
             if self.meta.passages is not None:
@@ -287,12 +288,12 @@ class Documents:
                 return changed
             if self._replace(target, made, changed, condition, refresh):
                 return changed
-        raise ClusterError(f"{id!r} was changed by somebody else {CONFLICTS} times in a row", "try again")
+        raise ClusterError(f"another process changed {id!r} {CONFLICTS} times in a row", "try again")
 
     def _replace(
         self, target: str, made: IndexMeta, document: Document, condition: dict[str, int], refresh: bool
     ) -> bool:
-        """Whether the document was written; False when another write came in between."""
+        """Whether the document was written; False if another write came in between."""
         from opensearchpy.exceptions import ConflictError, RequestError
 
         prepared = prepare([document], self._vectorizer, made)
@@ -310,20 +311,20 @@ class Documents:
         return True
 
     def delete(self, ids: Iterable[str]) -> int:
-        """Delete documents, with all their passages; returns how many of them were there."""
+        """Delete documents, with all their passages; returns how many existed."""
         return delete_documents(self.client, self.index, ids)
 
 
 @translate_errors()
 def read_document(client: OpenSearch, index: str, id: str) -> Document | None:
-    """The document as the index has it; None if there is none. One in passages is put together again."""
+    """The document as the index stores it; None if there is none. Its passages are joined again."""
     held = _read(client, index, existing_record(client, index), id)
     return None if held is None else held[0]
 
 
 @translate_errors()
 def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
-    """Delete documents, with all their passages; returns how many of them were there. No model is needed."""
+    """Delete documents, with all their passages; returns how many existed. No model is needed."""
     meta = existing_record(client, index)
     segments.refresh(client, index)
     deleted = 0
@@ -340,7 +341,7 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
 
 
 def _read(client: OpenSearch, index: str, meta: IndexMeta, id: str) -> tuple[Document, dict[str, int]] | None:
-    """(document, what a conditional write of it takes)."""
+    """(document, parameters of a write that fails if the document has changed)."""
     if meta.passages is not None:
         return _join(client, index, id)
     answer = client.get(index=index, id=id, params={"ignore": 404})

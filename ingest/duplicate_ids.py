@@ -1,4 +1,4 @@
-"""Which ids a corpus has had so far, in 16 bytes each."""
+"""Finds ids that occur twice in a corpus, with 16 bytes of memory per id."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 
 class FirstRecords:
-    """For each id the number of the first record that has it.
+    """For each id, the number of the first record that has it.
 
-    Ids are told apart by 64 bits of their hash: among a hundred million of them, two differing ones are taken for one
-    with a probability of 0.03 %. A dict of as many strings would need some 15 GB, this takes 1.6.
+    Ids are compared by 64 bits of their hash. Among a hundred million ids, the probability that two different ids have the
+    same hash is 0.03 %. A dict of so many strings would need some 15 GB; this takes 1.6.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class FirstRecords:
         return self._merged(key) is not None or key in self._recent
 
     def first(self, id: str, number: int) -> int:
-        """The number of the first record with this id: `number` itself if there was none before."""
+        """The number of the first record with this id; `number` if no earlier record has it."""
         key = _key(id)
         if (merged := self._merged(key)) is not None:
             return merged

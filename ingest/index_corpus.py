@@ -1,11 +1,11 @@
 """An index of the cluster as a corpus: `osn ingest opensearch:INDEX`.
 
-The documents are read at one point in time into a file of JSON lines, which is sorted by their ids. So a run that was
-interrupted meets the same order again, and every pass over the corpus sees the same documents.
+The documents are read at one point in time into a file of JSON lines, sorted by id. So a run that continues an interrupted
+one meets the same order, and every pass over the corpus reads the same documents.
 
-A slice of the point in time is one shard of one index: the cluster's routing decides which slice a document belongs to.
-Several slices are read at once, each in the order of Lucene's document numbers (`_doc`). That order needs no field data
-of `_id`, which a cluster may refuse (`indices.id_field_data.enabled`), and a page costs the same wherever it begins.
+A slice of the point in time is one shard of one index: the cluster's routing decides to which slice a document belongs.
+Several slices are read at once, each in the order of Lucene's document numbers (`_doc`). This order needs no field data of
+`_id`, which a cluster may refuse (`indices.id_field_data.enabled`), and later pages cost no more than the first.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 PREFIX = "opensearch:"
 PAGE = 1000
 AT_ONCE = 4
-"""Slices that are read at the same time."""
+"""Slices to read at the same time."""
 KEEP_ALIVE = "10m"
 SORTED_BYTES = 128 << 20
-"""Bytes of documents that are sorted in memory; more are sorted in parts, which lie in files until they are merged."""
+"""Bytes of documents that are sorted in memory; more are sorted in parts, which are kept in files until they are merged."""
 
 ALIKE = frozenset(
     {"keyword", "boolean", "date", "object", "flat_object", "alias", "double", "float", "half_float", "scaled_float"}
     | {"byte", "short", "integer", "long"}
 )
-"""Types that queries find alike in an index of `osn`, which maps strings as keywords and numbers as doubles."""
+"""Types that queries treat alike in an index of `osn`, which maps strings as keywords and numbers as doubles."""
 
 NAMED = 12
-"""Fields that a warning names."""
+"""Most fields that a warning names."""
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +55,10 @@ def is_index(corpus: str) -> bool:
 
 
 def copy_index(client: OpenSearch, corpus: str, file: IO[bytes]) -> int:
-    """Write the documents of `opensearch:INDEX` as JSON lines, each with its `_id` and what its `_source` holds; how many.
+    """Write the documents of `opensearch:INDEX` as JSON lines, each with its `_id` and `_source`; returns their number.
 
-    INDEX may be an alias or a pattern of several indexes. Raises InputError for an index whose documents keep no
-    `_source`, and for one that could not be read whole; ClusterError for what the cluster refuses.
+    INDEX may be an alias or a pattern of several indexes. Raises InputError if documents have no `_source`, or if the index
+    cannot be read whole; ClusterError if the cluster refuses a request.
     """
     index = corpus.removeprefix(PREFIX)
     with ExitStack() as parts, translate_errors():
@@ -90,11 +90,10 @@ def copy_index(client: OpenSearch, corpus: str, file: IO[bytes]) -> int:
 
 
 def warn_of_queries(client: OpenSearch, corpus: str, names: FieldNames, mapped: Collection[str]) -> None:
-    """Name the fields of `opensearch:INDEX` by which queries find nothing, or something else, in an index that `osn` makes
-    of it.
+    """Warn of fields of `opensearch:INDEX` for which queries find other hits, or none, in the index that `osn` makes of it.
 
-    names: under which the parts of a document are looked for
-    mapped: names of the fields that `--mapping` decides about
+    names: the possible field names of the parts of a document
+    mapped: names of the fields that `--mapping` maps
     """
     with translate_errors():
         mappings = client.indices.get_mapping(index=corpus.removeprefix(PREFIX))
@@ -113,9 +112,9 @@ def warn_of_queries(client: OpenSearch, corpus: str, names: FieldNames, mapped: 
 
 
 def other_for_queries(properties: Mapping[str, Any], names: FieldNames, mapped: Collection[str] = ()) -> dict[str, str]:
-    """{field: what becomes of it} of the fields that a query finds otherwise in an index that `osn` makes.
+    """{field: its change} of the fields that a query treats differently in an index that `osn` makes.
 
-    properties: of the mapping of the index that is there
+    properties: of the existing index's mapping
     """
     part_of = {names.find(properties, part): part for part in ("url", "title", "text")}
     other: dict[str, str] = {}
@@ -131,7 +130,7 @@ def other_for_queries(properties: Mapping[str, Any], names: FieldNames, mapped: 
 
 
 def _other_below(name: str, mapping: Mapping[str, Any]) -> dict[str, str]:
-    """The same for a field of the caller's own, and for all below it."""
+    """The same for one of the caller's own fields, and all fields below it."""
     kind = mapping.get("type", "object")
     other = {} if kind in ALIKE else {name: f"no longer {kind}"}
     other |= {f"{name}.{sub}": "not there" for sub in mapping.get("fields", {}) if (kind, sub) != ("date", "keyword")}
@@ -144,19 +143,19 @@ def _line(hit: dict[str, Any], index: str) -> bytes:
     if not hit.get("_source"):
         raise InputError(
             f"the document {hit['_id']!r} of {index!r} has no _source, so it cannot be read",
-            "ingest from the source of the documents",
+            "ingest from the original source of the documents",
         )
     return json.dumps({"_id": hit["_id"], **hit["_source"]}, ensure_ascii=False).encode() + b"\n"
 
 
 def _pages(client: OpenSearch, index: str) -> Iterator[Hits]:
-    """Every document at one point in time, in pages of the slices that are read at once."""
+    """Every document at one point in time, in pages; several slices are read at once."""
     point = client.create_pit(index=index, params={"keep_alive": KEEP_ALIVE, "allow_partial_pit_creation": "false"})
     try:
         pit = {"id": point["pit_id"], "keep_alive": KEEP_ALIVE}
         found = _search(client, index, pit, size=0, track_total_hits=True, aggs=INDEXES)
         names = [bucket["key"] for bucket in found["aggregations"]["indexes"]["buckets"]]
-        # At least as many as any of the indexes has shards, which each have one or more: then no slice has two of them.
+        # At least as many slices as any index has shards (each index has one or more), so that no slice spans two shards.
         slices = point["_shards"]["total"] - len(names) + 1
         left = [_slice(client, name, pit, number, slices) for name in names for number in range(slices)]
         read = 0
@@ -173,7 +172,7 @@ def _pages(client: OpenSearch, index: str) -> Iterator[Hits]:
                         read += len(hits)
                         yield hits
         if read != (total := found["hits"]["total"]["value"]):
-            raise InputError(f"{index!r} was not read whole: {read:,} of its {total:,} documents came", "try again")
+            raise InputError(f"{index!r} was not read whole: only {read:,} of its {total:,} documents", "try again")
     finally:
         client.delete_pit(body={"pit_id": [point["pit_id"]]})
 

@@ -1,4 +1,4 @@
-"""An index inspected: its models, its sizes, whether its IDF table still fits, and the cost of more documents."""
+"""Inspects an index: its models, its sizes, whether its IDF table still fits, and the needs of more documents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from opensearch_neural.models import registry
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-# Contents of Lucene's files by extension. OpenSearch gives no sizes by field: these kinds come nearest.
+# Contents of Lucene's files by extension. OpenSearch gives no sizes by field; these are the closest that it gives.
 PARTS: dict[str, str] = {
     "fdt": "_source", "fdx": "_source", "fdm": "_source",
     "vec": "dense", "vex": "dense", "vem": "dense", "vemf": "dense", "vemq": "dense", "veq": "dense", "veb": "dense",
@@ -33,15 +33,15 @@ PARTS: dict[str, str] = {
 }  # fmt: skip
 NOT_SEARCHED = ("_source", "other")
 
-# Lucene's postings take about so many bytes for the number and the frequency of a word in a document (measured on scifact);
-# the rest of their bytes are the sparse vectors, whose "frequencies" are the upper bits of their weights.
+# A posting of a word (document number and frequency) takes about so many bytes in Lucene (measured on scifact). The other
+# bytes of the postings are the sparse vectors, whose "frequencies" are the upper bits of their weights.
 BYTES_OF_A_WORD_POSTING = 1.4
 
 SHARD_BYTES = 50 * 10**9
 MOST_SHARD_DOCUMENTS = 2_147_483_519
 MERGED_SEGMENT_BYTES = 5 * 2**30
-# While a graph is built it lies on the heap: of each vector's 2·M neighbours the number and the score, 4 bytes each, and
-# the arrays' and objects' own bytes.
+# A graph is on the heap while it is built: 2·M neighbours of each vector, each with number and score of 4 bytes, plus the
+# overhead of arrays and objects.
 GRAPH_BYTES = 2 * HNSW_M * 8 + 100
 # Room for merges, the translog and the 15 % that OpenSearch keeps free.
 DISK_FACTOR = 1.5
@@ -58,11 +58,12 @@ class Model:
     here: bool
     """Whether it is on this machine."""
     details: str = ""
+    """Dimensions, bytes per document or the state of its table; may be empty."""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """How far the IDF of the index's documents is from the table in use."""
+    """The distance between the IDF of the index's documents and the table in use."""
 
     documents: int
     """Size of the sample."""
@@ -82,33 +83,35 @@ class Inspection:
     alias: list[str]
     """The aliases that name it."""
     documents: int
-    """How many documents, or passages."""
+    """The number of documents, or of passages."""
     parents: int | None
-    """How many documents were split into passages; None if the index holds whole documents."""
+    """The number of documents that were split into passages; None if the index holds whole documents."""
     without_tokens: int | None
-    """How many documents have no sparse vector, because none of their words is in the vocabulary; None without a model."""
+    """The number of documents without a word of the model's vocabulary, so without a sparse vector; None without a model."""
     deleted: int
     """Deleted documents whose bytes no merge has freed yet."""
     shards: int
+    """Primary shards."""
     replicas: int
+    """Copies of each primary shard."""
     segments: int
     health: str | None
     """green, yellow or red; None if this user may not ask."""
     bytes: int
-    """Bytes of the primaries."""
+    """Bytes of the primary shards."""
     sizes: dict[str, int]
-    """The same bytes by kind of content."""
+    """{kind of content: its part of these bytes}, the largest first."""
     models: list[Model]
     meta: IndexMeta
     drift: Drift | None
-    """None if no sparse model is on this machine, its table is not counted yet, or no sample was asked for."""
+    """None if the sparse model is not on this machine, its table is not counted yet, or no sample was requested."""
 
 
 @translate_errors()
 def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Inspection:
     """Read everything about an index; nothing is written. sample: documents read for the drift, 0 for none.
 
-    Raises ClusterError when there is no such index, ModelError when `osn` did not write it.
+    Raises ClusterError if there is no such index, ModelError if `osn` did not write it.
     """
     meta = existing_record(client, index)
     ((name, settings),) = client.indices.get_settings(index=index).items()
@@ -174,7 +177,7 @@ def _sizes(client: OpenSearch, index: str, meta: IndexMeta, files: Mapping[str, 
 
 
 def _word_postings(client: OpenSearch, index: str) -> int:
-    """How many (word, document) pairs the text fields have, in all shards together."""
+    """The number of (word, document) pairs in the text fields of all shards, estimated from one shard."""
     count = int(client.count(index=index)["count"])
     if not count:
         return 0
@@ -190,7 +193,7 @@ def _word_postings(client: OpenSearch, index: str) -> int:
     for of_field in answer["term_vectors"].values():
         statistics = of_field["field_statistics"]  # of the document's shard
         total += statistics["sum_doc_freq"] / max(1, statistics["doc_count"]) * count
-    # `contents` holds both again, and has no statistics of its own here because it is not in `_source`.
+    # `contents` holds both fields again, but has no statistics here because it is not in `_source`.
     return int(2 * total)
 
 
@@ -220,7 +223,7 @@ def _drift(client: OpenSearch, index: str, sparse: SparseMeta, sample: int) -> D
         if token in special or frequency < 5:
             continue
         share = frequency / counted.n
-        # ln of a count that is binomially distributed, and its expected distance from its mean.
+        # The standard deviation of the logarithm of a binomially distributed count.
         deviation = math.sqrt((1 - share) / frequency)
         difference = abs(float(now[number]) - weights[token])
         occurrences += frequency
@@ -249,8 +252,7 @@ def _random_texts(client: OpenSearch, index: str, sample: int) -> list[str]:
 
 
 def _of_lucene(meta: IndexMeta) -> int:
-    """Lucene documents for one document: with several vectors, each is one more. Statistics and a shard's limit count
-    these."""
+    """Lucene documents per document, counted by statistics and a shard's limit: each of several vectors is one more."""
     return 1 + meta.dense.vectors if meta.dense is not None and meta.dense.vectors > 1 else 1
 
 
@@ -259,7 +261,7 @@ def _of_lucene(meta: IndexMeta) -> int:
 
 @dataclass(frozen=True)
 class SizeEstimate:
-    """The needs of an index of this many documents, estimated from a smaller one of the same kind."""
+    """The needs of an index with this many documents, estimated from a smaller index of the same kind."""
 
     documents: int
     sampled: int
@@ -270,9 +272,9 @@ class SizeEstimate:
     disk: int
     """Bytes for all copies, with room for merges."""
     cache: int
-    """Bytes of memory beside the heap in which searches find everything."""
+    """Bytes of memory outside the heap (page cache), with which searches do not read the disk."""
     heap: int
-    """Bytes of heap that one merge of a vector graph takes, on top of a node's own."""
+    """Bytes of heap that merging a vector graph needs, in addition to a node's usual heap."""
     shards: int
 
     @property
@@ -281,11 +283,11 @@ class SizeEstimate:
 
 
 def plan(inspection: Inspection, documents: int, *, replicas: int | None = None) -> SizeEstimate:
-    """Scale an index's sizes to another number of documents (of passages, where it holds such).
+    """Scale an index's sizes to another number of documents (or of passages, if it holds passages).
 
-    All sizes are scaled in proportion, so the term dictionary, which grows more slowly, is overestimated. An index that was
-    just written shrinks when it is merged; `osn ingest --merge` makes the better sample.
-    Raises InputError if there is nothing to scale.
+    All sizes are scaled in proportion, so the term dictionary, which grows more slowly, is overestimated. A new index
+    shrinks when it is merged, so `osn ingest --merge` makes a better sample.
+    Raises InputError if the index is empty.
     """
     if inspection.documents < 1 or not inspection.sizes:
         raise InputError(f"{inspection.index!r} holds no documents to scale from", "ingest a sample: `--limit 10000`")

@@ -49,7 +49,7 @@ class Job:
     """Build a new index, and move this alias from the old one to it once it is complete."""
     models: Models = field(default_factory=Models)
     vectors: Path | None = None
-    """A folder that `osn encode` wrote, in place of models."""
+    """A folder that `osn encode` wrote; replaces models."""
     new_index: NewIndex = field(default_factory=NewIndex)
     writing: Writing = field(default_factory=Writing)
     gate: Gate = field(default_factory=Gate)
@@ -61,12 +61,12 @@ class Job:
 def run_job(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Report:
     """Ingest a corpus.
 
-    Raises ModelError if the models are not those of the existing index, InputError for a corpus that cannot be read,
-    ClusterError for what the cluster refuses, and the errors of `pipeline.ingest`.
+    Raises ModelError if the models are not those of the existing index, InputError if the corpus cannot be read,
+    ClusterError if the cluster refuses a request, and the errors of `pipeline.ingest`.
     """
     if bool(job.index) == bool(job.alias):
         raise InputError(
-            "an ingest writes either to an index or to a new one under an alias", "give --index or --alias"
+            "an ingest writes either to an index or to a new index under an alias", "give --index or --alias"
         )
     stored = None if job.vectors is None else StoredVectors(*find_manifest(job.vectors))
     corpus = corpus_of(job, stored)
@@ -86,9 +86,9 @@ def _write(
 ) -> Report:
     with translate_errors(), patience(job.writing.retry.patience), spooled(corpus.path, client) as place:
         check_whole(job, corpus, place)
-        read_record(client, job.index)  # refuses a pattern, and an index that is not ours
+        read_record(client, job.index)  # refuses a pattern, and an index that `osn` did not write
         with Lease(client, f"index:{own_name(client, job.index)}") as lease:
-            wrote = read_record(client, job.index)  # another ingest may have ended while the lease was waited for
+            wrote = read_record(client, job.index)  # another ingest may have ended while this one waited for the lease
             if wrote is not None:
                 check_continued(job.index, wrote, corpus.name)
             mapping = job.new_index.mapping
@@ -152,7 +152,7 @@ def _write(
 
 
 def check_whole(job: Job, corpus: CorpusSource, place: str) -> None:
-    """Raise InputError if others are to be removed, and the corpus, which lies at `place`, is only a part of one."""
+    """Raise InputError for --remove-others with only a part of a corpus. place: the file where the corpus is now."""
     if job.writing.remove_others and (corpus.limit is not None or is_dead_letter_file(Path(place))):
         raise InputError(
             "--remove-others with a part of a corpus would remove the documents of the other parts",
@@ -161,7 +161,7 @@ def check_whole(job: Job, corpus: CorpusSource, place: str) -> None:
 
 
 def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
-    """The corpus that is named, or else the one of the stored vectors, read in the same way as for `osn encode`.
+    """The named corpus, else the corpus of the stored vectors, read in the same way as by `osn encode`.
 
     Raises InputError for options that contradict each other.
     """
@@ -169,11 +169,11 @@ def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
         if job.corpus is None:
             raise InputError("no corpus is named", "osn ingest CORPUS …, or give --vectors")
         return job.corpus
-    # The model that made the codes may be named: it encodes queries, and this machine may not know it.
+    # --pq is allowed: its model encodes queries, and this machine may not know it.
     models = job.models
     if models.sparse or models.dense or models.tokenizer or models.passages or models.dtype != Models.dtype:
         raise InputError(
-            "--vectors contains the vectors already; --sparse, --dense, --tokenizer, --passages and --dtype cannot be added",
+            "--vectors holds finished vectors: --sparse, --dense, --tokenizer, --passages and --dtype have no effect",
             "leave them out, or encode again with `osn encode`; only --pq and --dense-from-codes go with --vectors",
         )
     encoded = stored.manifest.corpus

@@ -1,9 +1,9 @@
-"""What an ingest stores on the cluster for searches: the query encoder, the largest weights, the scale of the scores,
-and how many documents a shard holds.
+"""Stores on the cluster what searches use: the query encoder, the largest weights, the scale of the scores, and the number
+of documents of a shard.
 
-Searches can do without these: they then need the model's files, ask for the largest weights, measure the scale, and count.
-So an ingest does not fail if one of them cannot be stored; a warning says so. An IDF table that was counted while the
-corpus was written is no such thing: the record has to name it (`keep_table`).
+Searches also work without these: they then need the model's files, ask for the largest weights, measure the scale, and
+count. So an ingest does not fail if one of them cannot be stored, but only warns. An IDF table that was counted while the
+corpus was written is different: it must be stored, since the index's record names it (`keep_table`).
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ def keep_encoder(client: OpenSearch, encoder: TableEncoder, name: str) -> None:
 
 
 def keep_table(client: OpenSearch, index: str, table: CorpusTable) -> None:
-    """Have searches weigh queries by a table whose corpus is written: the model on this machine, the query encoder on the
-    cluster, and last the index's record, so that it never names what is nowhere.
+    """Store the counted table of a corpus: the model on this machine, the query encoder on the cluster, and last the index's
+    record, so that the record never names a model that is not stored.
 
-    Raises ModelError if the SPLADE has changed, and opensearch-py's errors: without the table the index is not complete.
+    Raises ModelError if the SPLADE has changed, and opensearch-py's errors, since the index is not complete without the
+    table.
     """
     keep_encoder(client, table.query, table.name)
     write_record(client, index, replace(existing_record(client, index), sparse=table.counted))
@@ -55,13 +56,13 @@ def keep_table(client: OpenSearch, index: str, table: CorpusTable) -> None:
 def keep_measures(
     client: OpenSearch, target: Target, encoder: TableEncoder, noted: NotingLargest, *, everything: bool
 ) -> None:
-    """Store the documents of a shard, the largest weights and the scale of an index that was just written.
+    """Store the number of a shard's documents, the largest weights and the scale of an index that was just written.
 
-    everything: whether `noted` has seen every document of the index. If not, the index is asked, unless its largest weights
-        are stored already: those were raised while it was written. Pruned postings do not tell the largest weights.
+    everything: whether `noted` has seen every document of the index. If not, the index is asked for the largest weights,
+        unless they are stored already, and so were raised while it was written. Pruned postings do not show them.
     """
     keeping: dict[str, Callable[[], object]] = {
-        "documents of a shard": lambda: keep_shard_documents(client, target.index),
+        "number of documents of a shard": lambda: keep_shard_documents(client, target.index),
         "largest weights": lambda: _keep_largest(client, target, encoder, noted, everything),
         "scale": lambda: keep_sparse_scale(client, target.index, encoder),
     }
@@ -80,7 +81,7 @@ def _keep_largest(
         return
     if not everything and target.meta.prune_postings is not None:
         log.warning(
-            "no page of %s is certified: its largest weights were not all seen, because an earlier run wrote a part of it",
+            "no page of %s can be certified: an earlier run wrote a part of it, so not all of its largest weights are known",
             target.index,
         )
         return
@@ -96,8 +97,8 @@ def _keep_largest(
 
 
 def raising(client: OpenSearch, index: str, record: IndexMeta) -> Callable[[Mapping[str, float]], None] | None:
-    """A function that raises the stored largest weights of an index, to be called before documents with larger ones are
-    written. None if the index has no stored weights."""
+    """A function that raises the stored largest weights of an index, to be called before documents with larger weights are
+    written; None if the index has no stored weights."""
     from opensearchpy.exceptions import AuthorizationException
 
     id = record.extra.get(query_side.LARGEST)
@@ -109,7 +110,7 @@ def raising(client: OpenSearch, index: str, record: IndexMeta) -> Callable[[Mapp
             query_side.raise_largest(client, id, weights)
         except AuthorizationException:
             log.warning(
-                "this user may not write %r: the largest weights of %s are no longer used", query_side.INDEX, index
+                "this user may not write to %r: the largest weights of %s are no longer used", query_side.INDEX, index
             )
             write_record(client, index, existing_record(client, index).with_extra(**{query_side.LARGEST: None}))
 

@@ -1,6 +1,6 @@
-"""Which models encode: those that are named, or those of the index.
+"""Chooses the models that encode: the named models, else those of the index.
 
-A new index gets only the models that are named.
+A new index gets only the named models.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEXICAL = "lexical"
-"""The name by which the lexical model is asked for: it is built from the corpus."""
+"""The name of the lexical model for `--sparse`: it is built from the corpus."""
 
 
 @dataclass(frozen=True)
 class ChosenModels:
-    """The models that encode, and the records as they are encoded."""
+    """The models that encode, and the records to encode."""
 
     encoders: Encoders
     passages: PassageMeta | None
     records: Records
     """Documents, or passages if documents are split."""
     total: int | None
-    """How many records there are, if that is known."""
+    """The number of records; None if unknown."""
     table: CorpusTable | None = None
     """The IDF table of the sparse model, if it is counted while the records are written."""
 
@@ -59,7 +59,7 @@ class ChosenModels:
 def choose(asked: Asked) -> ChosenModels:
     """Load or build the models for a corpus and an index.
 
-    Raises ModelError if a model is missing, or if passages are wanted and the index has whole documents (or vice versa).
+    Raises ModelError if a model is missing, or if passages are requested but the index has whole documents (or vice versa).
     """
     wanted, wrote, index, records = asked.models, asked.wrote, asked.index, asked.records
     passages = _passages(wanted, wrote, index)
@@ -68,12 +68,12 @@ def choose(asked: Asked) -> ChosenModels:
         "dtype": wanted.dtype,
         "trust_remote_code": wanted.trust_remote_code,
     }
-    # Whether the models that are named wrote the index shows when it is opened.
+    # Opening the index checks later whether the named models wrote it.
     named = IndexModels(index, None, sparse=wanted.sparse, dense=wanted.dense, quantized=wanted.pq, **how)
     of_index = IndexModels(index, wrote, **how)
 
     def source(model: str | None, recorded: object) -> IndexModels | None:
-        """Where a model comes from; None for no model."""
+        """The source of a model; None for no model."""
         if model is not None:
             return None if model == "none" else named
         return None if recorded is None else of_index
@@ -82,7 +82,7 @@ def choose(asked: Asked) -> ChosenModels:
     pq = models.quantized if (models := source(wanted.pq, held.quantized)) else None
     reconstructed = wanted.reconstruct or (wanted.dense is None and held.reconstructed is not None)
     if reconstructed and pq is None:
-        raise InputError("reconstructed vectors need the codes of a quantized model, and there is none", "give --pq")
+        raise InputError("reconstructed vectors need the codes of a quantized model", "give --pq MODEL")
     dense = models.dense if not reconstructed and (models := source(wanted.dense, held.dense)) else None
     if wanted.sparse == LEXICAL and wrote is not None and wrote.sparse is None:
         raise ModelError(f"the index {index!r} holds no sparse vectors", "leave out --sparse, or give another --index")
@@ -108,14 +108,14 @@ def choose(asked: Asked) -> ChosenModels:
     if passages is not None:
         records = as_passages(records, splitting_tokenizer(sparse, dense or pq, wanted.tokenizer), passages)
     if total is None and any(encoder and encoder.info.kind != "lexical" for encoder in (sparse, dense, pq)):
-        # Reading is nothing beside encoding, and the time left is worth knowing.
+        # Reading takes little time compared with encoding, and gives the time left.
         total = sum(1 for _ in records(ignore))
     encoders = Encoders(sparse, dense, wanted.encode_batch, pq, reconstructed, prune)
     return ChosenModels(encoders, passages, records, total, table)
 
 
 def _pruning(wanted: Models, held: IndexMeta, sparse: SparseDocumentEncoder | None) -> Pruning | None:
-    """The terms that are kept of a sparse vector, as asked or as the index has it. Raises InputError if none are written."""
+    """The requested pruning, else that of the index. Raises InputError if no sparse vectors are written."""
     prune = wanted.prune or (Pruning.parse(held.prune) if held.prune else None)
     if prune is not None and sparse is None:
         raise InputError(
@@ -125,7 +125,7 @@ def _pruning(wanted: Models, held: IndexMeta, sparse: SparseDocumentEncoder | No
 
 
 def _made_of_corpus(asked: Asked, passages: PassageMeta | None) -> OfCorpus | None:
-    """The sparse model, if it is lexical or a SPLADE without a table for queries."""
+    """The sparse model, if it is lexical or a SPLADE without a query table."""
     wanted, wrote, splade = asked.models, asked.wrote, None
     if wanted.sparse is None and wrote and wrote.sparse and wrote.counting:
         splade = registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")
@@ -147,7 +147,7 @@ def _made_of_corpus(asked: Asked, passages: PassageMeta | None) -> OfCorpus | No
 
 
 def _check_tokenizer(named: str, sparse: SparseDocumentEncoder | None, measures_passages: bool) -> None:
-    """Raise InputError if nothing here uses a named tokenizer, or if the index's lexical model has another one."""
+    """Raise InputError if the named tokenizer is not used, or if the index's lexical model has another tokenizer."""
     from opensearch_neural.models.tokenizer import load_tokenizer
 
     if sparse is None or sparse.info.kind != LEXICAL:
@@ -186,7 +186,7 @@ def _lexical_is_to_be_built(wanted: Models, wrote: IndexMeta | None) -> bool:
 
 
 def lexical_tokenizer(named: str | None, records: Records) -> Tokenizer:
-    """The tokenizer of a corpus's lexical model: the one named, else BERT's if it is installed, else one trained on it."""
+    """The tokenizer of a corpus's lexical model: the named one, else BERT's if installed, else trained on the corpus."""
     from opensearch_neural.models.sparse.lexical import TRAINING_SAMPLE
     from opensearch_neural.models.sparse.word_pieces import train_word_pieces
     from opensearch_neural.models.tokenizer import load_tokenizer
@@ -199,9 +199,9 @@ def lexical_tokenizer(named: str | None, records: Records) -> Tokenizer:
 
 
 def _built_lexical(records: Records, tokenizer: Tokenizer, corpus_name: str) -> tuple[SparseDocumentEncoder, int]:
-    """The lexical model of the records, saved under `home()`, and how many they are.
+    """(the lexical model of the records, saved under `home()`; the number of records).
 
-    Raises InputError for records without a single token.
+    Raises InputError if no record has a token.
     """
     from opensearch_neural.models.sparse.lexical import LexicalEncoder, NoTokens, build_lexical
 
@@ -213,7 +213,7 @@ def _built_lexical(records: Records, tokenizer: Tokenizer, corpus_name: str) -> 
         last = f"; the last rejected one: {rejected[0]}" if rejected else ""
         remedy = error.remedy
         if isinstance(error, NoTokens) and error.documents:
-            remedy = f"{remedy}, or --sparse none: BM25 alone finds them"
+            remedy = f"{remedy}, or --sparse none: only BM25 finds such documents"
         raise InputError(f"no lexical model can be built from {corpus_name}: {error.message}{last}", remedy) from None
     folder = registry.models_folder() / f"lexical-{built.info.hash}"
     built.save(folder)
@@ -223,7 +223,7 @@ def _built_lexical(records: Records, tokenizer: Tokenizer, corpus_name: str) -> 
 def splitting_tokenizer(
     sparse: SparseDocumentEncoder | None, dense: DenseEncoder | QuantizedModel | None, named: str | None
 ) -> Tokenizer:
-    """The tokenizer that measures passages: that of the model that encodes them, else the one named, else words."""
+    """The tokenizer that measures passages: the encoding model's, else the named one, else words."""
     from opensearch_neural.models.tokenizer import load_tokenizer
 
     if sparse is not None:
@@ -250,14 +250,14 @@ def quantized_meta(model: QuantizedModel) -> QuantizedMeta:
 
 
 def reconstructed_meta(model: QuantizedModel, type: DenseType, sample: Sequence[str]) -> DenseMeta:
-    """`sample`: as for `dense_meta`. Reconstructed vectors are not of one length, whatever the model's are."""
+    """sample: as in `dense_meta`. Reconstructed vectors are not normalized, even if the model's are."""
     vectors = model.quantizer.reconstruct(model.encode_documents(sample)) if type == "byte" else None
     meta = stored_dense_meta(model.info.name, model.info.hash, model.quantizer.dimension, type, False, vectors)
     return replace(meta, reconstructed=True)
 
 
 def dense_meta(encoder: DenseEncoder, type: DenseType, sample: Sequence[str]) -> DenseMeta:
-    """`sample`: texts from which the scale of byte vectors is taken when the model does not normalize."""
+    """sample: texts that give the scale of byte vectors if the model does not normalize."""
     needs_sample = type == "byte" and not encoder.normalized
     vectors = encoder.encode_documents(sample) if needs_sample else None
     meta = stored_dense_meta(encoder.info.name, encoder.info.hash, encoder.dimension, type, encoder.normalized, vectors)
@@ -267,7 +267,7 @@ def dense_meta(encoder: DenseEncoder, type: DenseType, sample: Sequence[str]) ->
 def stored_dense_meta(
     name: str, hash: str, dimension: int, type: DenseType, normalized: bool, sample: NDArray[np.float32] | None
 ) -> DenseMeta:
-    """sample: (n, …) vectors of the model, needed for bytes of a model that does not normalize."""
+    """sample: (n, …) vectors of the model; needed for byte vectors if the model does not normalize."""
     import numpy as np
 
     scale = 1.0

@@ -1,7 +1,7 @@
-"""Checks of the fields of the first records, before anything is written.
+"""Checks the fields of the first records, before anything is written.
 
-Too many fields end the ingest. Values of one field that no mapping takes together are named, as is what a flat object
-answers otherwise than a field of its own would.
+Too many fields end the ingest. Warnings name fields whose values do not fit one mapping, and objects whose values a flat
+object would treat differently.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from opensearch_neural.errors import InputError
 log = logging.getLogger(__name__)
 
 FIELD_LIMIT = 1000
-"""OpenSearch's own index.mapping.total_fields.limit."""
+"""OpenSearch's default of index.mapping.total_fields.limit."""
 OWN_FIELDS = 20
-"""How many of them an index of ours may need itself."""
+"""So many of these fields an index of `osn` may need itself."""
 LONGEST_TERM = 32_766
-"""Bytes of the longest string that a flat object takes."""
+"""Most bytes of a string in a flat object."""
 
 
 @dataclass
 class FieldSurvey:
-    """What the values of each field are."""
+    """The kinds of values of each field."""
 
     kinds: dict[str, dict[str, str]] = field(default_factory=dict)
-    """{field: {kind of value: id of the first document that has it}}, in the order in which they were seen."""
+    """{field: {kind of value: id of the first document with it}}, in the order of occurrence"""
     numbers_inside: dict[str, str] = field(default_factory=dict)
-    """{flat object: id of the first document that has a number in it}"""
+    """{flat object: id of the first document with a number in it}"""
     long_strings_inside: dict[str, str] = field(default_factory=dict)
-    """{flat object: id of the first document with a string in it that is too long for it}"""
+    """{flat object: id of the first document with a too long string in it}"""
 
     def clashes(self) -> dict[str, str]:
-        """{field: its kinds in words} of fields that an index maps by their first value, and whose later ones do not fit."""
+        """{field: its kinds in words} of fields whose later values do not fit the mapping that their first value gets."""
         clashes = {}
         for name, kinds in self.kinds.items():
-            # What begins with a string is a keyword, which takes numbers and truth values too.
+            # A field whose first value is a string is a keyword, which accepts numbers and booleans too.
             fits = len(kinds) <= 1 or (next(iter(kinds)) == "strings" and "objects" not in kinds)
             if not fits:
                 clashes[name] = " and ".join(f"{kind} (first in {id!r})" for kind, id in kinds.items())
@@ -50,23 +50,23 @@ class FieldSurvey:
 
 
 def check_fields(documents: Iterable[Document], *, mapped: Collection[str], limit: int, flat_objects: bool) -> None:
-    """Look at the first records of a corpus, and warn of fields of which some values will be refused.
+    """Check the first records of a corpus, and warn of fields of which the index will refuse some values.
 
-    mapped: names of the fields that `--mapping` decides about
-    limit: how many fields the index takes
-    flat_objects: whether objects are mapped as flat ones
-    Raises InputError if there are more fields than the index takes.
+    mapped: names of the fields that `--mapping` maps
+    limit: how many fields the index may have
+    flat_objects: whether objects are mapped as flat objects
+    Raises InputError if there are more fields than the index may have.
     """
     survey = survey_fields(islice(documents, FIRST_RECORDS), mapped=mapped, flat_objects=flat_objects)
     if len(survey.kinds) > limit - OWN_FIELDS:
         raise InputError(
-            f"the first documents have {len(survey.kinds):,} different fields, and the index takes "
+            f"the first documents have {len(survey.kinds):,} different fields, but the index may have only "
             f"{limit - OWN_FIELDS:,} beside its own (index.mapping.total_fields.limit)",
-            "leave columns out, write what is looked up by name as a list of {name, value}, or raise --field-limit",
+            "leave fields out, write them as one list of {name, value}, or raise --field-limit",
         )
     for name, told in survey.clashes().items():
         log.warning(
-            "the field %r holds %s: an index takes one of them; write them alike, or give --mapping", name, told
+            "the field %r holds %s: an index accepts only one kind; use the same kind, or give --mapping", name, told
         )
     for name, id in survey.long_strings_inside.items():
         log.warning(
@@ -79,7 +79,7 @@ def check_fields(documents: Iterable[Document], *, mapped: Collection[str], limi
         )
     for name in survey.numbers_inside:
         log.warning(
-            "numbers inside the objects in %r are found by their value, but not by ranges; for these give "
+            "numbers inside the objects in %r are found by their value, but not by ranges; for ranges give "
             '--mapping {"%s": {"type": "object"}}',
             name,
             name,
@@ -114,7 +114,7 @@ def _add_kinds(survey: FieldSurvey, fields: dict[str, Any], before: str, id: str
 
 
 def _look_inside(survey: FieldSurvey, value: Any, name: str, id: str) -> None:
-    """Note numbers and long strings, at any depth, of the object in the field `name`."""
+    """Note numbers and long strings, at any depth, in the object of the field `name`."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -133,7 +133,7 @@ _KINDS = {dict: "objects", bool: "true or false", str: "strings"}
 
 
 def _is_read_from_string(text: str, kind: str) -> bool:
-    """Whether OpenSearch reads a string as a value of a field that began with this kind."""
+    """Whether OpenSearch accepts a string in a field whose first value is of this kind."""
     if kind == "true or false":
         return text in ("true", "false", "")
     if kind != "numbers":

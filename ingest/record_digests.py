@@ -1,4 +1,4 @@
-"""Digests of records, by which a run that continues another notices that the corpus has changed."""
+"""Digests of records, by which a continued run notices that the corpus has changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opensearch_neural.errors import InputError
 
 
 def record_digest(record: Document | Rejected) -> bytes:
-    """16 bytes that change with anything of a record that ends in the index."""
+    """16 bytes that change with everything of a record that is written to the index."""
     if isinstance(record, Rejected):
         parts: tuple[str, ...] = ("\0rejected", str(record.line), record.raw)
     else:
@@ -27,6 +27,6 @@ def digest(records: Iterable[Document | Rejected]) -> str:
 
 def changed_corpus(start: int, end: int) -> InputError:
     return InputError(
-        f"the corpus changed since the run that is being continued: records {start + 1} to {end} are not as they were",
-        "give the corpus as it was, or begin anew with --restart",
+        f"the corpus changed since the earlier run: records {start + 1} to {end} differ",
+        "give the corpus as it was, or start over with --restart",
     )

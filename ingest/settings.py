@@ -1,7 +1,7 @@
-"""The settings that `osn ingest`, `osn encode` and their jobs share, each with its command-line options beside it.
+"""The settings that `osn ingest`, `osn encode` and their jobs share, with their command-line options.
 
-A dataclass holds the settings and says what they mean; the decorator below it adds the options to a click command, which
-gets them as one argument.
+A dataclass holds and documents the settings; the decorator below it adds the options to a click command, which gets them as
+one argument.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ def parse_max_errors(text: str) -> int | float:
 
 @dataclass(frozen=True, kw_only=True)
 class Models:
-    """Which models encode, and how."""
+    """The models that encode, and how they encode."""
 
     sparse: str | None = None
-    """A directory or hub id, "lexical" (built from the corpus) or "none". None: as in the index, or none for a new one."""
+    """A directory or hub id, "lexical" (built from the corpus) or "none". None: the index's model; no model if it is new."""
     dense: str | None = None
-    """A directory or hub id, or "none". None: the model of the index, or none for a new one."""
+    """A directory or hub id, or "none". None: the index's model; no model if it is new."""
     pq: str | None = None
-    """A quantized model's directory or hub id, or "none". None: the model of the index, or none for a new one."""
+    """A quantized model's directory or hub id, or "none". None: the index's model; no model if it is new."""
     reconstruct: bool = False
-    """Whether the dense vectors are reconstructed from the codes of `pq`; then there is no dense model."""
+    """Whether dense vectors are reconstructed from the codes of `pq`; there is no dense model then."""
     tokenizer: str | None = None
     """The tokenizer of a new lexical model (None: BERT's word pieces). Without any model: the tokenizer that measures
     passages (None: words)."""
     prune: Pruning | None = None
-    """Which terms of the sparse vectors are kept. None: as in the index; a new one keeps all."""
+    """Which terms of the sparse vectors are kept. None: as in the index; all in a new index."""
     passages: PassageMeta | None = None
-    """How documents are split. None: as in the index; a new one holds whole documents."""
+    """How documents are split. None: as in the index; a new index holds whole documents."""
     encode_batch: int = 32
-    """Texts that a network gets at once."""
+    """Texts in one batch of a network."""
     device: str | None = None
-    """cpu, cuda, … None: the best there is."""
+    """cpu, cuda, … None: a GPU if there is one."""
     dtype: Dtype = "fp32"
     """The precision of a sparse model's network."""
     trust_remote_code: bool = False
@@ -87,8 +87,8 @@ model_options = options_of(
     "models",
     click.option(
         "--sparse",
-        help="Sparse model: a directory, a hub id, lexical (built from the corpus), or none.  [default: that of the "
-        "index if there is one, else none]",
+        help="Sparse model: a directory, a hub id, lexical (built from the corpus), or none.  [default: the model of an "
+        "existing index, else none]",
     ),
     click.option("--dense", help="Dense model (directory or hub id).  [default: none]"),
     click.option(
@@ -100,7 +100,7 @@ model_options = options_of(
         metavar="TYPE:VALUE",
         callback=lambda context, option, text: Pruning.parse(text) if text else None,
         help="Terms to keep of each sparse vector: top_k:N, max_ratio:R, alpha_mass:S or abs_value:W.  [default: as in "
-        "the index if there is one, else all]",
+        "an existing index, else all]",
     ),
     click.option(
         "--passages",
@@ -114,15 +114,15 @@ model_options = options_of(
         type=click.IntRange(min=1),
         default=Models.encode_batch,
         show_default=True,
-        help="Texts that a network gets at once.",
+        help="Texts in one batch of a network.",
     ),
-    click.option("--device", help="cpu, cuda, …  [default: the best there is]"),
+    click.option("--device", help="cpu, cuda, …  [default: a GPU if there is one]"),
     click.option(
         "--dtype",
         type=click.Choice(["fp32", "bf16"]),
         default=Models.dtype,
         show_default=True,
-        help="Precision of a sparse model's network; bf16 is faster if the processor or GPU multiplies it.",
+        help="Precision of a sparse model's network; bf16 is faster if the CPU or GPU supports it.",
     ),
     click.option("--trust-remote-code", is_flag=True, help="Run the sparse model's own code. Read it first."),
 )
@@ -130,26 +130,28 @@ model_options = options_of(
 
 @dataclass(frozen=True, kw_only=True)
 class NewIndex:
+    """The settings of a new index."""
+
     dense_type: DenseType = "float"
     """How dense vectors are stored."""
     analyzer: str | None = None
-    """The analyzer of the BM25 fields. None: as in the index, or english for a new one."""
+    """The analyzer of the BM25 fields. None: as in the index; english in a new index."""
     shards: int | None = None
-    """Primary shards. None: as in the index, or 1 for a new one."""
+    """Primary shards. None: as in the index; 1 in a new index."""
     replicas: int | None = None
-    """Copies of each shard after loading. None: as in the index, or 1 for a new one."""
+    """Copies of each shard after loading. None: as in the index; 1 in a new index."""
     keep_replicas: bool = False
-    """Whether there are replicas during loading too."""
+    """Whether the index has its replicas during loading too."""
     store_vectors: bool = False
     """Whether `_source` holds the vectors too."""
     forward_index: bool = True
-    """Whether a new index stores each document's sparse weights as a row too, for fast rescoring."""
+    """Whether a new index also stores each document's sparse weights as a row, for fast rescoring."""
     prune_postings: Pruning | None = None
-    """Which terms the postings of a new index hold, by what each can add to a score; rows hold all. None: all."""
+    """Which terms the postings of a new index hold, chosen by what each can add to a score; rows hold all. None: all."""
     mapping: Path | None = None
-    """A JSON file with the mappings of the caller's own fields. An existing index gets those that it lacks."""
+    """A JSON file with the mappings of the caller's own fields. An existing index gets the fields that it lacks."""
     field_limit: int | None = None
-    """How many fields the index may map. None: as in the index, or OpenSearch's 1,000 for a new one."""
+    """How many fields the index may map. None: as in the index; OpenSearch's default, 1,000, in a new index."""
 
 
 new_index_options = options_of(
@@ -166,7 +168,7 @@ new_index_options = options_of(
     click.option("--shards", type=click.IntRange(min=1), help="Shards of a new index.  [default: 1]"),
     click.option("--replicas", type=click.IntRange(min=0), help="Replicas of a new index.  [default: 1]"),
     click.option(
-        "--keep-replicas", is_flag=True, help="Keep replicas while loading: slower, but a lost node loses nothing."
+        "--keep-replicas", is_flag=True, help="Keep replicas while loading: slower, but a failed node loses no data."
     ),
     click.option(
         "--mapping",
@@ -182,7 +184,7 @@ new_index_options = options_of(
     click.option(
         "--store-vectors",
         is_flag=True,
-        help="Keep the vectors in _source too: more bytes, but OpenSearch can reindex them.",
+        help="Store the vectors in _source too: more bytes, but OpenSearch can reindex them.",
     ),
     click.option(
         "--no-forward-index",
@@ -190,29 +192,29 @@ new_index_options = options_of(
         is_flag=True,
         flag_value=False,
         default=NewIndex.forward_index,
-        help="Store no row of sparse weights with each document: saves 6 bytes a token, but rescoring is slower.",
+        help="Store no rows of sparse weights: saves 6 bytes a token, but rescoring is slower.",
     ),
     click.option(
         "--prune-postings",
         default=None,
         metavar="TYPE:VALUE",
         callback=lambda context, option, text: Pruning.parse(text) if text else None,
-        help="Search each document by its heaviest terms alone and score the best hits by whole vectors, from the forward "
-        "index: as --prune, but by document weight × query weight.  [default: as in the index; all for a new one]",
+        help="Search by each document's heaviest terms only, and score the best hits by whole vectors from the forward "
+        "index. Values as for --prune, but of document weight × query weight.  [default: as in an existing index, else all]",
     ),
 )
 
 
 @dataclass(frozen=True)
 class RayOptions:
-    """Where and by how many processes shards are encoded."""
+    """Where shards are encoded, and by how many processes."""
 
     address: str = "local"
     """HOST:PORT of a cluster's head; "auto": the cluster that this machine is part of; "local": start Ray here."""
     workers: int | None = None
-    """Processes that encode. None: as many as the cluster's GPUs allow, or without any, its processors."""
+    """Processes that encode. None: as many as fit on the cluster's GPUs or, without GPUs, on its CPUs."""
     cpus: int = 1
-    """Processors, and so threads, of each worker."""
+    """CPUs, and so threads, of each worker."""
     gpus: float | None = None
     """GPUs of each worker. None: one if the cluster has any."""
 
@@ -222,27 +224,27 @@ class Writing:
     """How documents are written."""
 
     writers: int = 2
-    """Bulk requests at once."""
+    """Bulk requests at the same time."""
     batch_documents: int = 256
     """Documents in a batch, which is written and journalled as a whole."""
     batch_bytes: int = 8 * MB
-    """Size of the documents at which a batch ends; at most `in_flight` batches are in memory."""
+    """Bytes of documents at which a batch ends; at most `in_flight` batches are in memory."""
     chunk_bytes: int = 8 * MB
-    """The most bytes of one bulk request."""
+    """Most bytes of one bulk request."""
     max_errors: int | float = 1000
     """The run stops after this many dead letters: a number, or a share (a float) of the records."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     """How long and how often a request is retried."""
     merge: bool = False
-    """Whether the index is merged to one segment a shard at the end."""
+    """Whether each shard is merged to one segment at the end."""
     restart: bool = False
-    """Whether to write everything anew instead of continuing an interrupted run."""
+    """Whether to write everything again instead of continuing an interrupted run."""
     remove_others: bool = False
     """Whether documents of the index that are not in the corpus are removed."""
 
     @property
     def in_flight(self) -> int:
-        """The most batches that are encoded and not yet journalled. A killed run has to repeat these."""
+        """Most batches that are encoded and not yet journalled. After a kill, these are repeated."""
         return 2 * self.writers + 1
 
 
@@ -254,7 +256,7 @@ writing_options = options_of(
         type=click.IntRange(1, 64),
         default=Writing.writers,
         show_default=True,
-        help="Bulk requests at once.",
+        help="Bulk requests at the same time.",
     ),
     click.option(
         "--batch-docs",
@@ -300,10 +302,10 @@ writing_options = options_of(
         help="Seconds to retry one request.",
     ),
     click.option("--merge", is_flag=True, help="Merge each shard to one segment at the end, for the fastest searches."),
-    click.option("--restart", is_flag=True, help="Write everything anew instead of continuing an interrupted run."),
+    click.option("--restart", is_flag=True, help="Write everything again instead of continuing an interrupted run."),
     click.option(
         "--remove-others",
         is_flag=True,
-        help="Remove the documents of the index that are not in this corpus, also those of other corpora.",
+        help="Remove documents from the index that are not in this corpus, even those of other corpora.",
     ),
 )

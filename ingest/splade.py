@@ -1,21 +1,21 @@
-"""A SPLADE without a table for queries: the IDF table of the corpus weighs them.
+"""A SPLADE without a query table: queries are weighed by the corpus's IDF table.
 
-Documents are encoded by the network, and only queries need the table. So it is counted while the documents are written
-(`CorpusTable`), and it is recorded when the last one is there:
+The network encodes documents, so only queries need the table. Therefore it is counted while the documents are written
+(`CorpusTable`), and recorded after the last document:
 
     1. the index is created; its record names the SPLADE, and says that the table is not counted yet (`IndexMeta.counting`)
     2. documents are counted as they are read, encoded and written. A run that continues another one reads the corpus from
-       its beginning, so it counts all of it, what is written already too: no counts are kept beside the journal
+       its beginning, and so counts all documents, even those written already: no counts are kept beside the journal
     3. the model with the table is saved on this machine, its query encoder on the cluster, then the record names it
        (`kept_for_searches.keep_table`)
 
-A kill before 3 leaves an index without a table, which no search by sparse vectors takes. After it nothing depends on the
-counts any more.
+A kill before step 3 leaves an index without a table, and searches by sparse vectors refuse it. After step 3 the counts are
+not needed any more.
 
-The corpus is read twice, first for the table alone (`with_corpus_table`), if something depends on it earlier:
-    - pruned postings hold the tokens of a document that can add most to a score, which the table decides
-    - an index whose table is lost: only the hash of the model with the table tells whether it is the index's
-    - `osn encode`: the manifest of its vectors, and the folder they are in, are named by that hash
+The corpus is read twice, first only for the table (`with_corpus_table`), if the table is needed earlier:
+    - for pruned postings: they hold the tokens that can add most to a score, which the table decides
+    - for an index whose table is lost: only the hash of the model with the table shows whether it is the index's model
+    - for `osn encode`: this hash names the manifest of its vectors and their folder
 """
 
 from __future__ import annotations
@@ -52,32 +52,33 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SPLADE = "splade"
-"""In osn.json's `training`: the hash of the SPLADE that a model with a corpus's table was made of."""
+"""Key in osn.json's `training`: the hash of the SPLADE from which a model with a corpus's table was made."""
 COUNTED_AT_ONCE = 64
-"""Documents whose tokens are counted together; they are in memory until then."""
+"""Documents whose tokens are counted together; they stay in memory until then."""
 
 
 @dataclass
 class CorpusTable:
-    """The IDF table of a corpus, counted while its documents are written, and the model that it makes of a SPLADE."""
+    """The IDF table of a corpus, counted while its documents are written, and the SPLADE's model with this table."""
 
     splade: Path
+    """The folder of the SPLADE."""
     hash: str
-    """The hash of the SPLADE."""
+    """Its hash."""
     name: str
     """The name of the model in the index's record."""
     tokenizer: Tokenizer
     trust_remote_code: bool = False
     _frequencies: DocumentFrequencies | None = field(default=None, repr=False)
-    """None until the corpus was read to its end."""
+    """None until the corpus has been read to its end."""
 
     @property
     def uncounted(self) -> SparseMeta:
-        """What the index's record says of the model until the table is counted."""
+        """The model in the index's record until the table is counted."""
         return SparseMeta(self.name, self.hash, query_hash="")
 
     def counting(self, records: Records) -> Records:
-        """The same records, which are counted while they are read."""
+        """The same records, counted while they are read."""
         from opensearch_neural.models.sparse.lexical import DocumentCounter
 
         def read(on_reject: Callable[[Rejected], None]) -> Iterator[Document]:
@@ -96,15 +97,15 @@ class CorpusTable:
 
     @cached_property
     def folder(self) -> Path:
-        """The folder of the model with the table, below `home()`, from where this machine knows it.
+        """The folder of the model with the table, below `home()`, where this machine finds it.
 
-        Raises ModelError if the SPLADE is not what it was when its documents were encoded.
+        Raises ModelError if the SPLADE has changed since the documents were encoded.
         """
         assert self._frequencies is not None, "the corpus was not read to its end"
         if directory.hash_files(self.splade) != self.hash:
             raise ModelError(
                 f"the model {self.name} in {self.splade} changed while the corpus was written",
-                "put the model back as it was, then the same command again; or `osn index abort` deletes the index",
+                "restore the model, then run the same command again; or delete the index with `osn index abort`",
             )
         vocabulary, special = vocabulary_of(self.tokenizer), special_tokens(self.tokenizer)
         table = self._frequencies.idf_table(vocabulary, special=special)
@@ -115,18 +116,18 @@ class CorpusTable:
 
     @cached_property
     def query(self) -> TableEncoder:
-        """The query encoder: the table with its tokenizer. Raises as `folder`."""
+        """The query encoder: the table with its tokenizer. Raises as `folder` does."""
         return TableEncoder.load(self.folder)
 
     @property
     def counted(self) -> SparseMeta:
-        """What the index's record says of the model with the table. Raises as `folder`."""
+        """The model with the table in the index's record. Raises as `folder` does."""
         return SparseMeta(self.name, directory.hash_files(self.folder), self.query.hash)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be encoded, and for which index."""
+    """The request of an ingest: records and models, and the index to write."""
 
     models: Models
     wrote: IndexMeta | None
@@ -136,24 +137,24 @@ class Asked:
     corpus: str
     """The name of the corpus."""
     client: OpenSearch | None = None
-    """The cluster, which keeps the tables of its indexes for machines that lack them."""
+    """The cluster, which stores the tables of its indexes for machines that lack them."""
     counts_while_writing: bool = False
     """Whether the caller can count the IDF table of a new index while the records are written."""
 
 
 @dataclass(frozen=True)
 class OfCorpus:
-    """A sparse model that is made of the corpus."""
+    """A sparse model that is made from the corpus."""
 
     encoder: SparseDocumentEncoder
     documents: int | None = None
-    """How many records were counted, if they were."""
+    """The number of records; None if they were not counted."""
     table: CorpusTable | None = None
-    """The table that is still to be counted."""
+    """The table that is still to be counted; None if there is none."""
 
 
 def while_writing(splade: Path, asked: Asked, passages: PassageMeta | None) -> OfCorpus:
-    """A SPLADE that encodes documents before its table is counted, for a new index or one that an interrupted run created.
+    """A SPLADE that encodes documents before its table is counted, for a new index or an index of an interrupted run.
 
     Raises InputError for a corpus without any token, ModelError if the index's record names another SPLADE.
     """
@@ -170,7 +171,7 @@ def while_writing(splade: Path, asked: Asked, passages: PassageMeta | None) -> O
         documents = as_passages(asked.records, tokenizer, passages)(ignore)
         check_tokens((document.contents for document in documents), tokenizer)
     log.info("the IDF table of the corpus is counted while it is written")
-    # In the form that it has with its table, so that vectors do not depend on when the table is counted.
+    # Load it in the layout with a table, so that vectors do not depend on when the table is counted.
     with _written(splade, {}, wanted.trust_remote_code) as folder:
         encoder = _loaded(folder, wanted, name)
     assert isinstance(encoder, TorchSparseEncoder)
@@ -179,10 +180,10 @@ def while_writing(splade: Path, asked: Asked, passages: PassageMeta | None) -> O
 
 
 def with_corpus_table(splade: Path, asked: Asked, passages: PassageMeta | None) -> OfCorpus:
-    """A SPLADE with the IDF table of the corpus, saved under `home()`; it is counted now, in a pass of its own.
+    """A SPLADE with the IDF table of the corpus, saved under `home()`; a pass over the corpus counts the table now.
 
-    An index that was written with this SPLADE keeps its table even if the corpus has changed: tables of two corpora give
-    the tokens of a query different weights. A machine that lacks it takes it from the cluster.
+    An index that was written with this SPLADE keeps its table even if the corpus has changed, because another table would
+    change the weights of query tokens. A machine that lacks the table reads it from the cluster.
     """
     from opensearch_neural.models.sparse.lexical import count_documents
 
@@ -205,14 +206,13 @@ def check_continued(index: str, wrote: IndexMeta, corpus_name: str) -> None:
     """Raise InputError if an interrupted run was counting the table of an index, and this is another corpus."""
     if wrote.counting and wrote.loading != corpus_name:
         raise InputError(
-            f"the index {index!r} has no IDF table yet: that of {wrote.loading} is counted while this is written, and its "
-            "ingest was interrupted",
-            f"ingest {wrote.loading} first, or another --index; or `osn index abort` deletes this one",
+            f"the index {index!r} has no IDF table yet: the ingest of {wrote.loading}, which counts it, was interrupted",
+            f"ingest {wrote.loading} first, or give another --index; `osn index abort` deletes this index",
         )
 
 
 def splade_of(model: Path) -> str | None:
-    """The hash of the SPLADE that a model with a corpus's table was made of; None for any other model."""
+    """The hash of the SPLADE from which a model with a corpus's table was made; None for other models."""
     training = (directory.read_osn_json(model) or {}).get("training")
     return training.get(SPLADE) if isinstance(training, dict) else None
 
@@ -220,10 +220,9 @@ def splade_of(model: Path) -> str | None:
 def with_kept_table(
     client: OpenSearch | None, wrote: SparseMeta, splade: Path, trust_remote_code: bool, *, index: str
 ) -> Path | None:
-    """The model that wrote an index: as this machine has it, else made again of its SPLADE and the table of its queries that
-    the cluster keeps.
+    """The model that wrote an index: from this machine, else made again from its SPLADE and the query table on the cluster.
 
-    None if neither has one that can be read. Raises ModelError if another model wrote the index, which the table tells.
+    None if neither can be read. Raises ModelError if the table shows that another model wrote the index.
     """
     link, hash = registry.link_of(wrote.hash), directory.hash_files(splade)
     if link.is_dir() and splade_of(link) == hash:
@@ -238,27 +237,27 @@ def with_kept_table(
         return None
     if not weights:
         return None
-    table = {token: in_seven_digits(weight) for token, weight in weights.items()}  # encoders hold them as float32
+    table = {token: in_seven_digits(weight) for token, weight in weights.items()}  # encoders store weights as float32
     if table.keys() == set(vocabulary_of(tokenizer_of(splade, trust_remote_code=trust_remote_code))):
         folder = _saved(splade, hash, table, trust_remote_code, wrote.hash)
         if folder is not None:
             registry.remember(wrote.hash, folder)
             return folder
-    # No corpus gives this model the hash of the other: the table is that of the index already.
+    # Even with the index's own table, this model has another hash, so it is another model.
     raise _another_model(index, wrote, splade, hash)
 
 
 def _another_model(index: str, wrote: SparseMeta, splade: Path, hash: str) -> ModelError:
     return ModelError(
         f"the index {index!r} was written with the sparse model {wrote.name} ({wrote.hash}), "
-        f"and {directory.display_name(splade)} ({hash}) is another model",
+        f"but {directory.display_name(splade)} ({hash}) is another model",
         "use the same model as before, or another --index",
     )
 
 
 @contextmanager
 def _naming(corpus_name: str) -> Iterator[None]:
-    """An InputError inside names the corpus."""
+    """Make an InputError inside name the corpus."""
     try:
         yield
     except InputError as error:
@@ -268,9 +267,9 @@ def _naming(corpus_name: str) -> Iterator[None]:
 def _saved(
     splade: Path, hash: str, table: Mapping[str, float], trust_remote_code: bool, expected: str | None = None
 ) -> Path | None:
-    """The folder below `home()` of a SPLADE with this table; None, and no folder, if another hash is expected.
+    """The folder below `home()` of a SPLADE with this table. hash: the SPLADE's.
 
-    hash: that of the SPLADE.
+    expected: the hash that the folder must have; if it has another, this returns None and writes no folder.
     """
     with _written(splade, table, trust_remote_code) as made:
         directory.write_osn_json(made, "sparse", training={SPLADE: hash})
@@ -284,7 +283,7 @@ def _saved(
 
 @contextmanager
 def _written(splade: Path, table: Mapping[str, float], trust_remote_code: bool) -> Iterator[Path]:
-    """The folder of a SPLADE with this table, which is deleted at the end unless it was renamed."""
+    """A temporary folder of a SPLADE with this table; it is deleted at the end unless it was renamed."""
     registry.models_folder().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
         prefix=".splade-", dir=registry.models_folder(), ignore_cleanup_errors=True

@@ -1,4 +1,4 @@
-"""Documents → vectors: from models, or made of other vectors. (`stored_vectors` reads them from files.)"""
+"""Documents → vectors: from models, or computed from other vectors. (`stored_vectors` reads them from files.)"""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Vectors:
 
 
 class Vectorizer(Protocol):
-    """Makes or finds the vectors of documents."""
+    """Computes or reads the vectors of documents."""
 
     def vectors(self, documents: Sequence[Document]) -> Vectors:
         """Raises ModelError if one of the documents cannot be encoded."""
@@ -45,20 +45,20 @@ class Vectorizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EncodedPart:
-    """Documents [start, start + length) of a batch with their vectors, or one that cannot be encoded."""
+    """Documents [start, start + length) of a batch with their vectors, or one document that cannot be encoded."""
 
     start: int
     length: int
     vectors: Vectors | None
+    """None if the document cannot be encoded."""
     error: str = ""
-    """Why a single document cannot be encoded."""
+    """Why it cannot be encoded."""
 
 
 def encode_in_parts(documents: Sequence[Document], vectorizer: Vectorizer, start: int = 0) -> Iterator[EncodedPart]:
     """The vectors of a batch, in order.
 
-    A model's error on one document does not cost the others their vectors: the batch is halved until that one stands
-    alone.
+    If a model fails on one document, the others still get vectors: the batch is halved until that document is alone.
     """
     if not documents:
         return
@@ -80,7 +80,7 @@ class Encoders:
     sparse: SparseDocumentEncoder | None = None
     dense: DenseEncoder | None = None
     batch_size: int = 32
-    """Texts that a network gets at once."""
+    """Texts in one batch of a network."""
     pq: QuantizedModel | None = None
     reconstructed: bool = False
     """Whether the dense vectors are reconstructed from the codes of `pq`."""
@@ -89,13 +89,13 @@ class Encoders:
 
     @property
     def pads(self) -> bool:
-        """Whether a network pads texts to one length: then many at once, sorted by length, are faster."""
+        """Whether a network pads texts to one length; encoding many texts at once, sorted by length, is faster then."""
         network = self.sparse is not None and self.sparse.info.kind != "lexical"
         return network or self.dense is not None or self.pq is not None
 
     @cached_property
     def alike(self) -> bool:
-        """Whether `pq` encodes documents as `dense` does: then they are encoded once for both."""
+        """Whether `pq` encodes documents as `dense` does; they are then encoded once for both."""
         from opensearch_neural.models.dense.torch_encoder import documents_alike
 
         return self.dense is not None and self.pq is not None and documents_alike(self.dense, self.pq.dense)
@@ -104,7 +104,7 @@ class Encoders:
         contents = [document.contents for document in documents]
         sparse = None
         if self.sparse is not None:
-            # The lexical model has no network to feed, and takes what it gets.
+            # The lexical model has no network, so it needs no batch size.
             lexical = self.sparse.info.kind == "lexical"
             sparse = (
                 self.sparse.encode_documents(contents)
@@ -135,25 +135,25 @@ class Changed:
 
 
 def pruned(vectors: Vectors, prune: Pruning) -> Vectors:
-    """With the sparse terms that are kept."""
+    """The vectors with pruned sparse vectors."""
     return vectors if vectors.sparse is None else replace(vectors, sparse=prune(vectors.sparse))
 
 
 def coded(vectors: Vectors, quantizer: Quantizer) -> Vectors:
-    """With codes made of the dense vectors."""
+    """The vectors with codes of the dense vectors."""
     assert vectors.dense is not None
     return replace(vectors, pq=quantizer.encode(vectors.dense))
 
 
 def reconstructed(vectors: Vectors, quantizer: Quantizer) -> Vectors:
-    """With dense vectors reconstructed from the codes."""
+    """The vectors with dense vectors reconstructed from the codes."""
     assert vectors.pq is not None
     return replace(vectors, dense=quantizer.reconstruct(vectors.pq))
 
 
 @dataclass
 class PostingsPruned:
-    """A vectorizer of whose sparse vectors the postings hold a part: the tokens that can add most to a score."""
+    """A vectorizer that chooses the part of each sparse vector for the postings: the tokens that can add most to a score."""
 
     vectorizer: Vectorizer
     prune: Pruning
@@ -176,7 +176,7 @@ class PostingsPruned:
 
 
 def for_index(vectorizer: Vectorizer, meta: IndexMeta, query: TableEncoder | None) -> Vectorizer:
-    """The vectorizer as an index with this record is written. query: of its sparse model."""
+    """The vectorizer for writing an index with this record. query: the query encoder of its sparse model."""
     if meta.prune_postings is None or query is None:
         return vectorizer
     return PostingsPruned(vectorizer, Pruning.parse(meta.prune_postings), query.weights)
@@ -184,18 +184,18 @@ def for_index(vectorizer: Vectorizer, meta: IndexMeta, query: TableEncoder | Non
 
 @dataclass
 class NotingLargest:
-    """A vectorizer that notes the largest weight of each token, as an index stores it, in the vectors that it makes."""
+    """A vectorizer that notes the largest weight of each token in its vectors, as the index stores weights."""
 
     vectorizer: Vectorizer
     larger: Callable[[dict[str, float]], None] | None = None
-    """Called with the weights that are larger than before, before the vectors are given to anybody."""
+    """Called with the weights that are larger than before, before `vectors` returns."""
     _vocabulary: list[str] = field(default_factory=list)
     _weights: NDArray[np.float32] | None = None
     """(vocabulary,)"""
 
     @property
     def largest(self) -> dict[str, float]:
-        """{token: its largest weight}, of tokens that are in any document."""
+        """{token: its largest weight} of all tokens that occurred."""
         return {} if self._weights is None else self._named(self._weights.nonzero()[0], self._weights)
 
     def vectors(self, documents: Sequence[Document]) -> Vectors:
@@ -209,7 +209,7 @@ class NotingLargest:
 
         if self._weights is None:
             self._vocabulary, self._weights = sparse.vocabulary, np.zeros(len(sparse.vocabulary), np.float32)
-        # `rank_features` cut off the lower 15 bits of a weight; one that is no number is refused.
+        # `rank_features` cuts off the lower 15 bits of a weight, and refuses weights that are not finite.
         stored = (np.ascontiguousarray(sparse.weights, np.float32).view(np.uint32) & 0xFFFF8000).view(np.float32)
         weights = self._weights.copy()
         np.maximum.at(weights, sparse.token_ids, np.where(np.isfinite(stored), stored, 0))

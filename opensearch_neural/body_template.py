@@ -1,10 +1,10 @@
-"""Production's own query as it is: a JSON file of a request body, in which {{query}} stands for what the user asked.
+"""Production's own query, unchanged: a request body as a JSON file, with {{query}} in place of the user's words.
 
     template = BodyTemplate.read("production.json")
     client.search(index="articles", body=template.body("what causes a rainbow", size=10))
 
-It searches any index, also one that `osn` did not write. Text takes the place of {{query}} inside the parsed body, so a
-quotation mark or a line end in a query is only a letter. {{size}} and {{from}} become the numbers of the page asked for.
+It searches any index, even if `osn` did not write it. The user's words are put into the parsed body, so a quotation mark
+or line end in them cannot break it. {{size}} and {{from}} become the numbers of the requested page.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ class BodyTemplate:
     """A request body with {{query}} in it."""
 
     content: Mapping[str, Any]
+    """The parsed body, with its placeholders."""
 
     @classmethod
     def read(cls, path: str | Path) -> BodyTemplate:
-        """The template in a file. Raises InputError, naming file and line, for what is no such template."""
+        """The template in a file. Raises InputError, naming file and line, if the file is not a template."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -42,7 +43,7 @@ class BodyTemplate:
 
     @classmethod
     def parse(cls, text: str, *, where: str = "the template") -> BodyTemplate:
-        """The template in a text; a placeholder may stand with or without quotation marks. Raises InputError as `read`."""
+        """The template in a text; a placeholder may have quotation marks or not. Raises InputError as `read` does."""
         content = parse_json(_STRING_OR_BARE.sub(_quoted, text), where)
         if not isinstance(content, dict):
             raise InputError(f"{where}: expected a request body, as an object in braces")
@@ -57,14 +58,14 @@ class BodyTemplate:
         return cls(content)
 
     def body(self, query: str, size: int = 10, from_: int = 0) -> Body:
-        """The request body of a query, for `size` hits from `from_` on, whatever the template itself says of them."""
+        """The request body of a query; `size` and `from_` replace the template's own values."""
         values: dict[str, str | int] = {"query": query, "size": size, "from": from_}
         filled: Body = _filled(self.content, values)
         return {**filled, "size": size, **({"from": from_} if from_ or "from" in filled else {})}
 
 
 def _quoted(match: re.Match[str]) -> str:
-    """A string as it is, a placeholder without quotation marks as one with them."""
+    """Put a bare placeholder in quotation marks; leave strings unchanged."""
     return match[0] if match["name"] is None else json.dumps(match[0])
 
 

@@ -1,7 +1,7 @@
 """The `osn` command.
 
-Subcommands are found by entry point (group `osn.commands`) and imported only when they run, so `osn search` never pays
-for torch, and another package can add a subcommand without this one knowing it.
+Subcommands are found by entry point (group `osn.commands`) and imported only when they run, so `osn search` never loads
+torch, and other packages can add subcommands.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ SECTIONS = {
     "Train": ("train", "data", "model"),
     "Research": ("paper",),
 }
-"""How `osn --help` lists the commands. What is in no section comes last."""
+"""How `osn --help` lists the commands. Commands in no section come last."""
 MOVED = {
     **dict.fromkeys(("lexical", "idf", "urls", "export"), "model"),
     **dict.fromkeys(("mine", "teach", "generate-queries", "leaks", "corpus"), "data"),
     "models": "model list",
 }
-"""{former command of `osn`: the group that has it now, and its name there if that is another}. The old name still works and
-is not listed."""
+"""{former command of `osn`: its group now, then its new name if that changed}. Old names still work but are not listed."""
 
 
 def check_utf8(arguments: Sequence[str]) -> None:
-    """Raises InputError for an argument whose bytes are not UTF-8, unless it is a file: no JSON and no URL can carry it."""
+    """Raises InputError for an argument that is not UTF-8, which JSON and URLs cannot carry. Names of files may be."""
     for text in arguments:
         try:
             text.encode()
@@ -47,7 +46,7 @@ def check_utf8(arguments: Sequence[str]) -> None:
                 continue
             raise InputError(
                 f"{text.encode('utf-8', 'backslashreplace').decode()!r} is not UTF-8 at character {error.start + 1}",
-                "the terminal, or what calls osn, writes another encoding",
+                "the terminal, or the program that calls osn, uses another encoding",
             ) from None
 
 
@@ -59,8 +58,8 @@ def check_utf8(arguments: Sequence[str]) -> None:
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="osn")
-@click.option("-v", "--verbose", is_flag=True, help="Say more about what happens, on stderr.")
-@click.option("-q", "--quiet", is_flag=True, help="Say warnings and errors only.")
+@click.option("-v", "--verbose", is_flag=True, help="Log more details to stderr.")
+@click.option("-q", "--quiet", is_flag=True, help="Log warnings and errors only.")
 def osn(verbose: bool, quiet: bool) -> None:
     """Neural retrieval for a plain OpenSearch cluster: train, ingest, search, measure.
 
@@ -86,15 +85,15 @@ def log_to_stderr(level: int) -> None:
 
 
 def main() -> None:
-    # Threads of torch and faiss that wait for each other are to sleep, not to spin: on a machine that does other work
-    # too, spinning made a single query's encoding 40 times slower. Read when these libraries are first loaded.
+    # Waiting threads of torch and faiss must sleep, not spin: on a busy machine, spinning made encoding a single query
+    # 40 times slower. The libraries read this when they are loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # What stops a container ends a command as Ctrl-C does: what is on its way is finished and kept.
+    # SIGTERM, which stops a container, acts like Ctrl-C: work in progress is finished and kept.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         status = osn(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
-    except click.exceptions.Abort:  # what click makes of Ctrl-C
+    except click.exceptions.Abort:  # click raises this for Ctrl-C
         _exit_at_once(130)
     except click.ClickException as error:
         error.show()
@@ -111,7 +110,7 @@ def main() -> None:
 
 
 def _exit_at_once(status: int) -> None:
-    """Exit without waiting for threads that still wait for a server's answer: Python would join them."""
+    """Exit without joining threads that still wait for a server's answer; Python's own exit would join them."""
     if all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
         sys.exit(status)
     logging.shutdown()

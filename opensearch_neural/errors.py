@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class OsnError(Exception):
-    """An error with a message for the user, and a remedy where one is known.
+    """An error with a message for the user, and a remedy if there is one.
 
     The command line prints both and exits with status 1; no traceback is shown.
     """
@@ -19,15 +19,15 @@ class OsnError(Exception):
 
 
 class InputError(OsnError):
-    """A corpus, query, judgement or configuration file that is not what it should be."""
+    """An invalid corpus, query, judgement or configuration file, or an invalid argument."""
 
 
 class ModelError(OsnError):
-    """A model directory that is missing, incomplete, or not the one that wrote the index."""
+    """A model directory that is missing or incomplete, or another model than the index's."""
 
 
 class NotFinite(ModelError):
-    """A model gave a vector with a NaN or an infinity, first for the text at position `row` of those it was given."""
+    """A model returned NaN or infinity in a vector. row: the position of the first such text in the batch."""
 
     def __init__(self, message: str, remedy: str | None = None, *, row: int) -> None:
         super().__init__(message, remedy)

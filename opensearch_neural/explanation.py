@@ -1,10 +1,10 @@
-"""Why a hit has its score: what each token of the query, each word of BM25, the codes and the vector add to it.
+"""Why a hit has its score: the share of each query token, each BM25 word, the codes and the vector.
 
     answer = client.search(index="docs", body=queries.explained(body))
     for share in shares(answer["hits"]["hits"][0]["_explanation"]): …
 
-The shares add up to `_score`. They are read from OpenSearch's explanation; `predicted` works the score out again from the
-document's weights alone, by the oracle, so that a share that was read wrongly shows.
+The shares add up to `_score`. They are read from OpenSearch's explanation; `predicted` computes the score again from the
+document's weights alone, with the oracle, which reveals a share that was read wrongly.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 ScoreSource = Literal["bm25", "sparse", "codes", "dense", "other"]
 TOLERANCE = 1e-4
-"""The share by which a score may differ from the sum of its parts: each phase of a search rounds to float32."""
+"""Largest relative difference between a score and the sum of its parts: each search phase rounds to float32."""
 LOST = 2.0**-24
-"""A part below this share of a sum is lost in float32's rounding: a score that a later one replaced (`queries.REPLACED`)."""
+"""float32 rounding loses a part below this share of a sum. Such a part is a score that was replaced (`queries.REPLACED`)."""
 CODES = "[codes]"
 """The name of the share of a document's codes, which includes the query's constant offset."""
 VECTOR = "[vector]"
 """The name of the share of a document's vector (`queries.dense_rescore`)."""
 ALL = "*:*"
-"""How the share of `match_all` begins, which a boost may follow."""
+"""The name of the share of `match_all` begins with this; a boost may follow."""
 ROWS = "[all tokens]"
-"""The name of the share of a row of the forward index, of which a script reads several tokens (`queries.explained` has it
-read them one by one)."""
+"""The name of the share of a forward-index row if one script reads several tokens (`queries.explained` makes it one token
+per script)."""
 
 _FEATURE = re.compile(r"^Linear function on the \S+ field for the (?P<token>.+) feature, computed as", re.DOTALL)
 _HELD = re.compile(r"^ConstantScore\(FeatureQuery\(field=\S+, feature=(?P<token>.+), function=", re.DOTALL)
@@ -50,13 +50,15 @@ class Share:
 
     source: ScoreSource
     token: str
+    """A token, a word, or the name of another part, such as `CODES`."""
     score: float
     query_weight: float | None = None
     """The weight of a sparse token in the query, times the factor of its stage of the search;
     score = query_weight · document_weight."""
     document_weight: float | None = None
+    """The weight of a sparse token in the document; None if unknown."""
     literal: bool | None = None
-    """Whether a sparse token occurs in the document's text (or the model added it). None if that is not known."""
+    """True if a sparse token occurs in the document's text, False if the model added it, None if unknown."""
 
     def to_json(self) -> dict[str, Any]:
         """The fields that are known."""
@@ -66,7 +68,7 @@ class Share:
 def shares(explanation: Mapping[str, Any]) -> list[Share]:
     """The shares of a score, the largest first, read from OpenSearch's explanation.
 
-    A share is multiplied by the weight of its stage of the search. Parts that cannot be told apart make one share, "other".
+    Each share includes the weight of its search stage. A part that cannot be split further is a share of source "other".
     """
     by_name: dict[tuple[ScoreSource, str], Share] = {}
 
@@ -134,15 +136,15 @@ def _of_script(description: str, value: float, factor: float) -> Share:
 
 
 def told_apart(explained: Iterable[Share], words: Collection[str]) -> list[Share]:
-    """The shares, each sparse token marked by whether it is among `words`, the tokens of the document's text."""
+    """The shares, with `literal` set for sparse tokens. words: the tokens of the document's text."""
     return [replace(share, literal=share.token in words) if share.source == "sparse" else share for share in explained]
 
 
 def predicted(body: Body, hits: Sequence[Iterable[Share]]) -> list[float]:
-    """The score that the oracle works out for the body and each hit, a document with the sparse weights of its shares.
+    """The oracle's score for each hit, from the body and the sparse weights in the hit's shares.
 
-    Of the query that is not sparse, which is BM25 as a rule, it takes the shares. Raises InputError for a body with several
-    such queries, or with codes.
+    The shares of the non-sparse query, usually BM25, are taken as they are. Raises InputError for a body with several such
+    queries, or with codes.
     """
     import numpy as np
 
@@ -154,7 +156,7 @@ def predicted(body: Body, hits: Sequence[Iterable[Share]]) -> list[float]:
         for share in explained:
             if share.document_weight is not None:
                 weights[number][share.token] = share.document_weight
-            elif not share.token.startswith(ALL):  # which the oracle scores itself
+            elif not share.token.startswith(ALL):  # the oracle scores match_all itself
                 bases[number] += share.score
     asked: list[Clause] = []
 
@@ -162,7 +164,7 @@ def predicted(body: Body, hits: Sequence[Iterable[Share]]) -> list[float]:
         if clause not in asked:  # an explained body may hold its query twice
             asked.append(clause)
         if len(asked) > 1 or "script_score" in clause:
-            raise InputError("the score of a body with several queries that are not sparse is not predicted")
+            raise InputError("the score of a body with several non-sparse queries is not predicted")
         return bases.astype(np.float32)
 
     scores = predict(body, StoredWeights.of(weights), known=known)
@@ -170,10 +172,8 @@ def predicted(body: Body, hits: Sequence[Iterable[Share]]) -> list[float]:
 
 
 def doubts(body: Body, hits: Sequence[tuple[Sequence[Share], float]]) -> list[str | None]:
-    """Doubts about the shares of each hit, in words; None if they add up and the oracle agrees.
-
-    hits: (shares, score) of each
-    """
+    """For each hit (shares, score) a sentence that says why its shares may be wrong; None if they add up and the oracle
+    agrees."""
     try:
         expected: Sequence[float | None] = predicted(body, [explained for explained, _ in hits])
     except (InputError, ValueError):  # a body that the oracle does not know, or a damaged one
@@ -186,16 +186,16 @@ def doubts(body: Body, hits: Sequence[tuple[Sequence[Share], float]]) -> list[st
 
 def _doubt(total: float, score: float, expected: float | None) -> str | None:
     if abs(total - score) > TOLERANCE * abs(score):
-        return f"the shares add up to {total:.4f}, and the score is {score:.4f}"
-    if expected is None or abs(score) < LOST * abs(expected):  # the latter of a hit beyond the window
+        return f"the shares add up to {total:.4f}, but the score is {score:.4f}"
+    if expected is None or abs(score) < LOST * abs(expected):  # a hit beyond the window
         return None
     if abs(expected - score) > TOLERANCE * abs(score):
-        return f"by its tokens' weights the score would be {expected:.4f}, and it is {score:.4f}"
+        return f"its tokens' weights give a score of {expected:.4f}, but it is {score:.4f}"
     return None
 
 
 def _read_of_row(description: str) -> tuple[str, float] | None:
-    """(the one token that the script reads of a row, its weight in the query); None if it reads several."""
+    """(the only token that the script reads from a row, its query weight); None if it reads several."""
     params = description.partition("params={")[2]
     start = params.find("tokens=[") + len("tokens=[")
     end = params.find("]", start)
@@ -209,7 +209,7 @@ def _read_of_row(description: str) -> tuple[str, float] | None:
 
 
 def _nine_bits(weight: float) -> float:
-    """The nearest weight that an index can hold: a quotient of float32s lies beside it."""
+    """The nearest weight that an index can store; dividing float32 numbers gives it only approximately."""
     (bits,) = struct.unpack(">I", struct.pack(">f", weight))
     (nearest,) = struct.unpack(">f", struct.pack(">I", bits + 0x4000 & 0xFFFF_8000))
     return float(nearest)
@@ -222,12 +222,12 @@ def _adds_up(node: Mapping[str, Any]) -> bool:
 
 
 def _together(first: Share, second: Share) -> Share:
-    """Two shares of a name: of several fields, or of a token that two stages score."""
+    """The sum of two shares with the same name: from two fields, or from two stages that score the same token."""
     if first.query_weight is None or second.query_weight is None or first.document_weight != second.document_weight:
         return replace(first, score=first.score + second.score, query_weight=None, document_weight=None)
     return replace(first, score=first.score + second.score, query_weight=first.query_weight + second.query_weight)
 
 
 def _word(term: str) -> str:
-    """The word of "contents:rain", and of several that count as one: "Synonym(contents:rain contents:shower)"."""
+    """The word in "contents:rain", or the words in "Synonym(contents:rain contents:shower)", which count as one."""
     return re.sub(r"^Synonym\((.*)\)$", r"\1", term, flags=re.DOTALL).partition(":")[2] or term

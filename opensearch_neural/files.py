@@ -14,14 +14,15 @@ from typing import Any
 from opensearch_neural.errors import InputError, ModelError, OsnError
 
 MOST_UNPACKED = 512_000_000
+"""Most bytes that `unpacked_json` accepts."""
 
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """A place beside `path`, of the same name, for a file or a folder to be made at.
+    """A temporary path, with the last name of `path`, at which the block makes a file or a folder.
 
-    It becomes `path` when the block ends, so that a reader sees the old file or the whole new one; after an error it goes.
-    A folder that is there and holds something is not replaced: OSError.
+    When the block ends, it is moved to `path`, so that readers see the old file or the whole new one. After an error it is
+    deleted. Raises OSError if `path` is a folder that is not empty.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as temporary:
@@ -39,29 +40,29 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A folder that is not there yet, to be made and filled. It becomes `out` when the block ends, after an error it goes.
+    """A path at which the block makes a folder. It is moved to `out` when the block ends, and deleted after an error.
 
-    Raises InputError if `out` is there already.
+    Raises InputError if `out` exists.
     """
     if out.exists():
-        raise InputError(f"{out} is there already", "name a folder that is not, or remove it")
+        raise InputError(f"{out} exists already", "name a new folder, or remove this one")
     with replaced(out) as written:
         yield written
 
 
 def expanded(path: str | Path) -> Path:
-    """`path` with the home folder of a user in the place of `~` or `~name`. Raises InputError if there is no such user."""
+    """`path`, with `~` or `~name` replaced by that user's home folder. Raises InputError if there is no such user."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise InputError(f"{path}: there is no home folder of that user", "write the whole path") from None
+        raise InputError(f"{path}: there is no home folder of that user", "write the full path") from None
 
 
 def share(path: Path) -> None:
     """Give a file, or all files in a folder, the permissions that the umask gives any new file.
 
-    Those of mkstemp and of safetensors' `save_file` are private to the user. A model is read by others, such as a search
-    service under an account of its own.
+    mkstemp and safetensors' `save_file` make files that only their user can read. Others read models too, such as a search
+    service with its own account.
     """
     umask = os.umask(0)
     os.umask(umask)
@@ -73,12 +74,12 @@ def share(path: Path) -> None:
 def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     """`value` as JSON, written by `write_text`."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
-    # The name of a file need not be UTF-8: what Python puts in its place is written as JSON escapes it.
+    # A file name need not be UTF-8: Python's surrogates for its bytes are written as JSON escapes.
     write_text(path, text.encode("utf-8", "backslashreplace").decode() + "\n")
 
 
 def parse_json(text: str, where: str | Path, error: type[OsnError] = InputError) -> Any:
-    """The JSON value in a text. Raises `error`, with the line where that is known, naming the text `where`."""
+    """The JSON value in a text. Raises `error`, which names `where` and, if known, the line."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as wrong:
@@ -92,7 +93,7 @@ def parse_json(text: str, where: str | Path, error: type[OsnError] = InputError)
 def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in `path`.
 
-    Raises ModelError, with the line, if the file is missing, is no JSON, or holds something else than an object.
+    Raises ModelError if the file is missing, is not JSON (with the line), or holds another JSON value.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -107,7 +108,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def packed_json(value: Any) -> bytes:
-    """Pack a JSON value by gzip; equal values give equal bytes."""
+    """Compress a JSON value with gzip; equal values give equal bytes."""
     stream = zlib.compressobj(wbits=31)
     return stream.compress(json.dumps(value).encode()) + stream.flush()
 

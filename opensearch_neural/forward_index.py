@@ -1,13 +1,13 @@
-"""Each document's sparse weights as bytes beside it, and the script that scores the hits of a first phase from them.
+"""The forward index: each document's sparse weights as bytes, and the script that rescores first-phase hits with them.
 
-An inverted index answers which documents hold a token; to rescore thirty hits it is opened once for each token of the query.
-A forward index answers which tokens a document holds: one look for each hit. The scores are those of the clauses, from the
-same weights with the same 9 significant bits.
+An inverted index tells which documents hold a token; to rescore thirty hits, it is read once for each query token. A forward
+index tells which tokens a document holds; it is read once for each hit. Both give the same scores, from the same weights
+with 9 significant bits.
 
-Of n tokens a row is 6 · n bytes of binary doc values: n hashes in ascending order, four bytes each with the sign first, then
-their weights, two bytes each: the upper 16 bits of a float32 without its sign, as Lucene's FeatureField keeps them. A hash
-is the token's CRC-32, so that no vocabulary has to travel. Two tokens of one hash would be mistaken for each other: among
-BERT's 30,522 no two are alike, and among 250,000 about seven pairs are likely.
+A row of n tokens is 6 · n bytes of binary doc values: n hashes in ascending order, each a big-endian signed int32, then n
+weights of two bytes: the upper 16 bits of a float32 without its sign, as in Lucene's FeatureField. A hash is the token's
+CRC-32, shifted to the signed range, so requests need no vocabulary. Tokens with equal hashes are confused: BERT's 30,522
+tokens have no such pair; 250,000 tokens likely have about seven.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ SUFFIX = "_forward"
 """The field of the rows is named after the field of the postings: `sparse`, `sparse_forward`."""
 FIELD = f"sparse{SUFFIX}"
 PRUNED = "pruned"
-"""The parameter of the script that says that the postings are pruned: they hold less than the rows."""
+"""The script parameter that marks pruned postings, which hold less than the rows."""
 
-# Tokens that are not in the row, and documents without a row, add nothing. The query's hashes ascend too, so that each
-# search goes on where the one before has ended.
+# Tokens that are not in the row, and documents without a row, add nothing. The query's hashes ascend too, so each binary
+# search starts where the previous one ended.
 SCRIPT = """\
 def rows = doc[params.field];
 if (rows.size() == 0) { return 0; }
@@ -65,7 +65,7 @@ return score;
 
 
 def token_hash(token: str) -> int:
-    """From −2³¹ to 2³¹ − 1, as Java has its whole numbers."""
+    """The token's CRC-32 minus 2³¹: a signed 32-bit integer, as in Java."""
     return crc32(token.encode("utf-8", "surrogatepass")) - (1 << 31)
 
 
@@ -77,7 +77,7 @@ def hashes_of(vocabulary: Iterable[str]) -> NDArray[np.int32]:
 
 
 def packed(hashes: NDArray[np.int32], weights: NDArray[np.float32]) -> bytes:
-    """The row of a document whose tokens have these hashes (n,) and weights (n,), which are finite and normal."""
+    """A document's row, from the hashes (n,) and weights (n,) of its tokens; weights are finite and normal."""
     import numpy as np
 
     order = np.argsort(hashes, kind="stable")
@@ -88,8 +88,8 @@ def packed(hashes: NDArray[np.int32], weights: NDArray[np.float32]) -> bytes:
 def script_params(tokens: Mapping[str, float], field: str, *, pruned: bool = False) -> dict[str, Any]:
     """The script's parameters. The tokens' names are for people and for `tokens_of`; the script reads their hashes.
 
-    pruned: whether the postings beside the rows hold less than these. It is noted for who reads the body, as
-    `queries.certified` does; the script does not look at it.
+    pruned: True if the index has pruned postings. Readers of the body need it, such as `queries.certified`; the script
+    ignores it.
     """
     each = sorted((token_hash(token), token, float(weight)) for token, weight in tokens.items())
     params: dict[str, Any] = {
@@ -105,18 +105,20 @@ def tokens_of(params: Mapping[str, Any]) -> dict[str, float]:
     """{token: weight} of a script's parameters. Raises ValueError if names, hashes and weights do not fit together."""
     tokens, hashes, weights = (params.get(name) for name in ("tokens", "hashes", "weights"))
     if not (isinstance(tokens, list) and isinstance(hashes, list) and isinstance(weights, list)):
-        raise ValueError("tokens, hashes and weights are lists")
+        raise ValueError("tokens, hashes and weights must be lists")
     if not len(tokens) == len(hashes) == len(weights):
-        raise ValueError(f"{len(tokens)} tokens, {len(hashes)} hashes and {len(weights)} weights are not as many")
+        raise ValueError(
+            f"{len(tokens)} tokens, {len(hashes)} hashes and {len(weights)} weights: expected equally many"
+        )
     if not all(isinstance(token, str) for token in tokens) or not all(
         type(weight) in (int, float) for weight in weights
     ):
-        raise ValueError("tokens are texts, and weights are numbers")
+        raise ValueError("tokens must be strings, and weights numbers")
     if not all(type(hash) is int for hash in hashes) or hashes != sorted(hashes):
-        raise ValueError("hashes are whole numbers that ascend")
+        raise ValueError("hashes must be whole numbers in ascending order")
     if hashes != [token_hash(token) for token in tokens]:
-        raise ValueError("the hashes are not those of the tokens")
+        raise ValueError("the hashes do not belong to the tokens")
     try:
         return {token: float(weight) for token, weight in zip(tokens, weights, strict=True)}
     except OverflowError:
-        raise ValueError("weights are numbers of 64 bits") from None
+        raise ValueError("a weight is too large for a 64-bit float") from None

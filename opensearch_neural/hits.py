@@ -1,4 +1,4 @@
-"""One search by an engine, as people look at it: `osn search` prints it, `osn ui` shows several beside each other."""
+"""One search by an engine, prepared for display: `osn search` prints it, `osn ui` shows several side by side."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """A query's text, the engine that searches for it, and the body that it made."""
+    """A query's text, an engine, and the request body that the engine made."""
 
     engines: Engines
     engine: Engine
     text: str
     clauses: Sequence[Clause]
+    """Filters."""
     page: Page
     body: Body
 
@@ -50,7 +51,7 @@ class Request:
         from_: int = 0,
         highlight: bool = True,
     ) -> Request:
-        """clauses: filters. Raises as `Engines.body_of`."""
+        """clauses: filters. Raises as `Engines.body_of` does."""
         engines.body_of(name)
         engine = engines.engine(name)
         page = engines.page(
@@ -74,23 +75,23 @@ class SearchResult:
     hits: list[dict[str, Any]]
     """As `hit_of` makes them."""
     facts: dict[str, Any]
-    """Facts about the engine and about missing documents, for programs."""
+    """Facts about the engine, missing documents and a partial answer, as JSON fields."""
     findings: list[Finding]
     """The linter's findings."""
     warnings: list[str]
 
 
 def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> SearchResult:
-    """Search. explain: the hits say what adds to their scores.
+    """Search. explain: each hit lists the shares of its score.
 
-    Raises ClusterError for a search that is refused, which tells the linter's findings too, and opensearch-py's errors.
+    Raises ClusterError, with the linter's findings, if the search is refused; other requests raise opensearch-py's errors.
     """
     engines, engine, body, clauses = asked.engines, asked.engine, asked.body, asked.clauses
     index = engines.index
     findings = lint(body, quick_capabilities(client), engines.meta)
     warnings = []
     if not asked.text.strip() and not findings:
-        warnings.append("the query is empty, and a model's vector or URLs for it say nothing")
+        warnings.append("the query is empty: a model's vector or URLs for it mean nothing")
     if explain and not engine.fused:
         body = with_sentences(explained(body))
     body = body if clauses else engine.counted(body)
@@ -100,7 +101,7 @@ def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Search
     warnings += missing.warnings
     if engines.meta.unfinished is not None:
         warnings.append(
-            f"{index!r} is not complete: {engines.meta.unfinished} is being written, or that was interrupted"
+            f"{index!r} is not complete: {engines.meta.unfinished} is being written, or its writing was interrupted"
         )
     warnings += partial.values()
     hits = answer["hits"]["hits"]
@@ -123,7 +124,7 @@ def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Search
 
 @contextmanager
 def refusals_explained(findings: Sequence[Finding]) -> Iterator[None]:
-    """Raise ClusterError for what opensearch-py raises inside, with the findings beside the remedy."""
+    """Turn opensearch-py's errors into ClusterError, with the findings before the remedy."""
     try:
         with translate_errors():
             yield
@@ -133,9 +134,9 @@ def refusals_explained(findings: Sequence[Finding]) -> Iterator[None]:
 
 
 def find_by_body(client: OpenSearch, index: str, body: Body, *, explain: bool = False) -> SearchResult:
-    """Search with a body of the user's own, in any index, alias or pattern.
+    """Search any index, alias or pattern with the user's own body.
 
-    explain: as in `find`; OpenSearch explains no hybrid query. Raises as `find`.
+    explain: as in `find`; OpenSearch explains no hybrid query. Raises as `find` does.
     """
     findings = lint(body, quick_capabilities(client))
     query = body.get("query")
@@ -158,7 +159,7 @@ def find_by_body(client: OpenSearch, index: str, body: Body, *, explain: bool = 
 
 
 def with_sentences(body: Body) -> Body:
-    """The body with whole texts highlighted instead of fragments, so that the sentence of the most score can be found."""
+    """The body, highlighting whole texts instead of fragments, so that the sentence with the most score can be found."""
     if "highlight" not in body:
         return body
     marks = body["highlight"]
@@ -169,12 +170,12 @@ def with_sentences(body: Body) -> Body:
 def read_explanations(
     body: Body, hits: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> tuple[list[list[Share] | None], list[str]]:
-    """(what adds to each hit's score, None if it isn't explained; warnings where that may be wrong).
+    """(the shares of each hit's score, None without an explanation; warnings about shares that may be wrong).
 
-    hits: (what a warning calls it, the hit)
+    hits: (the name for warnings, the hit)
     """
     adding = [shares(hit["_explanation"]) if "_explanation" in hit else None for _, hit in hits]
-    scored = [  # what is sorted by a field has no score
+    scored = [  # a hit that is sorted by a field has no score
         (name, each, hit["_score"])
         for (name, hit), each in zip(hits, adding, strict=True)
         if each is not None and hit["_score"] is not None
@@ -197,9 +198,9 @@ def parse_filter(text: str) -> dict[str, Any]:
 
 
 def unknown_fields(client: OpenSearch, index: str, clauses: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Fields of {"term": {FIELD: VALUE}} clauses that no document of the index has; such a filter leaves no hit.
+    """The fields of {"term": {FIELD: VALUE}} clauses that the index does not have; such a filter matches nothing.
 
-    Empty if the user may not ask.
+    Empty if the user may not read the mapping.
     """
     fields = sorted({field for clause in clauses for field in clause.get("term", {})})
     if not fields:
@@ -218,13 +219,13 @@ def hit_of(
     encoder: TableEncoder | None = None,
     adding: Sequence[Share] | None = None,
 ) -> dict[str, Any]:
-    """A hit as `osn search` shows it: id, score, title, url, an excerpt, and what adds to its score when explained.
+    """A hit as `osn search` shows it: id, score, title, url, an excerpt, and, if explained, the shares of its score.
 
-    Explained it has the sentence of its text that carries the most of its score, if any does; the excerpt holds it then.
+    An explained hit also has the sentence of its text that contributes most to the score, if any; the excerpt includes it.
 
-    document: the id of the document whose passage the hit is; the passage is shown too then
-    encoder: tells which tokens of a sparse model stand in the text
-    adding: what adds to its score; None: it is read from the hit's explanation, if it has one
+    document: the id of the document, if the hit is one of its passages; the passage is then shown too
+    encoder: tells which tokens of a sparse model occur in the text
+    adding: the shares of its score; None: read from the hit's explanation, if it has one
     """
     source = hit.get("_source", {})
     marked = hit.get("highlight", {})
@@ -247,9 +248,7 @@ def hit_of(
             adding = told_apart(adding, encoder.tokens_in(f"{source.get('title') or ''} {source.get('text') or ''}"))
         of_text = marked.get(text_name, [])
         words = marked_words(of_text, text or "")
-        if (
-            text and words is not None and (of_text or not fragments)
-        ):  # else a body of the user's own asks for fragments
+        if text and words is not None and (of_text or not fragments):  # else the user's own body asks for fragments
             shown |= sentence_of(text, words, adding, encoder)
         shown["tokens"] = [share.to_json() for share in adding]
         shown["sum"] = sum(share.score for share in adding)
@@ -259,7 +258,7 @@ def hit_of(
 def sentence_of(
     text: str, words: Sequence[Span], adding: Sequence[Share], encoder: TableEncoder | None
 ) -> dict[str, str]:
-    """An excerpt of the text with its marked words, and the sentence in it that carries the most of the score, if any."""
+    """An excerpt of the text with its marked words, and its sentence that contributes most to the score, if any."""
     sentence = heaviest_sentence(text, words, adding, *([encoder.tokens_in] if encoder else []))
     start, end = around(text, sentence or (words or [(0, 0)])[0])
     left, right = ("… " if text[:start].strip() else ""), (" …" if text[end:].strip() else "")
@@ -281,7 +280,7 @@ GROUPS = {
     ("dense", None): "dense",
     ("other", None): "other",
 }
-"""{(source of a share, whether its token is in the text): what it is called}"""
+"""{(source of a share, whether its token is in the text): the name shown}"""
 
 
 @dataclass(frozen=True)

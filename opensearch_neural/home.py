@@ -1,4 +1,4 @@
-"""Where `osn` keeps what it makes for itself: node artifacts, models built from a corpus, ingest journals."""
+"""The folder of `osn`'s own files: the local node's parts, models built from a corpus, ingest journals."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A sparse model as a folder that is ready for the Hugging Face hub: its files, and a model card.
 
 The folder holds what `SparseEncoder(folder)` and `osn ingest --sparse` load. It does not hold the settings of the training
-run, which name folders of the machine that it ran on. The card says what is recorded: training data by their names, measures
-at the end of training, and rows of result files that are given.
+run, because they name folders of the training machine. The card lists what is recorded: names of the training data, measures
+at the end of training, and rows of the given result files.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ def export_for_hub(
 ) -> Path:
     """Write the folder `out`; returns its card.
 
-    licence: as the hub writes it, such as apache-2.0. name: in the card; None: the directory's. base_model: a hub id.
-    results: `summary.json` files of measurements, whose rows go into the card. only: {field of a row: its values} that
-    choose among these rows ("variant", "engine", "measure"); a field without values chooses nothing.
+    licence: as the hub writes it, such as apache-2.0. name: the model's name in the card; None: the directory's name.
+    base_model: a hub id. results: `summary.json` files of measurements, whose rows go into the card. only: {field of a row:
+    values} chooses among these rows ("variant", "engine", "measure"); a field without values chooses nothing.
 
-    Raises InputError if `out` is there already, if no row is chosen or more than a card can show; ModelError if the model is
-    not in the layout of sentence-transformers, has no query table, has code of its own, or is not safe to load.
+    Raises InputError if `out` exists, or if no row is chosen or more than a card can show; ModelError if the model is not in
+    the layout of sentence-transformers, has no query table, has code of its own, or is not safe to load.
     """
     folder = directory.locate(model)
     modules = [module for route in directory.routes(folder).values() for module in route]
     if not any(module.type == "SpladePooling" for module in modules):
         raise ModelError(
             f"{folder} is not in the layout of sentence-transformers, which the hub's users load",
-            f"`osn model idf --corpus CORPUS --model {model} --output FOLDER` writes a SPLADE so, with a corpus's table",
+            f"`osn model idf --corpus CORPUS --model {model} --output FOLDER` writes a SPLADE in it, with a corpus's table",
         )
     refuse_unsafe(folder)
     if any("auto_map" in read_json_object(config) for config in folder.rglob("config.json")):
@@ -76,7 +76,7 @@ def export_for_hub(
     with new_folder(out) as staged:
         shutil.copytree(folder, staged, ignore=shutil.ignore_patterns(*LEFT_OUT))
         if TableEncoder.load(staged).hash != query.hash:
-            raise ModelError(f"{folder} does not load as it is once it is copied: a file lies outside of it")
+            raise ModelError(f"a copy of {folder} is another model: one of its files is outside the folder")
         write_text(staged / "README.md", card)
     return out / "README.md"
 
@@ -92,7 +92,7 @@ def model_card(
     pruning: Pruning | None = None,
     rows: Sequence[Row] = (),
 ) -> str:
-    """The card's text; osn: the content of the model's `osn.json`, or nothing; pruning: the model's own."""
+    """The card's text. osn: the content of the model's `osn.json`, empty if there is none. pruning: the model's own."""
     data = list(_data_names(osn.get("training") or {}))
     head = {"license": licence, "language": language, "base_model": base_model}
     lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items() if value)]
@@ -166,7 +166,7 @@ def _chosen(rows: list[Row], only: Mapping[str, Collection[str]]) -> list[Row]:
 
 
 def _rows(path: Path) -> list[Row]:
-    """The rows of a result file. Raises InputError if it is none."""
+    """The rows of a result file. Raises InputError for any other file."""
     try:
         rows = [Row.from_json(row) for row in read_json_object(path)["rows"]]
         for row in rows:
@@ -177,8 +177,7 @@ def _rows(path: Path) -> list[Row]:
 
 
 def _data_names(training: Any) -> Iterator[str]:
-    """The names of the train sets of a training's settings, of its earlier stages, and of the models that were averaged:
-    never their paths."""
+    """The names, never the paths, of the train sets: of the averaged models, of this training, and of its earlier stage."""
     named: dict[str, None] = {}
     for part in directory.averaged(training):
         named.update(dict.fromkeys(_data_names(part.get("training"))))

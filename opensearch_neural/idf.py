@@ -4,7 +4,7 @@ The table is the whole query side of inference-free retrieval ("Towards Competit
 Inference-Free Learned Sparse Retrievers", section 3): a query is the set of its tokens, each weighing its IDF.
 The file `idf.json` is a JSON object {token: weight}.
 
-An application reads the table with every start, so numpy, most of an import's time, is imported only to count.
+An application reads the table at every start, so numpy, which is slow to import, is imported only for counting.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 UNLISTED = 1.0
-"""The weight of a token that no table lists and of one that no document holds, as in OpenSearch."""
+"""The weight of a token that the table does not list or that no document holds, as in OpenSearch."""
 
 
 def idf(df: ArrayLike, n: int) -> NDArray[np.float64]:
@@ -38,7 +38,7 @@ def idf(df: ArrayLike, n: int) -> NDArray[np.float64]:
 
 
 class DocumentFrequencies:
-    """In how many documents each token occurs; grows by documents, merges with the counts of another shard."""
+    """The number of documents that hold each token. Documents can be added, and the counts of shards merged."""
 
     def __init__(self, vocabulary_size: int) -> None:
         import numpy as np
@@ -48,7 +48,7 @@ class DocumentFrequencies:
         self.n = 0
         """Documents."""
         self.length = 0
-        """Tokens in all of them, repeated ones too; 0 if whoever counted did not say."""
+        """Tokens in all documents, repeats included; 0 if they were not counted."""
 
     def add(self, token_ids: Iterable[int]) -> None:
         """Count one document; repeated ids count once."""
@@ -61,7 +61,7 @@ class DocumentFrequencies:
     def add_batch(self, token_ids: NDArray[np.integer[Any]], documents: int, *, length: int = 0) -> None:
         """Count `documents` documents at once, from their concatenated ids, each id once per document.
 
-        length: how many tokens these documents have, repeated ones counted.
+        length: the number of tokens in these documents, repeats included.
         """
         import numpy as np
 
@@ -78,9 +78,9 @@ class DocumentFrequencies:
         self.length += other.length
 
     def save(self, path: str | Path, vocabulary: Sequence[str]) -> None:
-        """Write the counts as JSON: {"documents", "tokens", "vocabulary", "df": {token: documents}}, absent ones left out.
+        """Write the counts as JSON: {"documents", "tokens", "vocabulary", "df": {token: documents}}, without zero counts.
 
-        vocabulary: all tokens, by id; counts over another one do not merge with these, which its hash in the file tells.
+        vocabulary: all tokens, by id. The file holds its hash, so that counts over another vocabulary are not merged.
         """
         counted = self.counts.nonzero()[0].tolist()
         content = {
@@ -93,7 +93,7 @@ class DocumentFrequencies:
 
     @classmethod
     def load(cls, path: str | Path, vocabulary: Sequence[str]) -> DocumentFrequencies:
-        """The counts that `save` wrote. Raises ModelError if they are over another vocabulary, or are no counts."""
+        """The counts that `save` wrote. Raises ModelError for another vocabulary, and for a file without valid counts."""
         content = read_json_object(Path(path))
         numbers = [content.get("documents"), content.get("tokens"), *_values(content.get("df"))]
         if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):
@@ -111,15 +111,15 @@ class DocumentFrequencies:
         ids = {token: at for at, token in enumerate(vocabulary)}
         for token, documents in content["df"].items():
             if token not in ids or documents > counts.n:
-                raise ModelError(f"{path}: the token {token!r} in {documents} documents of {counts.n} cannot be")
+                raise ModelError(f"{path}: the token {token!r} in {documents} documents of {counts.n} is impossible")
             counts.counts[ids[token]] = documents
         return counts
 
     def idf_table(self, vocabulary: Sequence[str], *, special: Collection[str] = ()) -> dict[str, float]:
         """{token: weight} for every token of `vocabulary`, which is ordered by id.
 
-        A token that no document holds weighs 1.0, not the formula's maximum. Special tokens weigh 0.0: listed, so that
-        sentence-transformers, which reads the same file, ignores them as this package does.
+        A token that no document holds weighs 1.0, not the formula's maximum. Special tokens are listed with 0.0, so that
+        sentence-transformers, which reads the same file, ignores them too.
         """
         import numpy as np
 
@@ -130,7 +130,7 @@ class DocumentFrequencies:
 
 
 def in_seven_digits(weight: float) -> float:
-    """Seven significant digits are what float32 keeps; a table's file is a third of the size for it."""
+    """Round to seven significant digits, which float32 keeps; this shrinks a table's file to a third."""
     return float(f"{weight:.7g}")
 
 
@@ -146,7 +146,7 @@ def _values(df: Any) -> list[Any]:
 def load_idf(path: str | Path) -> dict[str, float]:
     """The table in a JSON file {token: weight}.
 
-    Weights are finite and not negative, 0 means that the token is ignored; else ModelError, naming the token.
+    Raises ModelError, naming the token, unless every weight is finite and at least 0. Queries ignore a token of weight 0.
     """
     return check_idf(read_json_object(Path(path)), source=str(path))
 

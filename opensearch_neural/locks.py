@@ -1,4 +1,4 @@
-"""Lock files: one process at a time, and the kernel lets go however a process ends."""
+"""Lock files: one process at a time. The kernel releases the lock, however the process ends."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if sys.platform != "win32":
 
 
 def acquire(file: Path, busy: Callable[[], object] | None) -> TextIO | None:
-    """The lock file, open and held; closing it lets go. On Windows nothing is locked.
+    """Lock `file` and return it open; closing it releases the lock. On Windows nothing is locked.
 
-    While another process holds it, this calls `busy` and waits; without `busy` it returns None at once. Raises OSError where
-    the file cannot be written.
+    If another process holds the lock, this calls `busy` and waits; if `busy` is None, it returns None at once. Raises
+    OSError if the file cannot be written.
     """
     while True:
         try:

@@ -1,14 +1,14 @@
 """A query's look-up table as text short enough to travel in every request, and the script that reads it.
 
-The table holds the inner product of each part of the query with each of its 256 centroids: M × 256 numbers, which as JSON
-numbers are 11 bytes each, and as boxed numbers on the node's heap slow to parse and to read. Here each is three
-printable characters of a single string: the distance from its part's least value in steps, a whole number below 95³.
+The table holds the inner product of each part of the query with each of its 256 centroids: M × 256 numbers. As JSON
+numbers they take 11 bytes each, and the node parses and reads them slowly, as boxed numbers. Here each number is three
+printable characters of one string: its distance from its part's least value, as a whole number of steps below 95³.
 
     inner product = score − offset          score = scale · Σ_m steps_m
 
-Least values are left out of the script's sum, so that no score is negative, which OpenSearch refuses; together they are
-the `offset`, which lies among the script's parameters for whoever wants to subtract it. A step is a millionth part of the
-widest part's range, so that a sum of 96 parts is exact to some 10⁻⁵ of that range at worst, and usually to a tenth of it.
+The script's sum leaves out the least values, so that no score is negative, which OpenSearch refuses. Their negated sum is
+the `offset`, a script parameter that readers may subtract. A step is about a millionth of the widest part's range: a sum of
+96 parts is off by less than 6 · 10⁻⁵ of that range at worst, and usually by a tenth of that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CENTROIDS = 256
 BASE = 95  # printable ASCII, from the blank to the tilde; JSON writes two of these with a backslash
 FIRST = 32
 CHARACTERS = 3
-MOST_PARTS = 1024  # whose sum of steps stays below 2³¹
+MOST_PARTS = 1024  # their sum of steps stays below 2³¹
 
 # A document without a code scores 0, below all others.
 _SUM = f"""\
@@ -48,13 +48,13 @@ WEIGHTED_SCRIPT = (
     _SUM.replace("NOTHING", "params.first_weight * _score")
     + "return params.first_weight * _score + params.weight * params.scale * steps;"
 )
-"""The query's own score and that, each with its weight."""
+"""The query's own score plus (inner product + offset), each times its weight."""
 
 
 def spread(table: NDArray[np.floating]) -> float:
     """The standard deviation of the inner product over random codes, for a table (M, 256).
 
-    That over real documents is near it whatever M is, so that it tells how much a difference of inner products says.
+    Over real documents it is similar for any M, so a difference of inner products can be judged by it.
     """
     import numpy as np
 
@@ -76,8 +76,8 @@ class PackedTable:
     def of(cls, table: ArrayLike) -> PackedTable:
         """Pack a table (M, 256), as `Quantizer.table` makes it.
 
-        Raises ValueError for another shape, for more than 1,024 parts, for NaN or infinity, and for a table that is
-        zero throughout, as that of a query of zeros: it ranks nothing.
+        Raises ValueError for another shape, for more than 1,024 parts, for NaN or infinity, and for a table of zeros,
+        which comes from a query vector of zeros and ranks nothing.
         """
         import numpy as np
 
@@ -91,7 +91,7 @@ class PackedTable:
                 "the look-up table holds a value that is not a finite number: the query's vector is broken"
             )
         if not values.any():
-            raise ValueError("the look-up table is zero throughout: a query of zeros ranks nothing")
+            raise ValueError("the look-up table holds only zeros: a query vector of zeros ranks nothing")
         least = values.min(axis=1, keepdims=True)
         scale = float((values - least).max()) / (BASE**CHARACTERS - 1) or 1.0
         steps = np.rint((values - least) / scale).astype(np.int32).ravel()
@@ -102,18 +102,18 @@ class PackedTable:
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> PackedTable:
-        """Read the parameters of a script. Raises ValueError for anything else."""
+        """Read the parameters of a script. Raises ValueError if they are invalid."""
         text, scale, offset = params.get("table"), params.get("scale"), params.get("offset", 0.0)
         if not isinstance(text, str) or not text or len(text) % (CENTROIDS * CHARACTERS):
             raise ValueError(f"the table is not a text of M · {CENTROIDS} · {CHARACTERS} characters")
         if not isinstance(scale, (int, float)) or not isinstance(offset, (int, float)):
-            raise ValueError("scale and offset are numbers")
+            raise ValueError("scale and offset must be numbers")
         if not all(FIRST <= ord(character) < FIRST + BASE for character in set(text)):
-            raise ValueError("the look-up table holds a character that stands for no number")
+            raise ValueError("the look-up table holds a character that encodes no number")
         try:
             return cls(text, float(scale), float(offset))
         except OverflowError:
-            raise ValueError("scale and offset are numbers of 64 bits") from None
+            raise ValueError("scale or offset is too large for a 64-bit float") from None
 
     @property
     def parts(self) -> int:
@@ -125,7 +125,7 @@ class PackedTable:
         return {"field": field, "scale": self.scale, "offset": self.offset, "table": self.text}
 
     def steps(self) -> NDArray[np.int64]:
-        """(M, 256), as the script reads them."""
+        """The table in steps (M, 256), as the script reads it."""
         import numpy as np
 
         digits = np.frombuffer(self.text.encode("ascii"), np.uint8).reshape(-1, CENTROIDS, CHARACTERS).astype(np.int64)

@@ -1,11 +1,10 @@
-"""Several vectors a document in OpenSearch: its score is that of the nearest (`multi-layer-representations`, eq. 2).
+"""Several vectors per document in OpenSearch; the nearest gives the score (`multi-layer-representations`, eq. 2).
 
     properties["dense"] = several_vectors(knn_vector)
     document["dense"] = stored(vectors)                       (vectors, dimension) of one document
     client.search(index="docs", body=nearest(vector))
 
-They are nested documents with one `dense.vector` each, in one graph. What they cost stands in
-`docs/evidence.md`.
+Each vector is the `dense.vector` of a nested document; all are in one graph. `docs/evidence.md` has what they cost.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ FIELD = f"{PATH}.vector"
 
 
 def several_vectors(knn_vector: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping of the field that holds several vectors a document, each mapped as `knn_vector` says."""
+    """The mapping of a field with several vectors per document. knn_vector: the mapping of each vector."""
     return {"type": "nested", "properties": {"vector": dict(knn_vector)}}
 
 
 def stored(vectors: NDArray[Any] | Sequence[Sequence[float]]) -> list[dict[str, Any]]:
-    """The content of the field in a document with these vectors (vectors, dimension); the rows stay arrays."""
+    """The field's value for one document's vectors (vectors, dimension); the rows stay arrays."""
     return [{"vector": row} for row in vectors]
 
 
 def nearest(vector: Sequence[float] | NDArray[Any], **page: Any) -> Body:
-    """Documents by the nearest of their vectors; `page` takes what `queries.knn` takes beside the field.
+    """The body of a search that ranks documents by their nearest vector. page: options of `queries.knn` except `field`.
 
-    The score is the largest of what `queries.knn` would give each vector; `k` counts documents, each by its best vector.
-    A filter is of the documents' own fields.
+    A document's score is the largest `queries.knn` score of its vectors; `k` counts documents. A filter applies to the
+    documents' own fields.
     """
     body = queries.knn(vector, field=FIELD, **page)
     body["query"] = by_the_best(body["query"])
@@ -45,5 +44,5 @@ def nearest(vector: Sequence[float] | NDArray[Any], **page: Any) -> Body:
 
 
 def by_the_best(query: dict[str, Any]) -> dict[str, Any]:
-    """Documents by the largest score that a query of `FIELD` gives one of their vectors."""
+    """The query that scores a document by its best vector. query: searches `FIELD`."""
     return {"nested": {"path": PATH, "query": query, "score_mode": "max"}}

@@ -1,4 +1,4 @@
-"""Which `_score` OpenSearch will give: a sparse query's, worked out from document weights as Lucene works it out.
+"""Predicts the `_score` of a sparse query from the documents' weights, with Lucene's arithmetic.
 
     stored = StoredWeights.of(vectors.rows())            # of SparseVectors, or any {token: weight} of documents
     stored.scores({"rainbow": 7.2, "cause": 3.1})        # (documents,), 0 where no token matches
@@ -6,17 +6,17 @@
 
 Lucene's arithmetic, step by step (FeatureField, FeatureQuery and the disjunction scorers):
 
-1. A `rank_features` weight is kept as the upper 17 bits of its float32, the lower 15 cut off: 9 significant bits, so
-   what is stored is at most 2⁻⁸ below what was given, never above.
+1. A `rank_features` weight is stored as the upper 17 bits of its float32; the lower 15 are cut off. With 9 significant
+   bits, the stored weight is less than the given one by a share of at most 2⁻⁸, and never greater.
 2. A clause's weight is a float32. Boosts around it (of the query, of a bool) are multiplied onto it in float32, one
    after the other.
 3. A clause scores weight × stored, rounded to float32.
-4. A disjunction adds its clauses' scores in double and rounds the sum to float32. Doubles hold 29 bits more than such a
-   sum needs, so the order of the clauses does not show.
+4. A disjunction adds its clauses' scores in double and rounds the sum to float32. A double has 29 bits more, so the order
+   of the clauses does not matter.
 5. A rescore with score_mode `total` rounds each of its two products, and their sum, to float32.
 
 The plugin's `neural_sparse` and the plugin-free `bool` of `rank_feature` clauses both become that disjunction, so one
-prediction serves both. Equal to the cluster's scores within 1e-5 on every document of a real set: tests/test_oracle.py.
+prediction serves both. tests/test_oracle.py checks it against a cluster: equal within 1e-5 for all documents of a real set.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def stored(weights: ArrayLike) -> Float32s:
 
     Raises InputError for a weight that OpenSearch refuses: not finite, or below the least normal float32.
     """
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+    with np.errstate(over="ignore"):  # weights that are too large become infinite and are refused
         rounded = np.asarray(weights, dtype=np.float64).astype(np.float32)
     if rounded.size and not (np.isfinite(rounded).all() and rounded.min() >= SMALLEST_WEIGHT):
         wrong = rounded[~(np.isfinite(rounded) & (rounded >= SMALLEST_WEIGHT))].flat[0]
@@ -58,16 +58,16 @@ def stored(weights: ArrayLike) -> Float32s:
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """The weights of documents as the index holds them, by token.
-
-    postings: token → (document numbers (n,), stored weights (n,)). codes: (documents, M), to predict quantized
-    scores too. rows: the weights in the rows of the forward index, if the postings are pruned.
-    """
+    """The weights of documents as the index holds them, by token."""
 
     documents: int
+    """Their number."""
     postings: Mapping[str, tuple[NDArray[np.int64], Float32s]]
+    """{token: (document numbers (n,), stored weights (n,))}"""
     codes: NDArray[np.uint8] | None = None
+    """(documents, M); needed to predict quantized scores."""
     rows: StoredWeights | None = None
+    """The weights in the rows of the forward index; None if the postings are not pruned."""
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, float]], codes: NDArray[np.uint8] | None = None) -> StoredWeights:
@@ -93,13 +93,13 @@ class StoredWeights:
         postings: Iterable[Mapping[str, float]],
         codes: NDArray[np.uint8] | None = None,
     ) -> StoredWeights:
-        """The same for an index with pruned postings. rows: the whole vectors; postings: what is searched of each."""
+        """The same for an index with pruned postings. rows: the whole vectors; postings: the searched part of each."""
         return replace(cls.of(postings, codes), rows=cls.of(rows))
 
     def scores(self, tokens: Mapping[str, float], *, boosts: Iterable[float] = ()) -> Float32s:
         """(documents,) scores of a query {token: weight}; 0 where a document holds none of its tokens.
 
-        boosts: those of the queries around, outermost first, as in {"bool": {"boost": 2.0, "should": …}}.
+        boosts: of the enclosing queries, outermost first, as in {"bool": {"boost": 2.0, "should": …}}.
         """
         around = _product(boosts)
         total = np.zeros(self.documents)
@@ -121,17 +121,17 @@ class StoredWeights:
 def rescored(
     first: Float32s, second: Float32s, *, query_weight: float = 1.0, rescore_query_weight: float = 1.0
 ) -> Float32s:
-    """(documents,) scores after a rescore with score_mode `total`; `second` is 0 for what its query does not match."""
+    """(documents,) scores after a rescore with score_mode `total`; `second` is 0 for documents without a match."""
     return first * np.float32(query_weight) + second * np.float32(rescore_query_weight)
 
 
 def predict(body: Mapping[str, Any], documents: StoredWeights, *, known: Known = None) -> dict[int, float]:
-    """{document number: score} of every hit of a body of `neural_sparse`, `high_idf_first` or, where the documents' codes
-    are given, `quantized_rescore` of these and `cascade`; in document order.
+    """{document number: score} of every hit of a body, in document order.
 
-    Filters and the rescore window cannot be seen from weights: all documents are taken to pass the one and to lie within
-    the other. known: the (documents,) scores of any other query, the boosts around it included, 0 for what it does not
-    match. Raises InputError for a body with anything else in it.
+    The body is one of `neural_sparse` or `high_idf_first` or, if the documents have codes, of `cascade` or the
+    `quantized_rescore` of such a body. Filters and rescore windows are ignored: every document is taken to pass the filter
+    and to be in the window. known: gives the scores (documents,) of any other query, with the boosts around it, 0 for
+    documents that it does not match. Raises InputError for other queries if `known` is None.
     """
     matched, scores = _score(body.get("query", {}), documents, (), known)
     rescore = body.get("rescore")
@@ -148,7 +148,7 @@ def predict(body: Mapping[str, Any], documents: StoredWeights, *, known: Known =
 def _score(
     query: Mapping[str, Any], documents: StoredWeights, boosts: tuple[float, ...], known: Known
 ) -> tuple[NDArray[np.bool_], Float32s]:
-    """Which documents match a query, and with which scores."""
+    """(which documents match a query, their scores), each (documents,)"""
     ((kind, inner),) = query.items() if len(query) == 1 else [("", {})]
     if kind == "match_none":
         return np.zeros(documents.documents, dtype=bool), np.zeros(documents.documents, np.float32)
@@ -183,7 +183,7 @@ def _score(
     if known is not None:
         scores = known(dict(query))
         return scores > 0, scores
-    raise InputError(f"the score of a {kind or 'malformed'} query is not predicted", "only those of sparse queries are")
+    raise InputError(f"the score of a {kind or 'malformed'} query is not predicted", "only sparse queries are")
 
 
 def _score_bool(
@@ -193,7 +193,7 @@ def _score_bool(
     should = [_score(query, documents, boosts, known) for query in _listed(inner.get("should"))]
     least = str(inner.get("minimum_should_match", 0 if must or _listed(inner.get("filter")) else 1))
     if not least.isdecimal():
-        raise InputError(f"minimum_should_match {least!r} is not predicted", "only a whole number from 0 is")
+        raise InputError(f"minimum_should_match {least!r} is not predicted", "use a whole number from 0")
     total = np.zeros(documents.documents)
     for _, scores in must + should:
         total += scores
@@ -208,7 +208,7 @@ def _score_bool(
 
 
 def _token(field: str) -> str:
-    """The token of a rank_feature clause's field, under the name that the document's weights have it."""
+    """The token in a rank_feature clause's field, spelled as in the document's weights."""
     return field.rpartition(".")[2].replace(DOT_ALIAS, ".")
 
 

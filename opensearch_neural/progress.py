@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def counted(rows: Iterable[T], title: str, *, total: int | None = None, unit: str) -> Generator[T, None, None]:
-    """`rows`, counted as they are taken."""
+    """Yield `rows`, and show how many were taken."""
     with Progress(title, total=total, unit=unit) as progress:
         for row in rows:
             yield row
@@ -22,7 +22,7 @@ def counted(rows: Iterable[T], title: str, *, total: int | None = None, unit: st
 
 
 class Progress:
-    """Counts towards `total`, where that is known. unit: what is counted, in the plural. Says nothing when not `show`."""
+    """Shows a count, of `total` if that is known. unit: what is counted, in the plural. show: if False, shows nothing."""
 
     def __init__(self, title: str, *, total: int | None = None, unit: str = "docs", show: bool = True) -> None:
         self.title = title
@@ -42,12 +42,12 @@ class Progress:
         self._ahead = 0
 
     def ahead(self, count: int) -> None:
-        """Done, of what the next `update` counts whole."""
+        """Show `count` as done already; the count of the next `update` includes it."""
         self._ahead += count
         self._count(count)
 
     def update(self, count: int, *, skipped: bool = False) -> None:
-        """`skipped`: done by an earlier run, so that it says nothing about the rate."""
+        """skipped: an earlier run did this, so it does not count for the rate."""
         count, self._ahead = count - self._ahead, 0
         self._count(count, skipped=skipped)
 
@@ -56,7 +56,7 @@ class Progress:
         if skipped:
             self._skipped += count
         if self._bar is not None:
-            # What tqdm calls initial does not count into its rate.
+            # tqdm does not count `initial` in its rate.
             self._bar.initial = self._skipped
             self._bar.update(count)
         if self._lines and time.monotonic() - self._told >= SECONDS_BETWEEN_LINES:
@@ -71,7 +71,7 @@ class Progress:
     def _tell(self) -> None:
         self._told = time.monotonic()
         rate = (self.count - self._skipped) / max(self._told - self._started, 1e-9)
-        # Records that cannot be read are counted here, and may not be in the total.
+        # Unreadable records are counted here, but may be missing from the total.
         of_total = f" of {self.total:,}" if self.total and self.total >= self.count else ""
         parts = [f"{self.title}: {self.count:,}{of_total} {self.unit}"]
         if rate:

@@ -1,4 +1,4 @@
-"""Queries as token weights, by a model's files or as an index stores them: what an application imports."""
+"""The query encoder for applications: turns a query into token weights; loaded from a model's files or from an index."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class QueryEncoder(TableEncoder):
 
     @classmethod
     def of_index(cls, client: OpenSearch, index: str) -> QueryEncoder:
-        """The query encoder of an index or alias: as its ingest stored it on the cluster, else from the model's files on
+        """The query encoder of an index or alias: the copy that ingest stored on the cluster, else the model's files on
         this machine.
 
-        Raises ClusterError if there is no such index, ModelError if it holds no sparse vectors, if its IDF table is not
-        counted yet, or if neither the cluster nor this machine has its model.
+        Raises ClusterError if there is no such index. Raises ModelError if the index holds no sparse vectors, if its IDF
+        table is not counted yet, or if neither the cluster nor this machine has its model.
         """
         from opensearch_neural.index.query_side import encoder_of, read_encoder
         from opensearch_neural.index.record import existing_record

@@ -1,9 +1,9 @@
-"""Which sentence of a text carries the most of a hit's score, as far as the text's own words make it up.
+"""Which sentence of a text contributes most to a hit's score, counting the text's own words only.
 
     heaviest_sentence(text, words, shares, encoder.tokens_in)      # (start, end)
 
-A sentence counts what its words add to the score: BM25's terms, and the sparse tokens that stand in it. What the model
-added to the document, and what its codes add, belongs to no sentence.
+A sentence contributes what its words add to the score: BM25's terms, and the sparse tokens that occur in it. Tokens that
+the model added, and the codes, belong to no sentence.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from opensearch_neural.explanation import Share
 
 LONGEST = 400
-"""Characters of a sentence; a longer one is cut between words."""
+"""Most characters of a sentence; a longer sentence is cut between words."""
 _TRIMMED = "".join(map(chr, range(0x21)))
-"""What the highlighter leaves out at both ends."""
+"""Characters that the highlighter strips at both ends."""
 EXCERPT = 300
-"""Characters that an excerpt has, but for a sentence that is longer."""
+"""Most characters of an excerpt, unless a single sentence is longer."""
 
 Span = tuple[int, int]
 """[start, end) in characters of a text."""
 
-# A full stop and the like, closing quotes and brackets, white space; or a new line. An abbreviation ends a sentence too:
-# that does little harm, and it spares a model of sentences.
+# A full stop or similar mark, closing quotes and brackets, white space; or a new line. An abbreviation ends a sentence
+# too, which does little harm and avoids a model for splitting sentences.
 _END = re.compile(r"""[.!?…؟।]["'”’)\]]*\s+(?=["'“‘(\[¿¡]?(?P<next>\S))|[。！？]["'”’」』）]*\s*|\n\s*""")
 
 
 def sentence_ends(text: str) -> Iterator[int]:
-    """Where the next sentence begins, for each but the last: behind a full stop no small letter begins one."""
+    """Where each sentence but the first begins. A lower-case letter after a full stop begins no sentence."""
     for match in _END.finditer(text):
         following = match["next"]
         if following is None or "\n" in match[0] or (following.isalnum() and not following.islower()):
@@ -42,7 +42,7 @@ def sentence_ends(text: str) -> Iterator[int]:
 
 
 def sentences(text: str) -> list[Span]:
-    """All of them, without the white space around them."""
+    """All sentences of a text, without the white space around them."""
     spans = []
     start = 0
     for end in (*sentence_ends(text), len(text)):
@@ -61,9 +61,9 @@ def sentences(text: str) -> list[Span]:
 def marked_words(highlighted: Iterable[str], text: str) -> list[Span] | None:
     """The words of a text that OpenSearch's highlighter marked.
 
-    highlighted: the text with <em> and </em> in it, as `number_of_fragments: 0` asks for it; the highlighter cuts it at
-        each character NUL, and leaves out what is without marks
-    None if that is something else than the text.
+    highlighted: the text with <em> and </em>, as `number_of_fragments: 0` returns it; the highlighter splits it at NUL
+        characters, and leaves out parts without marks
+    None if it does not match the text.
     """
     words: list[Span] = []
     parts = re.finditer("[^\0]+", text)
@@ -76,11 +76,11 @@ def marked_words(highlighted: Iterable[str], text: str) -> list[Span] | None:
 
 
 def _marks(fragment: str, part: str, offset: int) -> list[Span] | None:
-    """The words marked in a part of a text, which begins at `offset`; None if the fragment is not all of the part."""
+    """The words marked in a part of a text that begins at `offset`; None if the fragment is not the whole part."""
     words = []
     at = start = len(part) - len(part.lstrip(_TRIMMED))
     for piece in re.split("(</?em>)", fragment):
-        if part.startswith(piece, at):  # a tag, too: the text may hold such tags of its own
+        if part.startswith(piece, at):  # this may be a tag: the text may contain tags itself
             at += len(piece)
         elif piece == "<em>":
             start = at
@@ -108,10 +108,10 @@ def heaviest_sentence(
     shares: Iterable[Share],
     tokens_in: Callable[[str], Collection[str]] = lambda text: (),
 ) -> Span | None:
-    """The first of the sentences that carry the most of the score; None if no word of the text carries any.
+    """The sentence that contributes most to the score, of equals the first; None if no word of the text contributes.
 
-    words: of the text, that BM25 found
-    shares: what adds to the score, sparse tokens told apart
+    words: the words of the text that BM25 found
+    shares: the shares of the score, with `literal` set
     tokens_in: the sparse model's tokens in a text
     """
     terms, tokens = {}, {}
@@ -134,9 +134,9 @@ def heaviest_sentence(
 
 
 def term_of(word: str, terms: Iterable[str]) -> str | None:
-    """Which of BM25's terms a marked word stands for: the one that it begins with the most of, for analyzers cut endings.
+    """The BM25 term of a marked word: the term with which it shares the longest beginning, since analyzers cut endings.
 
-    None if it has less than half of every term. A term may be several that count as one ("rain contents:shower").
+    None if it shares less than half of every term. A term may be several words that count as one ("rain contents:shower").
     """
     best, most = None, (False, 0)
     for term in terms:
@@ -149,19 +149,19 @@ def term_of(word: str, terms: Iterable[str]) -> str | None:
 
 
 def _in_common(first: str, second: str) -> int:
-    """Letters that both begin with."""
+    """The length of the beginning that both share."""
     return next(
         (at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
     )
 
 
 def _plain(word: str) -> str:
-    """In small letters without accents."""
+    """The word in lower case, without accents."""
     return "".join(char for char in unicodedata.normalize("NFKD", word.casefold()) if not unicodedata.combining(char))
 
 
 def around(text: str, shown: Span) -> Span:
-    """Whole sentences for an excerpt: the text's beginning if it holds the sentence of `shown`, else what is around that."""
+    """Whole sentences for an excerpt: the text's beginning if it holds the sentence of `shown`, else those around it."""
     spans = sentences(text)
     if not spans:
         return 0, 0

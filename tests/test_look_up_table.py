@@ -68,7 +68,7 @@ def test_a_table_is_a_seventh_of_its_numbers_as_json() -> None:
         (np.ones((1025, 256)), "shape"),
         (np.full((2, 256), np.nan), "not a finite number"),
         (np.full((2, 256), np.inf), "not a finite number"),
-        (np.zeros((2, 256)), "a query of zeros ranks nothing"),
+        (np.zeros((2, 256)), "a query vector of zeros ranks nothing"),
     ],
 )
 def test_tables_that_rank_nothing_are_refused(table: np.ndarray, what: str) -> None:

@@ -306,10 +306,10 @@ def read_blocks(path: Path) -> tuple[dict[str, Any], list[Block]]:
     for number, line in enumerate(lines[1:], start=2):
         try:
             blocks.append(Block.from_json(json.loads(line)))
-        except ValueError:
+        except (ValueError, InputError):
             if number == len(lines):
                 break
-            raise InputError(f"{path}, line {number}: not valid JSON") from None
+            raise InputError(f"{path}, line {number}: not a block of a load run") from None
     return identity, blocks
 
 

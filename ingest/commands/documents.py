@@ -17,7 +17,7 @@ from opensearch_neural.errors import InputError
 if TYPE_CHECKING:
     from ingest.documents import Documents
 
-_index = click.option("--index", required=True, help="The index, or the alias of one.")
+_index = click.option("--index", required=True, help="The index, or an alias of it.")
 _sparse = click.option("--sparse", default=None, help="The sparse model of the index, if it is not found.")
 _dense = click.option("--dense", default=None, help="The dense model of the index, if it is not found.")
 _pq = click.option("--pq", default=None, help="The quantized model of the index, if it is not found.")
@@ -51,7 +51,7 @@ def _open(connection: ConnectionSettings, index: str, **how: Any) -> Documents:
 @click.option("--json", "as_json", is_flag=True, help="Print the result for each document as JSON.")
 @connection_options
 def add(connection: ConnectionSettings, corpus: str, index: str, as_json: bool, **how: Any) -> None:
-    """Add the documents of CORPUS (a file as for `osn ingest`, or - for lines of JSON); existing ones are replaced.
+    """Add documents, replacing those with the same ids. CORPUS is a file as for `osn ingest`, or - for lines of JSON.
 
     The exit status is 3 if a document was refused. For a large corpus use `osn ingest`, which can be continued.
     """
@@ -124,7 +124,7 @@ def update(
 @documents.command()
 @click.argument("ids", nargs=-1)
 @click.option(
-    "--ids", "file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A file with an id a line."
+    "--ids", "file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A file with one id per line."
 )
 @_index
 @connection_options
@@ -140,7 +140,7 @@ def delete(connection: ConnectionSettings, ids: tuple[str, ...], file: Path | No
 
 
 def ids_in(file: Path) -> list[str]:
-    """The lines of a file that are not empty. Raises InputError for one that is not UTF-8."""
+    """The lines of a file that are not empty. Raises InputError for a file that is not UTF-8."""
     try:
         lines = file.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:

@@ -32,7 +32,7 @@ from opensearch_neural.commands.renamed import output_option
     type=click.IntRange(min=1),
     default=None,
     metavar="N",
-    help="Score only N candidates for each hit, found by a fast scan: approximate; M more bytes a document.  [default: all]",
+    help="Score only N codes per hit, chosen by a fast scan: approximate, M more bytes per document.  [default: all]",
 )
 @click.option(
     "--shard-docs",
@@ -54,7 +54,7 @@ from opensearch_neural.commands.renamed import output_option
     "--ray-workers",
     type=click.IntRange(min=1),
     default=None,
-    help="Workers.  [default: as many as the cluster has room for]",
+    help="Number of workers.  [default: as many as fit on the cluster]",
 )
 @click.option(
     "--ray-cpus", type=click.IntRange(min=1), default=RayOptions.cpus, show_default=True, help="CPUs of each worker."
@@ -106,7 +106,7 @@ def encode(
         raise click.exceptions.Exit(EXIT_WITH_LETTERS if encoded.rejected + encoded.unfit else 0)
     print(f"{encoded.documents} documents in {encoded.manifest} ({encoded.shards} shards, {encoded.seconds:.1f} s)")
     if encoded.reused:
-        print(f"{encoded.reused} shards were there already")
+        print(f"{encoded.reused} shards existed already")
     if encoded.rejected or encoded.unfit:
-        print(f"{encoded.rejected + encoded.unfit} records have no vectors: `osn ingest` keeps them as dead letters")
+        print(f"{encoded.rejected + encoded.unfit} records have no vectors: `osn ingest` rejects them as dead letters")
         raise click.exceptions.Exit(EXIT_WITH_LETTERS)

@@ -58,8 +58,8 @@ def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: boo
     if inspection.meta.unfinished is not None:
         print(f"  NOT COMPLETE: {inspection.meta.unfinished} is being written, or its writing was interrupted")
         deletes = "" if inspection.meta.loading is None else ", `osn index abort` deletes it"
-        takes = "" if inspection.meta.counting else ", `osn index finish` takes it as it is"
-        print(f"              `osn ingest` goes on{takes}{deletes}")
+        takes = "" if inspection.meta.counting else ", `osn index finish` accepts it as it is"
+        print(f"              `osn ingest` continues it{takes}{deletes}")
     for version in builds:
         state = "serves now" if version.serving else "complete" if version.complete else "not complete"
         print(f"  build       {version.index}: {state}, {_counted(client, version.index)}")
@@ -67,7 +67,7 @@ def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: boo
     print(f"  documents   {inspection.documents:,}{of_parents}")
     if inspection.without_tokens:
         print(
-            f"  no token    {inspection.without_tokens:,} of them have no word of the vocabulary; BM25 alone finds them"
+            f"  no token    {inspection.without_tokens:,} of them have no word of the vocabulary; only BM25 finds them"
         )
     if inspection.deleted:
         print(f"  deleted     {inspection.deleted:,} (their bytes are freed by merges)")
@@ -79,7 +79,7 @@ def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: boo
         here = "" if model.here else ", not on this machine"
         print(f"  {model.kind:<11} {model.name} ({model.hash}){', ' + model.details if model.details else ''}{here}")
     if inspection.meta.prune_postings is not None:
-        print(f"  postings    pruned by {inspection.meta.prune_postings}; whole vectors lie in the forward index")
+        print(f"  postings    pruned by {inspection.meta.prune_postings}; the forward index holds whole vectors")
     print(f"  size        {_bytes(inspection.bytes)} (primaries)")
     for part, size in inspection.sizes.items():
         print(f"    {part:<20} {_bytes(size):>10}  {_bytes(size / max(1, inspection.documents))} a document")
@@ -118,7 +118,7 @@ def plan(connection: ConnectionSettings, name: str, docs: int, replicas: int | N
         return
     print(f"{made.documents:,} documents, from {made.sampled:,} in {name}")
     if made.sampled < min(made.documents, 10_000):
-        click.echo("few documents overestimate: ingest a sample of 10,000 or more, with --merge", err=True)
+        click.echo("a small sample overestimates: ingest 10,000 documents or more, with --merge", err=True)
     print(f"  one copy    {_bytes(made.bytes)}")
     for part, size in made.primaries.items():
         print(f"    {part:<20} {_bytes(size):>10}")
@@ -126,7 +126,7 @@ def plan(connection: ConnectionSettings, name: str, docs: int, replicas: int | N
     print(f"  disk        {_bytes(made.disk)} for all copies, with room for merges")
     print(f"  memory      {_bytes(made.cache)} of page cache for searches that read no disk")
     if made.heap:
-        print(f"  heap        {_bytes(made.heap)} while a vector graph is merged, beside the usual")
+        print(f"  heap        {_bytes(made.heap)} while a vector graph is merged, in addition to the usual")
 
 
 @index.command()
@@ -151,7 +151,7 @@ def rollback(connection: ConnectionSettings, alias: str, to: str | None) -> None
     type=click.IntRange(min=0),
     default=1,
     show_default=True,
-    help="Builds to keep beside the one in use.",
+    help="Builds to keep beside the serving build.",
 )
 @connection_options
 def prune(connection: ConnectionSettings, alias: str, keep: int) -> None:
@@ -166,7 +166,7 @@ def prune(connection: ConnectionSettings, alias: str, keep: int) -> None:
 @click.argument("name")
 @connection_options
 def finish(connection: ConnectionSettings, name: str) -> None:
-    """Finish an interrupted index as it is, so that it is searched and refreshed like any other."""
+    """Finish an interrupted index as it is; it is then searched and refreshed like any other."""
     from ingest.versions.unfinished import finish as take
 
     print(f"{take(connect(settings=connection), name)} is complete")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "--vectors",
     type=click.Path(path_type=Path),
     default=None,
-    help="A folder of vectors that `osn encode` wrote, in place of models.",
+    help="A folder of vectors that `osn encode` wrote, instead of models.",
 )
 @click.option("--index", default="", help="The index to write.")
 @click.option(
@@ -73,7 +73,7 @@ def ingest(
     its fields), or - (standard input).
 
     If it is interrupted or killed, run the same command again to continue. Rejected documents are written to the dead-letter
-    file, and the exit status is 3. That file is a corpus itself: mend it and ingest it.
+    file, and the exit status is 3. That file is a corpus itself: correct it and ingest it.
 
     \b
     osn ingest docs.jsonl.gz --index docs
@@ -105,7 +105,7 @@ def ingest(
         _show(report)
     if report.dead_letters is not None and not report.documents:
         first = f"; the first of {report.letters}: {report.first_reason}" if report.first_reason else ""
-        raise InputError(f"no document was taken{first}", f"see {report.dead_letters}")
+        raise InputError(f"no document was accepted{first}", f"see {report.dead_letters}")
     if report.letters:
         raise click.exceptions.Exit(EXIT_WITH_LETTERS)
 
@@ -118,15 +118,15 @@ def _show(report: Report) -> None:
     if report.replaced:
         print(f"  `osn index rollback {report.alias}` goes back to it")
     if report.skipped:
-        print(f"{report.skipped} of them were written by the run that this one continued")
+        print(f"{report.skipped} of them were written by the interrupted run")
     if report.others:
         print(
-            f"{report.others} other documents are in it: of other corpora, or no longer in this one; --remove-others "
+            f"it holds {report.others} other documents, of other corpora or no longer in this one; --remove-others "
             "removes them"
         )
     if report.without_tokens:
         print(
-            f"{report.without_tokens} documents in it have no word of the sparse model's vocabulary: BM25 alone finds them"
+            f"{report.without_tokens} documents in it have no word of the sparse model's vocabulary: only BM25 finds them"
         )
     if report.letters:
-        print(f"{report.letters} were not taken: see {report.dead_letters}")
+        print(f"{report.letters} were rejected: see {report.dead_letters}")

@@ -1,1 +1,1 @@
-"""Vectors in files: encoded once, ingested as often as wanted without a model."""
+"""Vectors in files: encoded once, ingested any number of times without a model."""

@@ -1,4 +1,4 @@
-"""Encode a corpus into files, so that indexing it (once more, elsewhere, otherwise) needs no model."""
+"""Encode a corpus into files, so that indexing it (again, elsewhere, with other settings) needs no model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from opensearch_neural.models.dense.quantized import Codes, Quantizer
 
 BATCHES = 8
-"""How many batches of a network are encoded between two looks at how far it is."""
+"""So many batches of a network are encoded between two updates of the progress."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class EncodeJob:
     ray: RayOptions | None = None
     """A Ray cluster to encode on. None: in this process."""
     faiss: Path | None = None
-    """A file for faiss's index of the codes; beside it FILE.ids.json, the ids by position."""
+    """A file for a faiss index of the codes; the ids by position are written to FILE.ids.json."""
     faiss_candidates: int | None = None
-    """How many codes that index scores for each document asked for. None: all."""
+    """How many codes that index scores per requested hit. None: all."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class EncodeReport:
 
     manifest: Path
     documents: int
+    """Documents that have vectors."""
     rejected: int
     """Records that could not be read."""
     unfit: int
@@ -71,10 +72,9 @@ class EncodeReport:
 
 
 def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
-    """Encode a corpus into `job.out`; run again after any interruption, only the shards that are missing are encoded.
+    """Encode a corpus into `job.out`. After an interruption, run it again: it encodes only the missing shards.
 
-    Raises ModelError for a model that is missing, InputError for a corpus that cannot be read, or that is not the one
-    of the shards that are there.
+    Raises ModelError if a model is missing, InputError if the corpus cannot be read or differs from that of existing shards.
     """
     started = time.monotonic()
     _check(job)
@@ -97,7 +97,7 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
         )
         folder = job.out / manifest.hash
         prepare_folder(folder, chosen)
-        if not (job.out / f"{manifest.hash}.json").exists():  # a complete one serves until the next is complete
+        if not (job.out / f"{manifest.hash}.json").exists():  # a complete manifest stays until the next is complete
             manifest.write(job.out)
         rejected = shards = reused = records = documents = unfit = 0
         with Progress("encode", total=chosen.total, show=show_progress) as progress:
@@ -121,17 +121,17 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
 
 
 def _check(job: EncodeJob) -> None:
-    """Raise for options that do not fit together, and for what is not installed, before hours of encoding."""
+    """Raise for options that do not fit together, and for missing packages, before hours of encoding."""
     if job.ray is not None:
         from ingest.vectors import ray_encode
 
         ray_encode.check(job.ray)
         if job.models.trust_remote_code:
-            raise InputError("a model's own code is not run on a Ray cluster", "encode without --ray")
+            raise InputError("a Ray cluster does not run a model's own code", "encode without --ray")
     if job.faiss is not None and job.models.pq is None:
-        raise InputError("--faiss needs codes, and there are none", "give --pq MODEL")
+        raise InputError("--faiss needs codes of a quantized model", "give --pq MODEL")
     if job.faiss_candidates is not None and job.faiss is None:
-        raise InputError("--faiss-candidates needs a faiss index, and none is written", "give --faiss FILE")
+        raise InputError("--faiss-candidates has no effect without a faiss index", "give --faiss FILE")
     if job.faiss is not None:
         from opensearch_neural.retrievers.faiss import import_faiss
 
@@ -146,9 +146,9 @@ def _check(job: EncodeJob) -> None:
 def write_index(
     file: Path, ids: list[str], codes: Codes, quantizer: Quantizer, *, candidates: int | None = None
 ) -> None:
-    """faiss's index of codes in `file`, and `file`.ids.json, each whole or not there; candidates as in `quantized_index`.
+    """Write a faiss index of codes to `file`, and the ids to `file`.ids.json; each file is whole or absent.
 
-    Raises InputError for two documents of one id: a position could not be told from the other.
+    candidates: as in `quantized_index`. Raises InputError if two documents have the same id.
     """
     from opensearch_neural.retrievers.faiss import quantized_index
     from opensearch_neural.retrievers.ranking import id_order
@@ -159,7 +159,7 @@ def write_index(
 
     with replaced(file) as beside:
         faiss.write_index(index, str(beside))
-        # Ids and codes go together: between the two there is no index rather than another's ids.
+        # Ids and codes belong together: between the two writes, a missing index is better than another index's ids.
         file.unlink(missing_ok=True)
         write_json(file.with_name(f"{file.name}.ids.json"), ids, indent=None)
 
@@ -197,7 +197,7 @@ def shards_here(
 
 
 def prepare_folder(folder: Path, chosen: ChosenModels) -> None:
-    """What the shards need beside them: the vocabulary and the query encoder."""
+    """Write the files that shards need beside them: the vocabulary and the query encoder, or the passages' tokenizer."""
     from opensearch_neural.models.sparse.lexical import LexicalEncoder
 
     folder.mkdir(parents=True, exist_ok=True)

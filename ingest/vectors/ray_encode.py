@@ -1,12 +1,12 @@
-"""The shards of `osn encode`, encoded by the processors of a Ray cluster: `osn encode --ray [ADDRESS]`.
+"""Encodes the shards of `osn encode` on a Ray cluster: `osn encode --ray [ADDRESS]`.
 
     this process            a reader, on this machine              workers, anywhere in the cluster
     writes each shard  ◄──  reads the corpus, skips shards    ──►  `encode_shard`, as `osn encode` calls it here
-    and the manifest        that are written; one block each       with models sent to them
+    and the manifest        that exist; one block per shard        with models sent to them
 
-Only the machine that the command runs on needs the corpus, the models and the folder that is written: models travel through
-Ray's object store, shards come back as bytes. A worker that dies is started again by Ray and its shard is encoded again;
-since a shard is a function of its records and the models alone, nothing else changes.
+Only the machine that runs the command needs the corpus, the models and the output folder: models are sent through Ray's
+object store, and shards come back as bytes. If a worker dies, Ray restarts it and encodes its shard again; since a shard
+depends only on its records and the models, the result is the same.
 """
 
 from __future__ import annotations
@@ -45,24 +45,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 1 << 30
-"""Memory of the object store of a Ray that is started here. A shard with its vectors takes some 12 MB, and each worker has
-three in progress."""
+"""Memory of the object store if Ray is started here. A shard with its vectors takes some 12 MB, and each worker has three in
+progress."""
 
 _REMEDY = "is it running, and is this machine part of it (`ray status`)? --ray alone starts Ray here"
 
 _ERRORS: dict[str, type[OsnError]] = {kind.__name__: kind for kind in (InputError, ModelError, OsnError)}
 
-# Of a model's folder, what decides how it encodes; see `models.directory.hash_files`.
+# Files of a model's folder that do not affect its encoding; see `models.directory.hash_files`.
 _LEFT_OUT = (".md", ".onnx", ".data", ".py", ".pyc", ".bin", ".pt", ".ckpt", ".h5", ".msgpack")
 
 
 @dataclass(frozen=True)
 class PackedModels:
-    """The models as they travel: their files by relative path, and how they are to be loaded."""
+    """The models as they are sent to workers: {relative path: content} of their files, and how to load them."""
 
     sparse: dict[str, bytes] | None
     dense: dict[str, bytes] | None
     batch_size: int
+    """Texts in one batch of a network."""
     device: str | None
     dtype: Dtype
     pq: dict[str, bytes] | None = None
@@ -78,14 +79,14 @@ class PackedModels:
         return cls(sparse, dense, encoders.batch_size, device, dtype, pq, encoders.prune)
 
     def load(self) -> Encoders:
-        """Raises ModelError if this machine's version of the package is another one."""
+        """Load the models. Raises ModelError if this machine has another version of the package."""
         from opensearch_neural.models.dense.multi_layer import load_single_or_several
         from opensearch_neural.models.dense.quantized import load_quantized
         from opensearch_neural.models.sparse.encoder import load_sparse
 
         if self.version != __version__:
             raise ModelError(
-                f"a Ray worker runs opensearch-neural {__version__}, and this command {self.version}",
+                f"a Ray worker runs opensearch-neural {__version__}, but this command {self.version}",
                 "install the same version on every machine of the cluster",
             )
         with tempfile.TemporaryDirectory(prefix="osn-model-") as folder:
@@ -103,10 +104,10 @@ class PackedModels:
 def shards_on_ray(
     records: Records, folder: Path, shard_records: int, models: PackedModels, batch: int, options: RayOptions
 ) -> Iterator[ShardDone]:
-    """Encode the shards that `folder` lacks, and write each as it comes back: in no order.
+    """Encode the shards that `folder` lacks, and write each as it comes back, in any order.
 
-    batch: documents that `encode_shard` hands to the models at once. Raises OsnError if the cluster cannot be reached
-    or has too few processors, and what a reader or a worker met.
+    batch: documents that `encode_shard` passes to the models at once. Raises OsnError if the cluster cannot be reached or
+    has too few CPUs, and the errors of readers and workers.
     """
     import ray
     import ray.data
@@ -120,7 +121,7 @@ def shards_on_ray(
             _datasource(reader),
             num_cpus=0,
             override_num_blocks=1,
-            resources={f"node:{here['NodeManagerAddress']}": 0.001},  # where the corpus lies
+            resources={f"node:{here['NodeManagerAddress']}": 0.001},  # where the corpus is
         ).map_batches(
             EncodeShards,
             fn_constructor_args=(ray.put(models), batch, options.cpus),
@@ -143,7 +144,7 @@ def shards_on_ray(
         except ray.exceptions.RayError as error:
             raise OsnError(
                 f"Ray gave up: {str(error).strip().splitlines()[-1]}",
-                "the same command again encodes only what is missing",
+                "run the same command again to encode only what is missing",
             ) from error
 
 
@@ -162,7 +163,7 @@ class EncodeShards:
 
                 torch.set_num_threads(threads)
             self.encoders = packed.load()
-        except OsnError as error:  # told with the first shard: Ray would only try again
+        except OsnError as error:  # reported with the first shard, since Ray would only try again
             self.error = error
 
     def __call__(self, block: pyarrow.Table) -> pyarrow.Table:
@@ -180,7 +181,7 @@ class EncodeShards:
 
 @dataclass(frozen=True)
 class _ReadShards:
-    """Reads the corpus in a process of Ray's on this machine; a table for each shard, its records only if it is to be
+    """Reads the corpus in a Ray process on this machine; yields a table per shard, with its records only if it must be
     encoded."""
 
     records: Records
@@ -219,7 +220,7 @@ def _table(rows: list[dict[str, Any]]) -> pyarrow.Table:
 
 
 def packed(items: Iterable[Document | Rejected]) -> str:
-    """Records as they travel to a worker: what of them decides a shard."""
+    """Records as sent to a worker: only the parts that determine a shard."""
     parts = [
         [item.file, item.line, item.reason, item.raw]
         if isinstance(item, Rejected)
@@ -230,12 +231,12 @@ def packed(items: Iterable[Document | Rejected]) -> str:
 
 
 def unpacked(text: str) -> list[Document | Rejected]:
-    """Records with the digests and contents of those that were packed."""
+    """Records with the same digests and contents as the packed ones."""
     return [Rejected(*parts) if len(parts) == 4 else Document(*parts) for parts in json.loads(text)]
 
 
 def _telling(error: OsnError) -> str:
-    """An error as a row carries it; not pickled, since exceptions that take other arguments than their message break."""
+    """An error as text for a row; pickling would break exceptions whose arguments are not just their message."""
     kind = next(kind for kind in _ERRORS.values() if isinstance(error, kind))
     return json.dumps([kind.__name__, error.message, error.remedy])
 
@@ -250,7 +251,7 @@ def _datasource(read: _ReadShards) -> Any:
     from ray.data.block import BlockMetadata
 
     class CorpusDatasource(Datasource):
-        """The whole corpus by one reader: a compressed file has one beginning, and reading is nothing beside encoding."""
+        """Reads the corpus with one reader: compressed files are read from the start, and encoding takes far longer."""
 
         def estimate_inmemory_data_size(self) -> int | None:
             return None
@@ -264,15 +265,15 @@ def _datasource(read: _ReadShards) -> Any:
 
 @contextmanager
 def _connected(options: RayOptions) -> Iterator[None]:
-    """Ray, started or reached, with a block for every shard; a Ray that was started here is stopped again.
+    """Start or connect to Ray, with one block per shard; if Ray was started here, it is stopped at the end.
 
-    Where the program is connected already, that connection is used, and stays.
+    An existing connection of this program is used, and stays open.
     """
     import ray
 
     started = not ray.is_initialized()
     if started:
-        # Ports of a Ray that is started here run code for whoever may use them; since 2.60 it asks for a token of its own.
+        # Whoever can reach Ray's ports can run code here; since 2.60 Ray requires a token itself.
         local = options.address == "local"
         for name, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}.items():
             os.environ.setdefault(name, value)
@@ -309,9 +310,9 @@ def _connected(options: RayOptions) -> Iterator[None]:
 
 
 def check(options: RayOptions) -> None:
-    """Raise MissingExtra without Ray, InputError for an address that does not serve, OsnError if nothing answers.
+    """Raise MissingExtra without Ray, InputError for an invalid address, OsnError if nothing answers there.
 
-    Told before any work begins; Ray itself would try for minutes.
+    This check comes before any work; Ray itself would retry for minutes.
     """
     if find_spec("ray") is None:
         raise MissingExtra("encoding on Ray", "ray")
@@ -320,8 +321,8 @@ def check(options: RayOptions) -> None:
         return
     if address.startswith("ray://"):
         raise InputError(
-            f"--ray {address}: the command has to run on a machine of the cluster, where the corpus is read",
-            "start it there, or join this machine (ray start --address=HOST:PORT) and give --ray auto",
+            f"--ray {address}: run the command on a machine of the cluster, since it reads the corpus",
+            "run it there, or add this machine (ray start --address=HOST:PORT) and give --ray auto",
         )
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit():
@@ -333,7 +334,7 @@ def check(options: RayOptions) -> None:
 
 
 def _sized(options: RayOptions, resources: dict[str, float]) -> RayOptions:
-    """The options with numbers for what they leave to the cluster's resources."""
+    """The options, with open numbers filled in from the cluster's resources."""
     cpus, gpus = resources.get("CPU", 0), resources.get("GPU", 0)
     per_worker = options.gpus if options.gpus is not None else (1.0 if gpus else 0.0)
     possible = int(cpus // options.cpus)
@@ -341,9 +342,9 @@ def _sized(options: RayOptions, resources: dict[str, float]) -> RayOptions:
         possible = min(possible, int(gpus // per_worker))
     workers = options.workers or possible
     if not 1 <= workers <= possible:
-        each = f"{options.cpus} processors" + (f" and {per_worker:g} GPUs" if per_worker else "")
+        each = f"{options.cpus} CPUs" + (f" and {per_worker:g} GPUs" if per_worker else "")
         raise InputError(
-            f"the Ray cluster has {cpus:g} processors and {gpus:g} GPUs, enough for {possible} workers of {each}",
+            f"the Ray cluster has {cpus:g} CPUs and {gpus:g} GPUs, enough for {possible} workers of {each}",
             "give other --ray-workers, --ray-cpus or --ray-gpus",
         )
     return replace(options, workers=workers, gpus=per_worker)

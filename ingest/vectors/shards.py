@@ -1,9 +1,9 @@
-"""Shards: the files of vectors that `osn encode` writes, each of so many records of the corpus.
+"""Shards: the files of vectors that `osn encode` writes, each for a fixed number of records of the corpus.
 
-A shard is a function of its records and the models alone: whoever encodes it, and in whatever order, it is the same file.
+A shard depends only on its records and the models, so it is the same file whichever process encodes it, in any order.
 Tensors of a shard of n documents:
 
-    digests  (n, 16) uint8    of the documents' contents (`record_digest`): what a vector is found by
+    digests  (n, 16) uint8    of the documents' contents (`record_digest`), by which vectors are found
     numbers  (n,) int64       of their records in the corpus, from 0
     ids      (bytes,) uint8   UTF-8, document i from id_offsets[i] to id_offsets[i + 1]
     sparse.indptr (n + 1,) int64, sparse.token_ids (nnz,) int32, sparse.weights (nnz,) float32
@@ -33,17 +33,18 @@ from opensearch_neural.files import replaced
 from opensearch_neural.models.vectors import SparseVectors
 
 SHARD_RECORDS = 4096
+"""Records of the corpus in one shard, by default."""
 
 
 def shard_written_before(path: Path, start: int, records: list[Document | Rejected]) -> LoadedShard | None:
-    """The shard of these records, if an earlier run wrote it. Raises InputError if it is of other records."""
+    """The shard of these records, if an earlier run wrote it. Raises InputError if it holds other records."""
     if not path.exists():
         return None
     shard = LoadedShard.read(path, [])
     if shard.digest == digest(records):
         return shard
     if shard.end - shard.start < len(records):
-        return None  # the last shard of a corpus that was shorter then
+        return None  # the last shard of a corpus that was shorter before
     error = changed_corpus(start, start + len(records))
     raise InputError(error.message, f"give the corpus as it was, or delete {path.parent}")
 
@@ -63,7 +64,7 @@ def shards_of(records: Iterator[Document | Rejected], size: int) -> Iterator[tup
 
 @dataclass(frozen=True)
 class ShardDone:
-    """A shard that is in its file."""
+    """A shard whose file is complete."""
 
     start: int
     """The number of its first record in the corpus."""
@@ -87,10 +88,10 @@ def encode_shard(
     batch: int,
     encoded: Callable[[int], object] = lambda documents: None,
 ) -> bytes:
-    """The content of a shard's file: a function of its other arguments alone.
+    """The content of a shard's file, which does not depend on `batch` and `encoded`.
 
-    batch: documents that the vectorizer gets at once, of like length. encoded: called after each with their number.
-    A document that the model cannot encode is listed in `info`; it costs no other.
+    batch: documents of similar length that the vectorizer gets at once. encoded: called after each batch with its size.
+    A document that the model cannot encode is listed in `info`; the others are not affected.
     """
     numbered = [(start + n, record) for n, record in enumerate(records) if isinstance(record, Document)]
     parts: list[Vectors] = []
@@ -131,10 +132,10 @@ def encode_shard(
 
 
 def _alike(numbered: list[tuple[int, Document]], batch: int) -> Iterator[list[tuple[int, Document]]]:
-    """Batches of documents of like length, in turns one of the longest left and one of the shortest.
+    """Batches of documents of similar length; batches of the longest and the shortest remaining documents alternate.
 
-    The longest come first, so that memory that suffices once suffices throughout. In turns, so that the rate of the first
-    ones is about that of all.
+    The longest come first, so that too little memory shows at once. They alternate, so that the rate of the first batches is
+    about the average rate.
     """
     longest_first = sorted(numbered, key=lambda each: -len(each[1].contents))
     batches = deque(longest_first[first : first + batch] for first in range(0, len(longest_first), batch))
@@ -149,7 +150,7 @@ def _bytes(content: bytes) -> NDArray[np.uint8]:
 
 
 def write_shard(path: Path, content: bytes) -> None:
-    """On the disk before it has its name: a shard that is there is whole."""
+    """Write a shard to disk before it gets its name, so that an existing shard is always whole."""
     with replaced(path) as beside, beside.open("wb") as file:
         file.write(content)
         file.flush()
@@ -158,7 +159,7 @@ def write_shard(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True)
 class LoadedShard:
-    """A shard's file, read."""
+    """The content of a shard's file."""
 
     start: int
     """The number of its first record in the corpus."""
@@ -201,5 +202,5 @@ class LoadedShard:
             )
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise InputError(
-                f"{path} is damaged ({error})", "delete it and run `osn encode` again: only it is encoded"
+                f"{path} is damaged ({error})", "delete it and run `osn encode` again, which encodes only this shard"
             ) from None

@@ -1,13 +1,13 @@
-"""Vectors in files: what `osn encode` writes, and `osn ingest --vectors` reads instead of loading a model.
+"""Vectors in files: `osn encode` writes them, and `osn ingest --vectors` reads them instead of loading a model.
 
     DIR/
-      0f3a….json                     the manifest: which models, which corpus, how many shards
-      0f3a…/model/                   the query encoder (of a lexical model, the whole model)
+      0f3a….json                     the manifest: models, corpus, and number of records
+      0f3a…/model/                   the query encoder (for a lexical model, the whole model)
       0f3a…/vocabulary.json          the tokens of the sparse vectors, by id
-      0f3a…/000000000000.safetensors records [0, 4096) of the corpus, in the form of `shards`
+      0f3a…/000000000000.safetensors records [0, 4096) of the corpus, in the format of `shards`
       0f3a…/000000004096.safetensors …
 
-The hash names everything that decides about the vectors, so one folder can hold several encodings of several corpora.
+The hash covers everything that determines the vectors, so one folder can hold several encodings of several corpora.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class DenseInfo:
     hash: str
     dimension: int
     normalized: bool
+    """Whether every vector has length 1."""
     vectors: int = 1
+    """Vectors of each document."""
 
     @classmethod
     def of(cls, encoder: DenseEncoder) -> DenseInfo:
@@ -65,10 +67,11 @@ class Manifest:
     dense: DenseInfo | None
     passages: PassageMeta | None = None
     dtype: str = "fp32"
+    """The precision of the sparse model's network."""
     shard_records: int = SHARD_RECORDS
     """Records of the corpus in one shard."""
     records: int | None = None
-    """Records of the corpus. None, as the next two, until the encoding is complete."""
+    """Records of the corpus. This and the next two are None until the encoding is complete."""
     documents: int | None = None
     """Documents that have vectors."""
     unfit: int | None = None
@@ -86,7 +89,7 @@ class Manifest:
         identity = self._dict()
         for count in ("records", "documents", "unfit"):
             identity.pop(count)
-        for later in ("quantized", "prune"):  # Encodings from before there were any keep their hash.
+        for later in ("quantized", "prune"):  # older encodings, which lack these, keep their hash
             if identity[later] is None:
                 del identity[later]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
@@ -99,7 +102,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """Raises InputError if the file is not a manifest, or one of a later version."""
+        """Raises InputError if the file is not a manifest, or a manifest of another version."""
         try:
             content = read_json_object(path)
             if content.pop("format", None) != FORMAT:
@@ -119,9 +122,9 @@ class Manifest:
 
 
 def find_manifest(place: Path) -> tuple[Path, Manifest]:
-    """(folder, manifest) of the one complete encoding in a folder, or of the one whose manifest is named.
+    """(folder, manifest) of a named manifest, or of the only encoding in a folder.
 
-    Raises InputError when there is none, or a choice.
+    Raises InputError if the folder has no encoding, or several.
     """
     if place.is_file():
         return place.parent, Manifest.read(place)
@@ -142,8 +145,7 @@ def _described(manifest: Manifest) -> str:
 class StoredVectors:
     """The vectors of an encoding, for documents of its corpus; a `Vectorizer`.
 
-    Documents are expected in the corpus's order, and then every shard is read once; in any other order it only takes
-    longer.
+    If documents come in the corpus's order, every shard is read once; any other order works too, but takes longer.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, *, cached: int = 3) -> None:
@@ -153,7 +155,8 @@ class StoredVectors:
         expected = list(range(0, manifest.records or 0, manifest.shard_records))
         if not manifest.complete or not set(expected) <= set(self.starts):
             raise InputError(
-                f"the encoding in {self.folder} is not complete", "the same `osn encode` command again completes it"
+                f"the encoding in {self.folder} is not complete",
+                "run the same `osn encode` command again to complete it",
             )
         self.starts = expected
         self.vocabulary: list[str] = []
@@ -174,7 +177,7 @@ class StoredVectors:
         return shard
 
     def vectors(self, documents: Sequence[Document]) -> Vectors:
-        """Raises ModelError for a document that could not be encoded, InputError for one that was not there."""
+        """Raises ModelError for a document that could not be encoded, InputError for a document without vectors here."""
         rows = [self._find(document) for document in documents]
         sparse = dense = pq = None
         if self.manifest.sparse is not None:
@@ -188,7 +191,7 @@ class StoredVectors:
         return Vectors(sparse, dense, pq)
 
     def unfit(self, document: Document) -> bool:
-        """Whether it could not be encoded."""
+        """Whether the document could not be encoded."""
         try:
             self._find(document)
         except ModelError:

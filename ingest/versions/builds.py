@@ -1,7 +1,7 @@
-"""An index under an alias, rebuilt beside the one that serves: build, verify, swap atomically, keep the old one.
+"""An index under an alias, rebuilt beside the serving index: build, verify, swap atomically, keep the old index.
 
-`docs` is an alias of `docs-20260314-150926`; the next build is an index of its own, and searches see it at once and
-whole, when every document of it is there. What a build is, and what it replaced, stands in its `_meta.osn.build`:
+`docs` is an alias of `docs-20260314-150926`. The next build is another index; searches see it only when it is complete, and
+then all at once. Its `_meta.osn.build` records the build and the index that it replaced:
 
     {"alias": "docs", "corpus": "/data/docs.jsonl", "replaced": "docs-20260201-091500", "swapped": true}
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 BUILD = "build"
 REPLICA_PATIENCE = 300.0
-"""Seconds that a swap waits for replicas that are being made."""
+"""Seconds that a swap waits for replicas that are being created."""
 ROLLBACK_PATIENCE = 5.0
 """Seconds that a rollback waits for the primary shards of its target."""
 
@@ -43,8 +43,9 @@ class Version:
     created: int
     """Milliseconds since 1970."""
     serving: bool
+    """Whether the alias names it."""
     complete: bool
-    """Whether everything of its corpus is written."""
+    """Whether its whole corpus is written."""
     build: dict[str, Any]
     """`_meta.osn.build`."""
     meta: IndexMeta
@@ -57,14 +58,14 @@ class Version:
 
 @translate_errors()
 def versions(client: OpenSearch, alias: str) -> list[Version]:
-    """All builds of an alias, the newest first. Asks no shard, so one that is red does not matter."""
+    """All builds of an alias, the newest first. It reads no shards, so it also works with red indexes."""
     serving = serving_index(client, alias)
     builds = []
     for name, index in client.indices.get(index=f"{alias}-*", params={"allow_no_indices": "true"}).items():
         try:
             meta = IndexMeta.from_mapping(index["mappings"], name)
         except ModelError:
-            continue  # not ours
+            continue  # `osn` did not write it
         build = meta.extra.get(BUILD, {})
         if build.get("alias") != alias:
             continue
@@ -77,7 +78,7 @@ def versions(client: OpenSearch, alias: str) -> list[Version]:
 def serving_index(client: OpenSearch, alias: str) -> str | None:
     """The index that an alias names; None if there is no such alias.
 
-    Raises ClusterError if it names several, or is no alias but an index.
+    Raises ClusterError if the alias names several indexes, or if the name is an index.
     """
     if not client.indices.exists(index=alias):
         return None
@@ -88,18 +89,20 @@ def serving_index(client: OpenSearch, alias: str) -> str | None:
         )
     names = sorted(client.indices.get_alias(name=alias))
     if len(names) > 1:
-        raise ClusterError(f"the alias {alias!r} names {len(names)} indexes: {', '.join(names)}", "leave it one")
+        raise ClusterError(
+            f"the alias {alias!r} names {len(names)} indexes: {', '.join(names)}", "remove all but one of them from it"
+        )
     return names[0]
 
 
 @translate_errors()
 def open_build(client: OpenSearch, alias: str, corpus_name: str, *, restart: bool = False) -> str:
-    """The name of the index to build: an unfinished build of this corpus, or one that never served; else a new one."""
+    """The name of the index to build: a build of this corpus that has never served, finished or not, else a new name."""
     serving_index(client, alias)
     if not restart:
         for version in versions(client, alias):
             if not version.served and version.build.get("corpus") == corpus_name:
-                log.info("going on with %s", version.index)
+                log.info("continuing %s", version.index)
                 return version.index
     stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
     name = f"{alias}-{stamp}"
@@ -116,10 +119,10 @@ def build_record(alias: str, corpus_name: str) -> dict[str, Any]:
 
 @translate_errors()
 def serve(client: OpenSearch, alias: str, index: str, *, patience: float = REPLICA_PATIENCE) -> str | None:
-    """Have the alias name the index, in one step for all searches; returns the index that it named before.
+    """Move the alias to the index, in one step for all searches; returns the index that it named before.
 
-    Waits `patience` seconds for replicas that are being made, so that the index serves at full strength from its first
-    query. Raises ClusterError when the index is not complete.
+    Waits up to `patience` seconds for replicas that are being created, so that the index serves with all its copies from the
+    first query. Raises ClusterError if the index is not complete.
     """
     meta = existing_record(client, index)
     if targets.LOADING in meta.extra:
@@ -131,7 +134,7 @@ def serve(client: OpenSearch, alias: str, index: str, *, patience: float = REPLI
         record |= {"alias": alias, "replaced": previous}
         write_record(client, index, meta.with_extra(**{BUILD: record}))
     if previous is not None and previous != index:
-        _note_swapped(client, previous)  # if a kill kept it from being noted
+        _note_swapped(client, previous)  # a kill may have prevented this before
         _warn_of_running(client, previous, index)
     _name(client, alias, index, previous)
     _note_swapped(client, index)
@@ -139,7 +142,7 @@ def serve(client: OpenSearch, alias: str, index: str, *, patience: float = REPLI
 
 
 def _name(client: OpenSearch, alias: str, index: str, previous: str | None) -> None:
-    """Have the alias name the index. A request whose answer was lost may have been carried out: the alias tells."""
+    """Move the alias to the index. If the answer to the request is lost, check the alias: it may have been moved."""
     from opensearchpy.exceptions import ConnectionError as LostConnection
     from opensearchpy.exceptions import TransportError
 
@@ -158,7 +161,7 @@ def _note_swapped(client: OpenSearch, index: str) -> None:
     try:
         meta = existing_record(client, index)
     except ModelError:
-        return  # not ours
+        return  # `osn` did not write it
     record = meta.extra.get(BUILD, {})
     if record and not record.get("swapped"):
         write_record(client, index, meta.with_extra(**{BUILD: {**record, "swapped": True}}))
@@ -171,7 +174,7 @@ def _wait_for_replicas(client: OpenSearch, index: str, patience: float) -> None:
         if health is None:
             return  # this user may not ask
         if health["status"] == "green" or health["initializing_shards"] == health["relocating_shards"] == 0:
-            break  # green, or what is missing is not on its way
+            break  # green, or no missing replica is being created
         if time.monotonic() > deadline:
             break
         time.sleep(0.5)
@@ -181,10 +184,10 @@ def _wait_for_replicas(client: OpenSearch, index: str, patience: float) -> None:
 
 @translate_errors()
 def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str, str]:
-    """Have the alias name the build that the present one replaced, or `to`; returns (present one, the one before).
+    """Move the alias to the build that the present build replaced, or to `to`; returns (new index, index before).
 
-    Looks at these two indexes alone, and does not wait for replicas.
-    Raises ClusterError when there is none to go back to, or it is gone, red or incomplete.
+    Reads only these two indexes, and does not wait for replicas.
+    Raises ClusterError if there is no earlier build, or if it is deleted, red or incomplete.
     """
     present = serving_index(client, alias)
     if present is None:
@@ -198,7 +201,7 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
                 f"name one with --to: {', '.join(others)}" if others else "there is nothing to go back to",
             )
     if not client.indices.exists(index=to):
-        raise ClusterError(f"the index {to!r}, which {alias!r} named before, is gone")
+        raise ClusterError(f"the index {to!r}, which {alias!r} named before, was deleted")
     if to == present:
         raise InputError(f"{alias!r} names {to!r} already")
     targets.wait_for_primaries(client, to, ROLLBACK_PATIENCE)
@@ -207,10 +210,10 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
 
 
 def _warn_of_running(client: OpenSearch, present: str, to: str) -> None:
-    """Warn if requests that are made for the present index are wrong for the other one."""
+    """Warn if requests made for the present index are wrong for the other index."""
     try:
         held, wanted = existing_record(client, present), existing_record(client, to)
-    except ModelError:  # not ours
+    except ModelError:  # `osn` did not write one of them
         return
     if held.forward_index and not wanted.forward_index:
         other = "no forward index"
@@ -224,17 +227,17 @@ def _warn_of_running(client: OpenSearch, present: str, to: str) -> None:
 def _replaced_by(client: OpenSearch, index: str) -> str | None:
     try:
         replaced: str | None = existing_record(client, index).extra.get(BUILD, {}).get("replaced")
-    except ModelError:  # not ours
+    except ModelError:  # `osn` did not write it
         return None
     return replaced
 
 
 @translate_errors()
 def prune(client: OpenSearch, alias: str, *, keep: int = 1) -> list[str]:
-    """Delete builds of an alias that have served; returns what was deleted.
+    """Delete old builds of an alias that have served; returns the deleted indexes.
 
-    Kept are the one that serves, the `keep` newest others, and every build that has not served yet: it may be under way
-    (`osn index abort` deletes one by its name).
+    It keeps the serving build, the `keep` newest others, and every build that has not served yet, since it may be being
+    written (`osn index abort` deletes it by its name).
     """
     others = [version for version in versions(client, alias) if version.served and not version.serving]
     if serving_index(client, alias) is None:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEAST_SHARE = 0.9
-"""The share of the current index's documents that the new one must hold."""
+"""The share of the current index's documents that the new index must hold."""
 TOP = 10
 
 
 class SwapRefused(ClusterError):
-    """The new index is not fit to serve."""
+    """The new index fails a check before the swap."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Gate:
     """The checks before an alias is moved to a new index."""
 
     allow_shrink: bool = False
-    """Whether the new index may hold less than LEAST_SHARE of the current index's documents, or none."""
+    """Whether the new index may be empty, or hold less than LEAST_SHARE of the current index's documents."""
     require: tuple[Requirement, ...] = ()
     """Queries that must find their document."""
 
@@ -67,14 +67,14 @@ gate_options = options_of(
     click.option(
         "--allow-shrink",
         is_flag=True,
-        help="Swap even if the new index is empty or has fewer than 90 % of the current one's documents.",
+        help="Swap even if the new index is empty or has fewer than 90 % of the current index's documents.",
     ),
     click.option(
         "--require",
         multiple=True,
         metavar="'QUERY => ID'",
         callback=lambda context, option, texts: tuple(map(parse_requirement, texts)),
-        help="Swap only if the query finds the document among its first 10 hits ('QUERY => ID @3': first 3). Repeatable.",
+        help="Swap only if the query finds the document in its first 10 hits ('QUERY => ID @3': first 3). Repeatable.",
     ),
 )
 
@@ -89,7 +89,7 @@ class Swap:
     gate: Gate
 
     def check(self) -> None:
-        """Raise SwapRefused if the index is not fit to serve. It must have been refreshed."""
+        """Raise SwapRefused if a check fails. The index must have been refreshed."""
         documents = _documents(self.client, self.index)
         remedy = f"{self.alias!r} stays as it is; add --allow-shrink to swap all the same"
         if not documents and not self.gate.allow_shrink:
@@ -100,7 +100,7 @@ class Swap:
                 log.warning("the documents of the current index %s are not counted, because it is red", serving)
             elif documents < LEAST_SHARE * (before := _documents(self.client, serving)):
                 raise SwapRefused(
-                    f"the new index {self.index!r} holds {documents} documents, the current one, {serving!r}, {before}",
+                    f"the new index {self.index!r} holds {documents} documents, the current index {serving!r} {before}",
                     remedy,
                 )
         for requirement in self.gate.require:
@@ -114,7 +114,7 @@ class Swap:
             raise SwapRefused(
                 f"{requirement.query!r} does not find {requirement.id!r} among the first {requirement.k} hits in "
                 f"{self.index!r}, but {', '.join(ids[:3]) or 'nothing'}",
-                f"{self.alias!r} stays as it is; leave out this --require if that is all right",
+                f"{self.alias!r} stays as it is; leave out this --require to swap all the same",
             )
 
     def serve(self) -> str | None:
@@ -126,7 +126,7 @@ def _documents(client: OpenSearch, index: str) -> int:
     """Documents of an index; passages count as their documents. Raises ClusterError if shards do not answer."""
     try:
         passages = existing_record(client, index).passages
-    except ModelError:  # not ours
+    except ModelError:  # `osn` did not write it
         passages = None
     if passages is None:
         return stored_documents.count(client, index)

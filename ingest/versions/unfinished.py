@@ -1,4 +1,4 @@
-"""Indexes whose writing was interrupted: take one as it is, or delete it."""
+"""Indexes whose writing was interrupted: accept one as it is, or delete it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @translate_errors()
 def finish(client: OpenSearch, name: str) -> str:
-    """Have an interrupted index be as a complete one; returns its own name. A build is not served by that.
+    """Finish an interrupted index as it is; returns its own name. A build does not serve by this.
 
-    Raises InputError when it is complete, or when its IDF table is not counted, ClusterError when it is being written.
+    Raises InputError if it is complete already or its IDF table is not counted, ClusterError if it is being written.
     """
     index, _ = _unfinished(client, name)
     record = existing_record(client, index)
@@ -28,8 +28,8 @@ def finish(client: OpenSearch, name: str) -> str:
         raise InputError(f"the index {index!r} is complete")
     if record.counting:
         raise InputError(
-            f"the index {index!r} has no IDF table, which only a whole pass over {record.unfinished} gives",
-            "run its `osn ingest` again, which goes on where it stopped; or `osn index abort` deletes the index",
+            f"the index {index!r} has no IDF table, which needs a whole pass over {record.unfinished}",
+            "run its `osn ingest` again, which continues where it stopped; or delete the index with `osn index abort`",
         )
     targets.finish(client, targets.existing_target(client, index), merge=False)
     segments.refresh(client, index)
@@ -40,13 +40,13 @@ def finish(client: OpenSearch, name: str) -> str:
 def abort(client: OpenSearch, name: str) -> str:
     """Delete an interrupted index, or a build that never served; returns its own name.
 
-    Raises InputError when it is complete, or was before another corpus was added; ClusterError when it is being written.
+    Raises InputError if it is complete, or was so before another corpus was added; ClusterError if it is being written.
     """
     index, was_complete = _unfinished(client, name)
     if was_complete:
         raise InputError(
             f"the index {index!r} was complete before the writing that was interrupted",
-            "`osn index finish` takes it as it is",
+            "`osn index finish` accepts it as it is",
         )
     record = existing_record(client, index)
     client.indices.delete(index=index)
@@ -55,9 +55,9 @@ def abort(client: OpenSearch, name: str) -> str:
 
 
 def _unfinished(client: OpenSearch, name: str) -> tuple[str, bool]:
-    """(index, whether it was complete before) of this name, or the one build of this alias that has not served.
+    """(index, whether it was complete before) of this name; of an alias, its only build that has not served.
 
-    Raises InputError when it is complete now, ClusterError when it is being written.
+    Raises InputError if it is complete now, ClusterError if it is being written.
     """
     waiting = (
         [version.index for version in versions(client, name) if not version.served] if _is_alias(client, name) else []
@@ -73,9 +73,7 @@ def _unfinished(client: OpenSearch, name: str) -> tuple[str, bool]:
     ]
     was_complete = record.loading is None and not never_served
     if was_complete and record.unfinished is None:
-        raise InputError(
-            f"the index {index!r} is complete", "it is deleted with OpenSearch's own DELETE, if it has to be"
-        )
+        raise InputError(f"the index {index!r} is complete", "to delete it all the same, use OpenSearch's own DELETE")
     for lease in (f"index:{index}", f"alias:{alias}"):
         if held(client, lease):
             raise ClusterError(f"the index {index!r} is being written now", "stop that ingest first")

@@ -1,1 +1,1 @@
-"""From batches of documents to what OpenSearch has acknowledged: nothing lost, nothing twice."""
+"""Writes batches of documents until OpenSearch has acknowledged each: none is lost, none is in the index twice."""

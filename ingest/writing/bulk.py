@@ -1,7 +1,7 @@
-"""Write documents through the `_bulk` API, retrying what may succeed later.
+"""Write documents through the `_bulk` API, and retry requests that may succeed later.
 
-opensearch-py's own helpers retry status 429 alone (`streaming_bulk`) or nothing (`parallel_bulk`); an ingest that must not
-lose a document also has to survive lost connections, restarting nodes and shards that are not there yet.
+opensearch-py's own helpers retry only status 429 (`streaming_bulk`) or nothing (`parallel_bulk`). An ingest that must not
+lose a document must also survive lost connections, restarting nodes and shards that are not assigned yet.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ATTEMPTS_OF_ONE = 4
-"""Attempts after which a document may be at fault, and not the cluster."""
+"""After so many attempts, the document may be at fault instead of the cluster."""
 MOST_SUSPECTS = 16
-"""More documents than these are not at fault all at once."""
+"""If more documents fail at once, the documents are not suspected."""
 NEIGHBOURS, NEIGHBOUR_BYTES = 64, 1 << 16
-"""How many accepted documents are remembered to compare with, and their most bytes."""
+"""How many accepted documents are remembered for comparison, and the most bytes of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A document that OpenSearch will not take: the position of its action, the status and the reason it gave."""
+    """A document that OpenSearch refuses: the position of its action, and the answer's status and reason."""
 
     position: int
     status: int
@@ -63,18 +63,21 @@ class Failure:
 
 @dataclass
 class Outcome:
+    """The result of writing actions."""
+
     created: int = 0
     updated: int = 0
     failures: list[Failure] = field(default_factory=list)
     retries: int = 0
+    """Requests that were sent again."""
 
 
 class Stopped(Exception):
-    """The writer was told to stop while it waited to try again."""
+    """The writer was stopped while it waited for the next attempt."""
 
 
 def chunks(actions: Sequence[Action], most_bytes: int) -> Iterator[tuple[int, int]]:
-    """Bounds [start, end) of runs of actions of at most `most_bytes` each; a larger action stands alone."""
+    """Bounds [start, end) of runs of actions with at most `most_bytes` each; a larger action is alone in its run."""
     start, size = 0, 0
     for position, action in enumerate(actions):
         if position > start and size + action.size() > most_bytes:
@@ -89,9 +92,9 @@ class BulkWriter:
     """Writes actions to one index. Safe to call from several threads at once.
 
     Args:
-        alias: an alias of the index, to write through. An index that is deleted under way is then not created anew by the
-            next request, with mappings that OpenSearch guesses.
-        chunk_bytes: the most bytes of one request. OpenSearch refuses requests over 100 MB; 5 to 15 MB serve best.
+        alias: an alias of the index to write through. If the index is deleted meanwhile, the next request then does not
+            create it again with mappings that OpenSearch guesses.
+        chunk_bytes: the most bytes of one request. OpenSearch refuses requests over 100 MB; 5 to 15 MB work best.
         stop: an event that ends the waiting between attempts.
     """
 
@@ -118,13 +121,13 @@ class BulkWriter:
         self._poisoned = False
 
     def write(self, actions: Sequence[Action]) -> Outcome:
-        """Index all actions; returns what became of them.
+        """Index all actions; returns the outcome.
 
-        A document that OpenSearch refuses for good is returned as a Failure, with its position in `actions`.
+        A document that OpenSearch refuses permanently is returned as a Failure, with its position in `actions`.
 
         Raises:
-            ClusterError: the cluster did not take the documents within the policy's attempts, or refuses all writes
-                (permissions, a missing index). Nothing is known to be lost: writing the same actions again is safe.
+            ClusterError: the cluster did not accept the documents within the policy's attempts, or refuses all writes
+                (permissions, a missing index). Writing the same actions again is safe.
             Stopped: `stop` was set between attempts.
         """
         outcome = Outcome()
@@ -135,7 +138,7 @@ class BulkWriter:
     def _write_chunk(
         self, actions: Sequence[Action], positions: list[int], outcome: Outcome, since: float | None = None
     ) -> None:
-        """Index these positions of the actions. since: when the first attempt was, if there were attempts before."""
+        """Index these positions of the actions. since: the time of the first attempt; None: there was none."""
         began = time.monotonic() if since is None else since
         deadline = began + self.policy.patience
         attempt = 0
@@ -173,20 +176,20 @@ class BulkWriter:
                 or (suspicious and status == 500 and whole)
                 or (suspicious and not whole and len(positions) > MOST_SUSPECTS)
             ):
-                # Too much at once, or documents that no attempt will take: halves may pass.
+                # The request is too large, or holds documents that never succeed: halves may pass.
                 middle = len(positions) // 2
                 self._write_chunk(actions, positions[:middle], outcome, began)
                 self._write_chunk(actions, positions[middle:], outcome)
                 return
 
     def _pause(self, attempt: int, deadline: float, positions: list[int], reason: str, outcome: Outcome) -> None:
-        """Wait before the next attempt. Raises ClusterError past the deadline, Stopped when told to stop."""
+        """Wait before the next attempt. Raises ClusterError past the deadline, Stopped if `stop` is set."""
         wait = self.policy.wait(attempt)
         if time.monotonic() + wait > deadline:
             raise ClusterError(
-                f"OpenSearch did not take {len(positions)} documents for {self.index!r}, "
+                f"OpenSearch did not accept {len(positions)} documents for {self.index!r}, "
                 f"tried {attempt} times in {self.policy.patience:.0f} s: {reason}",
-                "look at the cluster's health and disk, then run the same command again to continue",
+                "check the cluster's health and disk, then run the same command again to continue",
             )
         outcome.retries += 1
         log.warning("trying %d documents again in %.1f s (%s)", len(positions), wait, reason)
@@ -195,14 +198,14 @@ class BulkWriter:
 
     @property
     def _item_patience(self) -> float:
-        """Seconds until documents are suspected; none once one was at fault, since others like it will come."""
+        """Seconds until documents are suspected; 0 after a document was at fault, since similar ones will follow."""
         return 0.0 if self._poisoned else min(self.policy.item_patience, self.policy.patience / 4)
 
     def _without_poison(self, actions: Sequence[Action], positions: list[int], outcome: Outcome) -> list[int]:
-        """The positions without those whose documents are at fault; these are failures.
+        """The positions without the documents at fault, which are added to the failures.
 
-        A document is at fault if it fails although a neighbour of the same shard passes before and after it. (A full disk
-        or a shard that is not there refuse both.)
+        A document is at fault if it fails although a neighbour on the same shard passes before and after it. (A full disk or
+        a missing shard would refuse both.)
         """
         left = []
         for position in positions:
@@ -218,7 +221,7 @@ class BulkWriter:
         return left
 
     def _failure(self, action: Action, position: int, outcome: Outcome) -> Failure | None:
-        """Why the document alone is refused now; None if it was written."""
+        """Try the document alone: why it is refused; None if it was written."""
         status, answer = self._send([action])
         if status != 200:
             return Failure(position, status, str(answer))
@@ -230,7 +233,7 @@ class BulkWriter:
         return Failure(position, result["status"], _reason(result))
 
     def _neighbour(self, id: str) -> _Accepted | None:
-        """A document that was accepted lately, of the shard that this id belongs to."""
+        """A recently accepted document on the shard of this id; None if there is none."""
         with self._lock:
             accepted = list(self._accepted)
         shard = self._shard(id) if accepted else None
@@ -239,13 +242,13 @@ class BulkWriter:
         return next((each for each in reversed(accepted) if self._shard(each.action.id) == shard), None)
 
     def _shard(self, id: str) -> int | None:
-        """The number of the shard that an id belongs to; None if no node has it, or there is no such index any more."""
+        """The number of an id's shard; None if no node has that shard, or if the index no longer exists."""
         answer = self.client.search_shards(index=self.index, params={"routing": id, "ignore": 404})
-        (copies,) = answer.get("shards", [[]])  # of a shard that is not assigned none are listed
+        (copies,) = answer.get("shards", [[]])  # empty for a shard that is not assigned
         return int(copies[0]["shard"]) if copies else None
 
     def _passes(self, neighbour: _Accepted) -> bool:
-        """Whether a document that was accepted is accepted again, unless it was changed since."""
+        """Whether an accepted document is accepted again; False also if it was changed since."""
         status, answer = self._send([neighbour.action], condition=(neighbour.seq_no, neighbour.primary_term))
         if status != 200 or answer["items"][0]["index"]["status"] != 200:
             return False
@@ -254,7 +257,7 @@ class BulkWriter:
         return True
 
     def _send(self, actions: Sequence[Action], condition: tuple[int, int] | None = None) -> tuple[int, Any]:
-        """(200, the parsed answer), (413, …), or (a status that may pass, reason); status 0 where no answer came.
+        """(200, the parsed answer), (413, reason), or (a status that may pass later, reason); status 0 without an answer.
 
         Raises ClusterError for every other status.
         """
@@ -271,7 +274,7 @@ class BulkWriter:
                     f"/{self.alias or self.index}/_bulk",
                     params={
                         "request_timeout": self.request_timeout,
-                        # For a shard that is not there: waiting is better done here, where it can be interrupted.
+                        # For a missing shard: this process waits instead, so that waiting can be interrupted.
                         "timeout": "10s",
                         "require_alias": "true" if self.alias else "false",
                     },
@@ -281,7 +284,7 @@ class BulkWriter:
         except LostConnection as error:  # timeouts included
             return 0, f"connection lost: {type(error.info).__name__ if error.info else error.error}"
         except SerializationError:
-            # Cut short on its way, or a proxy's own page.
+            # The answer was cut off, or is a proxy's page.
             return 0, "the answer is not JSON"
         except TransportError as error:
             status = int(error.status_code)
@@ -295,7 +298,7 @@ class BulkWriter:
     def _sort_items(
         self, items: Sequence[dict[str, Any]], actions: Sequence[Action], positions: list[int], outcome: Outcome
     ) -> tuple[list[int], int, str]:
-        """Count what was written, keep what failed for good; returns the positions to try again, a status and why."""
+        """Count written documents and record failures; returns (the positions to try again, a status, its reason)."""
         again, last, reason = [], 200, ""
         for position, item in zip(positions, items, strict=True):
             result = item["index"]
@@ -331,7 +334,7 @@ class BulkWriter:
 
 @dataclass
 class _Accepted:
-    """A document that was accepted, as it then was."""
+    """An accepted document, with the sequence number and primary term that it had then."""
 
     action: Action
     seq_no: int

@@ -1,4 +1,4 @@
-"""Documents with their vectors → the actions of `_bulk`: every field as the index takes it."""
+"""Documents with their vectors → the actions of `_bulk`, with every field as the index stores it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A document that no index would take."""
+    """A document that OpenSearch would refuse, or that cannot be encoded."""
 
     position: int
-    """Its place in the batch."""
+    """Its position in the batch."""
     reason: str
 
 
@@ -42,12 +42,12 @@ class Prepared:
 
     actions: list[Action] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
-    """positions[i]: the place in the batch of the document of actions[i]."""
+    """positions[i] is the position in the batch of the document of actions[i]."""
     unfit: list[Unfit] = field(default_factory=list)
 
 
 def prepare_batches(batches: Sequence[Sequence[Document]], vectorizer: Vectorizer, meta: IndexMeta) -> list[Prepared]:
-    """The bulk actions of each batch, all batches encoded at once."""
+    """The bulk actions of each batch; all batches are encoded together."""
     together = prepare([document for batch in batches for document in batch], vectorizer, meta)
     prepared = []
     first = 0
@@ -68,8 +68,8 @@ def prepare_batches(batches: Sequence[Sequence[Document]], vectorizer: Vectorize
 def prepare(documents: Sequence[Document], vectorizer: Vectorizer, meta: IndexMeta) -> Prepared:
     """The bulk actions of a batch of documents.
 
-    A document is unfit if a model cannot encode it, or gives it vectors that OpenSearch would refuse (with a reason that
-    names no cause). The others of its batch are not touched by that.
+    A document is unfit if a model cannot encode it, or if OpenSearch would refuse its vectors (with an error that does not
+    name the cause). The other documents of the batch are not affected.
     """
     prepared = Prepared()
     for part in encode_in_parts(documents, vectorizer):
@@ -100,7 +100,7 @@ def _action(
         if reason := features.defect(row):
             return reason
         packed = features.packed(row)
-        # Of a document with a row none of the postings may be left.
+        # Pruning may leave no postings of a document that has a row.
         source["sparse"] = features.of(row) or ({} if packed else {NO_TOKEN: 1.0})
         if packed:
             source[forward_index.FIELD] = b64encode(packed).decode()
@@ -118,7 +118,7 @@ def _action(
 
 
 def source_of(document: Document) -> dict[str, Any]:
-    """The document's own fields, as the index has them."""
+    """The document's own fields, as the index stores them."""
     source: dict[str, Any] = {}
     if document.title:
         source["title"] = document.title
@@ -133,10 +133,10 @@ def source_of(document: Document) -> dict[str, Any]:
 
 
 def nested_by_dots(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields with names as `a.b` as objects: {"a": {"b": …}}.
+    """Turn fields with names such as `a.b` into objects: {"a": {"b": …}}.
 
-    An index takes both for the same, except where `a` is a flat object. A name stays where the record holds something else
-    under `a` too.
+    An index treats both alike, unless `a` is a flat object. A name with dots stays if the record has another value under `a`
+    that is in the way.
     """
     nested = {name: value for name, value in fields.items() if "." not in name}
     if len(nested) == len(fields):
@@ -148,7 +148,7 @@ def nested_by_dots(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_value(tree: dict[str, Any], path: list[str], value: Any) -> dict[str, Any] | None:
-    """The tree with a value at a path that it does not have; None where something else is in the way."""
+    """The tree with a value at a new path; None if another value is in the way."""
     first, *rest = path
     if not rest:
         return None if first in tree else {**tree, first: value}
@@ -158,7 +158,7 @@ def _with_value(tree: dict[str, Any], path: list[str], value: Any) -> dict[str, 
 
 
 class _Features:
-    """The `sparse` fields of a batch, checked at once, and with `rows` those of the forward index.
+    """The `sparse` fields of a batch, checked together, and, with `rows`, its rows of the forward index.
 
     postings: which of the weights the postings hold, (nnz,); None: all.
     """
@@ -167,8 +167,8 @@ class _Features:
         self.vectors = vectors
         weights = vectors.weights
         with np.errstate(invalid="ignore"):
-            # 0 and what a float32 can only hold as a subnormal add nothing to a score, and OpenSearch refuses the whole
-            # document for them: they are left out. Anything else that is not positive is a defect of the model.
+            # 0 and subnormal float32 weights add nothing to a score, but OpenSearch would refuse the whole document for
+            # them: they are left out. Other weights that are not positive are a defect of the model.
             self.kept = weights >= SMALLEST
             self.searched = self.kept if postings is None else self.kept & postings
             self.wrong = ~np.isfinite(weights) | (weights < 0)
@@ -196,14 +196,14 @@ class _Features:
         return rank_features({vocabulary[id]: weight for id, weight in zip(ids, weights, strict=True)})
 
     def packed(self, row: int) -> bytes:
-        """The row of the forward index; empty without one, and of a document without tokens."""
+        """The row of the forward index; empty without a forward index, and for a document without tokens."""
         if self.hashes is None:
             return b""
         places = self._places(row, self.kept)
         return forward_index.packed(self.hashes[places], self.vectors.weights[places])
 
     def _places(self, row: int, chosen: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """Where those of a row's tokens lie that are chosen."""
+        """The positions of a row's chosen tokens."""
         start, end = self.vectors.indptr[row], self.vectors.indptr[row + 1]
         return start + np.flatnonzero(chosen[start:end])
 
@@ -217,7 +217,7 @@ def unfit_id(id: str) -> str | None:
 
 
 def stored_vector(vector: NDArray[np.float32], meta: DenseMeta) -> Any:
-    """A document's row (vectors · dimension,) as the index's field takes it."""
+    """A document's row (vectors · dimension,) as the index's field stores it."""
     numbers = to_bytes(vector, meta.scale) if meta.type == "byte" else vector.astype(np.float32, copy=False)
     return stored(numbers.reshape(meta.vectors, -1)) if meta.vectors > 1 else numbers
 

@@ -1,13 +1,13 @@
-"""The journal: which batches of a corpus are in the index already, so that an interrupted run continues.
+"""The journal: records which batches of a corpus are in the index, so that an interrupted run can be continued.
 
-The corpus is read in order and written in batches. When OpenSearch has acknowledged a batch (and so has it in its
+The corpus is read in order and written in batches. When OpenSearch has acknowledged a batch (which is then in its
 translog), one line is appended and synced:
 
     {"from": 512, "to": 1024, "digest": "…", "written": 511, "letters": 1}
 
-`from` and `to` count the corpus's records, rejected ones included. `digest` covers their contents, so that a corpus
-changed since is noticed rather than half-skipped. After a kill at most the batches in flight are encoded again. A document
-that is written twice under its id is in the index once.
+`from` and `to` count the corpus's records, rejected ones included. `digest` covers their contents, so that a changed corpus
+is noticed instead of partly skipped. After a kill, only the batches in flight are encoded again. A document that is written
+twice is in the index once, since its id is the same.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ class Identity:
     index_uuid: str
     corpus: str
     sparse: str | None
-    """The hash of the sparse model, or of the SPLADE that it is made of with a corpus's table; likewise the others."""
+    """The hash of the sparse model or, with a corpus's table, of its SPLADE."""
     dense: str | None
+    """The hash of the dense model."""
     reader: str = ""
     """How records are read: `CorpusSource.reading`."""
     quantized: str | None = None
+    """The hash of the quantized model."""
 
     @property
     def hash(self) -> str:
@@ -48,18 +50,18 @@ class Identity:
 
 
 def journal_path(target: Target, identity: Identity) -> Path:
-    """Raises ClusterError for a name that could lead out of the folder: both come from the server."""
+    """The journal's file. Raises ClusterError for a name or uuid, both from the server, that could name another folder."""
     index, uuid = checked_name(target.index), checked_name(target.uuid)
     return home() / "ingest" / f"{index}-{uuid}-{identity.hash}.journal"
 
 
 def checked_name(name: str) -> str:
-    """`name` if OpenSearch could have given it to an index, or a uuid to one. Raises ClusterError otherwise."""
+    """`name`, if it is possible as an index's name or uuid in OpenSearch. Raises ClusterError otherwise."""
     forbidden = re.search(r'[\\/*?"<>| ,#:\x00-\x1f\x7f]', name)
     if forbidden or not 0 < len(name.encode(errors="replace")) <= MAX_NAME_BYTES or name in (".", ".."):
         raise ClusterError(
-            f"the server names an index {name[:80]!r}, which no index can have for a name",
-            "is it OpenSearch that answers there? no file is written under such a name",
+            f"the server names an index {name[:80]!r}, which is not a possible name",
+            "is the server OpenSearch? no file with such a name is written",
         )
     return name
 
@@ -79,11 +81,11 @@ class WrittenBatch:
 
 
 class Journal:
-    """Opens the journal at `path`; one that belongs to something else, or any when `restart`, is begun anew.
+    """Opens the journal at `path`. With `restart`, or if it has another identity, a new journal replaces it.
 
-    batches: what an earlier run finished, by the number of its first record.
-    notes: what that run kept beside the journal.
-    Raises ClusterError when another process on this machine is writing the same corpus into the same index.
+    batches: {number of the first record: batch} that an earlier run wrote
+    notes: further facts that this run stored beside the journal
+    Raises ClusterError if another process on this machine is writing the same corpus into the same index.
     """
 
     def __init__(self, path: Path, identity: Identity, *, restart: bool = False) -> None:
@@ -95,7 +97,7 @@ class Journal:
         lines = [] if restart else _read(path)
         if lines and lines[0] == header:
             self.batches = {line["from"]: _batch(line) for line in lines[1:]}
-            self._rewrite([header, *lines[1:]])  # a torn last line is dropped
+            self._rewrite([header, *lines[1:]])  # an incomplete last line is dropped
         else:
             self._rewrite([header])
             self._notes_path.unlink(missing_ok=True)
@@ -112,7 +114,7 @@ class Journal:
         return self.path.with_suffix(".json")
 
     def note(self, **entries: Any) -> None:
-        """Keep something beside the journal, for as long as there is one."""
+        """Store facts beside the journal; they are removed with it."""
         self.notes |= entries
         write_json(self._notes_path, self.notes)
 
@@ -121,7 +123,7 @@ class Journal:
         self._lock.close()
 
     def remove(self) -> None:
-        """The run is complete and verified: there is nothing to continue."""
+        """Remove the journal after a complete and verified run, since there is nothing to continue."""
         self.path.unlink(missing_ok=True)
         self._notes_path.unlink(missing_ok=True)
         Path(self._lock.name).unlink(missing_ok=True)
@@ -132,7 +134,7 @@ class Journal:
 
 
 def _locked(path: Path) -> IO[str]:
-    """A file beside the journal, locked for as long as it is open: the journal itself is renamed into place."""
+    """A lock file beside the journal, locked while it is open. (The journal itself is replaced by renaming.)"""
     lock = acquire(path.with_suffix(".lock"), None)
     if lock is None:
         raise ClusterError(
@@ -151,14 +153,14 @@ def _read(path: Path) -> list[dict]:
         try:
             lines.append(json.loads(line))
         except ValueError:
-            break  # torn by a crash; nothing after it can be trusted
+            break  # cut off by a crash; nothing after it can be trusted
     return lines
 
 
 def _read_notes(path: Path) -> dict[str, Any]:
     try:
         return read_json_object(path)
-    except ModelError:  # none, or damaged
+    except ModelError:  # missing or damaged
         return {}
 
 

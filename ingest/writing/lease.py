@@ -1,8 +1,8 @@
 """A lease on the cluster: two ingests of one index do not interleave, whichever machine or $OSN_HOME they run from.
 
-A lease is a document of the index `osn-leases`, taken and renewed by one scripted update each, so that the cluster decides
-by its own clock. Who was killed leaves a lease that ends by itself; on the same machine (Linux) it is seen at once that the
-process is gone.
+A lease is a document of the index `osn-leases`. One scripted update takes or renews it, so that the cluster decides by its
+own clock. The lease of a killed process expires; on the same machine (Linux) other processes see at once that its holder is
+gone.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 
 LEASES = "osn-leases"
 SECONDS = 60.0
-"""How long a lease lasts without being renewed."""
+"""How long a lease lasts without renewal."""
 SETTLING = 30.0
-"""Seconds to wait where nobody holds a lease that cannot be taken."""
+"""Seconds to wait if a lease cannot be taken although nobody holds it."""
 RENEWALS = 4
-"""How often it is renewed in that time."""
+"""How often a lease is renewed within SECONDS."""
 
 _HERE: set[str] = set()
-"""The owners that hold a lease in this process."""
+"""The owner ids of the leases that this process holds."""
 
 _TAKE = """
 if (ctx._source.owner == null || ctx._source.owner == params.holder.owner || ctx._source.until < ctx._now
@@ -46,14 +46,14 @@ _GIVE_BACK = "if (ctx._source.owner == params.owner) { ctx.op = 'delete' } else 
 
 
 class Lease:
-    """The right to write something, for as long as the context is open.
+    """The right to write an index or alias, while the context is open.
 
         with Lease(client, "index:docs") as lease:
             ...
             lease.check()
 
-    Where the cluster does not let its user write to `osn-leases`, or forbids scripts, a warning says that nothing guards
-    against a second ingest.
+    If the user may not write to `osn-leases`, or the cluster forbids scripts, a warning says that nothing prevents a second
+    ingest.
     """
 
     def __init__(self, client: OpenSearch, name: str, *, seconds: float = SECONDS) -> None:
@@ -72,7 +72,7 @@ class Lease:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Lease:
-        """Raises ClusterError when another process holds the lease."""
+        """Raises ClusterError if another process holds the lease."""
         _HERE.add(self._holder["owner"])
         try:
             acquired = self._acquire()
@@ -94,22 +94,23 @@ class Lease:
         if self._thread is None:
             return
         try:
-            with patience(0):  # what ends because the cluster does not answer is not to wait for it here
+            # The ingest may end because the cluster does not answer: do not wait for the cluster here again.
+            with patience(0):
                 self._give_back()
         except OpenSearchException as failed:
-            log.debug("the lease of %s ends by itself: %s", self.name, failed)
+            log.debug("the lease on %s was not given back and will expire: %s", self.name, failed)
 
     def check(self) -> None:
-        """Raise ClusterError when another process has taken the lease, because it was not renewed in time."""
+        """Raise ClusterError if another process has taken the lease, because it was not renewed in time."""
         if self._lost.is_set():
             raise ClusterError(
-                f"another ingest has taken over {self.name.partition(':')[2]!r}, because this one did not answer for "
-                f"{self.seconds:.0f} s",
-                "wait for that one, then run the same command again to continue",
+                f"another ingest has taken over {self.name.partition(':')[2]!r}, because this one did not renew its lease "
+                f"for {self.seconds:.0f} s",
+                "wait until that ingest ends, then run the same command again to continue",
             )
 
     def _acquire(self) -> bool:
-        """Whether there is a lease now; False if the cluster does not allow any."""
+        """Whether this process has the lease now; False if the cluster does not allow leases."""
         from opensearchpy.exceptions import AuthorizationException, RequestError
 
         try:
@@ -121,29 +122,29 @@ class Lease:
                 return True
             if _is_gone(other) and self._take(gone=other["owner"]):
                 return True
-            here = self._holder["machine"]  # unknown if there is no /proc: then this machine is as any other
+            here = self._holder["machine"]  # unknown without /proc: then this machine is treated like any other
             if (not here or other.get("machine") != here) and self._wait_for(other):
                 return True
         except (AuthorizationException, RequestError) as error:
-            log.warning("no lease on %s, so nothing guards against a second ingest: %s", self.name, error.error)
+            log.warning("no lease on %s, so nothing prevents a second ingest: %s", self.name, error.error)
             return False
         raise ClusterError(
             f"process {other['pid']} on {other['host']} is writing {self.name.partition(':')[2]!r} now",
-            f"wait for it, or stop it; the lease of one that was killed ends after {self.seconds:.0f} s",
+            f"wait for it, or stop it; the lease of a killed process ends after {self.seconds:.0f} s",
         )
 
     def _holder_or_none(self) -> dict[str, Any] | None:
-        """Who holds the lease; None once it is ours.
+        """The holder of the lease; None once it is ours.
 
-        There may be nobody although it could not be taken: it was given back just now, or the cluster mends what a full
-        disk has left. Raises ClusterError if that lasts.
+        There may be no holder although the lease could not be taken: it was just given back, or the cluster is recovering
+        from a full disk. Raises ClusterError if this lasts.
         """
         deadline = time.monotonic() + SETTLING
         while not (other := self._other()):
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"the lease on {self.name.partition(':')[2]!r} cannot be taken, and nobody holds it",
-                    f"look at the index {LEASES!r}: its shard may have failed; run the same command again to continue",
+                    f"check the index {LEASES!r}: its shard may have failed; run the same command again to continue",
                 )
             time.sleep(0.5)
             if self._take():
@@ -151,7 +152,7 @@ class Lease:
         return other
 
     def _wait_for(self, other: dict[str, Any]) -> bool:
-        """Take the lease of a process on another machine if that does not renew it."""
+        """Take the lease of a process on another machine, if that process does not renew it."""
         deadline = time.monotonic() + self.seconds + 2
         while time.monotonic() < deadline:
             time.sleep(self.seconds / RENEWALS / 2)
@@ -170,7 +171,7 @@ class Lease:
                 if not self._take():
                     self._lost.set()
                     return
-            except OpenSearchException as error:  # a cluster that does not answer lets nobody else take it either
+            except OpenSearchException as error:  # while the cluster does not answer, nobody else can take it
                 log.debug("the lease of %s was not renewed: %s", self.name, error)
 
     def _take(self, *, gone: str | None = None) -> bool:
@@ -180,7 +181,7 @@ class Lease:
         script = {"source": _TAKE, "params": params}
         try:
             answer = self._update({"scripted_upsert": True, "script": script, "upsert": {}})
-        except ConflictError:  # others were faster, again and again
+        except ConflictError:  # other processes were faster at every retry
             return False
         return bool(answer["result"] != "noop")
 
@@ -207,7 +208,7 @@ class Lease:
 
 
 def held(client: OpenSearch, name: str) -> bool:
-    """Whether a process that is not known to be gone holds the lease."""
+    """Whether a process holds the lease and is not known to have ended."""
     lease = Lease(client, name)
     if not client.indices.exists(index=LEASES):
         return False
@@ -225,13 +226,13 @@ def _is_gone(holder: dict[str, Any]) -> bool:
     if not _machine() or holder.get("machine") != _machine():
         return False
     if holder["pid"] == os.getpid() and holder["owner"] not in _HERE:
-        return True  # it could not be given back: the disk was full
+        return True  # this process could not give it back, since the disk was full
     started = _process_start(holder["pid"])
     return started is None or started != holder.get("process_start")
 
 
 def _machine() -> str:
-    """This machine since it was booted, and the name space of its process ids; empty where that is not known."""
+    """Identifies this machine since its boot, and the name space of its process ids; empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
@@ -240,9 +241,9 @@ def _machine() -> str:
 
 
 def _process_start(pid: int) -> str | None:
-    """When a process began, in the kernel's own measure; None if there is none of this id, or it only waits to be reaped.
+    """The start time of a process, in the kernel's unit; None if no process has this id, or if it is a zombie.
 
-    A process whose first thread has ended is a zombie too, and goes on as long as another thread of it does.
+    A process whose first thread has ended looks like a zombie, but runs as long as another of its threads does.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()

@@ -1,7 +1,7 @@
 """Read, encode, write: one corpus into one index, so that a second run continues where the first one stopped.
 
-The main thread reads and encodes; a bounded number of batches is on its way to OpenSearch meanwhile, each in a thread of
-its own. What OpenSearch acknowledged is journalled in the order of the corpus.
+The main thread reads and encodes; meanwhile other threads send a bounded number of batches to OpenSearch. Acknowledged
+batches are journalled in the order of the corpus.
 """
 
 from __future__ import annotations
@@ -40,33 +40,36 @@ if TYPE_CHECKING:
 
 
 GRACE_SECONDS = 5.0
-"""How long an ingest that is interrupted waits for the answers to its last requests."""
+"""How long an interrupted ingest waits for the answers to its last requests."""
 
 
 @dataclass(frozen=True)
 class Report:
+    """The result of an ingest."""
+
     index: str
     documents: int
-    """Documents (or passages) of the corpus now in the index."""
+    """Documents (or passages) of the corpus that are in the index now."""
     letters: int
-    """Records and documents that were not taken."""
+    """Rejected records and documents."""
     skipped: int
-    """Documents that an interrupted run had written."""
+    """Documents that an interrupted run had written before."""
     retries: int
     """Requests that were sent again."""
     seconds: float
     dead_letters: Path | None
-    """The file that holds what was not taken."""
+    """The file of the rejected documents; None if there are none."""
     alias: str | None = None
     """The alias that names the index now."""
     replaced: str | None = None
     """The index that the alias named before."""
     others: int = 0
-    """Further documents in the index: of other corpora, or no longer in this one."""
+    """Other documents in the index: of other corpora, or no longer in this one."""
     without_tokens: int | None = None
-    """Documents in the index whose sparse vector is empty, because no word of theirs is in the model's vocabulary."""
+    """Documents in the index whose sparse vector is empty, because none of their words is in the model's vocabulary; None
+    without a sparse model."""
     first_reason: str | None = None
-    """Why this run did not take the first document that it did not take."""
+    """The reason of the first rejection in this run."""
 
 
 class TooManyErrors(OsnError):
@@ -74,13 +77,13 @@ class TooManyErrors(OsnError):
 
 
 class Publication(Protocol):
-    """How an index begins to serve once it is complete."""
+    """Makes an index serve once it is complete."""
 
     def check(self) -> None:
-        """Raise ClusterError if the index is not fit to serve."""
+        """Raise ClusterError if the index must not serve."""
 
     def serve(self) -> str | None:
-        """Make the index serve; returns the index that did before."""
+        """Make the index serve; returns the index that served before."""
 
 
 def ingest(
@@ -104,19 +107,19 @@ def ingest(
     Args:
         content: its `records` must yield the same records in the same order at every call.
         corpus_name: distinguishes corpora in the journal.
-        letters_named: whether the dead-letter file was asked for. Otherwise a run that continues another one goes on with
-            that one's file.
+        letters_named: whether the caller named the dead-letter file. If not, a run that continues another one uses the
+            other run's file.
         reader: distinguishes ways of reading one corpus in the journal.
-        whole_documents: whether all passages of each document are there. What an index holds beyond them is removed.
-        swap: makes the index serve when it is complete and fit. Then nothing else may be in it.
+        whole_documents: whether the corpus has all passages of each document. Further passages in the index are removed.
+        swap: makes the index serve when it is complete and passes the checks. Then the index may hold nothing else.
         still_ours: raises if another ingest has taken the index over.
-        when_written: called when every document is in the index, before it is checked and serves.
+        when_written: called when every document is in the index, before the index is checked and serves.
 
     Raises:
-        ClusterError: OpenSearch did not take the documents, the verification failed, or the index is not fit to serve.
-        TooManyErrors: more than `writing.max_errors` documents were set aside.
-        InputError: the corpus is not the one that an interrupted run began, or it holds no document.
-    After each of these, and after KeyboardInterrupt or a kill, the same call again continues.
+        ClusterError: OpenSearch did not accept the documents, the verification failed, or the index must not serve.
+        TooManyErrors: more than `writing.max_errors` documents were rejected.
+        InputError: the corpus differs from that of the interrupted run, or holds no document.
+    After each of these, and after KeyboardInterrupt or a kill, the same call continues the ingest.
     """
     writing = writing or Writing()
     journal, letters = _open_records(
@@ -124,7 +127,7 @@ def ingest(
     )
     alone = swap is not None or target.loading_corpus == corpus_name or writing.remove_others
     if "empty_at_first" not in journal.notes:
-        # Batches without notes are those of an older version: what was there before them is not known.
+        # Batches without notes come from an older version: it is unknown whether the index was empty before them.
         empty = alone and not journal.batches and stored_documents.is_empty(client, target.index)
         journal.note(empty_at_first=empty)
     verification = Verification(
@@ -170,7 +173,7 @@ def ingest(
 
 
 SHARE_RECORDS = 1000
-"""Records from which on a share of errors is judged while they are read; at the end it always is."""
+"""A share of errors is checked from so many records on while reading, and always at the end."""
 
 
 def _open_records(
@@ -183,7 +186,7 @@ def _open_records(
     *,
     restart: bool,
 ) -> tuple[Journal, DeadLetters]:
-    """What a run keeps of itself: the journal, and the file of dead letters; those of the run that it continues."""
+    """(journal, dead letters) of a run, or of the run that it continues."""
     meta = target.meta
     identity = Identity(
         target.uuid,
@@ -195,7 +198,7 @@ def _open_records(
     )
     journal = Journal(journal_path(target, identity), identity, restart=restart)
     if not letters_named and "dead_letters" in journal.notes:
-        dead_letters = Path(journal.notes["dead_letters"])  # of the run that is continued, from whatever folder
+        dead_letters = Path(journal.notes["dead_letters"])  # of the continued run, from any folder
     try:
         letters = DeadLetters(dead_letters)
     except InputError:
@@ -207,6 +210,8 @@ def _open_records(
 
 @dataclass
 class _Run:
+    """The state of one ingest."""
+
     client: OpenSearch
     target: Target
     vectorizer: Vectorizer
@@ -215,15 +220,21 @@ class _Run:
     writing: Writing
     verification: Verification
     still_ours: Callable[[], None]
+    """Raises if another ingest has taken the index over."""
     together: int
-    """Batches that are encoded at once."""
+    """Batches that are encoded together."""
     written: int = 0
+    """Documents of the corpus in the index."""
     letter_count: int = 0
+    """Rejected records and documents."""
     records: int = 0
-    """Records of the corpus that were read and settled, or skipped."""
+    """Records of the corpus that are finished, or were skipped."""
     skipped: int = 0
+    """Documents that an earlier run wrote."""
     retries: int = 0
+    """Requests that were sent again."""
     stop: threading.Event = field(default_factory=threading.Event)
+    """Ends the waiting of writers between attempts."""
 
     def __post_init__(self) -> None:
         self.writer = BulkWriter(
@@ -246,7 +257,7 @@ class _Run:
 
         def encode_and_write() -> None:
             nonlocal begun
-            # What is encoded now is in flight too.
+            # The batches that are encoded now count as in flight.
             while len(pending) + len(taken) > self.writing.in_flight:
                 self._settle_first(pending, progress)
             for batch, prepared in self._encode(taken):
@@ -274,11 +285,11 @@ class _Run:
                 self._settle_first(pending, progress)
             self._check_errors(self.records)
         except BaseException:
-            # What is on its way arrives soon, or gives up at its next attempt, or is sent again by the next run. What
-            # arrived is journalled.
+            # Requests in flight are answered soon, give up at their next attempt, or are sent again by the next run.
+            # Acknowledged batches are journalled.
             self.stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
-            # For `wait` a cancelled one is done only when a thread has seen that, and none will.
+            # `wait` treats a cancelled future as done only after a thread has seen it, which will not happen.
             wait([future for *_, future in pending if not future.cancelled()], timeout=GRACE_SECONDS)
             self._settle_arrived(pending, progress)
             raise
@@ -286,17 +297,17 @@ class _Run:
 
     def _settle_first(self, pending: deque[_Sent], progress: Progress) -> None:
         self._settle(*pending[0], progress)
-        pending.popleft()  # only now: an interrupt in between must not lose sight of it
+        pending.popleft()  # only now, so that an interrupt in between does not lose the batch
 
     def _settle_arrived(self, pending: deque[_Sent], progress: Progress) -> None:
         for batch, prepared, future in pending:
             if not future.done() or future.cancelled() or future.exception() is not None:
-                continue  # a gap in the journal, which the next run fills
+                continue  # leaves a gap in the journal, which the next run fills
             with suppress(TooManyErrors):
                 self._settle(batch, prepared, future, progress)
 
     def _batches(self, records: Records) -> Iterator[tuple[int, list[Document | Rejected]]]:
-        """(number of the first record, records) of batches of the corpus: the journal's where it has some."""
+        """(number of the first record, records) of the batches of the corpus, cut as in the journal if it has them."""
         items: list[Document | Rejected] = []
         start = size = 0
 
@@ -315,7 +326,7 @@ class _Run:
             yield start, items
 
     def _skip(self, earlier: WrittenBatch, items: list[Document | Rejected]) -> None:
-        """Pass over what an earlier run wrote; only the ids are remembered."""
+        """Skip a batch that an earlier run wrote; only the ids are remembered."""
         if digest(items) != earlier.digest:
             raise changed_corpus(earlier.start, earlier.end)
         for number, item in enumerate(items, earlier.start):
@@ -347,7 +358,7 @@ class _Run:
             yield batch, prepared
 
     def _settle(self, batch: _Taken, prepared: Prepared, future: Future[Outcome], progress: Progress) -> None:
-        """Take note of a batch that OpenSearch answered: letters first, then the journal, so that no letter is lost."""
+        """Record the answer to a batch: first the dead letters, then the journal, so that no letter is lost."""
         outcome = future.result()
         self.still_ours()
         for item, reason in batch.set_aside:
@@ -372,7 +383,7 @@ class _Run:
         self._check_errors(self.records if self.records >= SHARE_RECORDS else None)
 
     def _check_errors(self, records: int | None) -> None:
-        """Raise TooManyErrors if too many of the records read so far were set aside; a share needs some records."""
+        """Raise TooManyErrors if too many of the records so far were rejected. None: too few records to judge a share."""
         most = self.writing.max_errors
         if isinstance(most, float) and records is None:
             return
@@ -380,28 +391,31 @@ class _Run:
         if self.letter_count > allowed:
             limit = f"{most:.4g} of {records} records" if isinstance(most, float) else str(most)
             raise TooManyErrors(
-                f"{self.letter_count} documents were not taken, more than --max-errors {limit} allows",
+                f"{self.letter_count} documents were rejected, more than --max-errors {limit} allows",
                 f"read the reasons in {self.letters.path}; run the same command again to continue",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """A batch of the corpus: the documents to encode, and what was set aside."""
+    """A batch of the corpus: the documents to encode, and the rejected records."""
 
     start: int
+    """The number of its first record."""
     length: int
+    """The number of its records."""
     digest: str
     documents: list[Document]
     set_aside: list[tuple[Document | Rejected, str]]
+    """(rejected record or document, reason)"""
 
 
 _Sent = tuple[_Taken, Prepared, Future[Outcome]]
-"""A batch whose documents are on their way to OpenSearch."""
+"""A batch whose documents are being sent to OpenSearch."""
 
 
 def size_of(record: Document | Rejected) -> int:
-    """About how many bytes a record takes in a request: all its fields, not its text alone."""
+    """About how many bytes a record takes in a request, with all its fields."""
     if isinstance(record, Rejected):
         return len(record.raw)
     size = len(record.text.encode("utf-8", "surrogatepass")) + len(record.title) + len(record.url or "")

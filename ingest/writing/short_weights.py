@@ -1,8 +1,8 @@
-"""Sparse weights as few characters as the index can tell apart.
+"""Shortens sparse weights to as few digits as the index can distinguish.
 
-`rank_features` keeps the upper 17 bits of a float32: 9 significant bits (Lucene's FeatureField shifts the rest away).
-All weights between two neighbouring values of that form make the same index, so the shortest decimal among them is
-written: `0.281` for `0.28125637769699097`. Bodies shrink to less than half, and scores stay what they were.
+`rank_features` stores the upper 17 bits of a float32: 9 significant bits (Lucene's FeatureField shifts the rest away). All
+weights between two neighbouring stored values give the same index, so the shortest decimal among them is written: `0.281`
+for `0.28125637769699097`. Request bodies shrink to less than half, and scores do not change.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 # The least positive normal float32: OpenSearch refuses a rank feature below it.
 SMALLEST = float(np.finfo(np.float32).tiny)
 
-# Shortest decimal of each of the 2¹⁶ cells, filled as they occur.
+# The shortest decimal of each of the 2¹⁶ cells, computed when a cell first occurs.
 _SHORTEST: NDArray[np.float64] = np.full(1 << 16, np.nan)
 
 
 def shortest(weights: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(n,) → (n,): for each weight the number of fewest digits that the index stores alike.
+    """(n,) → (n,): for each weight, the number with the fewest digits that the index stores alike.
 
     Weights must be finite and at least SMALLEST.
     """
@@ -36,7 +36,7 @@ def _shortest_in(cell: int) -> float:
     low, above = float(first), float(first) + float(np.spacing(first)) * 2**15
     for digits in range(1, 9):
         number = float(f"{(low + above) / 2:.{digits}g}")
-        # At the cell's lower end exactly, or inside by more than a parser rounds.
+        # Exactly the cell's lower end, or farther inside than a parser's rounding error.
         if number == low or (low < number * (1 - 1e-7) and number * (1 + 1e-7) < above):
             return number
     return low

@@ -1,4 +1,4 @@
-"""The documents that an index holds: counted, listed, looked up, deleted."""
+"""Counts, lists, looks up and deletes the documents of an index."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LENGTHS = 200
-"""Documents of so many different lengths are asked for in one query: three clauses each, and a query may have 1,024."""
+"""Documents of so many different lengths go into one query: each length needs three clauses, and a query may have 1,024."""
 
 
 def by_thousands(items: Iterable[T]) -> Iterator[list[T]]:
-    """As many as one request asks for."""
+    """Lists of up to a thousand items, as many as one request asks for."""
     stream = iter(items)
     while part := list(islice(stream, 1000)):
         yield part
 
 
 def count(client: OpenSearch, index: str) -> int:
-    """Documents in the index, once every shard answers.
+    """The number of documents in the index, once every shard answers.
 
-    Raises ClusterError when shards are missing, because then any number would be too small.
+    Raises ClusterError if shards are missing, because the number would be too small.
     """
     for attempt in range(10):
-        # Of primaries: a replica may still be catching up.
+        # Only primaries are counted, since a replica may still be catching up.
         answer = client.count(index=index, params={"preference": "_primary"})
         if answer["_shards"]["failed"] == 0 and answer["_shards"]["successful"] == answer["_shards"]["total"]:
             return int(answer["count"])
@@ -46,7 +46,7 @@ def count(client: OpenSearch, index: str) -> int:
 
 
 def count_without_tokens(client: OpenSearch, index: str) -> int:
-    """Documents whose sparse vector has no token: none of their words is in the model's vocabulary."""
+    """The number of documents whose sparse vector is empty, because none of their words is in the model's vocabulary."""
     query = queries.neural_sparse({NO_TOKEN: 1.0}, plugin=False)["query"]
     return int(client.count(index=index, body={"query": query})["count"])
 
@@ -71,7 +71,7 @@ def all_ids(client: OpenSearch, index: str) -> Iterator[str]:
 
 
 def delete_ids(client: OpenSearch, index: str, ids: Sequence[str]) -> None:
-    """Delete documents, whether they are there or not. Raises ClusterError if the cluster does not."""
+    """Delete documents; missing ids are no error. Raises ClusterError if a document cannot be deleted."""
     lines = "".join(json.dumps({"delete": {"_id": id}}) + "\n" for id in ids)
     answer = client.bulk(index=index, body=lines, params={"request_timeout": 120})
     if failed := [item["delete"] for item in answer["items"] if item["delete"]["status"] not in (200, 404)]:
@@ -82,7 +82,7 @@ def delete_ids(client: OpenSearch, index: str, ids: Sequence[str]) -> None:
 
 
 def missing_ids(client: OpenSearch, index: str, ids: Sequence[str]) -> list[str]:
-    """Those of `ids` that the index does not hold."""
+    """The ids that the index does not hold."""
     missing: list[str] = []
     for part in by_thousands(ids):
         answer = client.mget(index=index, body={"ids": part}, params={"_source": "false"})
@@ -91,9 +91,9 @@ def missing_ids(client: OpenSearch, index: str, ids: Sequence[str]) -> list[str]
 
 
 def remove_last_passages(client: OpenSearch, index: str, counts: Mapping[str, int]) -> int:
-    """Delete what lies behind the last passage of documents that have become shorter; returns how many passages.
+    """Delete surplus last passages of documents that have become shorter; returns their number.
 
-    counts: how many passages each of the documents has now. What searches do not see yet is not deleted.
+    counts: {document: its number of passages now}. Passages that searches do not see yet are not deleted.
     """
     parents: dict[int, list[str]] = {}
     for parent, number in counts.items():
@@ -110,9 +110,9 @@ def remove_last_passages(client: OpenSearch, index: str, counts: Mapping[str, in
 
 
 def delete_by_query(client: OpenSearch, index: str, query: dict[str, Any], *, refreshed: bool = True) -> int:
-    """Delete what matches; returns how many documents. refreshed: have searches see it at once, which costs a refresh.
+    """Delete the matching documents; returns their number. refreshed: whether to refresh, so that searches see it at once.
 
-    Raises ClusterError when some could not be deleted.
+    Raises ClusterError if a document could not be deleted.
     """
     answer = client.delete_by_query(
         index=index,
@@ -122,6 +122,6 @@ def delete_by_query(client: OpenSearch, index: str, query: dict[str, Any], *, re
     if answer["failures"] or answer["version_conflicts"]:
         raise ClusterError(
             f"{len(answer['failures']) + answer['version_conflicts']} documents of {index!r} could not be deleted",
-            "they were being written at the same time, or a shard is not there: try again",
+            "they were being written at the same time, or a shard is missing: try again",
         )
     return int(answer["deleted"])

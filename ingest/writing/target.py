@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A new index is loaded without refreshes and replicas. What they are to be, and which corpus is being loaded, is kept in
-# the index's `_meta`, so that a run which continues a killed one sets them too.
+# A new index is loaded without refreshes and replicas. Its `_meta` holds their final settings and the corpus that is being
+# loaded, so that a run which continues a killed one restores them too.
 LOADING = "loading"
 ADDING = "adding"
-"""In the `_meta` of an index that was complete before: the corpora that are being written into it."""
+"""Key in the `_meta` of an index that was complete before: the corpora that are being written into it."""
 WRITE_ALIAS = "osn-write-"
 FIELD_LIMIT = "mapping.total_fields.limit"
 
 
 @dataclass(frozen=True)
 class Target:
-    """An index that takes documents."""
+    """An index that is being written."""
 
     index: str
-    """Its own name, also if the user gave an alias."""
+    """Its own name, even if the user gave an alias."""
     uuid: str
     meta: IndexMeta
     loading_corpus: str | None
-    """The corpus for which the index was created, until that is written: till then the index holds it alone."""
+    """The corpus for which the index was created; until it is written, the index holds no other. None after that."""
     write_alias: str | None = None
-    """An alias that documents are written through, so that no request creates the index anew if it is deleted."""
+    """An alias to write through, so that no request creates the index again if it is deleted; None: there is none."""
 
 
 def open_target(
@@ -59,18 +59,18 @@ def open_target(
     extra: Mapping[str, Any] | None = None,
     patience: float = 60.0,
 ) -> Target:
-    """Create the index, set up for loading, or check that the existing one takes documents of these models.
+    """Create the index, set up for loading, or check that the existing index fits these models and settings.
 
-    An index that already serves searches keeps its replicas and its refreshes; one whose loading was interrupted is
+    An index that already serves searches keeps its replicas and its refreshes; an index whose loading was interrupted is
     still set up for loading.
 
-    fields: mappings of the caller's own fields; an index that is there gets those that it lacks
-    flat_objects: whether a new index maps objects as flat ones
+    fields: mappings of the caller's own fields; an existing index gets the fields that it lacks
+    flat_objects: whether a new index maps objects as flat objects
     extra: further entries of a new index's `_meta.osn`
-    patience: seconds that the index's primary shards may take to be there.
+    patience: seconds to wait until the primary shards are assigned
 
-    Raises InputError for settings that an existing index cannot take, ClusterError for a name that OpenSearch refuses, or
-    an index whose primary shards are not there (red).
+    Raises InputError for settings that an existing index cannot get, ClusterError for a name that OpenSearch refuses, or
+    for an index whose primary shards are not assigned (red).
     """
     from opensearchpy.exceptions import AuthorizationException
 
@@ -92,14 +92,14 @@ def open_target(
     try:
         client.indices.put_alias(index=name, name=target.write_alias, body={"is_hidden": True})
     except AuthorizationException:
-        log.warning("this user may not make an alias, so nothing guards against the index being deleted under way")
+        log.warning("this user may not create an alias, so a deletion of the index during the ingest may go unnoticed")
         return replace(target, write_alias=None)
     return target
 
 
 def _new_record(wanted: IndexMeta, settings: NewIndex) -> IndexMeta:
-    """The record of an index that is created for these models. Raises InputError for pruned postings without rows."""
-    # Passages are collapsed to their documents, and OpenSearch collapses nothing that it rescores.
+    """The record of a new index for these models. Raises InputError for pruned postings without rows."""
+    # Passages are collapsed to their documents, and OpenSearch cannot collapse and rescore in one search.
     rows = wanted.sparse is not None and wanted.passages is None and settings.forward_index
     prune = None if settings.prune_postings is None else str(settings.prune_postings)
     if prune is not None and not rows:
@@ -108,14 +108,14 @@ def _new_record(wanted: IndexMeta, settings: NewIndex) -> IndexMeta:
 
 
 def _without_refused_scripts(client: OpenSearch, index: str, wrote: IndexMeta, name: str, shards: int) -> IndexMeta:
-    """The record, without the forward index if the cluster refuses scripts. Raises ClusterError for pruned postings then."""
+    """The record; if the cluster refuses scripts, without the forward index. Raises ClusterError if postings need it."""
     refused = _scripts_refused(client, name, shards)
     if refused is None:
         return wrote
     if wrote.prune_postings is not None:
         raise ClusterError(
-            f"{index!r} cannot have pruned postings, because this cluster refuses scripts, and with them the forward "
-            f"index: {refused}",
+            f"{index!r} cannot have pruned postings, because this cluster refuses scripts, which the forward index "
+            f"needs: {refused}",
             f"`osn index abort {index}` deletes it; then leave out --prune-postings",
         )
     log.warning("%r gets no forward index, because this cluster refuses scripts: %s", index, refused)
@@ -131,12 +131,12 @@ def existing_target(client: OpenSearch, index: str) -> Target:
 
 
 def _check_existing(client: OpenSearch, index: str, wrote: IndexMeta, asked: NewIndex) -> None:
-    """Raise InputError for settings that were asked for and that an index has or has not for good."""
+    """Raise InputError for requested settings that differ from the index's and cannot be changed any more."""
     name, settings = _settings(client, index)
     loading = wrote.extra.get(LOADING)
     has: dict[str, Any] = {"analyzer": wrote.analyzer, "shards": int(settings["number_of_shards"])}
     held = int(settings["number_of_replicas"])
-    if loading is None and held < (asked.replicas or 0):  # more than asked for it may have to balance zones
+    if loading is None and held < (asked.replicas or 0):  # more than requested may be needed to balance zones
         has["replicas"] = held
     different = [
         f"--{setting} {getattr(asked, setting)} (it has {value})"
@@ -150,9 +150,9 @@ def _check_existing(client: OpenSearch, index: str, wrote: IndexMeta, asked: New
         different.append("--keep-replicas")
     if different:
         remedy = "leave it out, or write another index" + (" (--restart)" if loading is not None else "")
-        raise InputError(f"the index {index!r} is there already, without {', '.join(different)}", remedy)
+        raise InputError(f"the index {index!r} exists already, without {', '.join(different)}", remedy)
     if wrote.forward_index and not asked.forward_index:
-        raise InputError(f"the index {index!r} is there already, with a forward index", "leave out --no-forward-index")
+        raise InputError(f"the index {index!r} exists already, with a forward index", "leave out --no-forward-index")
     if asked.prune_postings is not None and str(asked.prune_postings) != wrote.prune_postings:
         are = f"pruned by {wrote.prune_postings}" if wrote.prune_postings else "whole"
         raise InputError(
@@ -167,14 +167,14 @@ def _needs_rows(prune: str, wanted: IndexMeta) -> InputError:
     elif wanted.passages is not None:
         why, remedy = "an index of passages has no forward index", "leave out --passages, or prune with --prune"
     else:
-        why, remedy = "--no-forward-index leaves it out", "leave out --no-forward-index, or prune with --prune"
-    return InputError(f"--prune-postings {prune} needs the forward index, which keeps vectors whole: {why}", remedy)
+        why, remedy = "--no-forward-index excludes it", "leave out --no-forward-index, or prune with --prune"
+    return InputError(f"--prune-postings {prune} needs the forward index, which holds whole vectors: {why}", remedy)
 
 
 def _adapt(
     client: OpenSearch, index: str, wrote: IndexMeta, asked: NewIndex, fields: Mapping[str, Any] | None
 ) -> IndexMeta:
-    """Give an existing index what it can still take: replicas at the end of its loading, more fields."""
+    """Apply settings that an existing index can still get: replicas at the end of its loading, more fields."""
     if asked.replicas is not None and LOADING in wrote.extra:
         wrote = _with_replicas(client, index, wrote, asked.replicas)
     if asked.field_limit is not None:
@@ -185,10 +185,10 @@ def _adapt(
 
 
 def _scripts_refused(client: OpenSearch, index: str, shards: int) -> str | None:
-    """Why the cluster does not run the script that reads a forward index; None if it does, or may not be asked."""
+    """Why the cluster refuses the script that reads a forward index; None if it runs it, or if the user may not ask."""
     from opensearchpy.exceptions import ConnectionError, RequestError, TransportError
 
-    # The primaries of a new index are yellow before they are there.
+    # A new index is yellow before its primaries are assigned.
     index_health(client, index, wait_for_active_shards=str(shards), timeout="20s", request_timeout=50, ignore=408)
     try:
         client.search(index=index, body={"query": forward_clause({"-": 1.0}, "sparse"), "size": 0})
@@ -196,21 +196,21 @@ def _scripts_refused(client: OpenSearch, index: str, shards: int) -> str | None:
         return reason_of(error)[1]
     except ConnectionError:
         raise
-    except TransportError as error:  # this user may not search, or not yet
+    except TransportError as error:  # this user may not search, or the index cannot be searched yet
         log.info("whether this cluster runs scripts is not known: %s", reason_of(error)[1])
         return None
     return None
 
 
 def _add_fields(client: OpenSearch, index: str, fields: Mapping[str, Any]) -> None:
-    """Map fields that the index lacks. Raises InputError if it maps one of them otherwise, for good."""
+    """Map fields that the index lacks. Raises InputError if it maps one of them differently."""
     from opensearchpy.exceptions import RequestError
 
     try:
         client.indices.put_mapping(index=index, body={"properties": dict(fields)})
     except RequestError as error:
         raise InputError(
-            f"--mapping does not fit the index {index!r}, which is there already: {reason_of(error)[1]}",
+            f"--mapping does not fit the index {index!r}, which exists already: {reason_of(error)[1]}",
             "leave that field out, or write another index",
         ) from error
 
@@ -224,9 +224,9 @@ def _create(
     fields: Mapping[str, Any] | None,
     flat_objects: bool,
 ) -> None:
-    """Create the index. On a cluster that balances its zones it has its replicas while it is loaded, a multiple of them.
+    """Create the index. On a cluster that balances its zones, it gets a balanced number of replicas from the beginning.
 
-    An index that is there by now is no error: the answer to its creation may have been lost, and the request sent again.
+    It is no error if the index exists by now: the answer to its creation may have been lost, and the request sent again.
     """
     from opensearchpy.exceptions import RequestError
 
@@ -243,7 +243,7 @@ def _create(
             flat_objects=flat_objects,
             settings={"refresh_interval": "-1", **limit},
         )
-        # Not waiting for its shards here: what keeps them away is told later.
+        # Do not wait for its shards here; `wait_for_primaries` does, and reports why they are missing.
         client.indices.create(index=index, body=body, params={"wait_for_active_shards": "0"})
 
     replicas = 1 if settings.replicas is None else settings.replicas
@@ -261,7 +261,7 @@ def _create(
 
 
 def _with_replicas(client: OpenSearch, index: str, wrote: IndexMeta, replicas: int) -> IndexMeta:
-    """Have an index that is still loading get another number of replicas at the end than its first run wanted."""
+    """Change the number of replicas that an index which is still loading gets at the end."""
     loading = wrote.extra[LOADING]
     if loading["restore"].get("number_of_replicas", replicas) != replicas:
         changed = {**loading, "restore": {**loading["restore"], "number_of_replicas": replicas}}
@@ -271,7 +271,7 @@ def _with_replicas(client: OpenSearch, index: str, wrote: IndexMeta, replicas: i
 
 
 def own_name(client: OpenSearch, index: str) -> str:
-    """The name of the index that an alias names; of anything else the name that it is or would have."""
+    """The name of the index that an alias names; `index` itself if it is an index or does not exist."""
     from opensearchpy.exceptions import NotFoundError
 
     try:
@@ -281,12 +281,12 @@ def own_name(client: OpenSearch, index: str) -> str:
 
 
 def wait_for_primaries(client: OpenSearch, index: str, patience: float) -> None:
-    """Raise ClusterError, with the cluster's own explanation, when a primary shard is not there in time."""
+    """Raise ClusterError, with the cluster's own explanation, if a primary shard is not assigned in time."""
     deadline = time.monotonic() + patience
     while True:
         seconds = max(1, min(20, int(deadline - time.monotonic())))
-        # An index that stays red is answered with status 408 and its health. (Without request_timeout, opensearch-py takes
-        # the server's timeout for its own.)
+        # For an index that stays red, the answer has status 408 and its health. (Without request_timeout, opensearch-py
+        # would use the server's timeout as its own.)
         health = index_health(
             client, index, wait_for_status="yellow", timeout=f"{seconds}s", request_timeout=seconds + 30, ignore=408
         )
@@ -297,7 +297,7 @@ def wait_for_primaries(client: OpenSearch, index: str, patience: float) -> None:
         if time.monotonic() >= deadline:
             raise ClusterError(
                 f"the index {index!r} is red: {_why_unassigned(client, index)}",
-                "mend the cluster (`osn doctor` shows heap and disk), then the same command again",
+                "repair the cluster (`osn doctor` shows heap and disk), then run the same command again",
             )
 
 
@@ -307,10 +307,10 @@ def _why_unassigned(client: OpenSearch, index: str) -> str:
     try:
         shards = client.cat.shards(index=index, params={"format": "json", "h": "shard,prirep,state,unassigned.reason"})
     except AuthorizationException:
-        return "a primary shard is not there, and this user may not ask why"
+        return "a primary shard is missing, and this user may not ask why"
     missing = [int(shard["shard"]) for shard in shards if shard["prirep"] == "p" and shard["state"] != "STARTED"]
     if not missing:
-        return "a primary shard is not there"
+        return "a primary shard is missing"
     body = {"index": index, "shard": missing[0], "primary": True}
     try:
         told = client.cluster.allocation_explain(body=body)
@@ -323,20 +323,20 @@ def _why_unassigned(client: OpenSearch, index: str) -> str:
 
 
 def mark_adding(client: OpenSearch, target: Target, corpus_name: str) -> None:
-    """Have the index say that a corpus is being written into it, until `finish`. A new index says so from the beginning."""
+    """Record in the index that a corpus is being written into it, until `finish`. A new index has this record already."""
     if target.loading_corpus is not None:
         return
     record = read_record(client, target.index)
-    # One that was deleted meanwhile is noticed by the first request that writes.
+    # If the index was deleted meanwhile, the first write request notices it.
     if record is not None and corpus_name not in record.adding:
         write_record(client, target.index, record.with_extra(**{ADDING: [*record.adding, corpus_name]}))
 
 
 def finish(client: OpenSearch, target: Target, *, merge: bool, corpus_name: str | None = None) -> None:
-    """Restore replicas and refresh interval, and merge to one segment a shard when asked to.
+    """Restore replicas and refresh interval and, with `merge`, merge each shard to one segment.
 
-    The index serves as it should before the merge, which may take hours, begins.
-    corpus_name: the corpus that was written. None: whichever were being written.
+    The settings are restored before the merge, which may take hours.
+    corpus_name: the corpus that was written. None: all corpora that were being written.
     """
     if target.write_alias is not None:
         client.indices.delete_alias(index=target.index, name=target.write_alias, params={"ignore": 404})
@@ -357,7 +357,7 @@ def finish(client: OpenSearch, target: Target, *, merge: bool, corpus_name: str 
 
 
 def _restore(client: OpenSearch, index: str, settings: dict[str, Any]) -> None:
-    """Give the index its settings. A cluster that balances its zones gets a multiple of copies."""
+    """Give the index its settings. On a cluster that balances its zones, the number of replicas is raised to fit."""
     from opensearchpy.exceptions import RequestError
 
     try:
@@ -371,7 +371,7 @@ def _restore(client: OpenSearch, index: str, settings: dict[str, Any]) -> None:
 
 
 def verify_unchanged_index(client: OpenSearch, target: Target) -> None:
-    """Raise ClusterError when the index was deleted, or replaced by another of its name, while it was being written."""
+    """Raise ClusterError if the index was deleted, or replaced by another of the same name, while it was being written."""
     if not client.indices.exists(index=target.index) or _settings(client, target.index)[1]["uuid"] != target.uuid:
         raise ClusterError(
             f"the index {target.index!r} was deleted or replaced while it was being written",
@@ -380,6 +380,6 @@ def verify_unchanged_index(client: OpenSearch, target: Target) -> None:
 
 
 def _settings(client: OpenSearch, index: str) -> tuple[str, dict[str, Any]]:
-    """(own name, settings) of an index or of the one that an alias names."""
+    """(own name, settings) of an index, or of the index that an alias names."""
     ((name, settings),) = client.indices.get_settings(index=index).items()
     return name, settings["settings"]["index"]

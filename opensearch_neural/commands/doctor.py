@@ -1,4 +1,4 @@
-"""`osn doctor`: which of the features that osn uses a cluster has, and what osn does without the others."""
+"""`osn doctor`: which features a cluster has, and what osn does without the missing ones."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Feature:
     name: str
     """Its name in `Capabilities`."""
     gives: str
-    """What it allows."""
+    """What osn can do with it."""
     otherwise: str
-    """What is done without it."""
+    """What osn does without it."""
 
 
 FEATURES = (
@@ -91,7 +91,7 @@ def report(
 ) -> str:
     """The findings as lines for a terminal."""
     lines = [
-        f"{', '.join(urls)}: OpenSearch {cluster.version or '(version not told)'}"
+        f"{', '.join(urls)}: OpenSearch {cluster.version or '(version unknown)'}"
         + (f", cluster {cluster.cluster_name!r}" if cluster.cluster_name else "")
         + (f", health {cluster.health}" if cluster.health else "")
         + (f", {_count(cluster.data_nodes, 'data node')}" if cluster.data_nodes is not None else ""),
@@ -141,7 +141,7 @@ def _node(node: NodeResources, watermarks: Watermarks) -> str:
 
 def _verdict(cluster: Capabilities, tried: bool) -> str:
     if not tried:
-        evidence = "by version and plugins alone, nothing was tried"
+        evidence = "by version and plugins alone; nothing was tried"
         return f"{'usable' if cluster.usable else 'not known to be usable'}, {evidence}"
     if cluster.usable:
         plugin_free = "" if cluster.neural_sparse else ", without the neural-search plugin"

@@ -36,7 +36,7 @@ def models_options(command: Command) -> Command:
 def engine_options(command: Command) -> Command:
     """Add `models_options` and the options of all engines; the command gets them as `how`, for `open_engines`.
 
-    Raises InputError for a value that an engine's option does not take.
+    Raises InputError for an invalid value of an engine's option.
     """
     options = [*MODELS]
     for name, taken_by in _by_name().items():
@@ -69,7 +69,7 @@ def refuse_options_without_effect(engines: Collection[str]) -> None:
 
 
 def _by_name() -> dict[str, list[tuple[str, Option]]]:
-    """{option: [(engine that takes it, as that engine describes it)]}"""
+    """{option: [(engine that takes it, the option as that engine describes it)]}"""
     options: dict[str, list[tuple[str, Option]]] = {}
     for engine in ENGINES.values():
         for option in engine.options:

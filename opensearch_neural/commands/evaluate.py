@@ -82,8 +82,8 @@ def evaluate(
 
     Measures up to @10 come from searches for 10 hits, as on a results page; deeper measures from deeper searches. Intervals
     are 95% bootstrap intervals over queries. p-values are from a paired randomization test, with Holm's correction if
-    several engines are compared. Latencies are of single requests for 10 hits, one at a time, seen from this client;
-    encoding is shown apart. `osn eval runs` compares run files, without a cluster.
+    several engines are compared. Latencies are of single requests for 10 hits, one at a time, measured at this client;
+    encoding is shown separately. `osn eval runs` compares run files, without a cluster.
 
     \b
     osn eval --index scifact --data data/scifact
@@ -138,12 +138,14 @@ evaluate.add_command(runs_command)
 
 @dataclass(frozen=True)
 class Production:
-    """Queries of the user's own, as engines."""
+    """The user's own queries, compared like engines."""
 
     index: str
     """An index, alias or pattern."""
     templates: Mapping[str, BodyTemplate]
+    """{name: template}"""
     id_field: str | None
+    """The field with the ids that judgements use; None: `_id`."""
 
     def warn_of_absent(self, client: OpenSearch, judged: JudgedQueries) -> None:
         """Warn of relevant documents that the index lacks. Raises InputError if it holds none of them."""
@@ -162,7 +164,7 @@ class Production:
 def opened_index(client: OpenSearch, index: str, how: Mapping[str, Any], *, optional: bool) -> Engines | None:
     """The engines of the index.
 
-    optional: warn, and return None, for an index that `osn` did not write, for an alias of several, and where there is none.
+    optional: warn and return None if `osn` did not write the index, if it is an alias of several, or if it does not exist.
     """
     from opensearch_neural.errors import ClusterError
 
@@ -176,14 +178,14 @@ def opened_index(client: OpenSearch, index: str, how: Mapping[str, Any], *, opti
 
 
 def document_count(client: OpenSearch, opened: Engines | None, index: str) -> int:
-    """How many documents the index holds; one in passages is one. opened: the engines, of this index or of another."""
+    """The number of documents; a document split into passages counts once. opened: the engines of this or another index."""
     in_passages = opened is not None and opened.index == index and opened.meta.passages
     body = {"query": {"term": {"passage.number": 1}}} if in_passages else None
     return int(client.count(index=index, body=body)["count"])
 
 
 def chosen_engines(names: str | None, templates: Collection[str] = ()) -> list[str]:
-    """The engines named on the command line, each once. Raises InputError for an unknown name, and if there is none."""
+    """The engines named on the command line, each once. Raises InputError for an unknown name, or if none is named."""
     chosen = list(dict.fromkeys(name.strip() for name in (names or "").split(",") if name.strip()))
     if names is not None and not chosen:
         raise InputError(f"--engines {names!r} names no engine", f"engines: {', '.join([*ENGINES, *templates])}")
@@ -210,7 +212,7 @@ def warn_of_absent(absent: int, relevant: int, index: str) -> None:
 def warn_of_own_documents(own: Collection[str]) -> None:
     if own:
         print(
-            f"warning: {len(own):,} queries are documents of the index themselves, of the same id and text; "
+            f"warning: {len(own):,} queries are documents of the index too, with the same id and text; "
             "each is left out of its own hits, as in BEIR",
             file=sys.stderr,
         )
@@ -291,7 +293,7 @@ def certified(
     queries: Mapping[str, str],
     progress: Callable[[int], object],
 ) -> EngineResult:
-    """The result, with which of its pages are proved exact if its engine searches only a part of the documents."""
+    """The result; if its engine searches only a part of the documents, also which of its pages are proved exact."""
     from opensearch_neural.evaluation.engine_comparison import certified_queries
 
     if result.engine not in ENGINES:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
     """Compare run files (TREC: query Q0 document rank score tag), of any system, with the first of them.
 
-    Measures, intervals and tests are those of `osn eval`; only --per-query shows the texts of queries. A run is ranked
-    by its scores, not by its rank column, as trec_eval does. A judged query that a run lacks counts as 0.
+    Measures, intervals and tests are as in `osn eval`; only --per-query shows the texts of queries. A run is ranked by its
+    scores, not by its rank column, as in trec_eval. A judged query that a run lacks counts as 0.
 
     \b
     osn eval runs bm25.trec mine.trec --qrels judged.qrels

@@ -51,7 +51,7 @@ class Evaluation:
     record: Path | None
     report: Path | None
     names: list[str] = field(init=False)
-    """The measures by the names of ir-measures."""
+    """The measures, by their names in ir-measures."""
 
     def __post_init__(self) -> None:
         from opensearch_neural.evaluation.measures import parse_measures
@@ -69,7 +69,7 @@ class Evaluation:
         self.names = list(parse_measures(self.measures.split(",")))
 
     def _refuse_contradictions(self) -> None:
-        """Raise UsageError for an option that another one makes meaningless."""
+        """Raise UsageError for an option that has no effect because of another option."""
         of_split = click.get_current_context().get_parameter_source("split")
         if self.data is not None and self.queries is not None:
             raise click.UsageError("--queries has no effect with --data, which holds queries")
@@ -81,7 +81,7 @@ class Evaluation:
     def judged(self, *, texts: bool = True) -> JudgedQueries:
         """The judged queries. texts: whether their texts are needed.
 
-        Raises InputError if nothing is judged relevant, or if a measure does not take the grades.
+        Raises InputError if no document is judged relevant, or if a measure cannot use the grades.
         """
         from opensearch_neural.corpus.judgements import JudgedQueries, read_qrels
         from opensearch_neural.evaluation.measures import require_fitting
@@ -211,7 +211,7 @@ def title_of(judged: JudgedQueries) -> str:
 
 
 def warn_of(judged: JudgedQueries, names: Sequence[str]) -> None:
-    """Say on stderr which judged queries are left out, and how grades that are fractions are treated."""
+    """Say on stderr how many judged queries are left out, and how fractional grades are treated."""
     from opensearch_neural.evaluation.measures import has_fractions
 
     without_relevant = sum(1 for grades in judged.qrels.values() if not any(grade > 0 for grade in grades.values()))
@@ -224,7 +224,7 @@ def warn_of(judged: JudgedQueries, names: Sequence[str]) -> None:
 
 
 def evaluation_options(command: Command) -> Command:
-    """Add the options of `Evaluation`, which the command gets as `evaluation`; it does not run before a subcommand."""
+    """Add the options of `Evaluation`; the command gets them as `evaluation`. It does not run if a subcommand is named."""
     options = [
         click.option("--data", type=FILE, default=None, help="A folder in BEIR layout: queries and qrels/SPLIT.tsv."),
         click.option("--split", default="test", show_default=True, help="Split of --data's judgements."),
@@ -262,7 +262,7 @@ def evaluation_options(command: Command) -> Command:
         click.option("--json", "as_json", is_flag=True, help="Print a result file instead of tables."),
         output_option("Write run files and per-query values here."),
         click.option("--record", type=FILE, default=None, help="Write the result file summary.json here."),
-        click.option("--report", type=FILE, default=None, help="Write a page to hand on here; needs the extra [ui]."),
+        click.option("--report", type=FILE, default=None, help="Write an HTML report here; needs the extra [ui]."),
     ]
     gathered = options_of(Evaluation, "evaluation", *options)(command)
 
@@ -278,8 +278,8 @@ def evaluation_options(command: Command) -> Command:
 
 
 def refuse_options_before(ctx: click.Context) -> None:
-    """Raise UsageError for an option before the name of a subcommand, where it would be ignored."""
+    """Raise UsageError for an option before the name of a subcommand, since it would be ignored."""
     for name in ctx.params:
         if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             flag = next(each.opts[0] for each in ctx.command.params if each.name == name)
-            raise click.UsageError(f"write {flag} after {ctx.invoked_subcommand!r}, if that takes it")
+            raise click.UsageError(f"write {flag} after {ctx.invoked_subcommand!r}, if that command has it")

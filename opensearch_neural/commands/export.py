@@ -1,4 +1,4 @@
-"""`osn model export`: a model in the form that other software takes."""
+"""`osn model export`: writes a model in the format of other software."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ def export() -> None:
 @output_option("Folder of the files.", required=True, file_okay=False)
 @click.option("--name", help="Name of the models in OpenSearch.  [default: the directory's name]")
 @click.option("--version", default="1.0.0", show_default=True, help="Version of the models in OpenSearch.")
-@click.option(
-    "--queries-only", is_flag=True, help="Write the tokenizer of queries alone, of any sparse model with a table."
-)
+@click.option("--queries-only", is_flag=True, help="Write only the query tokenizer; for any sparse model with a table.")
 @click.option("--trust-remote-code", is_flag=True, help="Run the code that the model brings along. Read it first.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def ml_commons(
@@ -40,7 +38,7 @@ def ml_commons(
     \b
     osn model export ml-commons models/sparse --output exported
     osn model export ml-commons models/lexical --output exported --queries-only
-    Then serve the zip files where the cluster can read them, and for each
+    Then serve the zip files where the cluster can read them, and for each zip file
     POST /_plugins/_ml/models/_register?deploy=true with its .json and the "url" of its .zip.
     """
     from opensearch_neural.models.sparse.ml_commons import export as write
@@ -87,9 +85,9 @@ def hub(
 ) -> None:
     """Write a sparse MODEL as a folder that is ready to upload: sentence-transformers' layout, and a model card.
 
-    The card has the licence, the names of the training data, the measures at the end of training, and those of the result
-    files that you give, of which --variant, --engine and --measure choose rows. A model that brings code
-    of its own is refused.
+    The card has the licence, the names of the training data, the measures at the end of training, and the rows of the
+    result files that you give; --variant, --engine and --measure choose among these rows. A model with code of its own is
+    refused.
 
     \b
     osn model export hub models/sparse --output upload --licence apache-2.0 --results results/mine/summary.json

@@ -18,8 +18,8 @@ from opensearch_neural.errors import OsnError
 class EntryPointGroup(click.Group):
     """A click group whose commands are the entry points of one group name.
 
-    sections: {title: names of commands}, for the help; without them all commands stand under one title
-    moved: {former name of a command here: the group of `osn` that has it now, and its name there if that is another}
+    sections: {title: names of commands}, for the help; without it all commands are under one title
+    moved: {former name of a command here: its group of `osn` now, then its new name if that changed}
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class EntryPointGroup(click.Group):
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] in OWN_PACKAGES:
                 raise
-            # A subcommand whose extra is not installed must not take the others down with it.
+            # A subcommand whose extra is not installed must not break the others.
             return _unavailable(cmd_name, error.name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click lists them, in sections, without importing those that say in their source what they are."""
+        """List the commands in sections. A command is not imported if its help can be read from its source."""
         commands = self._listing(ctx)
         if not commands:
             return
@@ -73,7 +73,7 @@ class EntryPointGroup(click.Group):
                     formatter.write_dl([(name, commands[name].get_short_help_str(limit)) for name in names])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Commands and options that begin so. Commands are not imported for it: a shell waits for the answer."""
+        """Commands and options that begin with `incomplete`. It imports no commands: a shell waits for the answer."""
         commands = self._listing(ctx).items()
         items = [CompletionItem(name, help=each.get_short_help_str()) for name, each in commands]
         return [
@@ -82,7 +82,7 @@ class EntryPointGroup(click.Group):
         ]
 
     def _listing(self, ctx: click.Context) -> dict[str, click.Command]:
-        """{name: command} of those that are shown, each able to say what it does."""
+        """{name: command} of the commands that are not hidden, each with its help text."""
         entries, commands = self._entry_points(), {}
         for name in self.list_commands(ctx):
             text = docstring_of(entries[name]) if name in entries else None
@@ -97,8 +97,8 @@ class EntryPointGroup(click.Group):
             sys.stdout.flush()
             return result
         except BrokenPipeError:
-            # `osn search … | head` closes the pipe early, which is no error; click would make it one.
-            # What is left in the buffer goes nowhere at exit.
+            # `osn search … | head` closes the pipe early. That is no error, though click would report one.
+            # At exit, Python writes the rest of its buffer to devnull.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
 

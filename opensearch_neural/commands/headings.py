@@ -1,4 +1,4 @@
-"""Help of a command with many options: those that one needs first on top, the others under headings of their own.
+"""Help of a command with many options: the most needed options on top, the others under headings.
 
 @click.command(cls=Headed, first="index sparse text-field")
 """
@@ -14,14 +14,14 @@ FIRST, ADVANCED = "Options", "Advanced"
 
 
 def taking(command: Any, options: Iterable[Callable[[Any], Any]]) -> Any:
-    """The command with these options of `click.option`, which its help lists in their order."""
+    """The command with these options (made by `click.option`), listed in this order in its help."""
     for option in reversed(list(options)):
         command = option(command)
     return command
 
 
 def under(heading: str, option: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The option of `click.option`, which a `Headed` command lists under a heading; another lists it as any other."""
+    """The option (made by `click.option`), which a `Headed` command lists under `heading`; other commands ignore that."""
 
     def decorate(command: Any) -> Any:
         decorated = option(command)
@@ -34,8 +34,8 @@ def under(heading: str, option: Callable[[Any], Any]) -> Callable[[Any], Any]:
 class Headed(click.Command):
     """A command whose help lists options under headings.
 
-    first: names of the options on top, in this order; others without a heading of their own are advanced. Without
-    it these are on top.
+    first: names of the options on top, in this order; other options without a heading go under "Advanced". If `first` is
+    empty, they are on top.
     """
 
     def __init__(self, *args: Any, first: str = "", **kwargs: Any) -> None:
@@ -67,7 +67,7 @@ class Headed(click.Command):
 
 
 class HeadedGroup(Headed, click.Group):
-    """A group of such commands."""
+    """A group whose commands are `Headed`; its own help is too."""
 
     command_class = Headed
 

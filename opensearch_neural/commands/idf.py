@@ -1,4 +1,4 @@
-"""`osn model idf`: the query side of inference-free retrieval, from a corpus."""
+"""`osn model idf`: the IDF table of a corpus, the query side of inference-free retrieval."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from opensearch_neural.errors import InputError
 @click.option("--tokenizer", help="Hub id, model directory or tokenizer.json; default: BERT's word pieces.")
 @click.option(
     "--model",
-    help="A sparse model, a SPLADE too: write it to --output with this corpus's table, its weights unchanged.",
+    help="A sparse model, also a SPLADE: write it to --output with this corpus's table and its own weights.",
 )
-@output_option("The table to write, {token: weight}; a folder with --model.")
-@click.option("--counts", type=click.Path(dir_okay=False, path_type=Path), help="Write the counts, to be merged.")
+@output_option("Where to write the table, {token: weight}; with --model, the model's folder.")
+@click.option("--counts", type=click.Path(dir_okay=False, path_type=Path), help="Write the counts here, for --merge.")
 @click.option("--trust-remote-code", is_flag=True, help="Run the code of --model. Read it first.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def idf(
@@ -34,7 +34,7 @@ def idf(
     trust_remote_code: bool,
     as_json: bool,
 ) -> None:
-    """Write the IDF table of a corpus in one pass; a corpus in shards can be counted in parts, which are merged.
+    """Write the IDF table of a corpus in one pass. Shards of a corpus can be counted separately, then merged.
 
     \b
     osn model idf --corpus docs.jsonl.gz --output idf.json
@@ -100,10 +100,10 @@ def _check(
         raise InputError(what, "give --corpus, or the counts of shards as --merge")
     files = [path.resolve() for path in (*merge, out, counts) if path is not None]
     if len(set(files)) < len(files):
-        raise InputError("a file is named twice", "each shard counts once, and what is written takes the place of none")
+        raise InputError("a file is named twice", "give each shard once, and do not write over one")
     if out is None and counts is None:
         raise InputError("nothing to write", "give --output for the table, --counts for counts to be merged")
     if model is not None and (tokenizer is not None or out is None):
-        raise InputError("--model brings its own tokenizer, and is written to --output", "give --model and --output")
+        raise InputError("--model has its own tokenizer, and needs --output", "give --model and --output")
     if out is not None and (out.is_dir() if model is None else out.exists()):
-        raise InputError(f"{out} is there already", "name a file, or with --model a folder, to be written")
+        raise InputError(f"{out} exists already", "name a file or, with --model, a new folder")

@@ -14,7 +14,9 @@ from opensearch_neural.commands.renamed import output_option
 @click.command()
 @click.option("--corpus", required=True, help=f"{CORPUS}.")
 @output_option("Model directory to write.", required=True, file_okay=False)
-@click.option("--tokenizer", help="Hub id or path; default: BERT's word pieces, or trained on the corpus without them.")
+@click.option(
+    "--tokenizer", help="Hub id or path; default: BERT's word pieces or, without them, one trained on the corpus."
+)
 @click.option("--k1", default=1.2, show_default=True, help="How fast repeats of a token saturate.")
 @click.option("--b", default=0.75, show_default=True, help="How much long documents are discounted, 0 to 1.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

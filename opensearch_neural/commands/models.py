@@ -1,4 +1,4 @@
-"""`osn model list`: the sparse models that one can name, published ones and those on this machine."""
+"""`osn model list`: published sparse models, and sparse models on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 @click.argument("folders", nargs=-1, type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print both lists as JSON.")
 def list_models(folders: tuple[Path, ...], as_json: bool) -> None:
-    """List sparse models for `osn ingest --sparse`: published ones, and those on this machine.
+    """List sparse models for `osn ingest --sparse`: published models, and models on this machine.
 
     Models on this machine are found below FOLDERS (default: models/), in installed packages, in the hub's cache, and among
     the models of indexes.

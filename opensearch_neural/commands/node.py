@@ -41,7 +41,7 @@ def node() -> None:
 @click.option("--profile", type=click.Choice(list(PROFILES)), help="full: 2.19.1 with k-NN and neural-search, Java 17 "
               "or later. core: 3.5.0 without plugins, Java 21 or later.  [default: full]")  # fmt: skip
 @click.option("--nodes", type=int, help="Nodes, each a process of its own, in one cluster.  [default: 1]")
-@click.option("--port", type=int, help="HTTP port of the first node; 0 takes any free one.  [default: 9200]")
+@click.option("--port", type=int, help="HTTP port of the first node; 0 takes any free port.  [default: 9200]")
 @click.option(
     "--store",
     "--data",
@@ -78,8 +78,8 @@ def start(
     """Start a cluster, wait until it is healthy, and print its URL.
 
     The first start fetches the parts with Maven. A cluster that is running already is used as it is; nodes that died
-    are started again with their data. One that was stopped starts as it was, with its data, where no option says
-    otherwise; the defaults are those of a new one.
+    are started again with their data. A stopped cluster starts with its data and its earlier options, unless you give
+    others. The defaults below are for new clusters.
 
     \b
     export OSN_URL=$(osn node start --heap 2g)

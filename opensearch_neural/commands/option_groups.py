@@ -1,4 +1,4 @@
-"""Options that several commands share, which a command gets as one argument."""
+"""Options that several commands share, and groups of options that a command gets as one argument."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from opensearch_neural.commands.headings import taking
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-CORPUS = "Folder, file or data set that `osn ingest` reads, but no opensearch:INDEX"
-"""What --corpus takes where the corpus is read from files alone."""
+CORPUS = "Folder, file or data set that `osn ingest` reads, except opensearch:INDEX"
+"""The help of --corpus in commands that read a corpus only from files."""
 
 
 def seed_option(help: str, *, default: int = 0) -> Callable[[Command], Command]:
-    """--seed, a whole number from 0, as numpy and torch take it."""
+    """--seed, a whole number from 0, as numpy and torch require."""
     return click.option("--seed", type=click.IntRange(min=0), default=default, show_default=True, help=help)
 
 
@@ -29,7 +29,7 @@ def options_of(make: Callable[..., Any], argument: str, *options: Callable[[Any]
         make: called with the options' values as keyword arguments; for a dataclass these are its fields.
         argument: the command's parameter for the result.
     """
-    # click attaches options to a function; this one only serves to read their names.
+    # click attaches options to a function; this function is only used to read their names.
     noted: Any = lambda: None  # noqa: E731
     for option in options:
         option(noted)

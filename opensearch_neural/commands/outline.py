@@ -1,6 +1,6 @@
-"""What a command says of itself, read from its source: to list all commands, none of them has to be imported.
+"""The help text of a command, read from its source, so that commands can be listed without importing them.
 
-Importing every command of `osn` would take seconds, for most of them need torch, and `osn --help` only shows a line of each.
+Importing every command of `osn` would take seconds, since most need torch; `osn --help` only shows one line of each.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ OWN_PACKAGES = ("opensearch_neural", "trainers", "ingest", "benchmarks")
 
 
 def docstring_of(entry: EntryPoint) -> str | None:
-    """The docstring of the function that an entry point of this project names; None if its source does not tell."""
+    """The docstring of the function that an entry point names; None if it is not in this project's source."""
     tree = _source(entry.module)
     functions = [] if tree is None else [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     return next((ast.get_docstring(node) for node in functions if node.name == entry.attr), None)
 
 
 def missing_module(module: str) -> str | None:
-    """A library that is not installed and that importing a module of this project needs, or None.
+    """A library that is not installed but needed to import a module of this project; None if there is none.
 
-    The imports at the top of modules are followed, through this project's own modules.
+    The imports at the top of this project's modules are followed.
     """
     seen: set[str] = set()
     pending = [module]
@@ -52,7 +52,7 @@ def _imported(module: str) -> Iterator[str]:
             yield node.module
             spec = _spec(node.module) if node.module.partition(".")[0] in OWN_PACKAGES else None
             if spec is not None and spec.submodule_search_locations is not None:
-                # What is imported from a package may be a module of it; what is not has no source.
+                # A name imported from a package may be one of its modules; other names have no source.
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
@@ -63,13 +63,13 @@ def _is_installed(package: str) -> bool:
 
 @cache
 def _spec(module: str) -> ModuleSpec | None:
-    """Where a module of this project lies. Looking for it imports the packages that it is in, which import nothing."""
+    """Where a module of this project is. Finding it imports its parent packages, which import nothing else."""
     return find_spec(module)
 
 
 @cache
 def _source(module: str) -> ast.Module | None:
-    """A module of this project as its file has it."""
+    """The syntax tree of a module of this project; None for other modules."""
     if module.partition(".")[0] not in OWN_PACKAGES:
         return None
     spec = _spec(module)

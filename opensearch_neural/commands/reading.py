@@ -1,4 +1,4 @@
-"""Reading a whole corpus in a command: a bar while it is read, and a warning of what was left out."""
+"""Reading a whole corpus in a command, with a progress bar, and a warning if records were left out."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from opensearch_neural.progress import counted
 
 @contextmanager
 def reading(corpus: str, what: str) -> Iterator[tuple[Iterator[Document], list[Rejected]]]:
-    """The documents of a corpus, counted under the title `what`, and the records left out so far.
+    """(the documents of a corpus, the records left out so far); progress is shown under the title `what`.
 
-    If there were any, a warning at the end says so.
+    At the end it warns if records were left out.
     """
     rejected: list[Rejected] = []
     documents = read_corpus(corpus, on_reject=rejected.append)

@@ -1,4 +1,4 @@
-"""Options that got another name, so that one name means one thing in every command."""
+"""Options that were renamed, so that a name means the same in every command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 
 class Renamed(click.Option):
-    """An option whose first name is its own; the others are former ones, which still work and are not listed.
+    """An option with its current name first, then its former names, which still work but are not listed.
 
     click.option("--keep-builds", "--keep", cls=Renamed, help=…)
     """
@@ -27,6 +27,6 @@ class Renamed(click.Option):
 
 
 def output_option(help: str, *, file_okay: bool = True, **attributes: Any) -> Callable[[Any], Any]:
-    """`--output`, once `--out`: where a command writes, which it gets as `out`. attributes: as of click.option."""
+    """`--output`, formerly `--out`: where a command writes; it gets the path as `out`. attributes: of click.option."""
     kind = click.Path(path_type=Path, file_okay=file_okay)
     return click.option("--output", "--out", "out", cls=Renamed, type=kind, help=help, **attributes)

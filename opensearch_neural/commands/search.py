@@ -38,7 +38,7 @@ from opensearch_neural.queries import Body
 @click.option(
     "--explain",
     is_flag=True,
-    help="Show what each token adds (query weight × document weight), and the codes or vectors.",
+    help="Show what each token (query weight × document weight), the codes and the vector add to the score.",
 )
 @click.option("--highlight/--no-highlight", default=True, show_default=True, help="Mark the query's words.")
 @click.option("--json", "as_json", is_flag=True, help="Print the hits as JSON.")
@@ -93,7 +93,7 @@ def search(
 
 
 def refuse_options_of_engines() -> None:
-    """Raise UsageError for an option of the engines, which a query of the user's own ignores."""
+    """Raise UsageError for an option of the engines, which has no effect with --template."""
     ctx = click.get_current_context()
     of_engines = {"engine", "filters", "highlight", "sparse", "dense", "pq", "backend"}
     for each in ctx.command.params:
@@ -125,7 +125,7 @@ def warn(messages: Iterable[str]) -> None:
 
 
 def print_hits(hits: list[dict[str, Any]], engine: str, took: int, from_: int = 0) -> None:
-    """Hits for people: rank, score, title; excerpt with the query's words in bold; a line a token if explained."""
+    """Hits for people: rank, score, title; excerpt with the query's words marked; if explained, a line for each token."""
     if not hits:
         print(f"no hits ({engine}, {took} ms)")
         return
@@ -156,7 +156,7 @@ def print_shares(hit: Mapping[str, Any]) -> None:
 
 
 def _marks(text: str) -> str:
-    """<em> as the terminal shows it; where colours are off (a pipe), click removes them again."""
+    """<em> as underlining in the terminal; if colours are off (a pipe), click removes it."""
     return text.replace("<em>", click.style("", underline=True, reset=False)).replace(
         "</em>", click.style("", reset=True)
     )

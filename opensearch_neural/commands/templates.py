@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def read_templates(named: Sequence[str]) -> dict[str, BodyTemplate]:
-    """{name: template} of NAME=FILE. Raises InputError for a name that is an engine's, and for what is no template."""
+    """{name: template} of NAME=FILE. Raises InputError for an engine's name, and for a file that is not a template."""
     from opensearch_neural.body_template import BodyTemplate
 
     templates: dict[str, BodyTemplate] = {}

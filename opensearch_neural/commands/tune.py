@@ -1,4 +1,4 @@
-"""`osn tune`: the fastest setting that keeps a share of quality, found on the index itself and stored in it."""
+"""`osn tune`: finds the fastest setting that keeps a share of the quality, by searches of the index, and stores it there."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ SHOWN_BELOW = 0.1
     "--report",
     type=click.Path(path_type=Path),
     default=None,
-    help="Write a page to hand on here; needs the extra [ui].",
+    help="Write an HTML report here; needs the extra [ui].",
 )
 @models_options
 @connection_options
@@ -101,13 +101,13 @@ def tune(
 
     high-idf-first: which tokens are rare, and the window, compared with a search by all tokens.
 
-    sparse, in an index with pruned postings: the window, that is how many hits are rescored by their rows.
+    sparse, in an index with pruned postings: the window, the number of hits that are rescored by their rows.
 
     cascade: its weight and both windows, the fastest that keep a share of the best quality.
 
     The setting is stored in the index, where `osn search`, `osn eval` and `opensearch_neural.engines` find it. Its window
-    grows with the index from then on, as the default one does. Quality is nDCG@10 with --data, else score@10: what the ten
-    hits score by the exact search, as a share of what its best ten do. One half of the queries chooses, the other confirms.
+    then grows with the index, as the default window does. Quality is nDCG@10 with --data, else score@10: the sum of the ten
+    hits' exact scores, divided by that of the true best ten. One half of the queries chooses, the other half confirms.
     The cluster should have no other load.
 
     \b
@@ -180,7 +180,7 @@ def tune(
 
 
 def plot_and_table(tried: Sequence[Tried], chosen: Chosen | None, keep: float, *, measure: str, full: str) -> str:
-    """All settings as a plot, and those that nothing betters as a table."""
+    """All settings as a plot, and the Pareto set as a table."""
     return "\n".join(
         [
             plot(tried, chosen, keep),
@@ -192,7 +192,7 @@ def plot_and_table(tried: Sequence[Tried], chosen: Chosen | None, keep: float, *
 
 
 def _read_questions(data: Path | None, split: str, queries: Path | None) -> tuple[Questions, str] | None:
-    """(the queries with their judgements if there are any, the measure of quality), where any are named."""
+    """(the queries, with judgements if they have any; the measure of quality). None if no queries are named."""
     from opensearch_neural.corpus.judgements import BeirData, read_queries
     from opensearch_neural.tune import Questions
 
@@ -205,7 +205,7 @@ def _read_questions(data: Path | None, split: str, queries: Path | None) -> tupl
 def choice_told(tried: Sequence[Tried], chosen: Chosen, *, full: str, measure: str, of: str) -> str:
     """The chosen setting in words. of: the queries that confirmed it, such as "40 held-back"."""
     interval = f" [{chosen.low:.1%}, {chosen.high:.1%}]" if chosen.low is not None and chosen.high is not None else ""
-    over = f" ({chosen.passed_over} faster settings did not keep it there)" if chosen.passed_over else ""
+    over = f" ({chosen.passed_over} faster settings kept too little)" if chosen.passed_over else ""
     return (
         f"chosen: {chosen.setting}: {chosen.kept:.1%}{interval} of the {measure} of {full} on {of} queries, "
         f"at {chosen.tried.ms / tried[0].ms:.0%} of the time of {full}{over}"
@@ -213,8 +213,11 @@ def choice_told(tried: Sequence[Tried], chosen: Chosen, *, full: str, measure: s
 
 
 def plot(tried: Sequence[Tried], chosen: Chosen | None, keep: float) -> str:
-    """Share of quality kept (up) over time (right): · a setting, o one of the Pareto set, # the chosen one, = the required
-    share, A all tokens. Settings far below the share are drawn on the lowest line, to leave room for those around it."""
+    """A plot of the share of quality kept (up) over time (right).
+
+    · is a setting, o a setting of the Pareto set, # the chosen setting, = the required share, A all tokens. Settings far
+    below the share are drawn on the lowest line, to leave room for settings near it.
+    """
     from opensearch_neural.tune import pareto
 
     front = pareto(tried)
@@ -249,7 +252,7 @@ def _mark(each: Tried, front: Sequence[Tried], chosen: Chosen | None) -> str:
 
 
 def front_table(tried: Sequence[Tried], chosen: Chosen | None, measure: str, full: str) -> str:
-    """The Pareto set as a table, with the engine `full` that all are compared with."""
+    """The Pareto set as a table, with the engine `full`, with which all are compared."""
     from opensearch_neural.tune import pareto
 
     front = [each for each in pareto(tried) if each.setting is not None]

@@ -1,4 +1,4 @@
-"""`osn ui`: one query through several engines, beside each other in a browser."""
+"""`osn ui`: compares several engines on one query, side by side in a browser."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
     help="Address to listen on. If other machines can reach it, a token is printed and required.",
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8484, show_default=True, help="Port to listen on; 0: any free one."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8484,
+    show_default=True,
+    help="Port to listen on; 0: any free port.",
 )
 @click.option("--query", default="", help="The first query.")
 @click.option("--engines", default=None, help="The first engines, up to 4.  [default: bm25 and the index's own]")
@@ -57,10 +61,10 @@ def ui(
     snapshot: Path | None,
     how: dict[str, Any],
 ) -> None:
-    """Compare engines in a browser: one query, two to four columns, why each hit is where it is.
+    """Compare engines in a browser: one query, two to four columns, and the reason for each hit's rank.
 
-    The page only reads, and only the indexes named here. It listens on this machine alone; with --host, other machines can
-    reach it by a token, which is part of the printed address.
+    The page only reads, and only the indexes named here. Without --host, only this machine can reach it; with --host, other
+    machines need a token, which is part of the printed address.
 
     \b
     osn ui docs
@@ -77,7 +81,7 @@ def ui(
     from opensearch_neural.ui.state import Column, State, checked
 
     if grades and not queries:
-        raise InputError("grades are given to the hits of a file of queries", "name it with --queries")
+        raise InputError("--grades needs a file of queries", "name it with --queries")
     texts = read_queries(queries) if queries else {}
     kept = Grades.read(grades) if grades else None
     client = connect(settings=replace(connection, timeout=min(connection.timeout, 2 * SECONDS)))

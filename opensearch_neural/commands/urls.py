@@ -1,4 +1,4 @@
-"""`osn model urls`: the URLs of a corpus as a generative model writes them, which its decoding is then held to."""
+"""`osn model urls`: the URLs of a corpus as tokens of a generative model, to which its decoding is then limited."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from opensearch_neural.commands.renamed import output_option
 @click.option(
     "--extend",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of an earlier run, to whose URLs the corpus's are added; may be the same as --output.",
+    help="Folder of an earlier run whose URLs are kept; may be the same as --output.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool) -> None:
     """Write the URLs of a corpus as a trie, to which a generative model's decoding is limited.
 
-    Documents can be added without training (--extend, or a larger corpus); a document with the same id replaces the other.
-    The model has not learned added documents by heart: it finds them only if their passages and URLs resemble known ones.
-    The command prints their number.
+    Documents can be added without training (--extend, or a larger corpus); a document with the same id replaces the earlier
+    one. The model has not learned added documents by heart: it finds them only if their passages and URLs resemble known
+    ones. The command prints their number.
 
     \b
     osn model urls --corpus tldr --model models/tome --output urls/tldr

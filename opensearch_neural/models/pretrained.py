@@ -1,6 +1,6 @@
-"""Hugging Face directories loaded with care: safetensors only, from this machine, in few words.
+"""Load Hugging Face directories with care: safetensors only, from this machine, with short errors.
 
-No code of theirs runs, unless it is trusted.
+Their code does not run unless it is trusted.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 T5 = ("t5", "mt5", "umt5")
-"""Model types of transformers whose folder may hold a decoder, and whose texts begin with no CLS."""
+"""Model types of transformers whose folder may hold a decoder, and whose texts do not begin with CLS."""
 
 
 def load_model(
     auto: Any, folder: Path, *, what: str | None = None, config: Any = None, trust_remote_code: bool = False
 ) -> tuple[Any, list[str]]:
-    """(model, names of the weights that are missing) by one of transformers' AutoModel classes, in float32.
+    """(model, names of the missing weights), loaded by `auto`, one of transformers' AutoModel classes, in float32.
 
-    what: how a message calls it; None: as transformers does. config: instead of the directory's own.
-    trust_remote_code: whether the model's own code may run, which may lie in another repository of the hub.
+    what: the model's name in a message; None: taken from `auto`. config: replaces the directory's own.
+    trust_remote_code: whether the model's own code may run, which may be in another repository of the hub.
     Raises ModelError if the directory is unsafe or does not load.
     """
     import torch
@@ -58,7 +58,7 @@ def load_model(
 def load_sequence_to_sequence(folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
     """(model, tokenizer) of a sequence-to-sequence directory (T5, BART, …).
 
-    Raises ModelError if it is no such model, or a part of its weights is missing.
+    Raises ModelError for another kind of model, or if some of its weights are missing.
     """
     from transformers import AutoModelForSeq2SeqLM
 
@@ -84,13 +84,13 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def first_line(error: Exception) -> str:
-    """What transformers says of a directory that does not load; its further lines list every model that there is."""
+    """The first line of transformers' error about a directory; its other lines list every existing model type."""
     return str(error).partition("\n")[0]
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' bars and reports: what a missing weight means is said here, once and in our words."""
+    """Silence transformers' progress bars and reports: missing weights are reported by our own messages."""
     from transformers.utils import logging as transformers_logging
 
     before = transformers_logging.get_verbosity()
@@ -104,7 +104,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Keep transformers from drawing a progress bar of its own while it reads weights."""
+    """Keep transformers from showing a progress bar while it reads weights."""
     from transformers.utils import logging as transformers_logging
 
     shown = transformers_logging.is_progress_bar_enabled()

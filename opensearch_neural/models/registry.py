@@ -1,7 +1,7 @@
-"""Which model wrote an index, found again on this machine by its hash.
+"""Finds the model that wrote an index on this machine, by its hash.
 
-An index records its models by name and hash, not by path: paths differ from machine to machine. Ingest leaves a link
-`<home>/models/<hash>` to the directory it used, and searching follows it.
+An index records its models by name and hash, not by path, since paths differ between machines. Ingest makes a link
+`<home>/models/<hash>` to the directory that it used, and searching follows it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from opensearch_neural.home import home
 from opensearch_neural.models.directory import DOCUMENT_FILES, installed_or_cached
 
 MODEL_OPTIONS = {"sparse": "--sparse", "dense": "--dense", "quantized": "--pq", "generative": "--tome"}
-"""{kind of model: the option that names one}"""
+"""{kind of model: the option that names the model}"""
 
 
 def models_folder() -> Path:
@@ -25,19 +25,17 @@ def models_folder() -> Path:
 
 
 def link_of(hash: str) -> Path:
-    """Where the link for a hash stands. Hashes come from indexes and files of others, so they are held to be hashes.
+    """The path of the link for a hash.
 
-    Raises ModelError for one that could name another place.
+    Hashes come from indexes and files of other people: raises ModelError for a text that could name another place.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", hash):
-        raise ModelError(
-            f"{hash[:80]!r} is no hash of a model", "the record that names it was damaged, or made to lead elsewhere"
-        )
+        raise ModelError(f"{hash[:80]!r} is no hash of a model", "the record that names it is damaged or forged")
     return models_folder() / hash
 
 
 def remember(hash: str, path: Path) -> None:
-    """Leave a link from the hash to the directory. A folder that cannot be written to is no error: a name still serves.
+    """Make a link from the hash to the directory. If it cannot be written, nothing is raised: the model's name still works.
 
     Raises ModelError as `link_of` does.
     """
@@ -53,19 +51,19 @@ def remember(hash: str, path: Path) -> None:
 
 
 def find(hash: str, name: str, kind: str, *, files: Sequence[str] = DOCUMENT_FILES) -> Path:
-    """The directory of the model with this hash, else one that was fetched or installed under its recorded name before.
+    """The directory of the model with this hash, else a model that was fetched or installed before under this name.
 
-    files: glob patterns of the files that one that was fetched must have.
+    files: glob patterns of the files that a fetched model must have
 
-    Name and hash come from an index or a file of others. So nothing is fetched and no other folder is read by that name:
-    whoever trusts it gives it to the command (`--sparse NAME`). The caller compares the hash of what it then loads.
+    Name and hash may come from other people's indexes or files. So nothing is fetched by that name and no other folder is
+    read: users who trust it give it to the command (`--sparse NAME`). The caller compares the hash of the loaded model.
 
-    Raises ModelError if this machine knows no such model, and as `link_of` does.
+    Raises ModelError if the model is not on this machine, and as `link_of` does.
     """
     link = link_of(hash)
     if link.is_dir():
         return link.resolve()
-    # A lexical model is made of a corpus, and has no name by which it could be found anywhere else.
+    # A lexical model is made from a corpus; its name finds nothing elsewhere.
     if not name.startswith("lexical") and (folder := installed_or_cached(name, files=files)):
         return folder
     did = "that these URLs were made for" if kind == "generative" else "that wrote the index"

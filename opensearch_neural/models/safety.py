@@ -1,8 +1,8 @@
-"""What a model directory may hold, checked before any library reads it: data, nothing that runs, nothing outside.
+"""Checks a model directory before any library reads it: it may hold only data, no code, and name no files outside.
 
-A model directory is often someone else's: from a hub, an archive, an index that names it. Loading it must not run code
-of theirs, whatever version of transformers or sentence-transformers is installed (before 6.0 the latter imported
-modules.json's classes from a local folder unasked), and must not read files elsewhere.
+A model directory often comes from someone else: from a hub, an archive, an index that names it. Loading it must not run
+its code, whatever version of transformers or sentence-transformers is installed (before 6.0 the latter imported the
+classes in modules.json from a local folder without asking), and must not read files elsewhere.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 from opensearch_neural.errors import ModelError
 from opensearch_neural.files import read_json_object
 
-# Loaders of Hugging Face's pick these up where no safetensors file is; reading a pickle can run anything.
+# Hugging Face's loaders read these if there is no safetensors file; reading a pickle can run any code.
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _NOT_PICKLED_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state", "openvino")
-"""How the names of files begin that no loader of weights reads, or that are no pickles."""
+"""Beginnings of file names that loaders of weights do not read, or that are not pickles."""
 
 
 def refuse_unsafe(path: Path) -> None:
-    """ModelError if loading the directory could run code or read files outside of it.
+    """Raises ModelError if loading the directory could run code or read files outside of it.
 
-    Refused are weights in a pickled form without safetensors beside them, an index of weights that names files in other
-    folders, and modules whose classes are not sentence-transformers' own.
+    It refuses pickled weights without safetensors beside them, an index of weights that names files in other folders, and
+    modules whose classes are not sentence-transformers' own.
     """
     _refuse_pickles(path)
     for file in sorted(path.rglob("*.index.json")):
@@ -46,9 +46,9 @@ def _refuse_pickles(path: Path) -> None:
     for file in sorted(found for pattern in PICKLED for found in path.rglob(pattern)):
         if file.name.startswith(_NOT_PICKLED_WEIGHTS):
             continue
-        # pytorch_model.bin and model.safetensors are the two names of one thing; a shard's are numbered.
+        # pytorch_model.bin and model.safetensors hold the same weights; shards have numbers in their names.
         stem = "model" if file.name.startswith("pytorch_model") else file.stem
-        # Beside the network's own safetensors no loader looks for another file, but for an adapter's.
+        # If the network's safetensors are there, loaders look for no other weights, except an adapter's.
         twins = [f"{stem}*.safetensors"] + ([] if stem.startswith("adapter") else ["model*.safetensors"])
         if not any(twin for pattern in twins for twin in file.parent.glob(pattern)):
             raise ModelError(
@@ -58,7 +58,7 @@ def _refuse_pickles(path: Path) -> None:
 
 
 def _module_classes(path: Path) -> Iterator[tuple[Path, Any]]:
-    """(file, class name) of everything that the directory has sentence-transformers load."""
+    """(file, class name) of each module that sentence-transformers would load."""
     for file in sorted(path.rglob("modules.json")):
         try:
             entries = json.loads(file.read_text(encoding="utf-8"))

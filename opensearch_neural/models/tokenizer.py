@@ -1,4 +1,4 @@
-"""A fast tokenizer: read as transformers reads it, and what its vocabulary and its splitting are like.
+"""Loads a fast tokenizer as transformers does, and tells facts about its vocabulary and splitting.
 
 Needs `tokenizers` alone; nothing here imports torch or transformers.
 """
@@ -16,7 +16,7 @@ from opensearch_neural.models import directory
 
 
 def encodable(text: str) -> str:
-    """`text` with half surrogate pairs, which JSON can carry and UTF-8 cannot, replaced: tokenizers refuse them."""
+    """`text` without lone surrogates, which JSON allows but UTF-8 and tokenizers do not; they are replaced."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -27,7 +27,7 @@ def encodable(text: str) -> str:
 def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
     """A fast tokenizer from a `tokenizer.json`, a folder that holds one, or a hub id; no truncation, no padding.
 
-    What the tokenizer_config.json beside it says of lower case, accents and Chinese characters counts, as in transformers.
+    Settings for lower case, accents and Chinese characters in tokenizer_config.json take precedence, as in transformers.
     """
     path = Path(name_or_path)
     if not path.is_file():
@@ -48,7 +48,7 @@ def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
 
 
 def _normalize_as_configured(tokenizer: Tokenizer, file: Path) -> None:
-    """transformers' tokenizers of BERT's family obey their configuration where tokenizer.json says otherwise."""
+    """In transformers, the configuration of a BERT tokenizer takes precedence over tokenizer.json; so here."""
     normalizer = tokenizer.normalizer
     if not isinstance(normalizer, normalizers.BertNormalizer) or not file.exists():
         return
@@ -67,7 +67,7 @@ def _normalize_as_configured(tokenizer: Tokenizer, file: Path) -> None:
 
 
 def unlimited(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy that neither truncates nor pads. Copying takes long: one copy for many texts."""
+    """A copy that neither truncates nor pads. Copying is slow: make one copy for many texts."""
     whole = copy.deepcopy(tokenizer)
     whole.no_truncation()
     whole.no_padding()
@@ -75,9 +75,9 @@ def unlimited(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def word_by_word(tokenizer: Tokenizer) -> bool:
-    """Whether a text's tokens are those of its words, cut at spaces, whatever stands beside them.
+    """Whether the tokens of a word, split at spaces, do not depend on its neighbours.
 
-    So it is with BERT's word pieces; SentencePiece, for one, marks the beginning of a word by the space before it.
+    This holds for BERT's word pieces, but not for SentencePiece, which puts the space before a word into its token.
     """
     return (
         isinstance(tokenizer.model, models.WordPiece)
@@ -88,14 +88,14 @@ def word_by_word(tokenizer: Tokenizer) -> bool:
 
 
 def special_tokens(tokenizer: Tokenizer) -> set[str]:
-    """The tokens that stand for no text: classifier, separator, padding, mask and the unknown token."""
+    """The tokens that represent no text: classifier, separator, padding, mask and the unknown token."""
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
     unknown = getattr(tokenizer.model, "unk_token", None)
     return special | {unknown} if isinstance(unknown, str) else special
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> list[str]:
-    """All tokens by id; an id that no token has is named "[id N]"."""
+    """All tokens by id; an unused id gets the name "[id N]"."""
     ids = tokenizer.get_vocab(with_added_tokens=True)
     vocabulary = [f"[id {i}]" for i in range(max(ids.values(), default=-1) + 1)]
     for token, id_ in ids.items():

@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 DenseVectors = NDArray[np.float32]
-"""(texts, dimension); of several vectors a text, (texts, vectors, dimension)"""
+"""(texts, dimension); with several vectors per text, (texts, vectors, dimension)"""
 
 
 @dataclass(frozen=True, slots=True)
 class SparseVectors:
-    """Rows of (token, weight): row i lies in token_ids[indptr[i]:indptr[i + 1]]; weights are finite and above 0."""
+    """Rows of (token, weight): row i is at indptr[i]:indptr[i + 1] of the arrays; weights are finite and above 0."""
 
     indptr: NDArray[np.int64]  # (n + 1,)
     token_ids: NDArray[np.int32]  # (nnz,)
     weights: NDArray[np.float32]  # (nnz,)
-    vocabulary: list[str]
+    vocabulary: list[str]  # tokens by id
 
     @staticmethod
     def of_rows(rows: Iterable[Mapping[str, float]], vocabulary: list[str]) -> SparseVectors:
-        """Rows of {token: weight}, such as queries; tokens outside the vocabulary score nothing and are left out."""
+        """From rows of {token: weight}, such as queries; tokens outside the vocabulary score nothing and are left out."""
         ids = {token: at for at, token in enumerate(vocabulary)}
         known = [{ids[token]: weight for token, weight in row.items() if token in ids} for row in rows]
         return SparseVectors(
@@ -61,7 +61,7 @@ class SparseVectors:
         return csr_matrix((self.weights, self.token_ids, self.indptr), shape=(len(self), len(self.vocabulary)))
 
     def take(self, order: NDArray[np.int64]) -> SparseVectors:
-        """The rows in another order: row i of the result is row order[i] of this."""
+        """The rows in another order: row i of the result is row order[i] of these vectors."""
         lengths = np.diff(self.indptr)[order]
         indptr = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
         within = np.arange(indptr[-1]) - np.repeat(indptr[:-1], lengths)
@@ -69,13 +69,13 @@ class SparseVectors:
         return SparseVectors(indptr, self.token_ids[picked], self.weights[picked], self.vocabulary)
 
     def where(self, kept: NDArray[np.bool_]) -> SparseVectors:
-        """The same rows with some of the weights. kept: (nnz,)"""
+        """The same rows with only some of the weights. kept: (nnz,), True for weights to keep"""
         indptr = np.concatenate([[0], np.cumsum(kept)])[self.indptr].astype(np.int64)
         return SparseVectors(indptr, self.token_ids[kept], self.weights[kept], self.vocabulary)
 
     @staticmethod
     def concat(parts: Sequence[SparseVectors], vocabulary: list[str] | None = None) -> SparseVectors:
-        """The rows of all parts, one after the other; the vocabulary is needed only where there may be no part."""
+        """The rows of all parts, one after the other. vocabulary: needed only if `parts` may be empty"""
         if not parts:
             empty = np.zeros(0)
             ids, weights = empty.astype(np.int32), empty.astype(np.float32)

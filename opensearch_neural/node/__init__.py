@@ -1,4 +1,4 @@
-"""A local OpenSearch without Docker: from published Maven artifacts, on loopback, for trying things and for tests.
+"""A local OpenSearch without Docker: from published Maven artifacts, on loopback, for experiments and tests.
 
     from opensearch_neural import node
 
@@ -6,16 +6,16 @@
     running.url                                # http://127.0.0.1:9200
     node.stop()
 
-Several nodes form one cluster of separate processes, so that one can be lost:
+A cluster can have several nodes, each a process of its own, so that one can fail:
 
     node.start(nodes=3, port=9250, name="three")
-    node.start(name="three")                   # restarts those that died, with their data
+    node.start(name="three")                   # restarts nodes that died, with their data
 
-lifecycle.py  start, restart and stop; a start reads top to bottom here
-launch.py     what a start asks for, checked; ports, data, configuration and command line of a node
+lifecycle.py  start, restart and stop
+launch.py     the request for a start, checked; ports, data, configuration and command line of a node
 parts.py      profiles, Java, and the jars that Maven fetches
 process.py    processes by pid and mark, and the pipe to the guard
-guard.py      the script that starts nodes and ends them with whoever asked
+guard.py      a script that starts nodes, and ends them with the process that asked
 clusters.py   the known clusters: their state, status and logs
 """
 

@@ -1,11 +1,11 @@
-"""The local clusters: where each keeps its files, what is known of it, how it is, and what its nodes wrote.
+"""The local clusters: their files, recorded state, health and logs.
 
 $OSN_HOME                        default ~/.cache/osn
   node/full-2.19.1-HASH/lib/     the parts of a profile, shared by every cluster
   node/clusters/NAME/            one cluster
     state.json  lock
-    node-1/{conf,logs,tmp}/      what each node is started with, and what it wrote
-    data/node-1/                 what it stores, unless --store says elsewhere
+    node-1/{conf,logs,tmp}/      configuration, log and temporary files of a node
+    data/node-1/                 its data, unless --store names another folder
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOOPBACK = "127.0.0.1"
 DEFAULT_NAME = "osn"
 
 Say = Callable[[str], object]
-"""Takes one plain line of progress."""
+"""A function that takes one plain line of progress."""
 
 
 def node_home() -> Path:
@@ -45,13 +45,14 @@ def node_home() -> Path:
 
 @dataclass
 class NodeState:
-    """One node of a cluster: where it listens, and its process while it has one."""
+    """One node of a cluster: its ports, and its process if it was started."""
 
     index: int
     """Counted from 1."""
     http_port: int
     transport_port: int
     pid: int | None = None
+    """None if it was not started, or was stopped."""
 
     @property
     def url(self) -> str:
@@ -60,20 +61,25 @@ class NodeState:
 
 @dataclass
 class ClusterState:
-    """All that a later command has to know about a cluster; kept in its `state.json`."""
+    """Everything that later commands need to know about a cluster; stored in its `state.json`."""
 
     name: str
     mark: str
-    """Stands on the command line of every process of this cluster, and of no other."""
+    """A text on the command line of every process of this cluster, and of no other process."""
     profile: str
     version: str
+    """OpenSearch's version."""
     heap: str
+    """The Java heap of each node, such as 1g."""
     data: str
+    """The folder of the nodes' data."""
     nodes: list[NodeState]
     settings: dict[str, Any] = field(default_factory=dict)
+    """Additional lines of `opensearch.yml`."""
     attached: bool = False
-    """Whether nodes and folder go with the process that started them, `owner`."""
+    """Whether nodes and folder are removed when the process that started them, `owner`, ends."""
     owner: int | None = None
+    """A pid; None if not attached."""
 
     @property
     def folder(self) -> Path:
@@ -89,7 +95,7 @@ class ClusterState:
 
     @property
     def pids(self) -> list[int]:
-        """Of every node that was started; `running` tells which still run."""
+        """Of every node that was started; `running` lists the nodes that still run."""
         return [node.pid for node in self.nodes if node.pid is not None]
 
     def node_name(self, node: NodeState) -> str:
@@ -112,7 +118,7 @@ class ClusterState:
         return [node for node in self.nodes if self.is_up(node)]
 
     def member(self, index: int) -> NodeState:
-        """The node with that number, counted from 1. Raises InputError."""
+        """The node with this number, counted from 1. Raises InputError if there is none."""
         for node in self.nodes:
             if node.index == index:
                 return node
@@ -131,7 +137,7 @@ def count(nodes: Sized) -> str:
 
 
 def cluster_folder(name: str) -> Path:
-    """Raises InputError for a name that cannot be a folder's."""
+    """The folder of a cluster. Raises InputError for a name that cannot be used as a folder's name."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
         raise InputError(f"{name!r} cannot be the name of a cluster", "letters, digits, '-', '_' and '.', 64 at most")
     return node_home() / "clusters" / name
@@ -168,12 +174,12 @@ def known_clusters() -> list[ClusterState]:
 
 @contextmanager
 def locked(path: Path, busy: str, report: Say) -> Iterator[None]:
-    """Hold a lock file; the kernel lets it go however this process ends. Reports `busy` if it has to wait."""
+    """Hold a lock file; the kernel releases it, however this process ends. Reports `busy` if it has to wait."""
     try:
         held = acquire(path, lambda: report(busy))
     except OSError as error:
         raise ClusterError(
-            f"{path.parent} cannot be written: {error.strerror}", "let OSN_HOME name a folder that is yours"
+            f"{path.parent} cannot be written: {error.strerror}", "set OSN_HOME to a folder that you can write to"
         ) from None
     assert held is not None
     with held:
@@ -184,7 +190,7 @@ def locked(path: Path, busy: str, report: Say) -> Iterator[None]:
 
 
 def status(name: str | None = None) -> list[tuple[ClusterState, str | None]]:
-    """(state, health) of one cluster, or of all that are known. Nothing is started or changed.
+    """(state, health) of one cluster, or of all known clusters. Nothing is started or changed.
 
     The health is OpenSearch's colour, or None if no node answers.
     """
@@ -198,9 +204,9 @@ def _health(cluster: ClusterState) -> str | None:
 
 
 def ask(port: int, path: str, timeout: float = 5.0) -> dict[str, Any] | None:
-    """The JSON object with which a node answers GET `path`; None while it does not, or answers something else.
+    """The JSON object of a node's answer to GET `path`; None without an answer, or for any other answer.
 
-    This is plain `http.client`, because urllib would ask a configured proxy for 127.0.0.1.
+    It uses plain `http.client`, because urllib would send requests for 127.0.0.1 to a configured proxy.
     """
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=timeout)
     try:
@@ -218,7 +224,7 @@ def ask(port: int, path: str, timeout: float = 5.0) -> dict[str, Any] | None:
 
 
 def logs(name: str = DEFAULT_NAME, *, node: int = 1, lines: int = 100, follow: bool = False) -> Iterator[str]:
-    """The last lines of a node's log; with `follow` also each line that is added, until the caller stops asking.
+    """The last lines of a node's log; with `follow` also each new line, until the caller stops iterating.
 
     Raises ClusterError or InputError at once if there is no such cluster, node or log.
     """
@@ -226,7 +232,7 @@ def logs(name: str = DEFAULT_NAME, *, node: int = 1, lines: int = 100, follow: b
     path = cluster.log(cluster.member(node))
     if not path.exists():
         raise ClusterError(f"node {node} of {name!r} has no log yet ({path})")
-    # Read now: what is added between this call and the first line that is asked for is new.
+    # Read now: lines added between this call and the caller's first iteration count as new.
     log = path.open(errors="replace")
     last = [line.rstrip("\n") for line in deque(log, maxlen=lines)]
     if not follow:
@@ -254,7 +260,7 @@ def _followed(log: TextIO, path: Path, last: list[str]) -> Iterator[str]:
 
 
 def _replaced(log: TextIO, path: Path) -> bool:
-    """Whether the node was started again, which begins a new log."""
+    """Whether the node was started again, and so has a new log."""
     try:
         return os.fstat(log.fileno()).st_ino != path.stat().st_ino
     except FileNotFoundError:

@@ -1,17 +1,16 @@
-"""A small process that starts nodes and ends them again should whoever asked for them die first.
+"""A small process that starts nodes, and ends them if the process that asked for them dies first.
 
-Nodes have to outlive `osn node start`, yet a start that is interrupted, killed or closed with its terminal must leave
-nothing behind, and neither may a test run that is killed. No handler in the asking process can promise that: SIGKILL
-runs none. So the nodes are started here, in a process that reads a pipe. The pipe closes whatever way the other side
-ends; what was not released by then is ended.
+Nodes must outlive `osn node start`. But a start or test run that is interrupted or killed must leave nothing behind. No
+handler in the asking process can ensure that, since SIGKILL runs no handler. So this process starts the nodes and reads a
+pipe. The pipe closes however the other side ends; nodes that were not released by then are ended.
 
-Requests, one JSON object a line on stdin:
+Requests, one JSON object per line on stdin:
     {"start": [ARGUMENT, ...], "log": PATH, "folder": PATH, "environment": {NAME: VALUE}}
-                                  answered by {"pid": N} or {"error": TEXT}
-    {"remove": [PATH, ...]}       folders to remove after the nodes were ended by a closing pipe
+                                  the answer is {"pid": N} or {"error": TEXT}
+    {"remove": [PATH, ...]}       folders to remove after a closing pipe has ended the nodes
     {"release": true}             leave the nodes running and exit
 
-It is run by file name with the standard library alone, so that it does not depend on how the package was installed.
+It runs by file name and needs only the standard library, so it does not depend on how the package was installed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from collections.abc import Iterator
 from typing import Any
 
 GRACE = 10.0
-"""Seconds that a node has to close after SIGTERM."""
+"""Seconds that a node may take to close after SIGTERM."""
 
 
 def start(request: dict[str, Any]) -> subprocess.Popen[bytes]:
@@ -40,7 +39,7 @@ def start(request: dict[str, Any]) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             cwd=request["folder"],
             env=request["environment"],
-            # Ctrl-C in the terminal goes to its whole process group, and a node has to close in its own time.
+            # Ctrl-C in the terminal reaches the whole process group, but a node needs time to close.
             start_new_session=True,
         )
 
@@ -59,7 +58,7 @@ def end_all(nodes: list[subprocess.Popen[bytes]]) -> None:
 
 
 def requests(nodes: list[subprocess.Popen[bytes]]) -> Iterator[dict[str, Any]]:
-    """Requests until the pipe closes. Nodes that ended are reaped meanwhile, so that none is left as a zombie."""
+    """Yield requests until the pipe closes. Ended nodes are reaped meanwhile, so that no zombie remains."""
     unread = b""
     while True:
         readable, _, _ = select.select([0], [], [], 0.5)
@@ -88,7 +87,7 @@ def main() -> None:
             answer: dict[str, Any] = {"pid": nodes[-1].pid}
         except OSError as error:
             answer = {"error": str(error)}
-        # Whoever asked may be gone already; the closed pipe is then seen next.
+        # The asking process may be gone already; the next read then finds the closed pipe.
         with contextlib.suppress(BrokenPipeError):
             os.write(1, json.dumps(answer).encode() + b"\n")
     end_all(nodes)

@@ -23,7 +23,7 @@ DEFAULT_PORT = 9200
 DEFAULT_HEAP = "1g"
 
 DATA_NOTE = "osn-node.json"
-"""Lies beside the data: which profile and how many nodes wrote it."""
+"""A file beside the data: the profile and the number of nodes that wrote the data."""
 
 FIXED_SETTINGS = {
     "http.port": "--port",
@@ -33,7 +33,7 @@ FIXED_SETTINGS = {
     "node.name": "--name",
     "transport.port": "--port",
 }
-"""Settings that `osn node` decides itself, and what to use instead."""
+"""Settings that `osn node` sets itself, and what to use instead."""
 
 # Such as network.host, http.bind_host, transport.profiles.default.publish_host.
 ADDRESS_SETTING = re.compile(r"(network|http|transport)\.(.+\.)?(host|bind_host|publish_host)(\..+)?")
@@ -43,10 +43,10 @@ DISK_WATERMARKS = {
     "cluster.routing.allocation.disk.watermark.high": "1gb",
     "cluster.routing.allocation.disk.watermark.flood_stage": "500mb",
 }
-"""Free space at which OpenSearch puts no new shard on a node, moves shards away, and makes indexes read-only. Its own
-limits are shares of the disk (85, 90 and 95 %), and a laptop's disk is often fuller than that."""
+"""Free space below which OpenSearch puts no new shard on a node, moves shards away, and makes indexes read-only. Its default
+limits are shares of the disk in use (85, 90 and 95 %), which a laptop's disk often exceeds."""
 
-# One plain log on stdout, which the guard writes to a file; the runner's own configuration writes six.
+# One plain log on stdout, which the guard writes to a file; the runner's own configuration writes six logs.
 LOG4J = """\
 status = error
 appender.console.type = Console
@@ -58,22 +58,27 @@ rootLogger.appenderRef.console.ref = console
 """
 
 
-# ----------------------------------------------------------------------------------------------------- what is asked
+# ----------------------------------------------------------------------------------------------------------- request
 
 
 @dataclass(frozen=True)
 class StartRequest:
-    """The arguments of one start; None for what the caller left open."""
+    """The arguments of one start; None for options that the caller did not give."""
 
     profile: str | None
     nodes: int | None
+    """The number of nodes."""
     port: int | None
+    """The HTTP port of the first node; 0: any free port."""
     data: Path | None
+    """The folder of the nodes' data."""
     heap: str | None
+    """The Java heap of each node, such as 1g."""
     settings: Mapping[str, Any] | None
+    """Additional lines of `opensearch.yml`."""
 
     def check(self) -> None:
-        """Raises InputError for a value that cannot be used."""
+        """Raises InputError for an invalid value."""
         if self.profile is not None:
             profile_named(self.profile)
         if self.heap is not None:
@@ -85,7 +90,7 @@ class StartRequest:
         check_settings(self.settings or {})
 
     def differs_from(self, cluster: ClusterState) -> list[str]:
-        """Options that were named and are not what the cluster has, as 'option is has, not wanted'."""
+        """The given options that differ from the cluster's, each as '--heap is 1g, not 2g'."""
         options = [
             ("--profile", self.profile, cluster.profile),
             ("--nodes", self.nodes, len(cluster.nodes)),
@@ -103,12 +108,12 @@ class StartRequest:
     def refuse_if_different(self, cluster: ClusterState) -> None:
         if differences := self.differs_from(cluster):
             raise ClusterError(
-                f"{cluster.name!r} runs already at {cluster.url}, and otherwise than asked: {'; '.join(differences)}",
+                f"{cluster.name!r} runs already at {cluster.url}, with other options: {'; '.join(differences)}",
                 f"use it as it is, or stop it first (osn node stop --name {cluster.name}), or give another --name",
             )
 
     def continuing(self, known: ClusterState) -> StartRequest:
-        """The request with what it leaves open as in a cluster that was stopped, if it starts with the data of that."""
+        """The request, its open options filled in from the stopped cluster whose data it reuses."""
         has_data = (Path(known.data) / DATA_NOTE).exists()
         if known.attached or not has_data or (self.data and str(self.data) != known.data):
             return self
@@ -124,9 +129,9 @@ class StartRequest:
         )
 
     def new_cluster(self, name: str, profile: Profile) -> ClusterState:
-        """A cluster as asked for, on ports that nobody has. Raises ClusterError for a taken port."""
+        """The requested cluster, on free ports. Raises ClusterError if the requested port is taken."""
         nodes = self.nodes or 1
-        # Other running clusters keep the ports of their nodes that are down at the moment.
+        # Other running clusters keep the ports of nodes that are down at the moment.
         reserved = {
             port
             for other in known_clusters()
@@ -157,7 +162,7 @@ class StartRequest:
 
 
 def checked_heap(heap: str) -> str:
-    """A heap size as Java takes it, such as 512m or 2g. Raises InputError."""
+    """The heap size in lower case, such as 512m or 2g. Raises InputError for a size that Java does not accept."""
     size = re.fullmatch(r"([1-9]\d*)([mMgG])", heap)
     if size is None or int(size[1]) * (1024 if size[2] in "gG" else 1) < 128:
         raise InputError(f"a heap of {heap!r} cannot be given to Java", "for example 512m or 2g; 128m at least")
@@ -165,13 +170,13 @@ def checked_heap(heap: str) -> str:
 
 
 def check_settings(settings: Mapping[str, Any], prefix: str = "") -> None:
-    """Raises InputError for a name that is no setting's, and for a setting that `osn node` decides itself.
+    """Raises InputError for an invalid name of a setting, and for a setting that `osn node` sets itself.
 
-    OpenSearch takes `{"network": {"host": …}}` for `network.host`, and so does this.
+    As in OpenSearch, `{"network": {"host": …}}` means `network.host`.
     """
     for key, value in settings.items():
         name = f"{prefix}{key}"
-        # Names are written into a YAML file, where a line end or a colon would begin another setting.
+        # Names are written into a YAML file, in which a line end or a colon would begin another setting.
         if not re.fullmatch(r"[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*", name):
             raise InputError(f"{name!r} is no name of a setting", "letters, digits, '_', '-', '*' and '.'")
         if isinstance(value, Mapping):
@@ -191,14 +196,14 @@ def check_settings(settings: Mapping[str, Any], prefix: str = "") -> None:
 
 
 def is_free(port: int) -> bool:
-    """Whether nothing listens on the port, and this user may listen there."""
-    # Some systems let one bind 127.0.0.1 beside a program that listens on every address.
+    """Whether no program listens on the port, and this user may listen there."""
+    # Some systems allow binding 127.0.0.1 even if a program listens on all addresses.
     with socket.socket() as probe:
         probe.settimeout(1.0)
         if probe.connect_ex((LOOPBACK, port)) == 0:
             return False
     with socket.socket() as probe:
-        # As the node does it: connections that are closing down do not count.
+        # Like the node's own socket, this ignores connections that are closing.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -221,7 +226,7 @@ def free_ports(count: int, first: int, reserved: set[int]) -> list[int]:
 def check_ports(cluster: ClusterState, node: NodeState) -> None:
     """Raises ClusterError if a port of the node is taken.
 
-    A cluster that is started again keeps its ports, since its other members know them.
+    A restarted cluster keeps its ports, because its other nodes know them.
     """
     for port in (node.http_port, node.transport_port):
         if not is_free(port):
@@ -237,7 +242,7 @@ def _port_taken(port: int, name: str, another: str) -> ClusterError:
     other = next((state for state in known_clusters() if any(n.http_port == port for n in state.running)), None)
     if other is not None and other.name != name:
         return ClusterError(
-            f"port {port} is that of the local cluster {other.name!r}",
+            f"port {port} is used by the local cluster {other.name!r}",
             f"use it (--name {other.name}), stop it (osn node stop --name {other.name}), or {another}",
         )
     answer = ask(port, "/", timeout=2.0)
@@ -254,9 +259,10 @@ def _port_taken(port: int, name: str, another: str) -> ClusterError:
 
 
 def claim_data(cluster: ClusterState) -> bool:
-    """Write beside the data which profile and how many nodes write it. Returns whether there was no data before.
+    """Record the profile and the number of nodes beside the data. Returns whether there was no data before.
 
-    Raises ClusterError for data of another version or number of nodes, which would not open, or never elect a leader.
+    Raises ClusterError for data of another version, which would not open, or of another number of nodes, which would not
+    elect a leader.
     """
     path = Path(cluster.data) / DATA_NOTE
     note = {"profile": cluster.profile, "version": cluster.version, "nodes": len(cluster.nodes)}
@@ -266,9 +272,9 @@ def claim_data(cluster: ClusterState) -> bool:
         known = None
     if known is not None and known != note:
         raise ClusterError(
-            f"the data in {cluster.data} is that of profile {known.get('profile')} ({known.get('version')}) with "
+            f"the data in {cluster.data} belongs to profile {known.get('profile')} ({known.get('version')}) with "
             f"{known.get('nodes')} node(s), not {cluster.profile} ({cluster.version}) with {len(cluster.nodes)}",
-            f"start it as it was (--profile {known.get('profile')} --nodes {known.get('nodes')}), give another --store "
+            f"start it as before (--profile {known.get('profile')} --nodes {known.get('nodes')}), give another --store "
             f"or --name, or remove it (osn node stop --name {cluster.name} --purge)",
         )
     try:
@@ -280,7 +286,7 @@ def claim_data(cluster: ClusterState) -> bool:
 
 
 def remove_data(cluster: ClusterState) -> None:
-    """Remove what the nodes stored, and nothing else that may lie in a --store folder."""
+    """Remove the nodes' data, and nothing else that may be in a --store folder."""
     for node in cluster.nodes:
         shutil.rmtree(cluster.data_folder(node), ignore_errors=True)
     (Path(cluster.data) / DATA_NOTE).unlink(missing_ok=True)
@@ -288,7 +294,7 @@ def remove_data(cluster: ClusterState) -> None:
         Path(cluster.data).rmdir()
 
 
-# ------------------------------------------------------------------------------------------------------ what starts
+# -------------------------------------------------------------------------------------------- files and command line
 
 
 def write_configuration(cluster: ClusterState, node: NodeState) -> None:
@@ -316,7 +322,7 @@ def write_configuration(cluster: ClusterState, node: NodeState) -> None:
 
 
 def rotate_log(log: Path) -> None:
-    """Keep the log of the start before, so that what ended a node can be read after it was restarted."""
+    """Keep the previous log, so that the reason why a node ended can be read after a restart."""
     if log.exists():
         log.replace(log.with_suffix(".log.1"))
 
@@ -330,7 +336,7 @@ def command(cluster: ClusterState, node: NodeState, profile: Profile, java: Java
         f"-Dosn.http.port={node.http_port}",
         f"-Xms{cluster.heap}",
         f"-Xmx{cluster.heap}",
-        # A node that ran out of memory is in no known state; it is better gone than half there.
+        # After running out of memory, a node's state is undefined; it is better to end it.
         "-XX:+ExitOnOutOfMemoryError",
         f"-XX:ErrorFile={folder / 'logs' / 'crash-%p.log'}",
         "-Djava.awt.headless=true",
@@ -339,10 +345,10 @@ def command(cluster: ClusterState, node: NodeState, profile: Profile, java: Java
         "--add-opens=java.base/java.io=ALL-UNNAMED",
     ]
     if java.version >= 21:
-        # Lucene calls the system's memory advice; later versions of Java refuse what is not announced.
+        # Lucene calls the system's memory advice; later versions of Java refuse native access that is not enabled.
         options.append("--enable-native-access=ALL-UNNAMED")
-    # Lucene computes vector distances several times faster with this module; Java 20 is the first whose form of it
-    # Lucene uses, and trimmed-down runtimes lack it.
+    # Lucene computes vector distances several times faster with this module. It uses the module from Java 20 on, and
+    # reduced runtimes lack it.
     if java.version >= 20 and java.has_module("jdk.incubator.vector"):
         options.append("--add-modules=jdk.incubator.vector")
     runner = [

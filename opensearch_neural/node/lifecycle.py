@@ -33,7 +33,7 @@ from opensearch_neural.node.process import Guard
 logger = logging.getLogger(__name__)
 
 
-# Held for as long as this process lives: nodes started with attached=True end when it does.
+# Kept for the lifetime of this process: nodes started with attached=True end with it.
 _attached: list[Guard] = []
 
 
@@ -50,18 +50,18 @@ def start(
     timeout: float = 180.0,
     report: Say = logger.info,
 ) -> ClusterState:
-    """Start a local cluster and wait until it answers; find it if it runs; restart members of it that died.
+    """Start a local cluster and wait until it is healthy. A running cluster is used; nodes of it that died are restarted.
 
-    An argument that is None keeps the cluster's own value, also after it was stopped; its port only if nothing else
-    took it. A new cluster, and one that starts with other data, gets the default: profile "full", one node, port 9200,
-    1g of heap a node, data under `$OSN_HOME`. Port 0 takes any free one. Node `i` of several listens on the next free port.
+    An argument that is None keeps the cluster's own value, even after it was stopped; the port only if it is still free. A
+    new cluster, or a cluster with other data, gets the defaults: profile "full", one node, port 9200, 1g of heap per node,
+    data under `$OSN_HOME`. Port 0 takes any free port. Further nodes listen on the next free ports.
 
     `settings` are added to every node's `opensearch.yml`. With `attached`, the nodes that this call starts end with this
-    process, however it ends. Data in the default place is removed with them, if it was not there before.
+    process, however it ends. Data in the default folder is removed with them, unless it existed before.
 
-    Raises InputError for a value that cannot be used, ClusterError if the cluster cannot be started: no Java or
-    Maven, one that is too old, a taken port, a failed download, a node that died, no health within `timeout` seconds.
-    Whatever was started by this call is ended then.
+    Raises InputError for an invalid value, and ClusterError if the cluster cannot be started: no Java or Maven or a version
+    that is too old, a taken port, a failed download, a node that died, no health within `timeout` seconds. All nodes that
+    this call started are then ended.
     """
     data = expanded(data).resolve() if data else None
     request = launch.StartRequest(profile, nodes, port, data, heap, settings)
@@ -81,28 +81,28 @@ def start(
 
 
 def _cluster_to_join(known: ClusterState | None, request: launch.StartRequest) -> ClusterState | None:
-    """The known cluster if nodes of it run, or all of them died; None if all nodes are to be started anew.
+    """The known cluster, if some of its nodes run or all of them died; None if a new cluster must be started.
 
-    Raises ClusterError if the cluster runs otherwise than asked.
+    Raises ClusterError if the cluster runs with other options than requested.
     """
     if known is None:
         return None
     if known.running:
         request.refuse_if_different(known)
         return known
-    # A cluster that was not stopped but died (a reboot, a kill) comes back on the same ports.
+    # A cluster that died (a reboot, a kill) instead of being stopped restarts on the same ports.
     died = any(node.pid for node in known.nodes)
     return known if died and not request.differs_from(known) else None
 
 
 class _PortLost(ClusterError):
-    """A node died because another program took one of its ports between the choice and the node's own listening."""
+    """A node died because another program took one of its ports after the port was chosen."""
 
 
 def _start_on_free_ports(
     cluster: ClusterState | None, request: launch.StartRequest, name: str, attached: bool, timeout: float, report: Say
 ) -> ClusterState:
-    """`_start_missing`; a new cluster that lost a port begins again with others. One that is known keeps its ports."""
+    """`_start_missing`, repeated with other ports if a new cluster lost a port. A known cluster keeps its ports."""
     attempts = 1 if cluster else 3
     while True:
         attempts -= 1
@@ -117,9 +117,9 @@ def _start_on_free_ports(
 def _start_missing(
     cluster: ClusterState | None, request: launch.StartRequest, name: str, attached: bool, timeout: float, report: Say
 ) -> ClusterState:
-    """Start the nodes of `cluster` that do not run, or all of a new one.
+    """Start the nodes of `cluster` that do not run, or all nodes of a new cluster.
 
-    If that fails, they are ended again, and a cluster that was known before is remembered as it was.
+    If that fails, they are ended again, and the recorded state of a known cluster is restored.
     """
     before = None if cluster else read_state(name)
     profile = profile_named(cluster.profile if cluster else request.profile or launch.DEFAULT_PROFILE)
@@ -129,13 +129,13 @@ def _start_missing(
     started: list[NodeState] = []
     fresh = False
     try:
-        # A port is free until its node listens, seconds later: the choice is written down before another cluster
+        # A node listens on its port only seconds later, so the chosen ports are recorded before another cluster
         # chooses.
         with locked(node_home() / "ports.lock", "another local cluster is choosing its ports; waiting", report):
             cluster = cluster or request.new_cluster(name, profile)
             running = cluster.running
             if not running:
-                # The folder of an attached cluster goes with its owner: data that was there before must not be in it.
+                # The folder of an attached cluster is removed with its owner, so it must not hold earlier data.
                 cluster.attached = attached and (cluster.attached or not (cluster.folder / "data").exists())
                 cluster.owner = os.getpid() if cluster.attached else None
             fresh = launch.claim_data(cluster)
@@ -171,9 +171,9 @@ def _start_missing(
 
 
 def stop(name: str = DEFAULT_NAME, *, purge: bool = False, report: Say = logger.info) -> bool:
-    """Stop a cluster: SIGTERM to its processes, SIGKILL after a while. With `purge` its data is removed too.
+    """Stop a cluster: SIGTERM to its processes, SIGKILL after a while. With `purge`, also remove its data.
 
-    Returns whether anything ran.
+    Returns whether a node ran.
     """
     if not cluster_folder(name).exists():
         return False
@@ -196,7 +196,7 @@ def stop(name: str = DEFAULT_NAME, *, purge: bool = False, report: Say = logger.
 
 @contextmanager
 def _locked(name: str, report: Say) -> Iterator[None]:
-    """One start or stop of a cluster at a time; a second start then finds the cluster of the first."""
+    """Allow one start or stop of a cluster at a time; a second start then finds the first one's cluster."""
     folder = cluster_folder(name)
     with locked(folder / "lock", f"another process is starting or stopping {name!r}; waiting", report):
         try:
@@ -204,16 +204,16 @@ def _locked(name: str, report: Say) -> Iterator[None]:
         except OSError as error:
             raise ClusterError(
                 f"{error.filename or node_home()}: {error.strerror or error}",
-                f"the local node keeps its files in {node_home()}: let OSN_HOME name a folder with space that is yours",
+                f"the local node stores its files in {node_home()}: set OSN_HOME to a folder of yours with enough space",
             ) from error
         finally:
-            # A start that was refused leaves no trace of the name.
+            # A refused start leaves no folder with that name.
             if folder.exists() and {path.name for path in folder.iterdir()} == {"lock"}:
                 shutil.rmtree(folder)
 
 
 def _remove_abandoned() -> None:
-    """Clear away attached clusters whose owner is gone and whose guard could not (the machine went down)."""
+    """Remove attached clusters whose owner is gone and whose guard could not remove them (the machine went down)."""
     for cluster in known_clusters():
         if cluster.attached and cluster.owner is not None and not process.command_line(cluster.owner):
             process.end(cluster.processes())
@@ -224,7 +224,7 @@ def _remove_abandoned() -> None:
 
 
 def _wait_for_health(cluster: ClusterState, timeout: float, report: Say) -> None:
-    """Wait until every node has joined one cluster that is yellow or green. Raises ClusterError if it does not."""
+    """Wait until all nodes have joined one yellow or green cluster. Raises ClusterError if they do not."""
     began = shown = time.monotonic()
     pending = list(cluster.nodes)
     while True:
@@ -254,7 +254,7 @@ def _wait_for_health(cluster: ClusterState, timeout: float, report: Say) -> None
 
 
 def _has_joined(cluster: ClusterState, node: NodeState) -> bool:
-    """Whether this very process answers at the node's port, as a member of a healthy cluster of the full size."""
+    """Whether the node's own process answers at its port, as a member of a healthy cluster with all nodes."""
     health = ask(node.http_port, "/_cluster/health?cluster_manager_timeout=1s")
     if not health or health.get("status") not in ("yellow", "green"):
         return False

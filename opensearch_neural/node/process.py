@@ -1,4 +1,4 @@
-"""Processes: those of nodes, known by pid and mark, and the guard that starts them (guard.py) seen from this side."""
+"""The processes of nodes, identified by pid and mark, and the client of the guard that starts them (guard.py)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from opensearch_neural.node import guard
 
 
 def command_line(pid: int) -> str:
-    """The command line of a running process; empty if there is none (a zombie has none either)."""
+    """The command line of a running process; empty if no such process runs, or if it is a zombie."""
     if Path("/proc/self/cmdline").exists():
         try:
             return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -34,15 +34,15 @@ def command_line(pid: int) -> str:
 
 
 def is_running(pid: int | None, mark: str) -> bool:
-    """Whether `pid` runs and is the process that was started with `mark` on its command line.
+    """Whether `pid` runs and has `mark` on its command line.
 
-    The system gives pids out again, soon after a reboot. The mark is unique to one cluster and proves the identity.
+    The system reuses pids, soon after a reboot. The mark is unique to one cluster, so it proves the identity.
     """
     return pid is not None and mark in command_line(pid)
 
 
 def send(pid: int, mark: str, number: int) -> bool:
-    """Send a signal to the process if it still is the one with the mark. Returns whether it was sent."""
+    """Send a signal to the process if it still has the mark. Returns whether the signal was sent."""
     if not is_running(pid, mark):
         return False
     with suppress(ProcessLookupError):
@@ -52,7 +52,7 @@ def send(pid: int, mark: str, number: int) -> bool:
 
 
 def wait_until_gone(processes: list[tuple[int, str]], seconds: float) -> list[tuple[int, str]]:
-    """Wait for processes, each a (pid, mark), to end. Returns those that still run after `seconds`."""
+    """Wait until processes, each a (pid, mark), end. Returns the processes that still run after `seconds`."""
     deadline = time.monotonic() + seconds
     left = [(pid, mark) for pid, mark in processes if is_running(pid, mark)]
     while left and time.monotonic() < deadline:
@@ -62,7 +62,7 @@ def wait_until_gone(processes: list[tuple[int, str]], seconds: float) -> list[tu
 
 
 def end(processes: list[tuple[int, str]], *, grace: float = 20.0) -> list[int]:
-    """End processes, each a (pid, mark): SIGTERM to all, SIGKILL to those that still run after `grace` seconds.
+    """End processes, each a (pid, mark): SIGTERM to all, then SIGKILL to those still running after `grace` seconds.
 
     Returns the pids that had to be killed.
     """
@@ -76,16 +76,16 @@ def end(processes: list[tuple[int, str]], *, grace: float = 20.0) -> list[int]:
 
 
 CREDENTIALS = re.compile(r"(OSN|AWS)_.*|HF_TOKEN|HUGGING_?FACE_.*TOKEN|OPENSEARCH_.*PASSWORD")
-"""Variables that hold what only `osn` and its libraries are to see."""
+"""Environment variables with secrets that only `osn` and its libraries may see."""
 
 
 def environment() -> dict[str, str]:
-    """The environment of a node, of Java and of Maven: ours without the credentials that `osn` takes from it."""
+    """The environment for a node, Java and Maven: this process's environment without credentials."""
     return {name: value for name, value in os.environ.items() if not CREDENTIALS.fullmatch(name)}
 
 
 class Guard:
-    """Starts nodes that end with this process unless they are released. See guard.py for what is said to it."""
+    """Starts nodes that end with this process unless they are released. guard.py describes the protocol."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -114,7 +114,7 @@ class Guard:
         if "pid" not in answer:
             raise ClusterError(f"{command[0]} could not be started: {answer.get('error', 'no answer')}")
         pid = int(answer["pid"])
-        # The kernel sets the command line a moment after the start has succeeded, and identity is read from it.
+        # The kernel sets the command line, which identifies the process, a moment after the start has succeeded.
         deadline = time.monotonic() + 1.0
         while not command_line(pid) and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -125,7 +125,7 @@ class Guard:
         self._say({"remove": [str(path) for path in paths]})
 
     def release(self) -> None:
-        """Leave the nodes running without this process."""
+        """Let the nodes run on without this process."""
         self._say({"release": True})
         self._process.wait(10.0)
         self._close()

@@ -2,20 +2,20 @@
 
     retriever.retrieve({"q1": "what causes a rainbow"}, k=100)  →  {"q1": {"d7": 11.2, "d3": 9.8, …}}
 
-A file a way to retrieve:
+One file per way to retrieve:
 
-opensearch.py    a cluster, by any request body, and what it costs in milliseconds
-bm25.py          BM25 by bm25s
-exact_sparse.py  every document scored by its sparse vector
+opensearch.py    a cluster, with any request body; also measures latency
+bm25.py          BM25 with bm25s
+exact_sparse.py  scores every document by its sparse vector
 faiss.py         exact dense search, and search by codes
-multi_vector.py  exact search by several vectors a document
+multi_vector.py  exact search over several vectors per document
 generative.py    the URLs that a generative model writes
-template.py      a request body of the user's own
-ranking.py       the best of a list of scores, ties and all
+template.py      the user's own request body
+ranking.py       the k best of an array of scores, with ties broken
 
-Mining, teaching and evaluation take any of them. A document that does not match a query at all is left out of its run;
-every query asked is in the run, with an empty entry if nothing matches. Ties are broken by document id, as in run files:
-score descending, then id ascending.
+Mining, teaching and evaluation accept any of them. A run has an entry for every query, which is empty if nothing matches; a
+document that does not match the query is not in it. Ties are broken by document id, as in run files: score descending, then
+id ascending.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Run = dict[str, dict[str, float]]
 
 
 class Retriever(Protocol):
-    """What an engine is to the rest of the project."""
+    """The interface of an engine for the rest of the project."""
 
     @property
     def name(self) -> str:
-        """How tables and run files call it."""
+        """Its name in tables and run files."""
         ...
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
-        """The `k` best documents of each query ({query id: text}); fewer where fewer match."""
+        """The `k` best documents of each query ({query id: text}); fewer if fewer match."""
         ...

@@ -1,8 +1,8 @@
-"""BM25 without a cluster: the bm25s library, in Lucene's formula (`lucene`, k1 = 1.2, b = 0.75).
+"""BM25 without a cluster: the bm25s library, with Lucene's formula (`lucene`, k1 = 1.2, b = 0.75).
 
-Tokens: lower-cased runs of two or more word characters (`\\b\\w\\w+\\b`), bm25s's English stop words left out,
-Snowball's English stemmer (PyStemmer). That is close to, and not the same as, OpenSearch's english analyzer, which also
-keeps single characters and stems with Porter's first algorithm.
+Tokens are lower-cased runs of two or more word characters (`\\b\\w\\w+\\b`), without bm25s's English stop words, stemmed by
+Snowball's English stemmer (PyStemmer). This is close to OpenSearch's english analyzer, which however keeps single
+characters and stems with Porter's first algorithm.
 
     BM25Retriever(["d1", "d2"], ["the first text", "the second"]).retrieve({"q": "second texts"}, k=10)
 """
@@ -43,9 +43,9 @@ class BM25Retriever:
             raise InputError(f"BM25 got {len(self.ids)} ids for {len(texts)} texts")
         tokens = self._tokens(texts)
         if not any(tokens):
-            raise InputError("BM25 has nothing to index: no document holds a word that is no stop word")
+            raise InputError("BM25 has nothing to index: no document holds a word other than stop words")
         self._index = bm25s.BM25(k1=K1, b=B, method="lucene")
-        # Without bm25s's empty token, which a query of no words would be looked up as.
+        # Without bm25s's empty token, which a query without words would match.
         self._index.index(tokens, create_empty_token=False, show_progress=False)
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
@@ -60,7 +60,7 @@ class BM25Retriever:
         return run
 
     def scores(self, texts: Sequence[str]) -> Iterator[npt.NDArray[np.float32]]:
-        """For each query the scores of all documents, 0 without a token of the query: (documents,)."""
+        """For each query (documents,): the scores of all documents, 0 for those without a token of the query."""
         for tokens in self._tokens(list(texts)):
             known = self._index.get_tokens_ids(tokens)
             yield self._index.get_scores_from_ids(known) if known else np.zeros(len(self.ids), dtype=np.float32)

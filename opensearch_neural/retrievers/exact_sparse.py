@@ -1,7 +1,7 @@
-"""Every document scored against a sparse query: s(q, d) = Σ_t q_t · d_t (`inference-free-sparse`, eq. 5).
+"""Scores every document for a sparse query: s(q, d) = Σ_t q_t · d_t (`inference-free-sparse`, eq. 5).
 
-The document matrix is kept transposed, (vocabulary, documents): an inverted index, of which a query touches the rows of
-its own tokens only. What OpenSearch answers differs by the 9 bits it keeps of a weight, and by nothing else.
+The document matrix is stored transposed, (vocabulary, documents), as an inverted index: a query only reads the rows of its
+own tokens. OpenSearch's scores differ only because it stores weights with 9 bits.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from opensearch_neural.retrievers.ranking import best, id_order, require_positiv
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-# Scores of this many queries are held at once: at most queries × documents floats.
+# Scores of this many queries are in memory at once: at most queries × documents floats.
 QUERY_BATCH = 64
 
 
 class ExactSparseRetriever:
-    """All of `documents` (one row for each of `ids`) compared with every query.
+    """Compares every query with all `documents`, one row for each of `ids`.
 
     `encode_query` turns a text into {token: weight}, as `QueryEncoder.encode` does; tokens outside the documents'
     vocabulary match nothing.

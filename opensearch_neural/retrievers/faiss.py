@@ -1,7 +1,7 @@
-"""Dense search in memory by faiss, over whole vectors (flat) or over the M bytes that stand for each (PQ).
+"""Dense search in memory with faiss, over whole vectors (flat) or over codes of M bytes per vector (PQ).
 
-Exact, so that an approximate index (HNSW on the cluster) has something to be measured against; of codes, where that is
-asked for, a faster scan chooses which of them are scored.
+It is exact, so that an approximate index (HNSW on the cluster) can be compared with it. For codes, a faster scan can first
+choose the codes to score, if requested.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from opensearch_neural.models.dense.quantized import Codes, Quantizer
 
 _SCAN_BLOCK = 1 << 14
-"""Documents whose vectors are held at a time."""
+"""Documents whose vectors are in memory at a time."""
 MATRIX_FROM = 20
-"""So many queries are compared by a matrix product; fewer one by one."""
+"""From so many queries on, faiss compares them in one matrix product; fewer are compared one by one."""
 
 
 class FaissRetriever:
-    """All of `vectors` (documents, dimension), one for each of `ids`, compared with every query.
+    """Compares every query with all `vectors` (documents, dimension), one for each of `ids`.
 
     `encode_queries` turns texts into vectors (queries, dimension), as `DenseEncoder.encode_queries` does.
     Raises InputError for vectors that are not finite or do not fit the ids.
@@ -43,7 +43,7 @@ class FaissRetriever:
         self._search(ids, self._flat(vectors, len(ids)), encode_queries)
 
     def _flat(self, vectors: DenseVectors, count: int) -> Any:
-        """The index that compares with each of `count` vectors."""
+        """A flat index of `count` vectors."""
         faiss = import_faiss("exact dense search without a cluster")
         checked = self._checked(vectors, "document", count)
         index = faiss.IndexFlatIP(checked.shape[1])
@@ -57,7 +57,7 @@ class FaissRetriever:
         self._encode_queries = encode_queries
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
-        """The `k` nearest documents of each query, those of negative similarity included."""
+        """The `k` nearest documents of each query, even with negative similarity."""
         require_positive(k)
         if not queries:
             return {}
@@ -68,9 +68,9 @@ class FaissRetriever:
         return run
 
     def _nearest(self, vectors: DenseVectors, k: int) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-        """(scores, positions in the index) for each query vector: the `k` best, and all that tie with the last of them."""
+        """(scores, positions in the index) for each query vector: the `k` best, and all that tie with the k-th."""
         held = self._index.ntotal
-        # (queries, k + 1), best first; positions are -1 where fewer are found.
+        # (queries, k + 1), best first; positions are -1 if fewer are found.
         for vector, scores, positions in zip(
             vectors, *self._index.search(vectors, max(1, min(k + 1, held))), strict=True
         ):
@@ -91,7 +91,7 @@ class FaissRetriever:
     def _checked(self, vectors: DenseVectors, what: str, count: int) -> DenseVectors:
         checked = np.ascontiguousarray(vectors, dtype=np.float32)
         if checked.ndim != 2 or len(checked) != count:
-            raise InputError(f"expected {count} {what} vectors of one dimension, got an array of shape {checked.shape}")
+            raise InputError(f"expected {count} {what} vectors of equal length, got an array of shape {checked.shape}")
         if not np.isfinite(checked).all():
             row = int(np.flatnonzero(~np.isfinite(checked).all(axis=1))[0])
             raise InputError(f"the {what} vector at position {row} holds a value that is not a finite number")
@@ -99,9 +99,9 @@ class FaissRetriever:
 
 
 class QuantizedRetriever(FaissRetriever):
-    """All of `codes` (documents, M), one for each of `ids`, scored by look-ups (asymmetric distance computation).
+    """Scores all `codes` (documents, M), one for each of `ids`, by look-ups (asymmetric distance computation).
 
-    `encode_queries` as for FaissRetriever: whole vectors, not rotated. A query vector of zeros raises InputError.
+    `encode_queries` is as for FaissRetriever: whole vectors, not rotated. A query vector of zeros raises InputError.
     """
 
     name = "pq"
@@ -116,7 +116,7 @@ class QuantizedRetriever(FaissRetriever):
         name: str = "pq",
     ) -> None:
         if len(codes) != len(ids):
-            raise InputError(f"{len(ids)} documents but {len(codes)} codes", "encode the corpus anew")
+            raise InputError(f"{len(ids)} documents but {len(codes)} codes", "encode the corpus again")
         self.name = name
         self._search(ids, quantized_index(quantizer, codes), encode_queries)
 
@@ -124,8 +124,8 @@ class QuantizedRetriever(FaissRetriever):
     def read(
         cls, file: Path, quantizer: Quantizer, encode_queries: Callable[[Sequence[str]], DenseVectors]
     ) -> QuantizedRetriever:
-        """Read the files of `osn encode --faiss FILE`. Raises InputError if they cannot be read, ModelError if the codes are
-        another model's."""
+        """Read the files of `osn encode --faiss FILE`. Raises InputError if they cannot be read, ModelError if the codes
+        belong to another model."""
         faiss = import_faiss("searching faiss's index")
         try:
             index = faiss.read_index(str(file))
@@ -139,9 +139,9 @@ class QuantizedRetriever(FaissRetriever):
                 f"{file} cannot be read as an index of codes: {reason}", "`osn encode --faiss` writes one"
             ) from None
         if not np.array_equal(centroids, quantizer.scoring.ravel()):
-            raise ModelError(f"the codes in {file} are of another quantized model", "encode the corpus anew")
+            raise ModelError(f"the codes in {file} belong to another quantized model", "encode the corpus again")
         if index.ntotal != len(ids):
-            raise InputError(f"{file} holds {index.ntotal} codes for {len(ids)} documents", "encode the corpus anew")
+            raise InputError(f"{file} holds {index.ntotal} codes for {len(ids)} documents", "encode the corpus again")
         self = cls.__new__(cls)
         self._search(ids, index, encode_queries)
         return self
@@ -149,19 +149,19 @@ class QuantizedRetriever(FaissRetriever):
     def _checked(self, vectors: DenseVectors, what: str, count: int) -> DenseVectors:
         checked = super()._checked(vectors, what, count)
         if len(zeros := np.flatnonzero(~checked.any(axis=1))):
-            raise InputError(f"the {what} vector at position {zeros[0]} is all zeros: it would rank nothing")
+            raise InputError(f"the {what} vector at position {zeros[0]} is all zeros, which ranks nothing")
         return checked
 
 
 def quantized_index(quantizer: Quantizer, codes: Codes, *, candidates: int | None = None) -> Any:
-    """The faiss index, a rotation and then PQ by inner product, that scores as `Quantizer.scores` does.
+    """A faiss index (a rotation, then PQ by inner product) that scores codes as `Quantizer.table` does.
 
-    codes: (documents, M), of `Quantizer.encode`. candidates: score so many codes for each document asked for, those that a
-    scan finds first, in place of all of them: faster where documents are many (a million, not ten thousand), M more bytes a
-    document, and not exact any more.
-    It holds the scoring centroids: to add documents later, code them with the quantizer and make the index anew, since
-    faiss's own `add` would code them with these. Raises InputError for codes of another M, for less than 1 candidate, and
-    for a scan of single bytes.
+    codes: (documents, M), from `Quantizer.encode`. candidates: score only so many codes per requested document, chosen by a
+    fast scan, instead of all. This is faster for many documents (a million, not ten thousand), takes M more bytes per
+    document, and is not exact.
+    The index holds the scoring centroids, and faiss's own `add` would code documents with these. So to add documents, code
+    them with the quantizer and make a new index. Raises InputError for codes of another M, for fewer than 1 candidate, and
+    for a scan of codes of one byte.
     """
     faiss = import_faiss("a faiss index")
     d, m = quantizer.dimension, quantizer.subvectors
@@ -170,7 +170,7 @@ def quantized_index(quantizer: Quantizer, codes: Codes, *, candidates: int | Non
     if candidates is not None and candidates < 1:
         raise InputError(f"candidates must be at least 1, not {candidates}")
     if candidates is not None and m < 2:
-        raise InputError("a scan takes codes of 2 bytes and more", "leave candidates out: all codes are scored then")
+        raise InputError("a scan needs codes of at least 2 bytes", "leave candidates out: all codes are scored then")
     index = faiss.IndexPQ(d, m, 8, faiss.METRIC_INNER_PRODUCT)
     faiss.copy_array_to_vector(quantizer.scoring.ravel(), index.pq.centroids)
     index.is_trained = True
@@ -185,10 +185,10 @@ def quantized_index(quantizer: Quantizer, codes: Codes, *, candidates: int | Non
 
 
 def _scan(quantizer: Quantizer, codes: Codes) -> Any:
-    """An index that scores nearly as `Quantizer.scores` does, in registers (PQ of 4 bits, "fast scan").
+    """An index that scores nearly as `Quantizer.table` does, in registers (PQ of 4 bits, "fast scan").
 
-    Each of a part's 256 centroids becomes the sum of one of 16 vectors and one of 16 others, which local search
-    quantization chooses: two codes of 4 bits a part, and a query that says every part twice.
+    Each of a part's 256 centroids is approximated by the sum of one of 16 vectors and one of 16 others, which local search
+    quantization chooses. So each part has two codes of 4 bits, and the query repeats every part.
     """
     faiss = import_faiss("a faiss index")
     d, m = quantizer.dimension, quantizer.subvectors
@@ -207,7 +207,7 @@ def _scan(quantizer: Quantizer, codes: Codes) -> Any:
     parts = np.arange(m)
     for start in range(0, len(codes), _SCAN_BLOCK):
         chosen = numbers[parts, codes[start : start + _SCAN_BLOCK]]  # (block, M, 2)
-        # Coded again by faiss: the nearest vector of each half is itself.
+        # faiss codes these vectors again; the nearest vector of each half is the half itself.
         scan.add(halves[parts[:, None], [0, 1], chosen].reshape(len(chosen), -1))
     twice = faiss.LinearTransform(d, 2 * d, False)
     by_part = np.eye(d, dtype=np.float32).reshape(m, 1, width, d)
@@ -217,7 +217,7 @@ def _scan(quantizer: Quantizer, codes: Codes) -> Any:
 
 
 def _owning(index: Any, *parts: Any) -> Any:
-    """`index`, which owns its parts and frees them: Python lets go of them."""
+    """`index`, made the owner of its parts, which it frees; Python no longer does."""
     index.own_fields = True
     for part in parts:
         part.this.disown()
@@ -225,7 +225,7 @@ def _owning(index: Any, *parts: Any) -> Any:
 
 
 def faiss_rotation(quantizer: Quantizer) -> Any:
-    """The quantizer's rotation as faiss applies it before an index."""
+    """The quantizer's rotation as a faiss transform before an index."""
     faiss, d = import_faiss("a faiss index"), quantizer.dimension
     rotation = faiss.LinearTransform(d, d, False)
     faiss.copy_array_to_vector(quantizer.rotation.ravel(), rotation.A)
@@ -239,6 +239,7 @@ def import_faiss(feature: str) -> Any:
         import faiss
     except ModuleNotFoundError as error:
         raise MissingExtra(feature, "eval") from error
-    # Since 1.15 (threshold 128,000) faiss compares many queries one by one: over ten times slower than as a matrix product.
+    # Since 1.15 (threshold 128,000), faiss compares even many queries one by one, over ten times slower than in a matrix
+    # product.
     faiss.cvar.distance_compute_blas_threshold = MATRIX_FROM
     return faiss

@@ -1,9 +1,9 @@
-"""Model-based retrieval as an engine: a model writes a passage for the query, and the passage's URL (TOME).
+"""Model-based retrieval as an engine: a model writes a passage for the query, then the passage's URL (TOME).
 
     retriever = GenerativeRetriever(load_generative("models/tome"), CorpusUrls.load("urls/tldr"))
     retriever.retrieve({"q1": "list files by size"}, k=10)
 
-There is no index to search: what is found is what was learned by heart.
+There is no index to search: the model has learned the documents by heart.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ BEAMS = 10
 
 
 class GenerativeRetriever:
-    """`model` over the documents of `urls`, which must have been made for it.
+    """Finds documents of `urls`, which must have been made for `model`.
 
-    decoding: "constrained", to the corpus's URLs, of which `beams` are found at most (one: greedily); or "free", the
-    paper's: one URL is written greedily, and is a hit if it is a document's exactly (of one longer than the model's
-    `url_length`, the beginning that was learned). Scores are natural logarithms of
-    probabilities (not those of `find_urls`); of a free hit, 0. Raises ModelError for the URLs of another model.
+    decoding: "constrained" writes only URLs of the corpus, at most `beams` (with one beam, greedily). "free", as in the
+    paper, writes one URL greedily, which is a hit if it equals a document's URL (or, if that is longer than the model's
+    `url_length`, its learned beginning). Scores are natural logarithms of probabilities, 0 for a free hit; `find_urls` has
+    other scores. Raises ModelError for URLs that were made for another model.
     """
 
     def __init__(
@@ -62,16 +62,19 @@ class GenerativeRetriever:
         }
 
     def find_urls(self, query: str, k: int) -> dict[str, float]:
-        """{URL: score} of one query, as an index that holds the documents by their URLs is asked for them; by their ids
-        where URLs were numbered (`CorpusUrls.numbered`). An index's scores are positive: these are 1 / (1 − log p), as
-        OpenSearch makes scores of distances, above 0 and at most 1."""
+        """{URL: score} for one query, to look the documents up in an index; {id: score} if URLs were numbered
+        (`CorpusUrls.numbered`).
+
+        An index's scores must be positive, so they are 1 / (1 − log p), above 0 and at most 1, as OpenSearch turns
+        distances into scores.
+        """
         require_positive(k)
         (hits,) = self.decode(self.model.stage_two_inputs([query]))
         names = self.urls.ids if self.urls.numbered else self.urls.urls
         return {names[row]: 1 / (1 - score) for row, score in hits[:k]}
 
     def decode(self, texts: Sequence[str]) -> list[list[tuple[int, float]]]:
-        """(document's number, score) for each text that the last stage reads, best first."""
+        """For each input text of the last stage, (document's number, score), best first."""
         if self._decoding == "free":
             written = self.model.find_urls(texts, length=self.urls.trie.depth, batch_size=self._batch_size)
             return [[(self._rows[url], 0.0)] if url in self._rows else [] for url in written]

@@ -1,4 +1,4 @@
-"""Exact search over several vectors a document: its score is the largest inner product (`multi-layer-representations`,
+"""Exact search over several vectors per document; its score is the largest inner product (`multi-layer-representations`,
 section 3.1)."""
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from opensearch_neural.retrievers.faiss import FaissRetriever
 from opensearch_neural.retrievers.ranking import best, require_positive
 
 QUERIES = 256
-"""Searched at a time: each has many hits to merge."""
+"""Queries searched at a time; each has many hits to merge."""
 
 
 class MultiVectorRetriever(FaissRetriever):
-    """All vectors of `vectors`, which holds some for each of `ids`, in one flat faiss index.
+    """Searches all vectors of `vectors`, which has one or more for each of `ids`, in one flat faiss index.
 
-    The k best documents are among the k·m best vectors, where m is the most that a document has: so many are searched,
-    and merged by document. `encode_queries` turns texts into vectors (queries, dimension).
-    Raises InputError for vectors that are not finite or do not fit the ids, and for a document without any.
+    The k best documents are among the k·m best vectors, where m is the largest number of vectors of a document. So k·m
+    vectors are searched, and merged by document. `encode_queries` turns texts into vectors (queries, dimension).
+    Raises InputError for vectors that are not finite or do not fit the ids, and for a document without vectors.
     """
 
     name = "faiss multi-vector"
@@ -32,17 +32,17 @@ class MultiVectorRetriever(FaissRetriever):
         self, ids: Sequence[str], vectors: MultiVectors, encode_queries: Callable[[Sequence[str]], DenseVectors]
     ) -> None:
         if len(vectors) != len(ids):
-            raise InputError(f"{len(ids)} documents but the vectors of {len(vectors)}", "encode the corpus anew")
+            raise InputError(f"{len(ids)} documents but the vectors of {len(vectors)}", "encode the corpus again")
         counts = vectors.counts
         if len(counts) and counts.min() < 1:
             raise InputError(f"the document {ids[int(counts.argmin())]!r} has no vector")
-        # (vectors,): whose it is.
+        # (vectors,): the document of each vector.
         self._owner = np.repeat(np.arange(len(counts)), counts)
         self._most = int(counts.max(initial=1))
         self._search(ids, self._flat(vectors.values, len(self._owner)), encode_queries)
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
-        """The `k` nearest documents of each query, those of negative similarity included."""
+        """The `k` nearest documents of each query, even with negative similarity."""
         require_positive(k)
         run: Run = {}
         names = list(queries)
@@ -50,7 +50,7 @@ class MultiVectorRetriever(FaissRetriever):
             some = {name: queries[name] for name in names[start : start + QUERIES]}
             nearest = self._nearest(self._query_vectors(some), k * self._most)
             for name, (scores, positions) in zip(some, nearest, strict=True):
-                # The first hit of a document is its best vector's.
+                # A document's first hit is its best vector.
                 documents, first = np.unique(self._owner[positions], return_index=True)
                 ranked, kept = best(scores[first], self._order[documents], k)
                 run[name] = {self.ids[documents[at]]: float(score) for at, score in zip(ranked, kept, strict=True)}

@@ -1,4 +1,4 @@
-"""The cluster as a retriever: any request body of `queries`, sent for many queries at once.
+"""The cluster as a retriever: sends any request body of `queries`, for many queries at once.
 
     retriever = OpenSearchRetriever(client, "docs", "bm25", lambda text, k: queries.bm25(text, size=k))
     run = retriever.retrieve({"q1": "what causes a rainbow"}, k=100)
@@ -52,7 +52,7 @@ class Latencies:
 
 
 class OpenSearchRetriever:
-    """`index` of a cluster, asked with `body(text, k)`; `threads` requests at a time."""
+    """Searches `index` of a cluster with `body(text, k)`, `threads` requests at a time."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class OpenSearchRetriever:
     ) -> None:
         """params: URL parameters of each request.
         progress: called with the number of queries answered since the last call.
-        hits_of: (body, answer, hits wanted) → {document: score}; else as the bodies of `queries` are answered"""
+        hits_of: (body, answer, k) → {document: score}; None: `scores_of`, for bodies of `queries`"""
         self.name = name
         self._client = client
         self._index = index
@@ -81,8 +81,8 @@ class OpenSearchRetriever:
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
         """The `k` best documents of each query, k up to 10,000.
 
-        Which of several equally scored documents make the cut at `k` is decided by the cluster. Raises ClusterError for
-        what the cluster refuses, and for answers that not all shards took part in.
+        The cluster decides which of several documents with equal scores are among the `k`. Raises ClusterError if the
+        cluster refuses a request, or if not all shards answer.
         """
         require_positive(k)
         if k > MOST_HITS:
@@ -106,10 +106,10 @@ class OpenSearchRetriever:
 
 
 def search(client: OpenSearch, index: str, body: Body, **params: str) -> Any:
-    """One `_search` with these URL parameters; only a complete answer counts.
+    """The complete answer of one `_search`. params: URL parameters.
 
-    Raises ClusterError for what the cluster refuses, for a time-out, and where a shard failed: measured on the rest of
-    the index, an engine would look worse, or better, than it is.
+    Raises ClusterError if the cluster refuses the request, for a time-out, and if a shard fails: measured on only a part of
+    the index, an engine would look worse or better than it is.
     """
     with translate_errors():
         answer = client.search(index=index, body=body, params=params)
@@ -122,10 +122,10 @@ def search(client: OpenSearch, index: str, body: Body, **params: str) -> Any:
 
 
 def time_queries(client: OpenSearch, index: str, bodies: Iterable[Body], *, warmup: int = 50) -> Latencies:
-    """Latency of each body, sent one after the other by this one thread: request out to answer parsed, in milliseconds.
+    """Latency of each body in milliseconds, from sending it to the parsed answer; one thread sends one after the other.
 
-    The first `warmup` bodies are sent once beforehand, untimed. Bodies are sent as they are: give them the size and the
-    `_source` that the application asks for. Raises InputError for no bodies, ClusterError as `search` does.
+    The first `warmup` bodies are sent once before, without timing. Bodies are sent unchanged: give them the application's
+    size and `_source`. Raises InputError if there is no body, ClusterError as `search` does.
     """
     requests: Sequence[Body] = list(bodies)
     if not requests:
@@ -143,7 +143,7 @@ def time_queries(client: OpenSearch, index: str, bodies: Iterable[Body], *, warm
 def read_codes(client: OpenSearch, index: str, subvectors: int) -> tuple[list[str], NDArray[np.uint8]]:
     """(ids, codes (documents, subvectors)) of all documents of an index that have a code, in the index's order.
 
-    Raises ClusterError for an incomplete answer, if there is none, and for a code of another length.
+    Raises ClusterError for an incomplete answer, if no document has a code, and for a code of another length.
     """
     from opensearchpy.helpers import ScanError, scan
 
@@ -155,7 +155,7 @@ def read_codes(client: OpenSearch, index: str, subvectors: int) -> tuple[list[st
         try:
             for hit in scan(client, query=body, index=index, size=5000, request_timeout=120):
                 ids.append(hit["_id"])
-                code = b64decode(hit["fields"]["pq"][0] + "==")  # which OpenSearch leaves out
+                code = b64decode(hit["fields"]["pq"][0] + "==")  # OpenSearch leaves the padding out
                 lengths.add(len(code))
                 codes += code
         except ScanError as error:
@@ -163,22 +163,22 @@ def read_codes(client: OpenSearch, index: str, subvectors: int) -> tuple[list[st
     if lengths != {subvectors}:
         held = f"codes of {', '.join(map(str, sorted(lengths)))} bytes" if ids else "no codes"
         raise ClusterError(
-            f"the index {index!r} holds {held}, and its model makes codes of {subvectors}",
+            f"the index {index!r} holds {held}, but its model makes codes of {subvectors} bytes",
             "ingest again with --pq MODEL",
         )
     return ids, np.frombuffer(bytes(codes), np.uint8).reshape(-1, subvectors)
 
 
 def _ids_only(body: Body) -> Body:
-    """Only ids and scores are asked for; nothing is loaded or highlighted that the run would not hold."""
+    """The body, asking only for ids and scores, because a run holds nothing else."""
     return {**{key: value for key, value in body.items() if key != "highlight"}, "_source": False}
 
 
 def scores_of(body: Body, answer: Any, k: int) -> dict[str, float]:
-    """{document: score} of the answer to a body of `queries` that asks for `k` hits."""
+    """{document: score} from the answer to a body of `queries` that asks for `k` hits."""
     listed = answer["hits"]["hits"]
     if "collapse" in body or "docvalue_fields" in body:
-        # Passages: each stands for its document.
+        # A passage counts as its document.
         hits = {id: hit["_score"] for id, hit in best_passages(body, listed, size=k)}
     else:
         hits = {hit["_id"]: hit["_score"] for hit in listed}

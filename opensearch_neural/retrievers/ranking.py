@@ -1,4 +1,4 @@
-"""The k best of an array of scores, with ties broken by document id: what the offline engines share."""
+"""The k best of an array of scores, with ties broken by document id; shared by the offline engines."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from opensearch_neural.errors import InputError
 
 
 def id_order(ids: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Where each id stands when all are sorted: (documents,), so that ties cost an integer comparison.
+    """(documents,): the position of each id in sorted order, so that breaking ties only compares integers.
 
-    Raises InputError for an id that occurs twice: its documents could not be told apart in a run.
+    Raises InputError for an id that occurs twice, because a run could not distinguish its documents.
     """
     by_id = sorted(range(len(ids)), key=ids.__getitem__)
     for place, following in pairwise(by_id):
@@ -28,13 +28,13 @@ def id_order(ids: Sequence[str]) -> npt.NDArray[np.int64]:
 def best(
     scores: npt.NDArray[np.floating], order: npt.NDArray[np.int64], k: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]]:
-    """Positions and scores of the `k` highest `scores`, best first, equal scores by `order`.
+    """Positions and scores of the `k` highest `scores`, best first; `order` breaks ties, also at the cut.
 
-    scores: (candidates,); order: (candidates,), see `id_order`. Equal scores at the cut are decided by `order` too.
+    scores: (candidates,); order: (candidates,), from `id_order`
     """
     positions = np.arange(len(scores))
     if k < len(scores):
-        # Everything that ties with the k-th score stays in until the ids decide.
+        # All scores that tie with the k-th are kept until `order` decides.
         lowest = np.partition(scores, len(scores) - k)[len(scores) - k]
         positions = np.flatnonzero(scores >= lowest)
     ranked = positions[np.lexsort((order[positions], -scores[positions]))][:k]

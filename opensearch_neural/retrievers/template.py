@@ -1,4 +1,4 @@
-"""Production's own query as an engine: a template's answers as they come, from any index, alias or pattern.
+"""Production's own query as an engine: a template's answers, unchanged, from any index, alias or pattern.
 
 retriever = template_retriever(client, "articles", "production", BodyTemplate.read("production.json"))
 run = retriever.retrieve({"q1": "what causes a rainbow"}, k=100)
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 WITHOUT_EFFECT_ON_RANKS = frozenset(
     {"aggs", "aggregations", "suggest", "highlight", "fields", "docvalue_fields", "stored_fields", "script_fields"}
 )
-"""Parts of a body that are left out where only ids and scores are wanted."""
+"""Parts of a body that are left out if only ids and scores are needed."""
 
 
 def template_retriever(
@@ -36,8 +36,8 @@ def template_retriever(
 ) -> OpenSearchRetriever:
     """The template as a retriever.
 
-    A body that sorts keeps its order: a run then holds places instead of scores. id_field: a field with doc values, such as
-    a keyword, whose value names a document in the judgements; without it `_id` does.
+    A body that sorts keeps its order; a run then holds ranks instead of scores, the first hit's the highest. id_field: a
+    field with doc values, such as a keyword, with the documents' ids in the judgements; None: `_id`.
     """
 
     def body(text: str, size: int) -> Body:
@@ -49,12 +49,12 @@ def template_retriever(
 
 
 def ids_of(body: Body, answer: Any, size: int, *, id_field: str | None = None) -> dict[str, float]:
-    """{document: score} of the answer to a body of one's own, by `_id` or `id_field`; places where it sorts."""
+    """{document: score} from the answer to the user's own body, by `_id` or `id_field`; ranks as scores if it sorts."""
     hits = answer["hits"]["hits"]
     sorts = "sort" in body or any(hit["_score"] is None for hit in hits)
     best: dict[str, float] = {}
     for place, hit in enumerate(hits):
-        # A document that stands in two indexes of an alias, or in two of its variants, counts once.
+        # A document that is in two indexes of an alias, or has two variants, counts once.
         best.setdefault(_id_of(hit, id_field), float(len(hits) - place) if sorts else hit["_score"])
     return best
 
@@ -69,9 +69,9 @@ def _id_of(hit: Any, id_field: str | None) -> str:
 
 
 def absent_count(client: OpenSearch, index: str, documents: Sequence[str], id_field: str | None = None) -> int:
-    """How many of the documents the index, alias or pattern does not hold.
+    """How many of the documents are not in the index, alias or pattern.
 
-    One that stands there several times, in indexes of an alias or as variants of one `id_field`, counts once.
+    A document that is there several times, in indexes of an alias or as variants with one `id_field`, counts once.
     """
     held = 0
     for start in range(0, len(documents), 1000):

@@ -611,7 +611,7 @@ def test_no_path_is_made_of_an_index_name_that_leads_elsewhere(name: str) -> Non
     fine = journal_path(Target("docs-2", "X_y-z", IndexMeta(), None), identity)
     assert fine.name == f"docs-2-X_y-z-{identity.hash}.journal"
     for index, its_uuid in ((name, "X_y-z"), ("docs", name)):
-        with pytest.raises(ClusterError, match="which no index can have for a name"):
+        with pytest.raises(ClusterError, match="which is not a possible name"):
             journal_path(Target(index, its_uuid, IndexMeta(), None), identity)
 
 

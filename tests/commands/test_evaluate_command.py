@@ -274,7 +274,7 @@ def test_a_query_that_is_a_document_itself_is_left_out_of_its_own_hits(toy: Toy,
     options = ["--data", str(data), "--engines", "bm25", "--timed", "0", "--measures", "RR@10,R@100", "--json"]
     result = osn_eval(*options, "--out", str(data / "out"), catch_exceptions=False)
     assert values(json.loads(result.stdout))["bm25", "MRR@10"] == 1.0
-    assert "1 queries are documents of the index themselves" in result.stderr
+    assert "1 queries are documents of the index too" in result.stderr
     run = read_run(data / "out" / "bm25.top10.trec")
     assert "m" not in run["m"] and "l" in run["m"] and "z" in run["z"]
     own = data / "own.json"
@@ -310,7 +310,7 @@ def test_a_query_that_is_a_document_in_passages_is_left_out_of_its_own_hits(toy:
         options = ["--index", index, "--data", str(data), "--engines", "bm25,sparse,high-idf-first", "--timed", "0"]
         result = osn_eval(*options, "--measures", "RR@10", "--json", "--out", str(data / "out"), catch_exceptions=False)
     client.indices.delete(index=index)
-    assert "1 queries are documents of the index themselves" in result.stderr
+    assert "1 queries are documents of the index too" in result.stderr
     run = read_run(data / "out" / "bm25.top10.trec")
     assert "4 documents, 3 queries" in json.loads(result.stdout)["title"]
     assert "long" not in run["long"] and set(run["long"]) == {"half", "near", "w"}

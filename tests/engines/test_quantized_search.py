@@ -420,7 +420,7 @@ def test_a_file_of_codes_that_does_not_belong_is_refused(model: Path, texts: lis
         QuantizedRetriever.read(file, loaded.quantizer, loaded.encode_queries)
     ids = [str(number) for number in range(len(texts))]
     write_index(file, ids, loaded.encode_documents(texts), random_quantizer(32, 4))
-    with pytest.raises(ModelError, match="are of another quantized model"):
+    with pytest.raises(ModelError, match="belong to another quantized model"):
         QuantizedRetriever.read(file, loaded.quantizer, loaded.encode_queries)
     write_index(file, ids, loaded.encode_documents(texts), loaded.quantizer)
     read = QuantizedRetriever.read(file, loaded.quantizer, loaded.encode_queries)
@@ -456,7 +456,7 @@ def test_codes_of_other_lengths_are_not_read_as_if_they_followed_each_other(clie
     )
     for length in (3, 5):
         client.index(index=index_name, body={"pq": b64encode(bytes(length)).decode()}, refresh=True)
-    with pytest.raises(ClusterError, match=r"holds codes of 3, 5 bytes, and its model makes codes of 4"):
+    with pytest.raises(ClusterError, match=r"holds codes of 3, 5 bytes, but its model makes codes of 4"):
         read_codes(client, index_name, 4)
 
 

@@ -148,7 +148,7 @@ def test_an_index_that_was_not_read_whole_is_refused(
 ) -> None:
     whole = index_corpus._slice
     monkeypatch.setattr(index_corpus, "_slice", lambda *of: (hits[1:] for hits in whole(*of)))
-    with pytest.raises(InputError, match=r"was not read whole: 2,49\d of its 2,500 documents came"):
+    with pytest.raises(InputError, match=r"was not read whole: only 2,49\d of its 2,500 documents"):
         copied(client, theirs)
 
 

@@ -418,7 +418,7 @@ def test_a_changed_corpus_is_not_half_skipped(client, index_name: str, tmp_path:
     # Only the text of one document, its id is the same.
     lines[10]["text"] = "prism"
     write_jsonl(corpus, lines)
-    with pytest.raises(InputError, match=r"records 1 to 50 are not as they were") as error:
+    with pytest.raises(InputError, match=r"records 1 to 50 differ") as error:
         run_job(client, settings, show_progress=False)
     assert error.value.remedy and "--restart" in error.value.remedy
     again = replace(settings, writing=replace(settings.writing, restart=True))

@@ -381,7 +381,7 @@ def test_a_half_written_index_takes_its_own_corpus_and_model_alone(
         EncodeJob(CorpusSource(str(corpus)), tmp_path / "vectors", Models(sparse=str(splade))), show_progress=False
     )
     refused: list[tuple[Job, type[Exception], str]] = [
-        (splade_job(other_corpus, index_name, splade), InputError, r"that of .*docs\.jsonl is counted while this"),
+        (splade_job(other_corpus, index_name, splade), InputError, r"the ingest of .*docs\.jsonl, which counts it"),
         (splade_job(corpus, index_name, other_model), ModelError, "other-splade .* is another model"),
         (job(corpus, index_name, sparse="none"), ModelError, UNCOUNTED),
         (job(corpus, index_name, sparse="lexical"), ModelError, UNCOUNTED),
@@ -404,7 +404,7 @@ def test_a_half_written_index_is_begun_anew(
     """Of a corpus that has changed, with `--restart`: the table is of the corpus as it is now."""
     lines = records(90, seed=3)
     write_jsonl(tmp_path / "docs.jsonl", lines)
-    with pytest.raises(InputError, match="the corpus changed since the run"):
+    with pytest.raises(InputError, match="the corpus changed since the earlier run"):
         run(client, half)
     again = replace(half, writing=replace(half.writing, restart=True))
     assert run(client, again).skipped == 0

@@ -120,7 +120,7 @@ def test_what_the_hubs_users_could_not_load_is_refused(trained: Path, tokenizer_
         with pytest.raises(ModelError, match="not in the layout of sentence-transformers"):
             export_for_hub(model, tmp_path / "upload", licence="mit")
     (tmp_path / "there").mkdir()
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists already"):
         export_for_hub(trained, tmp_path / "there", licence="mit")
     (tmp_path / "no.json").write_text('{"rows": [{"set": "x"}]}')
     with pytest.raises(InputError, match=r"no\.json is no result file"):

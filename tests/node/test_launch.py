@@ -82,7 +82,7 @@ class TestWhatIsAsked:
         failed = osn_node("start", OSN_HOME=str(tmp_path / "file"))
         assert failed.returncode == 1
         assert f"{tmp_path / 'file'}" in failed.stderr
-        assert "let OSN_HOME name a folder" in failed.stderr
+        assert "set OSN_HOME to a folder" in failed.stderr
         assert "Traceback" not in failed.stderr
 
 

@@ -132,7 +132,7 @@ class TestOneNode:
     def test_the_port_of_another_local_cluster_is_named_as_that(self, one_node: Started, never_started: str) -> None:
         failed = osn_node("start", "--name", never_started, "--port", one_node.url.rpartition(":")[2])
         assert failed.returncode == 1
-        assert f"is that of the local cluster '{one_node.name}'" in failed.stderr
+        assert f"is used by the local cluster '{one_node.name}'" in failed.stderr
 
     def test_it_listens_on_loopback_only(self, one_node: Started) -> None:
         addresses = listening_addresses(one_node.pids[0])

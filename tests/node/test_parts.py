@@ -72,9 +72,7 @@ class TestFindingJava:
         monkeypatch.delenv("JAVA_HOME", raising=False)
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.setattr("opensearch_neural.node.parts.INSTALLED_JAVAS", (f"{tmp_path}/*",))
-        with pytest.raises(
-            ClusterError, match=r"no Java was found, and it needs version 17 or later(.|\n)*apt install"
-        ):
+        with pytest.raises(ClusterError, match=r"no Java was found; it needs version 17 or later(.|\n)*apt install"):
             find_java(17, "it")
 
     def test_an_old_one_on_the_path_is_passed_over_for_a_newer_one_elsewhere(

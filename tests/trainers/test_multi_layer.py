@@ -503,7 +503,7 @@ def test_a_model_that_mixes_layers_for_queries_too_is_not_exported(tmp_path: Pat
     content = json.loads(router.read_text())
     content["structure"]["query"].insert(1, document.name)
     router.write_text(json.dumps(content))
-    with pytest.raises(ModelError, match="mixes no layers"):
+    with pytest.raises(ModelError, match="cannot mix layers"):
         export_onnx(tmp_path)
 
 

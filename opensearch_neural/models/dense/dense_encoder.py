@@ -1,4 +1,4 @@
-"""What a dense encoder is, whatever runs its network: torch (`torch_encoder`), ONNX Runtime (`onnx_encoder`)."""
+"""The interface of dense encoders, whether torch (`torch_encoder`) or ONNX Runtime (`onnx_encoder`) runs the network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def located(name_or_path: str | Path, backend: Backend) -> Path:
 
 
 class DenseEncoder(Protocol):
-    """Texts to dense vectors; documents and queries apart, as a model with prompts or two towers needs."""
+    """Turns texts into dense vectors; documents and queries have separate methods, for models with prompts or two towers."""
 
     @property
     def info(self) -> ModelInfo: ...
@@ -38,7 +38,7 @@ class DenseEncoder(Protocol):
 
     @property
     def normalized(self) -> bool:
-        """Whether every vector has length 1, so that cosine is the inner product."""
+        """Whether every vector has length 1, so that the inner product is the cosine."""
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> NDArray[np.float32]:
         """(texts, vectors · dimension), in order. Raises ModelError if a vector is not finite."""
@@ -54,7 +54,7 @@ def ends_normalized(folder: Path) -> bool:
 
 
 def finite(vectors: NDArray[np.floating], dimension: int, info: ModelInfo) -> NDArray[np.float32]:
-    """(n, dimension) as float32, or NotFinite, which names the first row with a NaN or an infinity."""
+    """(n, dimension) as float32. Raises NotFinite, naming the first row with a NaN or an infinity."""
     rows = np.ascontiguousarray(vectors.reshape(-1, dimension), dtype=np.float32)
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(bad):

@@ -1,7 +1,7 @@
-"""Documents as several vectors: of several layers (MLR), or of several tokens (ME-BERT, ColBERT-style).
+"""Encodes a document as several vectors: of several layers (MLR) or of several tokens (ME-BERT, ColBERT-style).
 
     encoder = load_multi_layer("models/mlr")
-    encoder.encode_documents(texts)     MultiVectors: of each text the vectors of its layers
+    encoder.encode_documents(texts)     MultiVectors: the vectors of each text's layers
     encoder.encode_queries(texts)       (texts, dimension): a query is one vector
 
 sim(q, d) is the largest inner product of q with a vector of d (`multi-layer-representations`, eq. 2): see
@@ -50,20 +50,20 @@ VectorSource = Literal["layers", "first-tokens", "tokens"]
 class Selection:
     """Which hidden states are a document's vectors, in which order.
 
-    Under mean pooling the mean of all tokens comes before the tokens' own vectors, and is counted. Raises InputError for
-    layers that the backbone does not have or that lack the last.
+    With mean pooling, the mean of all tokens comes before the tokens' own vectors, and counts as one of them. Raises
+    InputError for layers that the backbone does not have, and if its last layer is missing.
     """
 
     source: VectorSource
-    """Pooled vectors of `layers` (MLR, eq. 1), vectors of the last layer's first `count` tokens (ME-BERT), or of all of its
+    """Pooled vectors of `layers` (MLR, eq. 1), or the last layer's vectors of the first `count` tokens (ME-BERT) or of all
     tokens (ColBERT)."""
     pooling: Pooling
     depth: int
-    """Layers of the backbone."""
+    """The number of the backbone's layers."""
     layers: tuple[int, ...] = ()
-    """Ascending, from 1; the last layer is among them."""
+    """Numbers from 1, ascending, with the last layer; empty for other sources."""
     count: int = 0
-    """Tokens whose vectors are taken."""
+    """Most vectors of a document with source "first-tokens"."""
 
     def __post_init__(self) -> None:
         if self.source == "layers":
@@ -81,29 +81,31 @@ class Selection:
 
     @property
     def last(self) -> int:
-        """The position of the last layer's pooled vector, which is what a single-vector model has."""
+        """The position of the last layer's pooled vector, which is the vector of a single-vector model."""
         return self.layers.index(self.depth) if self.source == "layers" else 0
 
     @property
     def size(self) -> int | None:
-        """Vectors of every document; None if a longer document has more."""
+        """The number of vectors of every document; None if longer documents have more."""
         return len(self.layers) if self.source == "layers" else None
 
     @property
     def most(self) -> int | None:
-        """Vectors of a document at most; None where only its length limits them."""
+        """The largest number of vectors of a document; None if only its length limits it."""
         return self.count if self.source == "first-tokens" else self.size
 
     def counts(self, lengths: Any) -> Any:
-        """How many vectors documents of these lengths in tokens have; both (documents,), of numpy or torch."""
+        """How many vectors documents have. lengths: in tokens; both (documents,), of numpy or torch."""
         if self.source == "layers":
             return lengths * 0 + len(self.layers)
         every = lengths + (self.pooling == "mean")
         return every if self.source == "tokens" else every.clip(max=self.count)
 
     def vectors(self, output: Any, attention_mask: Tensor) -> Tensor:
-        """(rows, vectors, dimension), not normalized, of a transformer's output with hidden states; row i has `counts` of
-        them, and what follows is padding."""
+        """(rows, vectors, dimension), not normalized; vectors of a row beyond its `counts` are padding.
+
+        output: of a transformer, with hidden states
+        """
         import torch
 
         if self.source == "layers":
@@ -116,10 +118,10 @@ class Selection:
 
 
 def mixed(vectors: Tensor, known: Tensor, weights: Tensor) -> Tensor:
-    """h_D = Σ_l w_l·h_l over the vectors that a document has, their weights made to sum to 1 (MLR, eq. 8 and above it).
+    """h_D = Σ_l w_l·h_l over a document's vectors, with weights scaled to a sum of 1 (MLR, eq. 8 and the text above it).
 
-    vectors: (documents, vectors, dimension); known: (documents, vectors), False for padding; weights: (vectors,), of
-    which those that `vectors` holds are used. Returns (documents, dimension).
+    vectors: (documents, vectors, dimension); known: (documents, vectors), False for padding; weights: at least (vectors,),
+    the first are used. Returns (documents, dimension).
     """
     shares = weights[: vectors.shape[1]] * known
     return ((shares / shares.sum(dim=1, keepdim=True))[:, :, None] * vectors).sum(dim=1)
@@ -127,14 +129,14 @@ def mixed(vectors: Tensor, known: Tensor, weights: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class MultiVectors:
-    """The vectors of documents, one document's after the other's: document i has values[offsets[i]:offsets[i + 1]]."""
+    """The vectors of documents, one document after the other: document i has values[offsets[i]:offsets[i + 1]]."""
 
     values: DenseVectors  # (vectors, dimension)
     offsets: NDArray[np.int64]  # (documents + 1,)
 
     @classmethod
     def of(cls, stacked: DenseVectors) -> MultiVectors:
-        """(documents, vectors, dimension): as many for each."""
+        """From (documents, vectors, dimension): every document has the same number of vectors."""
         documents, count, dimension = stacked.shape
         values = np.ascontiguousarray(stacked, dtype=np.float32).reshape(-1, dimension)
         return cls(values, np.arange(documents + 1, dtype=np.int64) * count)
@@ -159,8 +161,10 @@ class MultiVectors:
         return self.values.reshape(len(self), -1, self.values.shape[1])
 
     def filled(self, count: int) -> DenseVectors:
-        """(documents, count, dimension): one that has fewer has its first once more in their place, which changes no
-        maximum. Raises InputError if one has more, or none."""
+        """(documents, count, dimension): a document with fewer vectors repeats its first, which changes no maximum.
+
+        Raises InputError if a document has more than `count` vectors, or none.
+        """
         counts = self.counts
         if len(counts) and not 1 <= counts.min() <= counts.max() <= count:
             raise InputError(f"documents have from {counts.min()} to {counts.max()} vectors, not from 1 to {count}")
@@ -172,15 +176,16 @@ class MultiVectors:
 class MultiLayerEncoder:
     """A model that encodes a document as several vectors and a query as one.
 
-    The documents' tower is loaded when a document is first encoded: queries, by ONNX, need no torch.
+    The document tower is loaded when a document is first encoded, so that encoding queries with ONNX needs no torch.
     """
 
     info: ModelInfo
     selection: Selection
     mix: tuple[float, ...] | None
-    """The weights by which a document's vectors become one. None: they stay several."""
+    """The weights that mix a document's vectors into one; None: they stay separate."""
     query: DenseEncoder
     device: str | None = None
+    """Where documents are encoded; None: a GPU if there is one."""
 
     @property
     def dimension(self) -> int:
@@ -193,13 +198,13 @@ class MultiLayerEncoder:
 
     @cached_property
     def document(self) -> TorchDenseEncoder:
-        """Raises ModelError if the transformer has not the layers that the selection is about."""
+        """The document tower. Raises ModelError if its number of layers is not the selection's."""
         loaded = load_dense(self.info.path / DOCUMENT, device=self.device)
         assert isinstance(loaded, TorchDenseEncoder)
         depth = int(loaded.model[0].auto_model.config.num_hidden_layers)  # type: ignore[union-attr,arg-type]
         if depth != self.selection.depth:
             raise ModelError(
-                f"{self.info.path / FILE} is about {self.selection.depth} layers, and {DOCUMENT}/ has {depth}"
+                f"{self.info.path / FILE} expects {self.selection.depth} layers, but {DOCUMENT}/ has {depth}"
             )
         return loaded
 
@@ -208,7 +213,7 @@ class MultiLayerEncoder:
         return self.query.encode_queries(texts, batch_size=batch_size)
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> MultiVectors:
-        """The vectors of each text, in order. Raises ModelError if one is not finite."""
+        """The vectors of each text, in order. Raises ModelError if a vector is not finite."""
         import torch
         import torch.nn.functional as F
 
@@ -246,11 +251,11 @@ class MultiLayerEncoder:
 
 @dataclass(frozen=True)
 class StackedEncoder:
-    """A multi-layer model behind the interface of `DenseEncoder`: a document's row is its vectors, one after the other."""
+    """A multi-layer model with the interface of `DenseEncoder`: a document's row holds its vectors, one after the other."""
 
     encoder: MultiLayerEncoder
     vectors: int
-    """How many vectors every document has. A document with fewer tokens repeats its first vector."""
+    """How many vectors every row has. A document with fewer vectors repeats its first."""
 
     @property
     def info(self) -> ModelInfo:
@@ -277,9 +282,9 @@ class StackedEncoder:
 def load_single_or_several(
     name_or_path: str | Path, *, device: str | None = None, backend: Backend = "torch", threads: int | None = None
 ) -> DenseEncoder:
-    """A dense model as `load_dense` reads it, or a multi-layer model whose documents have so many vectors at most.
+    """A dense model as `load_dense` reads it, or a multi-layer model with a limit on a document's vectors.
 
-    Raises ModelError for one of the vectors of all tokens: the record of an index has one number for all.
+    Raises ModelError for a model without such a limit, since an index records one number of vectors for all documents.
     """
     folder = located(name_or_path, backend)
     if not (folder / FILE).exists():
@@ -288,7 +293,7 @@ def load_single_or_several(
     vectors = encoder.selection.most if encoder.mix is None else 1
     if vectors is None:
         raise ModelError(
-            f"{encoder.info.name} gives longer documents more vectors, and `osn ingest` writes as many of each",
+            f"{encoder.info.name} gives longer documents more vectors, but `osn ingest` needs the same number for each",
             "train with representation.source=layers, or search it exactly, in faiss: `osn data mine --retriever "
             f"multi-layer:{name_or_path}`, retrievers.multi_vector.MultiVectorRetriever",
         )
@@ -302,7 +307,7 @@ def write_selection(folder: Path, selection: Selection, mix: Sequence[float] | N
 
 
 def read_selection(folder: Path) -> tuple[Selection, tuple[float, ...] | None]:
-    """(selection, mix) that `write_selection` wrote. Raises ModelError if the file is missing, or not what it wrote."""
+    """(selection, mix) that `write_selection` wrote. Raises ModelError if the file is missing or invalid."""
     file = folder / FILE
     if not file.exists():
         raise ModelError(f"{folder} has no {FILE}: it is no multi-layer model", "`osn train mlr` writes one")
@@ -316,10 +321,10 @@ def read_selection(folder: Path) -> tuple[Selection, tuple[float, ...] | None]:
         if selection.source not in ("layers", "first-tokens", "tokens") or selection.pooling not in ("cls", "mean"):
             raise ValueError(f"source {selection.source!r}, pooling {selection.pooling!r}")
         weights = None if mix is None else tuple(float(weight) for weight in mix)
-        # Of all tokens' vectors there is a mean alone, which a dense model is.
+        # The source "tokens" has no mix: a mean of all tokens is an ordinary dense model.
         expected = selection.size or selection.count
         if weights is not None and (len(weights) != expected or min(weights) < 0 or not 0 < sum(weights) < math.inf):
-            raise ValueError(f"mix {list(weights)}: expected {expected} weights from 0, of a sum above 0")
+            raise ValueError(f"mix {list(weights)}: expected {expected} weights of at least 0 with a sum above 0")
         return selection, weights
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{file} is not what `osn train mlr` writes: {error}") from None

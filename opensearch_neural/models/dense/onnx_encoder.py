@@ -1,8 +1,8 @@
-"""Dense encoding with ONNX Runtime and `tokenizers` alone: what an application uses for its queries, without torch.
+"""Dense encoding with only ONNX Runtime and `tokenizers`, for applications that encode queries without torch.
 
-`export_onnx` (which needs torch) writes `onnx/model.onnx` beside each transformer of a model directory: token ids in,
-last hidden states out, the form that exporters for the Hugging Face hub write too. Pooling, projection and normalization
-follow the directory's sentence-transformers files, in numpy.
+`export_onnx` (which needs torch) writes `onnx/model.onnx` beside each transformer of a model directory. It takes token ids
+and gives last hidden states, as models from the Hugging Face hub's exporters do. Pooling, projection and normalization are
+done in numpy, as the directory's sentence-transformers files say.
 """
 
 from __future__ import annotations
@@ -39,24 +39,26 @@ Array = NDArray[np.float32]
 
 FILE, INT8_FILE = "model.onnx", "model_int8.onnx"
 MIX = "WeightedLayerPooling"
-"""The module that mixes layers: the exported graph has the last one only."""
+"""The module that mixes layers. ONNX does not support it: the exported graph gives only the last layer."""
 LEAST_COSINE = 0.9
-"""The least cosine between int8's and float32's last hidden state of a token. MiniLM's pooled vectors agree to 0.99."""
+"""Least mean cosine between a token's last hidden states in int8 and float32. MiniLM's pooled vectors reach 0.99."""
 
 
 @dataclass(frozen=True)
 class Tower:
-    """One route: tokenizer, transformer, and what makes one vector of its token vectors."""
+    """One route: tokenizer, transformer, and the stages that turn its token vectors into one vector."""
 
     tokenizer: Tokenizer
     session: InferenceSession
     stages: list[Callable[[Array, Array], Array]]  # (batch, …), (batch, length) mask → (batch, …)
     max_length: int
+    """Tokens read of a text, special tokens included."""
     pad_id: int
     prompt: str
+    """Text that is put before every text."""
 
     def encode(self, texts: Sequence[str], batch_size: int) -> Array:
-        """(texts, dimension), in order; batches hold texts of like length, so that little is padded."""
+        """(texts, dimension), in order; batches hold texts of similar length, which need little padding."""
         encodings = self.tokenizer.encode_batch_fast([encodable(self.prompt + text) for text in texts])
         lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
         order = np.argsort(-lengths, kind="stable")
@@ -79,14 +81,15 @@ class Tower:
 
 @dataclass(frozen=True)
 class OnnxDenseEncoder:
-    """A DenseEncoder without torch; routes that look up a table need no ONNX Runtime either."""
+    """A DenseEncoder without torch; routes that look up a table do not need ONNX Runtime either."""
 
     info: ModelInfo
     dimension: int
     normalized: bool
     query: Tower | StaticTable
     load_document: Callable[[], Tower | StaticTable] = field(repr=False)
-    """Called when the first document is encoded: applications encode queries. Raises ModelError if that needs torch."""
+    """Called when the first document is encoded, since applications only encode queries. Raises ModelError if it needs
+    torch."""
     vectors: int = 1
 
     @cached_property
@@ -127,7 +130,7 @@ def _load_tower(
         raise ModelError(f"{folder}: the ONNX backend needs a directory whose first module is a Transformer")
     if any(module.type == MIX for module in modules):
         raise ModelError(
-            f"{folder}: the ONNX backend mixes no layers, as a {route}'s vector needs", "use the torch backend"
+            f"{folder}: the ONNX backend cannot mix layers, which a {route}'s vector needs", "use the torch backend"
         )
     transformer = modules[0].path
     name = INT8_FILE if int8 else FILE
@@ -140,7 +143,7 @@ def _load_tower(
         )
     options = SessionOptions()
     options.intra_op_num_threads = threads or 0
-    # Threads that spin between two queries take as much again of the processor as the queries do.
+    # Threads that spin between two queries would use as much CPU time as the queries themselves.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         session = InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
@@ -153,7 +156,7 @@ def _load_tower(
     tokenizer.enable_truncation(limit)
     pad_id, prompt = int(config.get("pad_token_id") or 0), directory.prompt(folder, route)
     stages: list[Callable[[Array, Array], Array]] = []
-    if len(session.get_outputs()[0].shape) == 3:  # else the exporter has pooled already
+    if len(session.get_outputs()[0].shape) == 3:  # else the exported graph pools already
         stages = [_stage(module) for module in modules[1:]]
     return Tower(tokenizer, session, stages, limit, pad_id, prompt)
 
@@ -165,7 +168,7 @@ def _stage(module: Module) -> Callable[[Array, Array], Array]:
     if module.type == "Dropout":
         return lambda vectors, mask: vectors
     if module.type == "Pooling":
-        # Beside a plain transformer stands the transformer's own configuration: mean.
+        # A plain transformer has no pooling configuration here, only its own: mean.
         config = read_json_object(file) if file.exists() else {}
         return _POOLING[_pooling_mode(config, file)]
     if module.type == "Dense":
@@ -224,15 +227,16 @@ def _projection(folder: Path) -> Callable[[Array, Array], Array]:
 
 
 def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
-    """Write `onnx/model.onnx` beside every transformer of a model directory, and check it against torch within 1e-4. A route
-    that mixes layers, as documents' does where queries' is a plain one, is left to torch; a table of tokens' vectors needs
-    no file.
+    """Write `onnx/model.onnx` beside every transformer of a model directory, and check it against torch within 1e-4.
 
-    int8: `onnx/model_int8.onnx` too, in which matrices are multiplied in 8-bit integers, activations rounded as they come:
-    less than half of the time of a short query, other vectors by a little; what that costs in quality is to be measured.
+    A route that mixes layers (as a document route may, beside a plain query route) is left to torch. A table of tokens'
+    vectors needs no file.
 
-    Returns the files written. Needs torch and the package `onnxscript`. Raises ModelError if the outputs differ, and
-    where every route mixes layers.
+    int8: also write `onnx/model_int8.onnx`, which multiplies matrices in 8-bit integers and rounds activations dynamically.
+    A short query takes less than half of the time; vectors change a little, so measure the loss of quality.
+
+    Returns the files written. Needs torch and the package `onnxscript`. Raises ModelError if the outputs differ, or if
+    every route mixes layers.
     """
     try:
         import onnxscript  # noqa: F401
@@ -244,13 +248,13 @@ def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
     modules = directory.routes(folder) or {"": [Module("Transformer", folder)]}
     plain = [route for route in modules.values() if route and all(module.type != MIX for module in route)]
     if not plain:
-        raise ModelError(f"{folder}: the ONNX backend mixes no layers, as every vector needs", "use the torch backend")
+        raise ModelError(f"{folder}: the ONNX backend cannot mix layers, as every route does", "use the torch backend")
     written = []
     for transformer in dict.fromkeys(route[0].path for route in plain if route[0].type != STATIC):
         with quiet_loading():
             try:
                 config = AutoConfig.from_pretrained(transformer, trust_remote_code=False)
-                # AutoModel would give it a decoder, of random weights.
+                # AutoModel would add a decoder with random weights.
                 kind = AutoModelForTextEncoding if config.model_type in T5 else AutoModel
                 model = kind.from_pretrained(
                     transformer, use_safetensors=True, trust_remote_code=False, attn_implementation="eager"
@@ -259,10 +263,10 @@ def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
                 raise ModelError(f"{transformer} does not load as a transformer: {error}") from error
         file = transformer / "onnx" / "model.onnx"
         file.parent.mkdir(exist_ok=True)
-        # Checked under another name first: a file that encodes otherwise than the model must not be found later.
+        # Checked under another name first, so that a file that encodes wrongly is never found later.
         beside = file.with_name(".model.onnx")
         try:
-            # A T5's positions are relative, and have no end.
+            # A T5's positions are relative and not limited.
             positions = getattr(model.config, "max_position_embeddings", None)
             _export(model, directory.max_length(transformer, positions), beside)
             beside.replace(file)
@@ -291,7 +295,7 @@ def _round_to_int8(file: Path, vocabulary: int) -> Path:
         cosine = float(((outputs[0] * outputs[1]).sum(axis=1) / np.maximum(lengths, 1e-12)).mean())
         if not cosine >= LEAST_COSINE:
             raise ModelError(
-                f"{file}: in 8 bits its outputs have a cosine of {cosine:.2f} only with what they were",
+                f"{file}: its outputs in 8 bits have a cosine of only {cosine:.2f} with those in float32",
                 "use the float32 export",
             )
         beside.replace(rounded)
@@ -326,7 +330,7 @@ def _export(model: PreTrainedModel, longest: int, file: Path) -> None:
         return ids, mask
 
     shape = {0: torch.export.Dim("batch", max=1 << 16), 1: torch.export.Dim("length", max=longest)}
-    # It warns of operators that no transformer has.
+    # It warns about operators that no transformer uses.
     logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     with torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -337,7 +341,7 @@ def _export(model: PreTrainedModel, longest: int, file: Path) -> None:
             input_names=["input_ids", "attention_mask"],
             output_names=["last_hidden_state"],
             dynamic_shapes=[shape, shape],
-            # Two gigabytes are the most that one protocol buffer holds.
+            # A protocol buffer holds at most two gigabytes.
             external_data=sum(p.numel() * p.element_size() for p in model.parameters()) > 1_900_000_000,
             verbose=False,
         )

@@ -1,4 +1,4 @@
-"""From the vectors of tokens to the vector of a text."""
+"""Pooling: turns the vectors of tokens into the vector of a text."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ def pooling_modes(config: Mapping[str, Any]) -> list[str]:
 
 
 def pooled(hidden: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
-    """hidden: (rows, length, dimension), attention_mask: (rows, length) → (rows, dimension): the first token's vector, or
-    the mean of those that are not padding."""
+    """(rows, dimension): the first token's vector ("cls"), or the mean over tokens without padding ("mean").
+
+    hidden: (rows, length, dimension); attention_mask: (rows, length)
+    """
     if pooling == "cls":
         return hidden[:, 0]
     mask = attention_mask[:, :, None].to(hidden.dtype)

@@ -1,8 +1,8 @@
-"""Product quantization of dense vectors: M bytes a document, scored by M look-ups (JPQ, section 2.4).
+"""Product quantization of dense vectors: M bytes per document, scored by M look-ups (JPQ, section 2.4).
 
-A directory of kind "quantized" is a dense model of two towers, the trained query encoder and the untouched document
-encoder, with `quantizer.safetensors` beside it. Documents are coded with the centroids that training started from and
-scored with those that it ended at: only so are documents added later coded as the first ones were.
+A directory of kind "quantized" is a dense model of two towers, the trained query encoder and the unchanged document
+encoder, with `quantizer.safetensors` beside it. Documents are coded with the centroids from before training and scored with
+the trained centroids, so that documents added later get the same codes as before training.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Codes = NDArray[np.uint8]
 
 KIND = "quantized"
 CENTROIDS = 256
-"""K: as many centroids a part as one byte can name."""
+"""K, the centroids of a part: as many as one byte can number."""
 QUANTIZER_FILE = "quantizer.safetensors"
 _NUMBERS_AT_ONCE = 1 << 24
-"""Distances or coordinates held at a time: 64 MiB."""
+"""Most distances or coordinates in memory at a time: 64 MiB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class Quantizer:
     assigning: DenseVectors
     """(M, 256, D/M); a vector's code is the number of the nearest of these centroids in each part"""
     scoring: DenseVectors
-    """(M, 256, D/M), by the same numbers; scores are made of these centroids"""
+    """(M, 256, D/M), with the same numbers; scores are computed with these centroids"""
 
     def __post_init__(self) -> None:
         for name in ("rotation", "assigning", "scoring"):
@@ -85,7 +85,7 @@ class Quantizer:
         lengths = np.square(self.assigning).sum(axis=2)  # (M, 256)
         for block in _blocks(len(rows), m * CENTROIDS):
             parts = (rows[block] @ self.rotation.T).reshape(-1, m, width)
-            # |x − c|² less |x|², which is the same for every centroid: (M, block, 256)
+            # |x − c|² − |x|², since |x|² is the same for every centroid: (M, block, 256)
             distances = lengths[:, None, :] - 2 * (parts.transpose(1, 0, 2) @ self.assigning.transpose(0, 2, 1))
             codes[block] = distances.argmin(axis=2).T
         return codes
@@ -117,7 +117,7 @@ class Quantizer:
 
     @classmethod
     def load(cls, path: Path) -> Quantizer:
-        """What `save` wrote. Raises ModelError, which names the file, where it is missing or corrupt."""
+        """The quantizer that `save` wrote. Raises ModelError, naming the file, if it is missing or corrupt."""
         if not path.is_file():
             raise ModelError(f"{path} does not exist", "`osn train jpq` writes a quantized model")
         try:
@@ -152,7 +152,7 @@ class Quantizer:
 
 
 def _blocks(rows: int, width: int) -> Iterator[slice]:
-    """Slices of `rows` so that no block of them, `width` numbers each, is larger than `_NUMBERS_AT_ONCE`."""
+    """Slices of `rows` rows of `width` numbers; no slice has more than `_NUMBERS_AT_ONCE` numbers."""
     step = max(1, _NUMBERS_AT_ONCE // width)
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 

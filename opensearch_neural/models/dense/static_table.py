@@ -1,7 +1,7 @@
-"""Texts as means of their tokens' vectors, by `tokenizers` and numpy alone: sentence-transformers' StaticEmbedding.
+"""Encodes a text as the mean of its tokens' vectors, as sentence-transformers' StaticEmbedding does.
 
-A query encoder without layers (`osn train jpq --set query_layers=0`) is one. Neither torch nor ONNX Runtime runs where such
-queries are encoded.
+It needs only `tokenizers` and numpy, neither torch nor ONNX Runtime. A query encoder without layers (`osn train jpq --set
+query_layers=0`) is such a table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WEIGHTS, TENSOR = "model.safetensors", "embedding.weight"
 
 
 def truncate(tokenizer: Tokenizer, length: int) -> None:
-    """Let it read so many tokens of a text at most; none are special here."""
+    """Limit the tokens that it reads of a text to `length`; no special tokens are added here."""
     own = tokenizer.truncation
     if own is None or length < own["max_length"]:
         tokenizer.enable_truncation(length, direction=own["direction"] if own else "right")
@@ -34,20 +34,22 @@ def truncate(tokenizer: Tokenizer, length: int) -> None:
 
 @dataclass(frozen=True)
 class StaticTable:
-    """A route: the tokenizer, a vector for each of its tokens, and whether a mean is brought to length 1."""
+    """A route: the tokenizer and a vector for each of its tokens."""
 
     tokenizer: Tokenizer
     vectors: NDArray[np.float32]
     """(tokens, D)"""
     normalized: bool
+    """Whether the mean is scaled to length 1."""
     prompt: str
+    """Text that is put before every text."""
 
     @classmethod
     def load(cls, folder: Path, modules: Sequence[Module], route: str, max_length: int | None) -> StaticTable:
-        """The route of a sentence-transformers directory. Raises ModelError where it cannot be read, or does more."""
+        """The route of a sentence-transformers directory. Raises ModelError if it cannot be read or has other modules."""
         more = [module.type for module in modules[1:]]
         if more not in ([], ["Normalize"]):
-            raise ModelError(f"{folder}: behind a {MODULE} stands {', '.join(more)}", "use the torch backend")
+            raise ModelError(f"{folder}: a {MODULE} is followed by {', '.join(more)}", "use the torch backend")
         path = modules[0].path
         try:
             tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
@@ -65,7 +67,7 @@ class StaticTable:
         return cls(tokenizer, vectors, bool(more), directory.prompt(folder, route))
 
     def encode(self, texts: Sequence[str], batch_size: int = 32) -> NDArray[np.float32]:
-        """(texts, D), in order; of a text without a token zeros."""
+        """(texts, D), in order; zeros for a text without tokens."""
         encoded = self.tokenizer.encode_batch_fast(
             [encodable(self.prompt + text) for text in texts], add_special_tokens=False
         )

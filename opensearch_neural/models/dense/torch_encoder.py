@@ -1,4 +1,4 @@
-"""Dense encoders: any sentence-transformers directory or transformers encoder, by torch or by ONNX Runtime."""
+"""Dense encoders: any sentence-transformers directory or transformers encoder, run by torch or ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -41,11 +41,13 @@ def load_dense(
     """A dense encoder from a directory or a hub id, with its own pooling, normalization, prompts and routes.
 
     A folder without sentence-transformers files is read as a transformers encoder with mean pooling, which is logged.
-    device: "cpu", "cuda", … (torch only); None takes a GPU if there is one. backend "onnx" needs a directory that
-    `export_onnx` or another exporter wrote into, and no torch; "onnx-int8" one that `export_onnx(…, int8=True)` wrote into.
-    With these a query encoder that is a table of tokens' vectors needs neither such a file nor ONNX Runtime.
-    max_length: tokens read of a text, at most the model's. threads: of ONNX Runtime; None: one for each core. A short
-    query on two threads takes hardly less time than on one, and half as much again of the processor.
+
+    device: "cpu", "cuda", … (torch only); None takes a GPU if there is one
+    backend: "onnx" needs no torch, but a file that `export_onnx` or another exporter wrote; "onnx-int8" needs a file of
+        `export_onnx(…, int8=True)`. A query encoder that is a table of tokens' vectors needs no file and no ONNX Runtime.
+    max_length: tokens read of a text, at most the model's own limit
+    threads: of ONNX Runtime; None: one per core. With two threads, a short query is hardly faster than with one, and uses
+        half as much CPU time again.
     """
     folder = located(name_or_path, backend)
     info = directory.model_info(folder, name=name_or_path, kind=KIND)
@@ -80,7 +82,7 @@ def _load_torch(folder: Path, info: ModelInfo, device: str | None, max_length: i
 
 
 def _shorten(model: SentenceTransformer, length: int) -> None:
-    """Let every route read so many tokens of a text at most."""
+    """Limit the tokens that every route reads of a text to `length`."""
     from sentence_transformers.base.modules import Router
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
@@ -95,7 +97,7 @@ def _shorten(model: SentenceTransformer, length: int) -> None:
 
 @dataclass(frozen=True)
 class TorchDenseEncoder:
-    """A SentenceTransformer behind the interface that ingest, search and evaluation use."""
+    """A SentenceTransformer with the interface that ingest, search and evaluation use."""
 
     info: ModelInfo
     model: SentenceTransformer
@@ -104,7 +106,7 @@ class TorchDenseEncoder:
     vectors: int = 1
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> NDArray[np.float32]:
-        # It sorts by length itself, so a batch pads little.
+        # It sorts texts by length itself, so batches need little padding.
         vectors = self.model.encode_document(
             [encodable(text) for text in texts], batch_size=batch_size, show_progress_bar=False
         )
@@ -118,14 +120,14 @@ class TorchDenseEncoder:
 
 
 PROBES = ("", "a short text", "words and more words. " * 300)
-"""Documents that tell apart encoders of the same weights: by their prompts, their tokens, where they cut a text."""
+"""Documents that reveal whether encoders with equal weights differ in prompts, tokens or where they cut a text."""
 
 
 def documents_alike(first: DenseEncoder, second: DenseEncoder) -> bool:
-    """Whether both encode documents alike: by the same weights, to the same vectors of PROBES.
+    """Whether both encode documents alike: with equal weights, and with equal vectors of PROBES.
 
-    Then the one need not be asked what the other has given. A model quantized for ranking has the document encoder that it
-    was started from.
+    If so, vectors of one can be reused for the other: a quantized model keeps the document encoder of the dense model from
+    which it was trained.
     """
     if not isinstance(first, TorchDenseEncoder) or not isinstance(second, TorchDenseEncoder):
         return False
@@ -139,13 +141,13 @@ def documents_alike(first: DenseEncoder, second: DenseEncoder) -> bool:
 
 
 def _document_weights(model: SentenceTransformer) -> dict[str, Tensor]:
-    """The tensors of the modules that a document passes, by place in their row and name."""
+    """{position of the module and name: tensor} of the modules that encode a document."""
     stages = stages_of(model, "document")
     return {f"{at}.{name}": tensor for at, stage in enumerate(stages) for name, tensor in stage.state_dict().items()}
 
 
 def stages_of(model: SentenceTransformer, route: Literal["query", "document"]) -> list[Any]:
-    """The modules that a SentenceTransformer runs for queries or documents. Raises ModelError for no such route."""
+    """The modules that a SentenceTransformer runs for queries or documents. Raises ModelError if there is no such route."""
     from sentence_transformers.base.modules import Router
 
     stages: list[Any] = list(model)

@@ -3,12 +3,12 @@
     model = load_generative("models/tome")
     model.write_passages(["what causes a rainbow"])          stage 1, greedy
     model.find_urls(texts)                                   stage 2 as in the paper: free, greedy
-    model.find_documents(texts, urls, beams=10)              stage 2 that can write the corpus's URLs only
+    model.find_documents(texts, urls, beams=10)              stage 2, limited to the corpus's URLs
 
 A directory of kind "generative" (`osn train tome`):
 
     osn.json
-    generative.json      lengths, prompts, and what stands for a document
+    generative.json      lengths, prompts, and the kind of identifier
     learned.jsonl        [id, URL] of each document it was trained on; older models have none
     passage/             a sequence-to-sequence model: query → passage; single-stage models have none
     url/                 another one: passage (or query) → URL
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 
 class UrlTokenizer:
-    """URLs as a tokenizer's ids and back; what reads like a special token in a URL is text there."""
+    """Turns URLs into token ids and back; a URL's text that looks like a special token is encoded as text."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         from tokenizers import Tokenizer
 
         if tokenizer.eos_token_id is None:
             raise ModelError(
-                f"the tokenizer of {tokenizer.name_or_path} has no end of sequence, which a URL needs",
+                f"the tokenizer of {tokenizer.name_or_path} has no end-of-sequence token, which a URL needs",
                 "take a sequence-to-sequence model, such as a T5",
             )
         self.end = int(tokenizer.eos_token_id)
@@ -60,11 +60,11 @@ class UrlTokenizer:
         self._backend.no_padding()
 
     def encode(self, url: str) -> list[int]:
-        """The URL's ids, the end's last."""
+        """The URL's ids, with the end token's id last."""
         return [*self._backend.encode(encodable(url), add_special_tokens=False).ids, self.end]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of `ids` up to the first end."""
+        """The text of `ids` before the first end token."""
         before: list[int] = []
         for token in ids:
             if token == self.end:
@@ -84,18 +84,18 @@ class GenerativeModel:
     passage: tuple[Any, PreTrainedTokenizerBase] | None = None
     """stage 1; None in a single-stage model"""
     learned: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """{id: URL} of the documents it was trained on, shared URLs with their numbers; empty if that is not known"""
+    """{id: URL} of the documents it was trained on, shared URLs with their numbers; empty if unknown"""
 
     def stage_two_inputs(self, queries: Sequence[str], *, batch_size: int = 32) -> list[str]:
-        """What stage 2 reads for each query: the passage that stage 1 writes, or the query itself if that passage is empty
-        or there is no stage 1."""
+        """The input of stage 2 for each query: the passage that stage 1 writes, or the query if that is empty or there is
+        no stage 1."""
         if self.passage is None:
             return list(queries)
         passages = self.write_passages(queries, batch_size=batch_size)
         return [passage or query for passage, query in zip(passages, queries, strict=True)]
 
     def write_passages(self, queries: Sequence[str], *, batch_size: int = 32) -> list[str]:
-        """Stage 1, greedy as in the paper: a passage for each query, without being held to the corpus.
+        """Stage 1, greedy as in the paper: a passage for each query, not limited to the corpus.
 
         Raises ModelError for a single-stage model.
         """
@@ -104,26 +104,27 @@ class GenerativeModel:
         return write_passages(*self.passage, queries, self.settings, batch_size=batch_size)
 
     def find_urls(self, texts: Sequence[str], *, length: int | None = None, batch_size: int = 32) -> list[str]:
-        """Stage 2, free and greedy as in the paper: whatever the model writes for each text, be it a URL or not.
+        """Stage 2, free and greedy as in the paper: the text that the model writes for each text, even if it is no URL.
 
-        length: tokens at most; None is `url_length`, and of some corpora longer ones are learned (`CorpusUrls.sequences`).
+        length: most tokens; None: `url_length`. For some corpora the model learns longer URLs (`CorpusUrls.sequences`).
         """
         model, tokenizer = self.url
         most = length or self.settings.url_length
         written: list[str] = []
         for batch in _batches(texts, tokenizer, self._read_length, batch_size, model):
             ids = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=most)
-            # The first token starts every decoding; padding follows the end only.
+            # The first token is the decoder's start token; padding only follows the end.
             written += [self.codec.decode(row[1:]) for row in ids.tolist()]
         return written
 
     def find_documents(
         self, texts: Sequence[str], urls: CorpusUrls, *, beams: int = 1, batch_size: int = 32
     ) -> list[list[tuple[int, float]]]:
-        """Stage 2 held to the URLs of the corpus: (document's number, score) for each text, best first, at most `beams`.
+        """Stage 2 limited to the corpus's URLs: at most `beams` of (document's number, score) for each text, best first.
 
-        The score is the natural logarithm of the URL's probability under the model, its end included: no length penalty,
-        and not renormalized to the trie. One beam is greedy decoding. Raises ModelError for URLs made for another model.
+        The score is the natural logarithm of the URL's probability under the model, with its end token, without length
+        penalty, and not renormalized to the trie. One beam is greedy decoding. Raises ModelError for URLs made for another
+        model.
         """
         import torch
 
@@ -141,7 +142,7 @@ class GenerativeModel:
     def index_urls(self, documents: Iterable[tuple[str, str | None]]) -> CorpusUrls:
         """The URLs of a corpus as this model writes them. documents: (id, URL) of each.
 
-        A document that the model has learned keeps its number (`number_urls`). Raises InputError as `CorpusUrls.build`.
+        A document that the model has learned keeps its number (`number_urls`). Raises InputError as `CorpusUrls.build` does.
         """
         model = {"name": self.info.name, "hash": self.info.hash}
         return CorpusUrls.build(
@@ -154,7 +155,7 @@ class GenerativeModel:
         )
 
     def unlearned(self, urls: CorpusUrls) -> int:
-        """How many of these documents the model was not trained on, by their ids; 0 where that is not known."""
+        """How many of these documents, by id, the model was not trained on; 0 if unknown."""
         return sum(identifier not in self.learned for identifier in urls.ids) if self.learned else 0
 
     @cached_property
@@ -162,7 +163,7 @@ class GenerativeModel:
         return UrlTokenizer(self.url[1])
 
     def written(self, urls: CorpusUrls) -> list[str]:
-        """What the model writes for each document's URL: the URL, or its beginning if that stands for it."""
+        """The text that the model writes for each document: its URL, or the URL's beginning if it was cut."""
         identifiers = [self.settings.identifier(url) for url in urls.urls]
         return [
             identifier if tokens == tuple(self.codec.encode(identifier)) else self.codec.decode(tokens)
@@ -171,7 +172,7 @@ class GenerativeModel:
 
     @property
     def encode(self) -> Callable[[str], list[int]]:
-        """A URL to the tokens that stand for it."""
+        """A function from a URL to the tokens that the model writes for it."""
         return lambda url: self.codec.encode(self.settings.identifier(url))
 
     def check_urls(self, urls: CorpusUrls) -> None:
@@ -179,8 +180,8 @@ class GenerativeModel:
         if urls.model["hash"] != self.info.hash:
             raise ModelError(
                 f"these URLs were made for the model {urls.model['name']} ({urls.model['hash']}), "
-                f"and this is {self.info.name} ({self.info.hash})",
-                "`osn model urls` makes them for this one",
+                f"but this is {self.info.name} ({self.info.hash})",
+                "make URLs for this model with `osn model urls`",
             )
 
     @property
@@ -196,7 +197,7 @@ def write_passages(
     *,
     batch_size: int = 32,
 ) -> list[str]:
-    """What a model of stage 1 writes for each query, greedily and freely, its white space made single blanks."""
+    """The text that a stage-1 model writes for each query, by greedy, free decoding; white space becomes single blanks."""
     written: list[str] = []
     for batch in _batches(queries, tokenizer, settings.query_length, batch_size, model):
         ids = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=settings.written_length)
@@ -241,7 +242,7 @@ def load_generative(name_or_path: str | Path, *, device: str | None = None) -> G
             raise ModelError(f"{folder / stage} does not exist", "the model is not complete: train that stage")
         model, tokenizer = load_sequence_to_sequence(folder / stage)
         if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
-            raise ModelError(f"{folder / stage}: the tokenizer has no end or no padding")
+            raise ModelError(f"{folder / stage}: the tokenizer has no end token or no padding token")
         loaded[stage] = (model.to(place).eval(), tokenizer)
     info = directory.model_info(folder, name=name_or_path, kind=KIND)
     return GenerativeModel(info, settings, loaded[URL], loaded.get(PASSAGE), read_learned(folder))

@@ -1,4 +1,4 @@
-"""What a generative model reads and writes, and the files that say so: `generative.json` and `learned.jsonl`."""
+"""The settings of a generative model, and the files with them and its documents: `generative.json`, `learned.jsonl`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PASSAGE, URL = "passage", "url"
 
 Identifiers = Literal["url", "random"]
 _PROMPT_TOKENS = 16
-"""Room for the prompts of a passage, in any vocabulary."""
+"""Tokens for the prompts of a passage, enough in any vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,34 +32,34 @@ class GenerativeSettings:
     """What both stages read and write; lengths in tokens, as in the paper (section 4.3)."""
 
     query_length: int = 32
-    """of a query, at most"""
+    """most tokens of a query"""
     passage_length: int = 32
-    """of a passage, which is cut"""
+    """most tokens of a passage, which is cut"""
     title_length: int = 32
-    """of the title before the passage; the paper gives it no length"""
+    """most tokens of the title before the passage; the paper names no length"""
     url_length: int = 80
-    """of a URL, at most"""
+    """most tokens of a URL"""
     prompts: bool = True
     """put "title:" and "passage:" before title and passage"""
     identifiers: Identifiers = "url"
-    """what stands for a document; "random" is 12 digits of its URL's hash, which say nothing, as DSI's do: an ablation"""
+    """what the model writes for a document; "random" is 12 digits of its URL's hash, as in DSI: an ablation"""
     number_urls: bool = False
-    """documents that share a URL are told apart by a number behind it; false refuses them"""
+    """put a number behind a URL that several documents share; false refuses such documents"""
 
     def __post_init__(self) -> None:
         for name in ("query_length", "passage_length", "url_length"):
             if getattr(self, name) < 2:
                 raise ValueError(f"{name} must be at least 2, not {getattr(self, name)}")
         if self.title_length < 0:
-            raise ValueError(f"title_length must not be below 0, not {self.title_length}")
+            raise ValueError(f"title_length must be at least 0, not {self.title_length}")
 
     @property
     def written_length(self) -> int:
-        """Tokens of a passage as stage 1 writes it at most: title, text and prompts."""
+        """Most tokens of a passage as stage 1 writes it: title, text and prompts."""
         return self.title_length + self.passage_length + _PROMPT_TOKENS
 
     def passage(self, tokenizer: PreTrainedTokenizerBase, title: str, text: str) -> str:
-        """A document as stage 1 is to write it and stage 2 reads it: "title: … passage: …", both cut at their length."""
+        """A document as stage 1 learns to write it and stage 2 reads it: "title: … passage: …", each cut at its length."""
         parts = (("title:", title, self.title_length), ("passage:", text, self.passage_length))
         words = []
         for prompt, part, length in parts:
@@ -68,21 +68,21 @@ class GenerativeSettings:
         return " ".join(words)
 
     def identifier(self, url: str) -> str:
-        """What is written for a URL: itself, or digits that only its hash decides."""
+        """The text that the model writes for a URL: the URL itself, or digits of its hash."""
         if self.identifiers == "url":
             return url
         return f"{int(hashlib.sha256(encodable(url).encode()).hexdigest(), 16) % 10**12:012d}"
 
 
 def _first_tokens(tokenizer: PreTrainedTokenizerBase, text: str, count: int) -> str:
-    """The beginning of `text` that is its first `count` tokens."""
+    """The beginning of `text` with its first `count` tokens."""
     if not count:
         return ""
-    # A call that cut or padded leaves the tokenizer doing so; the next one says again what it wants.
+    # Earlier calls may have left truncation and padding on; later calls set their own again.
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
-    # Of a long text only the beginning can matter, and a tokenizer's time goes with the length.
+    # Only the beginning of a long text matters, and tokenizing takes time in proportion to the length.
     encoding = backend.encode(text[: 40 * count], add_special_tokens=False)
     if len(encoding) <= count:
         return text[: 40 * count].rstrip()
@@ -101,8 +101,10 @@ def write_learned(folder: Path, documents: Iterable[tuple[str, str]]) -> None:
 
 
 def read_learned(folder: Path) -> dict[str, str]:
-    """{id: URL} of the documents that the model was trained on; empty for a model from before this was kept. Raises
-    ModelError if the file is damaged."""
+    """{id: URL} of the documents that the model was trained on; empty for older models, which do not record them.
+
+    Raises ModelError if the file is damaged.
+    """
     file = folder / LEARNED
     if not file.exists():
         return {}
@@ -119,7 +121,7 @@ def read_settings(folder: Path) -> tuple[list[str], GenerativeSettings]:
     try:
         if content["format"] != FORMAT or content["stages"] not in ([URL], [PASSAGE, URL]):
             raise ValueError(f"format {content['format']}, stages {content['stages']}")
-        content.setdefault("number_urls", False)  # Of models from before there was a choice.
+        content.setdefault("number_urls", False)  # older models have no such setting
         settings = {field.name: content[field.name] for field in fields(GenerativeSettings)}
         return list(content["stages"]), GenerativeSettings(**settings)
     except (KeyError, TypeError, ValueError) as error:

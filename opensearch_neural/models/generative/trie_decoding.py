@@ -1,4 +1,4 @@
-"""Beam search that can only write what a trie holds: how TOME's stage 2 is held to the URLs of a corpus."""
+"""Beam search that only writes sequences of a trie: it limits TOME's stage 2 to the URLs of a corpus."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 def search_trie(
     model: Any, batch: dict[str, Tensor], trie: Trie, *, end: int, beams: int
 ) -> list[list[tuple[int, float]]]:
-    """(a sequence's number, score) for each row, best first: the sequences of `trie` that the model writes likeliest.
+    """For each row, (a sequence's number, score), best first: the most likely sequences of `trie`.
 
-    At every step the `beams` likeliest continuations that the trie has are taken. Those that end a sequence are results,
-    the others go on, until no result can be bettered. One beam is greedy decoding. The score is the sum of the tokens'
+    Each step takes the `beams` most likely continuations in the trie. Continuations that end a sequence are results; the
+    others go on until no result can improve. One beam is greedy decoding. The score is the sum of the tokens'
     log-probabilities under the whole vocabulary. batch: input_ids and attention_mask, both (rows, length); end: the token
-    that ends every sequence, and stands nowhere else in one.
+    that ends every sequence and occurs nowhere else.
     """
     import torch
     from transformers.modeling_outputs import BaseModelOutput
 
     encoded, mask = model.get_encoder()(**batch).last_hidden_state, batch["attention_mask"]
     results: list[dict[int, float]] = [{} for _ in range(len(mask))]
-    rows = np.arange(len(mask))  # Those that are not at their end.
-    width = 1  # Beams of a row: one that reads the opening, which then spreads.
+    rows = np.arange(len(mask))  # Rows that are not finished.
+    width = 1  # Beams of a row: one for the opening, later `beams`.
     opening = trie.opening(end)
     tokens = torch.tensor([model.generation_config.decoder_start_token_id, *opening], device=mask.device)
     tokens = tokens.expand(len(rows), -1)
-    nodes = np.full(len(rows), trie.child_by(opening))  # (rows * width,), where each beam has come to
-    totals = np.zeros(len(rows))  # (rows * width,), its score
+    nodes = np.full(len(rows), trie.child_by(opening))  # (rows * width,), the node of each beam
+    totals = np.zeros(len(rows))  # (rows * width,), the score of each beam
     cache, cache_name = None, _name_of_cache(model)
     for step in range(trie.depth - len(opening)):
         output = model(
@@ -52,7 +52,7 @@ def search_trie(
         of, continuations = trie.children(nodes)  # both (continuations,): which beam, and which token
         scores = totals[of] + logs[:, -1][torch.from_numpy(of), torch.from_numpy(continuations)].cpu().numpy()
 
-        # Which beam, and with what token, each beam goes on from: (rows * beams,)
+        # For each new beam: its old beam, the token added, its score; each (rows * beams,)
         taken = np.repeat(np.arange(len(rows)) * width, beams)
         written = np.zeros(len(rows) * beams, dtype=np.int64)
         going = np.full(len(rows) * beams, -np.inf)
@@ -80,22 +80,22 @@ def search_trie(
             cache.reorder_cache(chosen)
             encoded, mask = encoded[chosen], mask[chosen]
         elif beams > 1:
-            # A row's beams read the same text: what they have read of it stays where it is.
+            # A row's beams read the same text, so the cache of the encoder's states stays as it is.
             cache.self_attention_cache.reorder_cache(chosen)
         rows, width = rows[left], beams
     return [sorted(of_row.items(), key=lambda hit: (-hit[1], hit[0]))[:beams] for of_row in results]
 
 
 def _best(scores: NDArray[np.floating], continuations: Ids, of_row: slice, *, end: int, beams: int) -> tuple[Ids, Ids]:
-    """(ended, going on): of a row's continuations those among the best `beams` that end a sequence, and the best `beams`
-    that do not, best first. Of equal scores the lower token comes first."""
+    """(ended, going on), positions of a row's continuations, best first: those among the best `beams` that end a sequence,
+    and the best `beams` that do not. With equal scores, the lower token comes first."""
     order = np.lexsort((continuations[of_row], -scores[of_row]))
-    # No beam has two ends, so twice as many as there are beams leave enough that go on.
+    # A beam has at most one end, so 2 * beams continuations include enough that go on.
     order = of_row.start + order[: 2 * beams]
     ends = continuations[order] == end
     return order[:beams][ends[:beams]], order[~ends][:beams]
 
 
 def _name_of_cache(model: Any) -> str:
-    """What a decoder's keys and values are called, as an argument and in the output: transformers has renamed them."""
+    """The name of a decoder's cache, as argument and in the output: it differs between versions of transformers."""
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"

@@ -1,13 +1,13 @@
-"""The URLs of a corpus as a trie of tokens: what a model that writes URLs may write next.
+"""The URLs of a corpus as a trie of tokens: it gives the tokens that a generative model may write next.
 
     urls = CorpusUrls.build(documents, encode, model=info)     documents: (id, URL)
     urls.save("urls/tldr")
     urls = CorpusUrls.load("urls/tldr")
-    urls.trie.children(nodes)                                  which tokens continue each of these beginnings
+    urls.trie.children(nodes)                                  the tokens that continue each of these beginnings
 
-It belongs to a corpus, not to a model, and names both by their hashes. Documents are added by building it again with them
-(`extended`): the model is not trained again, and so does not know them by heart; it reaches what its first stage says of
-them, or what their URLs say themselves.
+A trie belongs to a corpus and a model, and names both by their hashes. `extended` adds documents by building it again. The
+model is not trained again, so it has not learned the added documents: it finds them only by what its first stage writes, or
+by the words of their URLs.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from opensearch_neural.files import read_json_object, replaced, write_json
 
 FORMAT = 2
 OUTSIDE = -1
-"""The node of a sequence that no URL begins with, and the document of a node where no URL ends."""
+"""The node of a sequence that begins no URL, and the document of a node that ends no URL."""
 FILE, TENSORS, DOCUMENTS = "urls.json", "trie-{}.safetensors", "documents-{}.jsonl"
-"""The first names the others, which are called by what they hold."""
+"""`urls.json` names the other two files, whose names hold a hash of their content."""
 
 Ids = NDArray[np.int64]
 EncodeUrl = Callable[[str], Sequence[int]]
@@ -42,13 +42,13 @@ EncodeUrl = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True, eq=False)
 class Trie:
-    """Sequences of tokens by their beginnings. Node 0 is the empty one; edge i leads to node i + 1.
+    """Sequences of tokens by their beginnings. Node 0 is the empty beginning; edge i leads to node i + 1.
 
-    Nodes are numbered level by level, so the edges of a node lie together.
+    Nodes are numbered level by level, so the edges of a node are adjacent.
     """
 
     tokens: NDArray[np.int32]
-    """(edges,), those of node n at [offsets[n]:offsets[n + 1]], ascending"""
+    """(edges,), the token of each edge; node n has the edges [offsets[n]:offsets[n + 1]], with ascending tokens"""
     offsets: Ids
     """(nodes + 1,)"""
     ends: NDArray[np.int32]
@@ -58,18 +58,15 @@ class Trie:
 
     @classmethod
     def build(cls, sequences: Sequence[Sequence[int]]) -> Trie:
-        """The trie of these sequences, none empty and no two alike.
-
-        Raises ValueError for an empty one, and `Repeated` for two that are alike.
-        """
+        """The trie of these sequences. Raises ValueError for an empty sequence, and `Repeated` for two equal sequences."""
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         if not len(lengths) or not lengths.min():
-            raise ValueError("a trie is built of sequences of at least one token")
+            raise ValueError("a trie needs sequences of at least one token")
         every = (token for sequence in sequences for token in sequence)
         flat = np.fromiter(every, dtype=np.int64, count=int(lengths.sum()))
         starts = np.cumsum(lengths) - lengths
         size = int(flat.max()) + 1
-        node = np.zeros(len(lengths), dtype=np.int64)  # where each sequence has come to
+        node = np.zeros(len(lengths), dtype=np.int64)  # the node that each sequence has reached
         parents: list[Ids] = []
         tokens: list[Ids] = []
         nodes = 1
@@ -88,7 +85,7 @@ class Trie:
         return cls(np.concatenate(tokens).astype(np.int32), offsets.astype(np.int64), ends, int(lengths.max()))
 
     def __len__(self) -> int:
-        """How many nodes there are."""
+        """The number of nodes."""
         return len(self.ends)
 
     @cached_property
@@ -103,7 +100,7 @@ class Trie:
         return int(self.tokens.max()) + 1
 
     def child(self, nodes: Ids, tokens: Ids) -> Ids:
-        """The node that each of `nodes` (n,) comes to by its token, `OUTSIDE` if there is none: (n,)."""
+        """(n,): the child of each of `nodes` (n,) by its token in `tokens` (n,); `OUTSIDE` if there is none."""
         wanted = nodes * self._size + tokens
         at = np.searchsorted(self._keys, wanted)
         at[at == len(self._keys)] = 0
@@ -111,7 +108,7 @@ class Trie:
         return np.where(there, at + 1, OUTSIDE)
 
     def children(self, nodes: Ids) -> tuple[Ids, Ids]:
-        """(rows, tokens), both (continuations,): that token continues nodes[row], for all continuations of all rows."""
+        """All continuations of all nodes: (rows, tokens), both (continuations,); the token continues nodes[row]."""
         first = np.where(nodes == OUTSIDE, 0, self.offsets[nodes])
         counts = np.where(nodes == OUTSIDE, 0, self.offsets[nodes + 1] - first)
         rows = np.repeat(np.arange(len(nodes)), counts)
@@ -119,14 +116,14 @@ class Trie:
         return rows, self.tokens[first[rows] + within].astype(np.int64)
 
     def child_by(self, beginning: Sequence[int]) -> int:
-        """The node that these tokens lead to from the root, `OUTSIDE` where no sequence begins with them."""
+        """The node that these tokens lead to from the root; `OUTSIDE` if no sequence begins with them."""
         node = np.zeros(1, dtype=np.int64)
         for token in beginning:
             node = self.child(node, np.array([token], dtype=np.int64))
         return int(node[0])
 
     def opening(self, end: int) -> list[int]:
-        """The tokens before `end` that all sequences begin with."""
+        """The tokens with which all sequences begin, without `end`."""
         tokens: list[int] = []
         node = 0
         while self.offsets[node + 1] - self.offsets[node] == 1 and self.tokens[self.offsets[node]] != end:
@@ -136,31 +133,31 @@ class Trie:
 
 
 class Repeated(ValueError):
-    """Two sequences of a trie are alike: `first` and `second` are their numbers."""
+    """Two sequences of a trie are equal: `first` and `second` are their numbers."""
 
     def __init__(self, first: int, second: int) -> None:
-        super().__init__(f"sequences {first} and {second} are alike")
+        super().__init__(f"sequences {first} and {second} are equal")
         self.first, self.second = first, second
 
 
 @dataclass(frozen=True, eq=False)
 class CorpusUrls:
-    """The documents of a corpus by the sequences that stand for their URLs."""
+    """The documents of a corpus, and the trie of the token sequences of their URLs."""
 
     ids: list[str]
     """of each document, in the corpus's order"""
     urls: list[str]
     """of each document, in the same order"""
     trie: Trie
-    """numbers the documents alike"""
+    """a sequence's number is its document's position in `ids`"""
     model: dict[str, str]
-    """name and hash of the model whose tokens these are"""
+    """"name" and "hash" of the model whose tokens these are"""
     length: int
-    """tokens after which a URL is cut off, its end counted"""
+    """tokens at which a URL is cut, its end token included"""
     corpus: str
     """a hash of ids and URLs"""
     numbered: bool = False
-    """whether a URL of several documents has a number behind it, by which an index does not know it"""
+    """whether URLs that several documents share have a number behind them; an index does not know these numbers"""
 
     @classmethod
     def build(
@@ -175,13 +172,13 @@ class CorpusUrls:
     ) -> CorpusUrls:
         """The URLs of (id, URL) pairs, which are read once.
 
-        encode: a URL's tokens, its end last. model: {"name", "hash"}. numbered: of documents that share a URL, the second
-        gets "#2" behind it, and so on. learned: {id: URL with its number} that the model has learned to write; such a name
-        stays its document's in any order, and becomes no other's.
+        encode: from a URL to its tokens, the end token last. model: {"name", "hash"}. numbered: if documents share a URL,
+        the second gets "#2" behind it, and so on. learned: {id: URL with its number} that the model has learned; such a
+        numbered URL stays with its document and is given to no other.
 
-        A URL of more than `length` tokens is cut to its first length − 1 and the end, unless another URL is cut to the
-        same. Raises InputError for a document without a URL, for two with the same URL (or with URLs that the tokenizer
-        cannot tell apart), and for no document.
+        A URL of more than `length` tokens is cut to its first length − 1 tokens and the end token, unless another URL would
+        be cut to the same tokens. Raises InputError for a document without a URL, for two documents with the same URL (or
+        with URLs that the tokenizer cannot distinguish), and if there is no document.
         """
         ids: list[str] = []
         urls: list[str] = []
@@ -193,14 +190,14 @@ class CorpusUrls:
         digest = hashlib.sha256()
         for identifier, url in documents:
             if not url:
-                raise InputError(f"the document {identifier!r} has no URL", "every document needs one of its own")
+                raise InputError(f"the document {identifier!r} has no URL", "give every document its own URL")
             if numbered:
                 name = kept.get(identifier, "")
                 url = name if _numbered(name, url) else _free(url, known, taken, counts)
             if (other := known.setdefault(url, len(ids))) != len(ids):
                 raise _same_url(ids[other], identifier, url)
             if identifier in named:
-                raise InputError(f"two documents have the id {identifier!r}", "every document needs one of its own")
+                raise InputError(f"two documents have the id {identifier!r}", "give every document its own id")
             named.add(identifier)
             ids.append(identifier)
             urls.append(url)
@@ -214,7 +211,7 @@ class CorpusUrls:
             raise InputError(
                 f"the documents {ids[first]!r} and {ids[second]!r} have URLs that the tokenizer of {model['name']} cannot "
                 f"tell apart: {urls[first]!r} and {urls[second]!r}",
-                "a byte-level tokenizer tells all apart: osn train mlm --set new.architecture=t5",
+                "a byte-level tokenizer distinguishes all URLs: osn train mlm --set new.architecture=t5",
             ) from None
         return cls(ids, urls, trie, dict(model), length, digest.hexdigest()[:16], numbered)
 
@@ -232,10 +229,10 @@ class CorpusUrls:
         *,
         learned: Mapping[str, str] | None = None,
     ) -> CorpusUrls:
-        """These documents and further ones; a further one whose id is here already takes that document's place.
+        """These documents and the given ones; a given document replaces the document with the same id.
 
-        The model stays as it is, and so do the numbers of URLs, here and in what it has `learned`. Raises InputError as
-        `build` does, and if two further documents have the same id.
+        The model stays the same, and URLs keep their numbers, both here and in `learned`. Raises InputError as `build`
+        does, and if two given documents have the same id.
         """
         merged: dict[str, str | None] = dict(self.documents())
         added: set[str] = set()
@@ -254,12 +251,12 @@ class CorpusUrls:
         )
 
     def sequences(self, encode: EncodeUrl) -> list[tuple[int, ...]]:
-        """The tokens that stand for each document in the trie, which a model is to learn to write. encode: what the trie was
-        built with."""
+        """The tokens of each document in the trie, which the model learns to write. encode: as given to `build`."""
         return _kept(self.urls, encode, self.length)
 
     def save(self, folder: Path) -> None:
-        """Write the folder. `urls.json`, which names the other files, comes last: until then what was there stays whole.
+        """Write the folder. `urls.json`, which names the other files, is written last, so an earlier version stays whole
+        until then.
 
         Raises InputError as `check_folder` does.
         """
@@ -288,7 +285,7 @@ class CorpusUrls:
 
     @classmethod
     def load(cls, folder: Path) -> CorpusUrls:
-        """What `save` wrote. Raises ModelError, which names the file, for what is missing or does not fit together."""
+        """The URLs that `save` wrote. Raises ModelError, naming the folder, if a file is missing or files do not match."""
         if not (folder / FILE).is_file():
             raise ModelError(f"{folder} holds no URLs of a corpus ({FILE} is missing)", "`osn model urls` writes them")
         about = read_json_object(folder / FILE)
@@ -312,7 +309,7 @@ class CorpusUrls:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises InputError for a folder that holds something else: a model, a corpus."""
+    """Raises InputError for a file, and for a folder with other content, such as a model or a corpus."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file", "name a folder for the URLs")
     own = (FILE, TENSORS.format("*"), DOCUMENTS.format("*"))
@@ -323,7 +320,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _kept(urls: Sequence[str], encode: EncodeUrl, length: int) -> list[tuple[int, ...]]:
-    """The tokens of each URL, shortened unless another URL is shortened to the same."""
+    """The tokens of each URL, shortened unless another URL would be shortened to the same tokens."""
     whole = [tuple(encode(url)) for url in urls]
     short = [shortened(sequence, length) for sequence in whole]
     alike = Counter(short)
@@ -331,18 +328,18 @@ def _kept(urls: Sequence[str], encode: EncodeUrl, length: int) -> list[tuple[int
 
 
 def shortened(sequence: Sequence[int], length: int) -> tuple[int, ...]:
-    """A sequence as a model learns it: of more than `length` tokens the first length − 1, and the last, its end."""
+    """A sequence as a model learns it: if longer than `length`, its first length − 1 tokens and its last, the end token."""
     return tuple(sequence) if len(sequence) <= length else (*sequence[: length - 1], sequence[-1])
 
 
 def _numbered(name: str, url: str) -> bool:
-    """Whether the name is this URL, with or without a number behind it."""
+    """Whether `name` is this URL, with or without a number behind it."""
     number = name.removeprefix(f"{url}#")
     return name == url or (name != number and number.isdecimal())
 
 
 def _free(url: str, known: Mapping[str, int], taken: Collection[str], counts: Counter[str]) -> str:
-    """The URL, with the least number behind it if it is known or taken without. counts: the last number of each URL."""
+    """The URL, with the lowest free number behind it if the URL is known or taken. counts: the last number of each URL."""
     free = url
     while free in known or free in taken:
         counts[url] += 1
@@ -353,5 +350,5 @@ def _free(url: str, known: Mapping[str, int], taken: Collection[str], counts: Co
 def _same_url(first: str, second: str, url: str) -> InputError:
     return InputError(
         f"the documents {first!r} and {second!r} have the same URL {url!r}",
-        "give every document its own (an anchor), or have them numbered: osn train tome --set settings.number_urls=true",
+        "give each document its own URL (an anchor), or number them: osn train tome --set settings.number_urls=true",
     )

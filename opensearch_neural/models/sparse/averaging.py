@@ -1,8 +1,8 @@
-"""One sparse model of several that began alike: their networks' weights averaged, nothing trained.
+"""Average the weights of sparse models that were trained from the same start; nothing is trained.
 
 The average of a trained model and its start keeps more of what the start knew about other corpora (Wortsman and others,
-"Robust fine-tuning of zero-shot models", 2022, section 3: half of each where there is nothing to choose by); that of several
-trainings is a model soup (Wortsman and others, "Model soups", 2022). Encoding takes as long as with one of them.
+"Robust fine-tuning of zero-shot models", 2022, section 3: half of each if there is no data to choose by). The average of
+several trainings is a model soup (Wortsman and others, "Model soups", 2022). It encodes as fast as each of its parts.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     import torch
 
 LEAST_ALIKE = 0.5
-"""The cosine of two networks' word embeddings that began alike, at least: training moves them little, and that of two starts
-is near 0."""
+"""Least cosine between the word embeddings of two networks with the same start: training moves them little, while the cosine
+of different starts is near 0."""
 
 
 def write_average(models: Sequence[str | Path], out: Path, shares: Sequence[float] | None = None) -> None:
     """Write the sparse model directory `out`: the first of `models`, its network's weights averaged with the others'.
 
-    All but the network is the first's: the table of queries, prompts, limits. shares: how much each model counts; None: all
-    alike. Raises InputError if `out` is there already or models and shares do not fit together, ModelError for a model
-    that is not sparse, and for two whose tokens, pooling, architecture or start differ.
+    The query table, prompts and limits are the first model's. shares: the weight of each model; None: equal. Raises
+    InputError if `out` exists or models and shares do not fit together, ModelError for a model that is not sparse, and if
+    tokens, pooling, architecture or start of the models differ.
     """
     if len(models) < 2:
         raise InputError("an average needs two models", "name the trained model and its start, or several trained ones")
     shares = [1.0] * len(models) if shares is None else list(shares)
     if len(shares) != len(models):
-        raise InputError(f"{len(shares)} shares for {len(models)} models", "give each model one")
+        raise InputError(f"{len(shares)} shares for {len(models)} models", "give one share for each model")
     if min(shares) < 0 or not 0 < sum(shares) < float("inf"):
         given = ", ".join(f"{share:g}" for share in shares)
         raise InputError(f"the shares are {given}", "give numbers from 0, and at least one above 0")
@@ -46,7 +46,7 @@ def write_average(models: Sequence[str | Path], out: Path, shares: Sequence[floa
     recorded = [directory.read_osn_json(folder) or {} for folder in folders]
     for folder, its_record in zip(folders, recorded, strict=True):
         if (kind := its_record.get("kind", "sparse")) != "sparse":
-            raise ModelError(f"{folder} is a {kind} model", "sparse ones can be averaged")
+            raise ModelError(f"{folder} is a {kind} model", "only sparse models can be averaged")
     (first, pooling), *others = [document_modules(folder) for folder in folders]
     vocabulary = vocabulary_of(network_tokenizer(first.path, folders[0]))
     with new_folder(out) as written:
@@ -54,7 +54,7 @@ def write_average(models: Sequence[str | Path], out: Path, shares: Sequence[floa
         mean = {name: shares[0] / sum(shares) * weights for name, weights in _weights(network).items()}
         for folder, (module, its), share in zip(folders[1:], others, shares[1:], strict=True):
             if (its.strategy, its.double_log) != (pooling.strategy, pooling.double_log):
-                raise ModelError(f"{folder} pools logits in another way than {folders[0]}")
+                raise ModelError(f"{folder} pools logits differently from {folders[0]}")
             if vocabulary_of(network_tokenizer(module.path, folder)) != vocabulary:
                 raise ModelError(f"{folder} has other tokens than {folders[0]}")
             other = whole_masked_lm(module.path)
@@ -76,12 +76,12 @@ def write_average(models: Sequence[str | Path], out: Path, shares: Sequence[floa
 
 
 def _weights(network: Any) -> Mapping[str, torch.Tensor]:
-    """{name: tensor} of what is learned; counts and positions are left as the first model has them."""
+    """{name: tensor} of the learned weights; integer buffers stay as in the first model."""
     return {name: each for name, each in network.state_dict().items() if each.is_floating_point()}
 
 
 def _refuse_another(network: Any, other: Any, both: str) -> None:
-    """Raises ModelError for networks of another architecture, or that did not begin alike."""
+    """Raises ModelError if the networks have different architectures or different starts."""
     import torch
 
     def shape(model: Any) -> dict[str, Any]:
@@ -90,10 +90,12 @@ def _refuse_another(network: Any, other: Any, both: str) -> None:
 
     sizes = [{name: each.shape for name, each in _weights(model).items()} for model in (network, other)]
     if sizes[0] != sizes[1] or shape(network) != shape(other):
-        raise ModelError(f"{both} are networks of different architectures", "average models of one start")
+        raise ModelError(f"{both} are networks of different architectures", "average models with the same start")
     own, its = (model.get_input_embeddings().weight.detach().flatten() for model in (network, other))
     if torch.nn.functional.cosine_similarity(own, its, dim=0) < LEAST_ALIKE:
-        raise ModelError(f"{both} did not begin alike: their word embeddings differ", "average models of one start")
+        raise ModelError(
+            f"{both} have different starts: their word embeddings differ", "average models with the same start"
+        )
 
 
 def _says_nothing_of_shape(setting: str) -> bool:
@@ -103,7 +105,7 @@ def _says_nothing_of_shape(setting: str) -> bool:
 
 
 def _write(network: Any, folder: Path, transformer: Path, written: Path) -> None:
-    """Write `folder` to `written` with `network` in the place of the one in its subfolder `transformer`."""
+    """Copy `folder` to `written`, with `network` instead of the network in its subfolder `transformer`."""
     from opensearch_neural.models.pretrained import quiet
 
     left_out = (*directory.OF_ITS_WEIGHTS, *PICKLED)

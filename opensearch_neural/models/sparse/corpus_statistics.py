@@ -1,6 +1,6 @@
-"""A trained sparse model on another corpus: what it has learned stays, the statistics of the corpus are counted anew.
+"""Adapt a trained sparse model to another corpus: its weights stay, and its IDF table is counted on the new corpus.
 
-`inference-free-sparse`, table 5: the IDF of the corpus that is searched serves better than that of the training corpus.
+`inference-free-sparse`, table 5: the IDF of the searched corpus works better than the IDF of the training corpus.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 def write_with_statistics(
     model: str | Path, out: Path, frequencies: DocumentFrequencies, *, trust_remote_code: bool = False
 ) -> None:
-    """Write the sparse model directory `out`: that of `model` with the IDF of a corpus.
+    """Write the sparse model directory `out`: `model` with the IDF of a corpus.
 
-    A model without a table for queries (a SPLADE that encodes both sides by its network, or a plain masked language
-    model) becomes an inference-free one: its network encodes documents, the table weighs the tokens of queries.
+    A model without a query table (a SPLADE whose network encodes both sides, or a plain masked language model) becomes
+    inference-free: its network encodes documents, the table weighs the tokens of queries.
 
-    frequencies: of the corpus, over the model's own tokenizer. trust_remote_code: whether code that the model brings
-    along is run; a network's code is a part of what is written. Raises InputError if `out` is there already, ModelError
-    if the model has no such query side.
+    frequencies: of the corpus, counted with the model's own tokenizer. trust_remote_code: whether the model's own code may
+    run; the network's code is then written too. Raises InputError if `out` exists, ModelError if the model does not fit.
     """
     folder = directory.locate(model, code=trust_remote_code)
     tokenizer = tokenizer_of(folder, trust_remote_code=trust_remote_code)
@@ -53,9 +52,9 @@ def write_with_statistics(
 
 
 def write_with_table(splade: Path, out: Path, table: Mapping[str, float], *, trust_remote_code: bool = False) -> None:
-    """Write a SPLADE without a table for queries as the inference-free model `out`, with this table {token: weight}.
+    """Write a SPLADE without a query table as the inference-free model `out`, with this table {token: weight}.
 
-    trust_remote_code, and what is raised: as for `write_with_statistics`.
+    trust_remote_code and errors: as in `write_with_statistics`.
     """
     network, pooling = document_modules(splade)
     with new_folder(out) as written:
@@ -66,7 +65,7 @@ def write_with_table(splade: Path, out: Path, table: Mapping[str, float], *, tru
             strategy=pooling.strategy,
             activation="log1p_relu" if pooling.double_log else "relu",
             max_active=pooling.max_active,
-            # A prompt before queries tells the network what it reads; to a table it would be words like others.
+            # The query prompt is left out: it instructs a network, but a table would look up its words.
             document_prompt=directory.prompt(splade, "document"),
             trust_remote_code=trust_remote_code,
         )
@@ -75,10 +74,10 @@ def write_with_table(splade: Path, out: Path, table: Mapping[str, float], *, tru
 
 
 def tokenizer_of(model: str | Path, *, trust_remote_code: bool = False) -> Tokenizer:
-    """The tokenizer of a sparse model, whose tokens its table weighs; of one without a table, that of its network.
+    """The tokenizer of a sparse model's query table or, without a table, of its network.
 
-    trust_remote_code: whether the model's own code may run. Raises ModelError if such a network cannot
-    encode documents: better said before a corpus is read.
+    trust_remote_code: whether the model's own code may run. Raises ModelError if such a network cannot encode documents,
+    so that the error comes before a corpus is read.
     """
     folder = directory.locate(model, code=trust_remote_code)
     if has_query_table(folder):
@@ -89,13 +88,13 @@ def tokenizer_of(model: str | Path, *, trust_remote_code: bool = False) -> Token
 
 
 def has_query_table(folder: Path) -> bool:
-    """Whether a sparse model has its own table for weighing queries."""
+    """Whether a sparse model has its own table of query weights."""
     modules = directory.routes(folder).get("query", [])
     return (folder / "idf.json").exists() or any(module.type == "SparseStaticEmbedding" for module in modules)
 
 
 def _write_static_weights(module: Path, table: dict[str, float], vocabulary: list[str]) -> None:
-    """Into a SparseStaticEmbedding: the table that its config names, or its tensor."""
+    """Write the table into a SparseStaticEmbedding: into the file that its config names, or into its tensor."""
     import numpy as np
 
     config = read_json_object(module / "config.json") if (module / "config.json").exists() else {}

@@ -1,4 +1,4 @@
-"""Sparse document encoders, loaded with one call whatever wrote them.
+"""Sparse document encoders; one call loads each kind.
 
 `load_sparse` reads a model directory of this package, the lexical model, a sentence-transformers `SparseEncoder` (its
 Router with a `SparseStaticEmbedding` for queries and `SpladePooling` for documents), and a plain masked language model
@@ -38,7 +38,7 @@ _WINDOW = 4096
 
 
 class SparseDocumentEncoder(Protocol):
-    """Texts to sparse vectors, with the query encoder that they are to be searched with."""
+    """Turns texts into sparse vectors; has the query encoder to search them with."""
 
     @property
     def info(self) -> ModelInfo: ...
@@ -50,7 +50,7 @@ class SparseDocumentEncoder(Protocol):
     def vocabulary(self) -> list[str]: ...
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> SparseVectors:
-        """One row a text, in order; no special tokens, weights finite and above 0."""
+        """One row per text, in order; no special tokens, weights finite and above 0."""
 
 
 def load_sparse(
@@ -64,9 +64,9 @@ def load_sparse(
     """A sparse model from a directory or a hub id; its layout is recognized.
 
     device: "cpu", "cuda", …; None takes a GPU if there is one. max_length: tokens read of a document, at most the
-    model's. dtype "bf16" runs the transformer's layers in bfloat16. None of the three concerns the lexical model.
+    model's own limit. dtype "bf16" runs the transformer's layers in bfloat16. The lexical model ignores these three.
     trust_remote_code: whether the model's own code may run.
-    Raises ModelError if the directory is incomplete, or its documents or queries are encoded in another way.
+    Raises ModelError if the directory is incomplete, or encodes documents or queries in another way.
     """
     folder = directory.locate(name_or_path, code=trust_remote_code)
     config = folder / "config.json"
@@ -82,7 +82,7 @@ def load_sparse(
     if not (transformer.path / "config.json").exists():
         raise ModelError(
             f"{transformer.path}: no config.json, so documents cannot be encoded",
-            "a copy of tokenizer.json and idf.json encodes queries alone; give the whole model directory",
+            "tokenizer.json and idf.json alone encode only queries; give the whole model directory",
         )
     info = directory.model_info(folder, name=name_or_path, kind=KIND)
     query = TableEncoder.load(folder)
@@ -111,30 +111,33 @@ def load_sparse(
 
 @dataclass(frozen=True, slots=True)
 class TokenPooling:
-    """How logits of all positions become one weight a token, and which of these are kept."""
+    """How logits of all positions become one weight per token, and which weights are kept."""
 
     strategy: Literal["max", "sum"] = "max"
+    """Whether a token's weight is the maximum or the sum over positions."""
     double_log: bool = False
+    """Whether the logarithm is taken twice (`head.activated`)."""
     max_active: int | None = None
+    """How many of the heaviest weights are kept; None: all."""
     prune: Pruning | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MaskedLanguageModel:
-    """A masked language model whose last layer is taken out: it gives hidden states, `weight` and `bias` the logits."""
+    """A masked language model without its last layer: it gives hidden states; `weight` and `bias` turn them into logits."""
 
     body: torch.nn.Module
     weight: Tensor  # (vocabulary, size)
     bias: Tensor  # (vocabulary,)
-    screen: sparse_head.Screen | None  # weight in fewer bits where the processor multiplies those faster
+    screen: sparse_head.Screen | None  # weight in fewer bits, if the processor multiplies these faster
     device: torch.device
-    positions: int | None
+    positions: int | None  # most tokens of a text; None: not limited
     pad_id: int
 
 
 @dataclass(frozen=True)
 class TorchSparseEncoder:
-    """Documents through a masked language model and its sparse head, queries through a table."""
+    """Encodes documents with a masked language model and its sparse head, queries with a table."""
 
     info: ModelInfo
     query: TableEncoder
@@ -143,11 +146,14 @@ class TorchSparseEncoder:
     model: MaskedLanguageModel
     pooling: TokenPooling
     special_ids: NDArray[np.int64]
+    """Ids that get no weight: special tokens and unused ids."""
     prompt: str = ""
+    """Text that is put before every document."""
     dtype: Literal["fp32", "bf16"] = "fp32"
+    """The precision of the transformer's layers."""
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> SparseVectors:
-        """SparseVectors of the texts, in order. Raises ModelError, naming the text, where a weight is not finite."""
+        """SparseVectors of the texts, in order. Raises ModelError, naming the text, if a weight is not finite."""
         windows = [
             self._encode_window(texts[start : start + _WINDOW], start, batch_size)
             for start in range(0, len(texts), _WINDOW)
@@ -158,7 +164,7 @@ class TorchSparseEncoder:
         encodings = self.tokenizer.encode_batch_fast([encodable(self.prompt + text) for text in texts])
         ids = [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
         lengths = np.array([len(row) for row in ids])
-        # Batches of like length pad little; the longest first, so that memory that suffices once suffices throughout.
+        # Texts of similar length need little padding; the longest come first, so too little memory shows at once.
         order = np.argsort(-lengths, kind="stable")
         parts = []
         for start in range(0, len(order), batch_size):
@@ -192,7 +198,7 @@ class TorchSparseEncoder:
             if self.pooling.max_active is not None and self.pooling.max_active < weights.shape[1]:
                 smallest_kept = weights.topk(self.pooling.max_active, dim=1).values[:, -1:]
                 weights = torch.where(weights >= smallest_kept, weights, 0)
-            # OpenSearch takes normal floats only; what is smaller adds nothing to a score.
+            # OpenSearch accepts only normal floats; smaller weights add nothing to a score.
             rows, columns = torch.nonzero(weights >= torch.finfo(torch.float32).tiny, as_tuple=True)
             values = weights[rows, columns].float().cpu().numpy()
         indptr = np.searchsorted(rows.cpu().numpy(), np.arange(len(ids) + 1)).astype(np.int64)
@@ -208,9 +214,9 @@ class TorchSparseEncoder:
 
 
 def document_modules(folder: Path) -> tuple[Module, TokenPooling]:
-    """Where the masked language model of a sparse directory lies, and how its logits are pooled.
+    """(the module with the masked language model of a sparse directory, how its logits are pooled).
 
-    Raises ModelError for a directory whose documents are encoded in another way.
+    Raises ModelError if the directory encodes documents in another way.
     """
     prune = Pruning.of_model(folder)
     routes = directory.routes(folder)
@@ -232,12 +238,12 @@ def document_modules(folder: Path) -> tuple[Module, TokenPooling]:
 
 
 def network_tokenizer(network: Path, folder: Path) -> Tokenizer:
-    """The tokenizer of the network in `network`, a part of the model in `folder`, which may hold it for all its parts."""
+    """The tokenizer of the network in the folder `network`, else that of the whole model in `folder`."""
     return load_tokenizer(network if (network / "tokenizer.json").exists() else folder)
 
 
 def whole_masked_lm(folder: Path, *, trust_remote_code: bool = False) -> Any:
-    """The masked language model of a folder as transformers has it. Raises ModelError if its head is missing."""
+    """The masked language model of a folder, as transformers loads it. Raises ModelError if its head is missing."""
     try:
         import torch  # noqa: F401  (transformers may be there without it)
         from transformers import AutoModelForMaskedLM
@@ -257,7 +263,7 @@ def whole_masked_lm(folder: Path, *, trust_remote_code: bool = False) -> Any:
 
 
 def load_masked_lm(folder: Path, device: str | None, *, trust_remote_code: bool = False) -> MaskedLanguageModel:
-    """The network that encodes documents. Raises ModelError if its head is missing or holds no numbers."""
+    """The network that encodes documents. Raises ModelError if its head is missing or not finite."""
     model = whole_masked_lm(folder, trust_remote_code=trust_remote_code)
     import torch
 
@@ -278,7 +284,7 @@ def load_masked_lm(folder: Path, device: str | None, *, trust_remote_code: bool 
 
 
 def _positions(model: torch.nn.Module) -> int | None:
-    """How many positions the model has for tokens; RoBERTa and its kin count theirs from the padding's id on."""
+    """The number of token positions; RoBERTa and similar models count theirs from after the padding's id."""
     import torch
 
     for module in model.modules():
@@ -289,10 +295,10 @@ def _positions(model: torch.nn.Module) -> int | None:
 
 
 def take_out_last_layer(model: Any, folder: Path) -> tuple[Any, list[str]]:
-    """Replace the layer that makes logits by the identity: the model's `logits` are then what that layer was given.
+    """Replace the layer that makes logits by the identity; the model's `logits` are then that layer's input.
 
-    This needs to know nothing of the architecture (BERT, DistilBERT, RoBERTa, MPNet, ELECTRA, ModernBERT, …), only
-    that it ends in a linear layer; which is checked with an example. Returns that layer, and the names it went by.
+    This works for any architecture that ends in a linear layer (BERT, DistilBERT, RoBERTa, MPNet, ELECTRA, ModernBERT, …),
+    which is checked with an example. Returns the layer and its names in the model.
     """
     import torch
 
@@ -320,7 +326,7 @@ def take_out_last_layer(model: Any, folder: Path) -> tuple[Any, list[str]]:
 
 
 def put_last_layer(model: Any, names: Sequence[str], layer: torch.nn.Module) -> None:
-    """Make `layer` the module that goes by `names` in `model`."""
+    """Put `layer` into `model` under each of these names."""
     for name in names:
         parent, _, attribute = name.rpartition(".")
         setattr(model.get_submodule(parent), attribute, layer)

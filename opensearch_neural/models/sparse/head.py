@@ -1,12 +1,12 @@
-"""The sparse head of a masked language model, pooled tile by tile: logits of (batch, length, vocabulary) never exist.
+"""The sparse head of a masked language model, pooled tile by tile, without logits of (batch, length, vocabulary) in memory.
 
 SPLADE's document vector is max over positions l of log(1 + ReLU(h_l · w_v + b_v)) for every vocabulary entry v (Formal
 et al., "SPLADE v2", section 3.1). Both functions are monotone and b_v does not depend on l, so
 
     max_l log(1 + ReLU(h_l · w_v + b_v)) = log(1 + ReLU(b_v + max_l h_l · w_v))
 
-and only the largest product of each (document, v) has to be kept. A tile of the vocabulary is multiplied, reduced while
-it is in the processor's cache, and forgotten; logarithms are taken of the few weights above 0.
+and only the largest product of each (document, v) has to be kept. A tile of the vocabulary is multiplied and reduced while
+it is in the processor's cache. Logarithms are computed only for the few weights above 0.
 
 Everywhere: hidden (batch, length, size), mask (batch, length) with 1 for tokens and 0 for padding, weight
 (vocabulary, size), bias (vocabulary,).
@@ -21,19 +21,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TILE = 2048
-"""Vocabulary entries at once: with ROWS, a tile of products is 16 MB of float32, the fastest of those measured on CPU."""
+"""Vocabulary entries per tile: with ROWS, a tile of products is 16 MB of float32, the fastest size measured on CPU."""
 ROWS = 2048
-"""Token positions at once, or one document's where that is longer."""
+"""Token positions per tile, or those of one document if it is longer."""
 GPU_ROWS = 32_768
+"""ROWS on a GPU."""
 SHARE_WORTH_SCREENING = 0.1
+"""If a screen leaves more than this share of entries possible, all products are computed instead."""
 
 
 def largest_logits(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, screen: Screen | None = None) -> Tensor:
     """max(0, max over positions of h · w + b): (batch, vocabulary), in hidden's precision.
 
-    With a screen most of the work is done in fewer bits, and no value is less exact for it: the coarse products only
-    decide which entries of a document may be above 0; those, a few hundred of 30,000 in a trained model, are computed
-    again in full. An entry is left out only where that is proven.
+    With a screen most of the work is done in fewer bits, and the result is as exact: coarse products only decide which
+    entries of a document may be above 0; these, a few hundred of 30,000 in a trained model, are computed again in full
+    precision. An entry is left out only if it is proven to be 0.
     """
     import torch
 
@@ -49,14 +51,14 @@ def largest_logits(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, s
 
 
 class Screen(Protocol):
-    """Weights in fewer bits, with a bound on what the products lose by that."""
+    """The head's weights in fewer bits, with a bound on the products' error."""
 
     def possible(self, hidden: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
         """(batch, vocabulary) of bool: False only where max over positions of h · w + b is surely at most 0."""
 
 
 class Bfloat16Screen:
-    """For matrix units that multiply bfloat16: a GPU's, or AMX.
+    """For matrix units that multiply bfloat16: a GPU, or AMX.
 
     Both factors and the result are rounded to 8 bits, 2⁻⁸ each, so by Cauchy-Schwarz
     |coarse − exact| ≤ 3 · 2⁻⁸ · |w| · |h|; a fourth 2⁻⁸ covers sums split between units.
@@ -75,7 +77,7 @@ class Bfloat16Screen:
         raised = bias + margin
         tokens = hidden.to(self.coarse.dtype)
         possible = _largest_above_0(tokens, mask, self.coarse) + raised > 0
-        # Entries that a negative product too may leave above 0: those of large biases, few in a trained model.
+        # Entries with large biases may be above 0 even if their products are negative; a trained model has few.
         unsure = (raised.amax(dim=0) > 0).nonzero().squeeze(1)
         possible[:, unsure] = _largest_products(tokens, mask, self.coarse[unsure]) + raised[:, unsure] > 0
         return possible
@@ -84,7 +86,7 @@ class Bfloat16Screen:
 class Int8Screen:
     """For processors that multiply 8-bit integers (VNNI): four times the products of float32.
 
-    w is rounded to 127 steps of its largest component, h to those of its document's. With ŵ and ĥ what is left,
+    w is rounded to 127 steps of its largest component, h to 127 steps of its document's largest. For the rounded ŵ and ĥ,
     h · w − ĥ · ŵ = (h − ĥ) · w + ĥ · (w − ŵ), so |coarse − exact| ≤ |h − ĥ| · |w| + |ĥ| · |w − ŵ|: all four are known.
     """
 
@@ -110,7 +112,7 @@ class Int8Screen:
 
 
 def best_screen(weight: Tensor) -> Screen | None:
-    """What makes the head's products cheaper where `weight` lies; None if nothing does."""
+    """The screen that makes the head's products cheaper on the device of `weight`; None if there is none."""
     import torch
 
     if weight.is_cuda:
@@ -123,7 +125,7 @@ def best_screen(weight: Tensor) -> Screen | None:
 
 
 def _int8(values: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
-    """(values as steps, size of a step): the largest magnitude is 127 steps; `largest` broadcasts with `values`."""
+    """(values as numbers of steps, size of a step): `largest` is 127 steps and broadcasts with `values`."""
     import torch
 
     step = (largest / 127).clamp(min=torch.finfo(values.dtype).tiny)
@@ -150,8 +152,8 @@ def activated(logits: Tensor, *, double_log: bool) -> Tensor:
 def _largest_above_0(hidden: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
     """max(0, max over positions of h · w) of bfloat16: (batch, vocabulary).
 
-    The bits of a bfloat16 read as an integer are in the order of the numbers where these are not negative, and negative
-    where they are. Processors find the largest of integers nine times as fast.
+    Read as integers, the bits of bfloat16 numbers keep the order of numbers that are not negative, and stay negative for
+    negative numbers. Processors find the largest integer nine times as fast.
     """
     import torch
 
@@ -174,7 +176,7 @@ def _largest_products(hidden: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
 
 
 def _padded_by_first(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Padding repeats the first token, which no maximum sees: cheaper than masking products."""
+    """`hidden` with padding replaced by the first token, which changes no maximum: cheaper than masking products."""
     import torch
 
     return torch.where(mask.bool()[:, :, None], hidden, hidden[:, :1])

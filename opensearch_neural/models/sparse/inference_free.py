@@ -1,6 +1,6 @@
-"""Write a sparse model as sentence-transformers has it: a Router with a table for queries and a network for documents.
+"""Write a sparse model in sentence-transformers' layout: a Router with a table for queries and a network for documents.
 
-`SparseEncoder(folder)` loads it, `load_sparse(folder)` too, and `osn model export ml-commons` takes it.
+`SparseEncoder(folder)`, `load_sparse(folder)` and `osn model export ml-commons` read it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from opensearch_neural.idf import UNLISTED, save_idf
 from opensearch_neural.models.tokenizer import load_tokenizer, vocabulary_of
 
 Activation = Literal["relu", "log1p_relu"]
-"""As SpladePooling names it: log(1 + relu(x)), and the logarithm of that once more (log1p_relu)."""
+"""SpladePooling's name: "relu" is log(1 + relu(x)); "log1p_relu" takes log(1 + …) of that again."""
 
 
 def write_inference_free(
@@ -35,9 +35,9 @@ def write_inference_free(
     """Write the Router directory `folder`, and `idf.json` in it.
 
     masked_lm: a folder with the network and its tokenizer, whose weights encode documents
-    table: {token: weight in a query}; a token that it does not list weighs 1.0
-    max_active: terms kept of a document, the heaviest; None keeps all
-    max_length: tokens read of a document; None reads as many as the network has positions
+    table: {token: weight in a query}; a token that is not listed weighs 1.0
+    max_active: how many of the heaviest terms of a document are kept; None: all
+    max_length: tokens read of a document; None: as many as the network has positions
     document_prompt: text that is put before every document
     trust_remote_code: whether the network's own code may run; it is then copied too
 
@@ -79,7 +79,7 @@ def write_inference_free(
         )
         model.save_pretrained(str(folder), create_model_card=False)
     for config in folder.rglob("tokenizer_config.json"):
-        # Whether this machine was offline is no part of the model, and would be one of its hash.
+        # Whether this machine was offline does not belong to the model, but would change its hash.
         text = config.read_text(encoding="utf-8")
         write_text(config, text.replace('"local_files_only": true', '"local_files_only": false'))
     save_idf(folder / "idf.json", weights)

@@ -1,12 +1,12 @@
 """BM25 as a sparse model: a document encoder that needs no training, no download and no torch.
 
-BM25 is a sum over query tokens of idf(t) times a factor that depends on the document alone, so it is an inference-free
-sparse model as it stands: idf(t) is the query's weight and
+BM25 is a sum over query tokens of idf(t) times a factor of the document alone, so it is an inference-free sparse model:
+the query's weight of a token is idf(t), and the document's is
 
     d_t = tf / (tf + k1 · (1 − b + b · |d| / average |d|))
 
-the document's. Σ idf(t)·d_t is then BM25 as Lucene computes it (Kamphuis et al., "Which BM25 Do You Mean?", 2020; no
-factor k1 + 1) over word pieces, each query token counted once.
+Σ idf(t)·d_t is then BM25 as Lucene computes it (Kamphuis et al., "Which BM25 Do You Mean?", 2020; no factor k1 + 1) over
+word pieces, each query token counted once.
 """
 
 from __future__ import annotations
@@ -39,18 +39,20 @@ KIND = "lexical"
 K1 = 1.2
 B = 0.75
 TRAINING_SAMPLE = 100_000
-"""Documents that a tokenizer is trained on, the first of the corpus: enough for word pieces, and bounded memory."""
+"""A tokenizer is trained on so many first documents of the corpus: enough for word pieces, and memory stays bounded."""
 
 _BATCH = 1024
 
 
 @dataclass(frozen=True)
 class LexicalEncoder:
-    """Document vectors from term statistics, and the query encoder that goes with them."""
+    """Document vectors from term statistics, and the query encoder that belongs to them."""
 
     query: TableEncoder
     average_length: float
+    """Mean tokens of a document, without special tokens."""
     documents: int
+    """How many documents were counted."""
     k1: float = K1
     b: float = B
     name: str = KIND
@@ -63,17 +65,17 @@ class LexicalEncoder:
 
     @cached_property
     def _is_special(self) -> NDArray[np.bool_]:
-        """(vocabulary,); asking the tokenizer for it takes as long as encoding dozens of documents."""
+        """(vocabulary,); kept because asking the tokenizer takes as long as encoding dozens of documents."""
         return _special_ids(self.query.tokenizer)
 
     @property
     def info(self) -> ModelInfo:
-        """The hash covers what determines vectors, so it is the same before and after saving."""
+        """The hash covers everything that determines vectors, so it is the same before and after saving."""
         content = f"{self.query.hash} {self.k1:.6g} {self.b:.6g} {self.average_length:.6g}"
         return ModelInfo(self.name, self.path, KIND, hashlib.sha256(content.encode()).hexdigest()[:16])
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = _BATCH) -> SparseVectors:
-        """d_t of every token of every text; the whole text counts, special tokens do not."""
+        """d_t of every token of every text, of any length; special tokens do not count."""
         counts = _count_tokens(self.query.tokenizer, texts, batch_size, self._is_special)
         return SparseVectors.concat([self._weigh(part) for part in counts], self.vocabulary)
 
@@ -86,7 +88,7 @@ class LexicalEncoder:
         """Write the model directory: tokenizer.json, idf.json, config.json, osn.json."""
         folder = Path(path)
         self.query.save(folder)
-        # transformers finds no architecture for this kind: an honest refusal, where a borrowed one would load wrongly.
+        # No architecture is named, so transformers refuses to load this instead of loading it wrongly.
         statistics = {"k1": self.k1, "b": self.b, "average_length": self.average_length, "documents": self.documents}
         write_json(folder / "config.json", {"kind": KIND, **statistics})
         training = {"k1": self.k1, "b": self.b, "documents": self.documents}
@@ -125,12 +127,12 @@ class LexicalEncoder:
 
 
 class NoTokens(InputError):
-    """A corpus of which the tokenizer's vocabulary holds no word."""
+    """No word of the corpus is in the tokenizer's vocabulary."""
 
     def __init__(self, documents: int) -> None:
         super().__init__(
             f"the corpus holds no token to count in {documents} documents",
-            "expected documents with text in words of the tokenizer's vocabulary",
+            "expected documents with words of the tokenizer's vocabulary",
         )
         self.documents = documents
 
@@ -145,8 +147,8 @@ def build_lexical(
 ) -> LexicalEncoder:
     """The lexical model of a corpus, in one pass over it.
 
-    contents: the documents' texts, streamed; tokenizer: a fast tokenizer, its folder or hub id, by default BERT's word
-    pieces where the package that carries them is installed, else word pieces trained on the corpus.
+    contents: the documents' texts, streamed. tokenizer: a fast tokenizer, its folder or hub id; by default BERT's word
+    pieces if the package that has them is installed, else word pieces trained on the corpus.
     Raises NoTokens for a corpus without any token.
     """
     if not 0 <= k1 < np.inf or not 0 <= b <= 1:
@@ -188,7 +190,7 @@ def count_documents(contents: Iterable[str], tokenizer: Tokenizer) -> DocumentFr
 
 
 class DocumentCounter:
-    """Counts the documents that hold each token of a tokenizer, special tokens excluded, as they come."""
+    """Counts the documents that hold each token of a tokenizer, special tokens excluded, as documents are added."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.frequencies = DocumentFrequencies(len(vocabulary_of(tokenizer)))
@@ -202,7 +204,7 @@ class DocumentCounter:
 
 
 def check_tokens(contents: Iterable[str], tokenizer: Tokenizer) -> None:
-    """Raise NoTokens for a corpus without any token. It is read to its first document that has one."""
+    """Raise NoTokens for a corpus without any token. Reads the corpus up to its first document with a token."""
     is_special = _special_ids(tokenizer)
     documents = 0
     for text in contents:
@@ -213,7 +215,7 @@ def check_tokens(contents: Iterable[str], tokenizer: Tokenizer) -> None:
 
 
 def idf_table(frequencies: DocumentFrequencies, tokenizer: Tokenizer) -> dict[str, float]:
-    """{token: weight} for every token of the tokenizer, special ones at 0."""
+    """{token: weight} for every token of the tokenizer; special tokens have 0."""
     return frequencies.idf_table(vocabulary_of(tokenizer), special=special_tokens(tokenizer))
 
 
@@ -225,7 +227,7 @@ def _hashed(texts: Iterable[str], digest: hashlib._Hash) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _TokenCounts:
-    """How often each document holds each of its tokens; rows as in SparseVectors."""
+    """How often each token occurs in each document; rows as in SparseVectors."""
 
     indptr: NDArray[np.int64]  # (documents + 1,)
     token_ids: NDArray[np.int32]  # (nnz,)
@@ -234,7 +236,7 @@ class _TokenCounts:
 
 
 def _special_ids(tokenizer: Tokenizer) -> NDArray[np.bool_]:
-    """(vocabulary,): whether the token of each id is a special one."""
+    """(vocabulary,): whether the token of each id is special."""
     special = special_tokens(tokenizer)
     return np.array([token in special for token in vocabulary_of(tokenizer)])
 

@@ -1,6 +1,6 @@
-"""A sparse model as OpenSearch's own model framework (ml-commons) takes it: two zip files, each with its configuration.
+"""A sparse model in the format of ml-commons, OpenSearch's own model framework: two zip files, each with its configuration.
 
-The document encoder is TorchScript with `tokenizer.json`: ml-commons gives it input_ids and attention_mask and reads its
+The document encoder is TorchScript with `tokenizer.json`: ml-commons passes input_ids and attention_mask, and reads
 {"output": (batch, vocabulary)}. The query side, SPARSE_TOKENIZE, is `tokenizer.json` with `idf.json`. Format: ml-commons
 2.11 to 3.x, SparseEncodingTranslator.java and SparseTokenizerModel.java.
 """
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SMALLEST_WEIGHT = 1e-6
-"""In place of 0 in idf.json: OpenSearch rejects a query in which a token weighs 0, and a token left out would weigh 1."""
+"""Replaces 0 in idf.json: OpenSearch rejects a query with a token of weight 0, and a token left out would weigh 1."""
 _EXAMPLE = "The traced model takes any number of texts of any length."
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A model as ml-commons takes it."""
+    """A model in the format of ml-commons."""
 
     zip: Path
     config: Path
-    """What to register it with."""
+    """The JSON body that registers it."""
     largest_difference: float | None = None
-    """Between the traced encoder's weights and the model's. None: not an encoder."""
+    """Between weights of the traced encoder and of the model; None for a query tokenizer."""
 
 
 def export(
@@ -59,13 +59,13 @@ def export(
 ) -> list[Exported]:
     """Write the document encoder and the query tokenizer of a sparse model to the folder `out`.
 
-    name: what the models are called in OpenSearch; default: the directory's name
-    queries_only: write the query tokenizer alone, which needs neither torch nor a network
+    name: the models' name in OpenSearch; default: the directory's name
+    queries_only: write only the query tokenizer, which needs neither torch nor a network
     trust_remote_code: whether the model's own code may run
 
     Warns of a limit of tokens, which ml-commons does not apply to queries. Raises ModelError if queries have no table of
-    weights, or a prompt, which ml-commons cannot add; and for the document encoder if the model is not a masked language
-    model alone (the lexical model needs the text).
+    weights, if the model uses a prompt, which ml-commons cannot add, and, for the document encoder, if the model is not a
+    masked language model (the lexical model needs the text).
     """
     called = name or Path(model).name
     if queries_only:
@@ -111,10 +111,10 @@ def _export_documents(encoder: TorchSparseEncoder, out: Path, name: str, version
     tokenizer = encoder.tokenizer
     short = _batch(tokenizer, [_EXAMPLE])
     with torch.inference_mode(), warnings.catch_warnings():
-        # ml-commons reads TorchScript; that torch calls it deprecated, and that BERT's checks are constants, is known.
+        # torch warns that TorchScript, which ml-commons reads, is deprecated, and that BERT's checks become constants.
         warnings.simplefilter("ignore")
         traced: Any = torch.jit.trace(eager, (short,), strict=False, check_trace=False)
-        # Traced on one short text; told apart on others: longer ones, several at once, padded, at the length limit.
+        # Traced on one short text, compared on others: longer ones, several at once, padded, at the length limit.
         differences: list[float] = []
         truncation: Any = tokenizer.truncation
         limit = int(truncation["max_length"])  # words of the example: more than the limit in tokens
@@ -123,7 +123,7 @@ def _export_documents(encoder: TorchSparseEncoder, out: Path, name: str, version
             differences.append(float((traced(batch)["output"] - eager(batch)["output"]).abs().max()))
         script = io.BytesIO()
         torch.jit.save(traced, script)
-    # NaN, which a broken model gives, stays NaN: Python's own `max` would keep what stands before it.
+    # np.max keeps the NaN of a broken model; Python's `max` may drop it.
     largest = float(np.max(differences))
     if not largest <= 1e-4:
         raise ModelError(
@@ -137,13 +137,13 @@ def _export_documents(encoder: TorchSparseEncoder, out: Path, name: str, version
 def _module(encoder: TorchSparseEncoder) -> torch.nn.Module:
     """The encoder as one module, {"input_ids", "attention_mask"}: (batch, length) -> {"output": (batch, vocabulary)}.
 
-    The head is the plain formula: tiles are loops, whose number a trace would fix.
+    The head is the plain formula, since a trace would fix the number of loops over tiles.
     """
     import torch
 
     model, pooling, width = encoder.model, encoder.pooling, len(encoder.vocabulary)
     body: Any = model.body
-    # The fast kernels ask whether a mask is all ones, and a trace keeps the answer of its example.
+    # The fast kernels check whether a mask is all ones, and a trace would keep its example's answer.
     body.set_attn_implementation("eager")
     kept = torch.ones(width)
     kept[torch.from_numpy(encoder.special_ids)] = 0
@@ -181,7 +181,7 @@ def _module(encoder: TorchSparseEncoder) -> torch.nn.Module:
 
 
 def _batch(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Texts as ml-commons hands them over: (texts, length of the longest), padded with 0."""
+    """Texts as ml-commons passes them: (texts, length of the longest), padded with 0."""
     import torch
     from tokenizers import Tokenizer
 
@@ -207,7 +207,7 @@ def _write(
     archive, config = out / f"{name}.zip", out / f"{name}.json"
     with replaced(archive) as beside, zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as zipped:
         for member, content in files.items():
-            # With a date of its own every export would have another hash.
+            # Without a fixed date, every export would have another hash.
             zipped.writestr(zipfile.ZipInfo(member), content, zipfile.ZIP_DEFLATED)
     content = archive.read_bytes()
     fields = {

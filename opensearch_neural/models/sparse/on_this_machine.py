@@ -1,4 +1,4 @@
-"""The sparse models that are on this machine: used before, fetched from the hub, installed as a package, or in a folder."""
+"""Lists the sparse models on this machine: used before, fetched from the hub, installed as a package, or in a folder."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ class LocalModel:
     """A sparse model on this machine."""
 
     name: str
-    """What `--sparse` takes."""
+    """The value for `--sparse`."""
     path: Path
     kind: str
+    """As `sparse_kind` gives it."""
     megabytes: float
 
 
 def local_models(folders: Iterable[Path] = ()) -> list[LocalModel]:
-    """Those below the folders given, in packages, in the hub's cache, and used by an earlier ingest; each once."""
+    """The models below `folders`, in packages, in the hub's cache, and used by an earlier ingest; each once."""
     found: dict[Path, LocalModel] = {}
     for name, path in _places(folders):
         resolved = path.resolve()
@@ -35,7 +36,7 @@ def local_models(folders: Iterable[Path] = ()) -> list[LocalModel]:
 
 
 def sparse_kind(folder: Path) -> str | None:
-    """What kind of sparse model a folder holds; None for none, and for one that is damaged."""
+    """The kind of sparse model in a folder; None if it holds no sparse model, or a damaged one."""
     try:
         config = read_json_object(folder / "config.json") if (folder / "config.json").exists() else {}
         if config.get("kind") == "lexical":
@@ -54,7 +55,7 @@ def sparse_kind(folder: Path) -> str | None:
 
 
 def _places(folders: Iterable[Path]) -> Iterator[tuple[str, Path]]:
-    """(what `--sparse` takes, folder) of everything that may be a model; used models come last, under no better name."""
+    """(value for `--sparse`, folder) of every possible model; models used before come last, since they are named by path."""
     for folder in folders:
         for path in (folder, *sorted(folder.glob("*/")), *sorted(folder.glob("*/*/"))):
             yield str(path), path
@@ -63,7 +64,7 @@ def _places(folders: Iterable[Path]) -> Iterator[tuple[str, Path]]:
     yield from _hub_cache()
     made = registry.models_folder()
     for path in sorted(made.iterdir()) if made.is_dir() else ():
-        # What was made of a corpus for one index lies here itself, and nobody would name it.
+        # Models that were made from a corpus for one index are stored here; nobody would name them.
         if path.is_dir() and not path.resolve().is_relative_to(made.resolve()):
             yield str(path.resolve()), path
 

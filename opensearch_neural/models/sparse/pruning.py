@@ -1,4 +1,4 @@
-"""Which terms of a document's sparse vector are kept, by the rules that OpenSearch's ingest processor `sparse_encoding` has.
+"""Prunes documents' sparse vectors, by the rules of OpenSearch's ingest processor `sparse_encoding`.
 
     vectors = Pruning.parse("max_ratio:0.1")(encoder.encode_documents(texts))
 
@@ -25,19 +25,19 @@ PruneType = Literal["top_k", "max_ratio", "alpha_mass", "abs_value"]
 FILE = "pruning.json"
 """The file of a model directory with the model's own pruning: {"type", "value"}."""
 _LITTLE_LESS = 1 - 1e-9
-"""A factor for the wanted mass, so that rounding of the sum never adds a term."""
+"""A factor on the wanted mass, so that rounding of the sum never adds a term."""
 
 
 @dataclass(frozen=True)
 class Pruning:
     """Which terms of a document are kept.
 
-    top_k       the `value` heaviest
-    max_ratio   those of at least `value` × the document's largest weight
-    alpha_mass  the heaviest that together hold `value` of the sum of the document's weights
-    abs_value   those of at least `value`; perhaps none
+    top_k       the `value` heaviest terms
+    max_ratio   terms of at least `value` × the document's largest weight
+    alpha_mass  the heaviest terms that together hold the share `value` of the sum of the document's weights
+    abs_value   terms of at least `value`; perhaps none
 
-    Raises ValueError for another type, and for a value that makes no sense of it.
+    Raises ValueError for another type, and for a value that the type does not allow.
     """
 
     type: PruneType
@@ -58,7 +58,7 @@ class Pruning:
 
     @classmethod
     def parse(cls, text: str) -> Pruning:
-        """From "max_ratio:0.1", as the command line and the index's record have it. Raises InputError."""
+        """From a text such as "max_ratio:0.1", as in the command line and the index's record. Raises InputError."""
         type_, _, value = text.partition(":")
         try:
             return cls(type_, float(value))  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ class Pruning:
 
     @classmethod
     def of_model(cls, folder: Path) -> Pruning | None:
-        """What a model directory says of it; None: all terms are kept. Raises ModelError if that is no pruning."""
+        """The pruning of a model directory; None: all terms are kept. Raises ModelError if its file is invalid."""
         if not (folder / FILE).exists():
             return None
         content = read_json_object(folder / FILE)
@@ -79,7 +79,7 @@ class Pruning:
             raise ModelError(f"{folder / FILE} holds no pruning: {error}") from None
 
     def save(self, folder: Path) -> None:
-        """Make it a part of a model, and so of the model's hash."""
+        """Write it into a model directory; it becomes part of the model's hash."""
         write_json(folder / FILE, {"type": self.type, "value": self.value})
 
     def __call__(self, vectors: SparseVectors) -> SparseVectors:
@@ -87,7 +87,7 @@ class Pruning:
         return vectors.where(self.kept(vectors.indptr, vectors.weights))
 
     def kept(self, indptr: NDArray[np.int64], weights: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Which weights (nnz,) are kept of rows as in `SparseVectors`: (nnz,). Of equal ones the first are."""
+        """(nnz,): which weights are kept of rows as in `SparseVectors`; of equal weights, the first are."""
         if self.type == "abs_value":
             return weights >= np.float32(self.value)
         rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
@@ -95,7 +95,7 @@ class Pruning:
             largest = np.zeros(len(indptr) - 1, weights.dtype)
             np.maximum.at(largest, rows, weights)
             return weights >= np.float32(self.value) * largest[rows]
-        order = np.lexsort((-weights, rows))  # rows stay where they are; within each the heaviest first
+        order = np.lexsort((-weights, rows))  # rows keep their order; within a row, the heaviest come first
         starts = indptr[:-1][rows]
         if self.type == "top_k":
             chosen = np.arange(len(weights)) - starts < self.value
@@ -108,7 +108,7 @@ class Pruning:
         return kept
 
     def dense(self, weights: Tensor) -> Tensor:
-        """The same of rows with a weight for every term: (texts, vocabulary), 0 for what is not kept."""
+        """The same for rows with a weight for every term: (texts, vocabulary), 0 for terms that are not kept."""
         import torch
 
         if self.type == "abs_value":

@@ -1,4 +1,4 @@
-"""Published sparse models that `osn ingest --sparse` takes: a short list, each fact from the page that stands with it."""
+"""Published sparse models for `osn ingest --sparse`: a short list, each fact from the page in `source`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ CORPUS_TABLE = "a table of the corpus"
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """A sparse model that others have trained."""
+    """A sparse model that others have published."""
 
     name: str
-    """The hub id, or what to install."""
+    """The hub id, or the package to install."""
     parameters: float
-    """In millions: what reading a document costs grows with them."""
+    """In millions; the cost of encoding a document grows with them."""
     source: str
+    """The page with these facts."""
     score: str = ""
-    """As published, over the sets that its source names."""
+    """As published, over the sets that the source names; empty if unknown."""
     queries: str = OWN_TABLE
-    """What weighs a query's tokens: the model's own table, or one that ingest counts in the corpus."""
+    """What weighs a query's tokens: the model's own table, or a table that ingest counts in the corpus."""
     licence: str = "Apache-2.0"
     language: str = "English"
     remote_code: bool = False
-    """Whether it brings code that has to be trusted (--trust-remote-code)."""
+    """Whether the model has its own code, which must be trusted (--trust-remote-code)."""
     note: str = ""
+    """A hint for users; may be empty."""
 
 
 _ENCODING = "opensearch-project/opensearch-neural-sparse-encoding"

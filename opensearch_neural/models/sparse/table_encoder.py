@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 MAX_LENGTH = 512
 WORDS_KEPT = 50_000
-"""Words whose tokens an encoder remembers, some 10 MB; then it begins anew."""
+"""An encoder remembers the tokens of so many words, some 10 MB; then it forgets them all."""
 LONGEST_WORD_KEPT = 64
+"""Longer words, in characters, are not remembered."""
 QUERY_FILES = (
     "modules.json",
     "config_sentence_transformers.json",
@@ -49,9 +50,9 @@ QUERY_FILES = (
     "query*/model.safetensors",
     "query*/idf.json",
 )
-"""The files of a model on the hub that queries need: some 2 MB, never the encoder's weights."""
+"""The files of a hub model that queries need: some 2 MB, never the encoder's weights."""
 
-# Two encoders that split this alike, over one table of weights, are taken to encode every query alike.
+# If two encoders with the same weights split these texts alike, they are taken to encode every query alike.
 _PROBE = (
     "Keep-alive TIMEOUT of 3.14s; naïve café, Zürich's straße",
     "unbelievablyantidisestablishmentarian https://example.org/a_b?q=1&r=2#x",
@@ -63,14 +64,14 @@ _PROBE = (
 class TableEncoder:
     """Text to {token: weight}, the input of `queries.neural_sparse` and `queries.high_idf_first`.
 
-    Safe to share between threads. A query of ten words takes tens of microseconds, and a few where its words were met
-    before.
+    Safe to share between threads. A query of ten words takes tens of microseconds, and only a few if its words are known
+    from earlier queries.
 
     tokenizer: any fast tokenizer; its own truncation and padding are not used
-    idf: weight by token; a token that it does not list weighs 1.0, one that it lists with 0 is ignored
-    max_length: tokens of a query that are read, the rest is cut off; None reads all
-    prompt: text that is put before every query, as the model's directory says
-    max_active: tokens of a query that are kept, the heaviest; None keeps all
+    idf: {token: weight}; a token that is not listed weighs 1.0, a token with weight 0 is ignored
+    max_length: how many tokens of a query are read; None: all
+    prompt: text that is put before every query, from the model's directory
+    max_active: how many of the heaviest tokens of a query are kept; None: all
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class TableEncoder:
         max_active: int | None = None,
     ) -> None:
         if tokenizer.truncation is not None or tokenizer.padding is not None:
-            # Both are state of the tokenizer, and the caller may rely on theirs.
+            # Both are the tokenizer's state, on which the caller may rely.
             tokenizer = unlimited(tokenizer)
         table = check_idf(idf, source=name or "idf")
         vocabulary = vocabulary_of(tokenizer)
@@ -102,15 +103,15 @@ class TableEncoder:
         self._tokens = vocabulary
         self._word_by_word = word_by_word(tokenizer)
         self._ids_of_word: dict[str, list[int]] = {}
-        # Special tokens weigh nothing, also when the text holds their name.
+        # Special tokens weigh nothing, even if the text contains their names.
         self._weights = [0.0 if token in special else table.get(token, UNLISTED) for token in vocabulary]
 
     @classmethod
     def load(cls, path_or_id: str | Path) -> Self:
-        """The query side of a sparse model: a directory, a copy of its tokenizer.json and idf.json, or a hub id.
+        """The query side of a sparse model, from its directory, a copy of its tokenizer.json and idf.json, or a hub id.
 
-        A sentence-transformers Router directory is read as sentence-transformers reads it (the query route's
-        SparseStaticEmbedding). Raises ModelError if the folder lacks a file, or its query side is a neural network.
+        A Router directory is read as sentence-transformers reads it (the query route's SparseStaticEmbedding). Raises
+        ModelError if the folder lacks a file, or if its query side is a neural network.
         """
         folder = directory.locate(path_or_id, files=QUERY_FILES)
         name = directory.display_name(path_or_id)
@@ -130,12 +131,12 @@ class TableEncoder:
             what = "the query side of this model is a neural network" if routes else "no idf.json"
             raise ModelError(
                 f"{folder}: {what}, and queries need a table of weights",
-                f"`osn model idf --corpus CORPUS --model {name} --output FOLDER` writes the model with one of your corpus",
+                f"`osn model idf --corpus CORPUS --model {name} --output FOLDER` writes the model with your corpus's table",
             )
         return cls(load_tokenizer(folder), load_idf(folder / "idf.json"), _max_length(folder), **how)
 
     def save(self, path: str | Path) -> None:
-        """Write what `load` needs into the folder `path`: `tokenizer.json`, `idf.json` and what is configured."""
+        """Write the files that `load` needs into the folder `path`: `tokenizer.json`, `idf.json` and settings."""
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "tokenizer.json", self.tokenizer.to_str())
@@ -147,7 +148,7 @@ class TableEncoder:
             write_json(folder / "config_sentence_transformers.json", config)
 
     def to_bytes(self) -> bytes:
-        """All that `from_bytes` needs to encode every text alike: the tokenizer, the weights by id, the limit."""
+        """All that `from_bytes` needs to encode every text alike: the tokenizer, the weights by id, prompt and limits."""
         tokenizer = json.loads(self.tokenizer.to_str())
         return packed_json(
             {
@@ -162,7 +163,7 @@ class TableEncoder:
 
     @classmethod
     def from_bytes(cls, content: bytes, *, name: str = "") -> Self:
-        """The encoder from the bytes of `to_bytes`. Raises ModelError, with `name`, for anything else."""
+        """The encoder from the bytes of `to_bytes`. Raises ModelError, with `name`, for other bytes."""
         try:
             held = unpacked_json(content)
             if held["format"] != 1:
@@ -176,7 +177,7 @@ class TableEncoder:
         except Exception as error:  # `tokenizers` raises plain Exception
             raise ModelError(
                 f"the query encoder of {name} that the cluster stores cannot be read: {error}",
-                "run the same `osn ingest` again to store it anew, or name the model with --sparse",
+                "run the same `osn ingest` again to store it again, or name the model with --sparse",
             ) from None
 
     def encode(self, text: str) -> dict[str, float]:
@@ -184,7 +185,7 @@ class TableEncoder:
         return self._weigh(self._ids_word_by_word(encodable(self.prompt + text)))
 
     def tokens_in(self, text: str) -> set[str]:
-        """All tokens that a document's text holds, whatever they weigh and however long it is."""
+        """All tokens of a document's text, of any weight; the text is not cut off."""
         return {self._tokens[id_] for id_ in self._ids_word_by_word(encodable(text))}
 
     def encode_batch(self, texts: Iterable[str]) -> list[dict[str, float]]:
@@ -234,11 +235,11 @@ class TableEncoder:
 
     @cached_property
     def hash(self) -> str:
-        """16 hex digits that change whenever queries are encoded differently.
+        """16 hex digits that change if queries are encoded differently.
 
-        Made of what encoding does (the weights, how a probe text is split), not of the files' bytes, so that a copy
-        saved by another version of `tokenizers`, or with the table in another form, keeps its hash. How many tokens are kept
-        is left out: few queries are so long, and indexes were written before it was read.
+        It covers what encoding does (the weights, how probe texts are split), not the files' bytes: a copy saved by another
+        version of `tokenizers`, or with the table in another form, keeps its hash. `max_active` is left out: few queries are
+        so long, and indexes were written before it was read.
         """
         digest = hashlib.sha256(f"{self.max_length}\n".encode())
         for token, weight in sorted(self.weights.items()):
@@ -254,10 +255,10 @@ class TableEncoder:
 
 
 def _static_weights(module: Path, folder: Path, tokenizer: Tokenizer) -> dict[str, float]:
-    """The table of a saved SparseStaticEmbedding: a JSON file that its config names, or a weight for every id."""
+    """The table of a saved SparseStaticEmbedding: from a JSON file that its config names, or from its tensor of weights."""
     config = read_json_object(module / "config.json") if (module / "config.json").exists() else {}
     if isinstance(named := config.get("path"), str) and named.endswith(".json"):
-        # sentence-transformers saves the path as it was on the machine that built the model: only its name can be kept.
+        # sentence-transformers saves the path on the machine that built the model: only the file's name is usable.
         for candidate in (module / Path(named).name, folder / Path(named).name, folder / "idf.json"):
             if candidate.exists():
                 return load_idf(candidate)
@@ -279,7 +280,7 @@ def _static_weights(module: Path, folder: Path, tokenizer: Tokenizer) -> dict[st
 
 
 def _max_length(folder: Path) -> int | None:
-    """The tokens that sentence-transformers reads of a query: the tokenizer's `model_max_length`."""
+    """How many tokens sentence-transformers reads of a query: the tokenizer's `model_max_length`; None: all."""
     file = folder / "tokenizer_config.json"
     if not file.exists():
         return MAX_LENGTH

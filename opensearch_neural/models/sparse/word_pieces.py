@@ -1,4 +1,4 @@
-"""Word-piece tokenizers trained on a corpus, for where no vocabulary can be downloaded."""
+"""Word-piece tokenizers trained on a corpus, for machines that cannot download a vocabulary."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ALPHABET = 1000
-"""Characters that word pieces are made of at most, the most frequent ones, as in BERT."""
+"""Word pieces are made of so many of the most frequent characters at most, as in BERT."""
 
 
 def train_word_pieces(texts: Iterable[str], vocabulary: int = 30_522, special: Sequence[str] = SPECIAL) -> Tokenizer:
-    """A word-piece tokenizer with BERT's normalization (lower case, accents stripped), the same one for the same texts.
+    """A word-piece tokenizer with BERT's normalization (lower case, accents stripped); equal texts give an equal tokenizer.
 
-    The trainer numbers the characters within words in the order of a randomly seeded hash table, and ties between
-    merges go by number: given as special tokens, in a fixed order, they have their numbers before it starts.
+    The trainer numbers the characters within words in the order of a randomly seeded hash table, and breaks ties between
+    merges by these numbers. So the characters are given as special tokens, which are numbered first, in a fixed order.
     """
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     words = Counter(word for text in texts for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
@@ -38,7 +38,7 @@ def train_word_pieces(texts: Iterable[str], vocabulary: int = 30_522, special: S
             show_progress=False,
         ),
     )
-    # A tokenizer of its own: in this one the characters are special, and the words' text is split at them.
+    # The trained tokenizer would split words at its special tokens, the characters; a new one does not.
     tokenizer = Tokenizer(models.WordPiece(trained.get_vocab(), unk_token="[UNK]", max_input_chars_per_word=100))
     tokenizer.add_special_tokens(list(special))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter

@@ -53,7 +53,7 @@ def test_the_report_is_for_people_or_for_machines(osn: Osn, client: Any, index_n
     ran = osn(*small(corpus, index_name))
     assert ran.returncode == 3, ran.stderr
     assert f"120 documents in {index_name}, verified" in ran.stdout
-    assert f"1 were not taken: see {index_name}.dead-letters.jsonl" in ran.stdout
+    assert f"1 were rejected: see {index_name}.dead-letters.jsonl" in ran.stdout
     # No terminal: a plain line, no bar that moves.
     assert f"ingest → {index_name}: 121 docs" in ran.stderr and "\r" not in ran.stderr
     ran = osn(*small(corpus, index_name, "--json"))
@@ -68,7 +68,7 @@ def test_a_corpus_of_which_nothing_is_taken_fails_with_the_first_reason(
     corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": "a", "text": ""}, "broken"])
     ran = osn(*small(corpus, index_name, "--sparse", "none"))
     assert ran.returncode == 1
-    assert "no document was taken; the first of 2: " in ran.stderr
+    assert "no document was accepted; the first of 2: " in ran.stderr
     assert f"{index_name}.dead-letters.jsonl" in ran.stderr
 
 

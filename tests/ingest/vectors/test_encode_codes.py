@@ -177,7 +177,7 @@ def test_what_cannot_be_encoded_so_is_named(tmp_path: Path, model: Path) -> None
             EncodeJob(CorpusSource(str(corpus)), tmp_path / "v", Models(), faiss=tmp_path / "f"), show_progress=False
         )
     assert caught.value.remedy == "give --pq MODEL"
-    with pytest.raises(InputError, match="none is written"):
+    with pytest.raises(InputError, match="has no effect without a faiss index"):
         run_encode(encoding(corpus, tmp_path / "v", model, faiss_candidates=5), show_progress=False)
     with pytest.raises(InputError, match="reconstructed vectors are not written"):
         run_encode(encoding(corpus, tmp_path / "v", model, reconstruct=True), show_progress=False)

@@ -149,7 +149,7 @@ def test_a_changed_corpus_is_noticed_when_encoding_and_when_ingesting(
     run_encode(settings, show_progress=False)
     lines[80]["text"] = "prism"
     write_jsonl(corpus, lines)
-    with pytest.raises(InputError, match=r"records 65 to 100 are not as they were"):
+    with pytest.raises(InputError, match=r"records 65 to 100 differ"):
         run_encode(settings, show_progress=False)
     with pytest.raises(InputError, match=r"d.jsonl, line 81: the document 'doc-0-000080' has no vectors"):
         run_job(client, job(corpus, index_name, tokenizer=None, vectors=tmp_path / "v"), show_progress=False)
@@ -213,7 +213,7 @@ def test_several_encodings_in_a_folder_must_be_told_apart(client: Any, index_nam
     assert find_manifest(first.manifest)[1].passages is None
     settings = job(corpus, index_name, tokenizer=None, vectors=first.manifest)
     assert run_job(client, settings, show_progress=False).documents == 10
-    with pytest.raises(InputError, match="--vectors contains the vectors already"):
+    with pytest.raises(InputError, match="--vectors holds finished vectors"):
         run_job(client, replace(settings, models=Models(sparse="lexical")), show_progress=False)
     with pytest.raises(InputError, match="--dtype"):
         run_job(client, replace(settings, models=Models(dtype="bf16")), show_progress=False)

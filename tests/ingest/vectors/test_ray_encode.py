@@ -146,7 +146,7 @@ def test_what_the_reader_meets_is_told_as_without_ray(
     (manifest,) = (tmp_path / "v").glob("*.json")
     corpus.write_text(corpus.read_text().replace("number 30,", "number thirty,"))
     changed = replace(job(corpus, tmp_path / "v", lexical), ray=RayOptions(workers=1))
-    with pytest.raises(InputError, match=r"records 31 to 35 are not as they were") as raised:
+    with pytest.raises(InputError, match=r"records 31 to 35 differ") as raised:
         run_encode(changed, show_progress=False)
     assert raised.value.remedy and f"delete {tmp_path / 'v' / manifest.stem}" in raised.value.remedy
 
@@ -173,7 +173,7 @@ def test_another_version_on_a_worker_is_refused(network: Path) -> None:
     loaded = packed.load()
     assert loaded.sparse is not None and loaded.batch_size == 4
     assert loaded.sparse.dtype == "bf16"
-    with pytest.raises(ModelError, match=r"a Ray worker runs opensearch-neural .*, and this command 0\.0"):
+    with pytest.raises(ModelError, match=r"a Ray worker runs opensearch-neural .*, but this command 0\.0"):
         replace(packed, version="0.0").load()
 
 
@@ -183,7 +183,7 @@ def test_workers_fill_the_cluster_and_not_more() -> None:
     on_gpus = _sized(RayOptions(), {"CPU": 64.0, "GPU": 8.0})
     assert (on_gpus.workers, on_gpus.gpus) == (8, 1.0)
     assert _sized(RayOptions(gpus=0.25), {"CPU": 64.0, "GPU": 8.0}).workers == 32
-    with pytest.raises(InputError, match="enough for 2 workers of 2 processors"):
+    with pytest.raises(InputError, match="enough for 2 workers of 2 CPUs"):
         _sized(RayOptions(workers=3, cpus=2), {"CPU": 5.0})
     with pytest.raises(InputError, match="0 GPUs, enough for 0 workers"):
         _sized(RayOptions(gpus=1), {"CPU": 5.0})
@@ -192,7 +192,7 @@ def test_workers_fill_the_cluster_and_not_more() -> None:
 @pytest.mark.parametrize(
     ("address", "told"),
     [
-        ("ray://head:10001", "has to run on a machine of the cluster"),
+        ("ray://head:10001", "run the command on a machine of the cluster"),
         ("head", "expected HOST:PORT"),
         ("127.0.0.1:1", r"no Ray cluster at 127\.0\.0\.1:1"),
         ("127.0.0.1:99999", "no Ray cluster"),

@@ -148,7 +148,7 @@ def test_patience_ends_with_a_message_that_says_why(client, index_name: str, pro
     proxy.fault = lambda request: Fault("status", 429)
     writer = BulkWriter(connect(proxy.url), index_name, policy=RetryPolicy(patience=1, base=0.05, cap=0.2))
     began = time.monotonic()
-    with pytest.raises(ClusterError, match=r"did not take 1 documents .* in 1 s: status 429: injected"):
+    with pytest.raises(ClusterError, match=r"did not accept 1 documents .* in 1 s: status 429: injected"):
         writer.write(actions(5))
     assert time.monotonic() - began < 5
 

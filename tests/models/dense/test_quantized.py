@@ -151,7 +151,7 @@ def test_a_scan_finds_the_candidates_that_are_then_scored_exactly(m: int, tmp_pa
     assert set(small.ravel().tolist()) == {-1, *range(7)}
     with pytest.raises(InputError, match="candidates must be at least 1, not 0"):
         quantized_index(quantizer, codes, candidates=0)
-    with pytest.raises(InputError, match="codes of 2 bytes and more"):
+    with pytest.raises(InputError, match="codes of at least 2 bytes"):
         quantized_index(random_quantizer(d=24, m=1), codes[:, :1], candidates=5)
 
 

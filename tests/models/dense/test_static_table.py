@@ -59,7 +59,7 @@ def test_no_more_tokens_are_read_than_are_asked_for(tmp_path: Path, backend: Any
 
 def test_what_cannot_be_served_is_named(tmp_path: Path) -> None:
     whole = static_model(tmp_path / "whole")
-    with pytest.raises(ModelError, match="behind a StaticEmbedding stands Dense, Normalize"):
+    with pytest.raises(ModelError, match="a StaticEmbedding is followed by Dense, Normalize"):
         load_dense(static_model(tmp_path / "dense", more=[Dense(8, 4)]), backend="onnx")
     table = next(whole.rglob("model.safetensors"))
     broken = tmp_path / "broken"

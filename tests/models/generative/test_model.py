@@ -318,7 +318,7 @@ def test_a_single_stage_model_reads_the_query(tmp_path: Path) -> None:
 def test_urls_of_another_model_are_refused(model: GenerativeModel, tmp_path: Path) -> None:
     other = load_generative(directory_of(tmp_path / "other", prompts=False))
     assert other.info.hash != model.info.hash  # the settings are a part of what it is known by
-    with pytest.raises(ModelError, match=f"made for the model tome .{model.info.hash}., and this is other"):
+    with pytest.raises(ModelError, match=f"made for the model tome .{model.info.hash}., but this is other"):
         other.find_documents(["the cat"], indexed(model, "https://x/1"))
     with pytest.raises(InputError, match="beams must be at least 1"):
         model.find_documents(["the cat"], indexed(model, "https://x/1"), beams=0)

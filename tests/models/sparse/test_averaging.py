@@ -170,10 +170,10 @@ REFUSED: list[tuple[Callable[..., list[object]], str]] = [
     (lambda trained, *_: [trained, "no/such/model"], "no/such/model"),
     (other_network, "are networks of different architectures"),
     (other_heads, "are networks of different architectures"),
-    (other_start, "did not begin alike"),
+    (other_start, "have different starts"),
     (other_tokens, "has other tokens than"),
     (other_kind, "is a jpq model"),
-    (other_pooling, "pools logits in another way"),
+    (other_pooling, "pools logits differently from"),
 ]
 
 
@@ -190,7 +190,7 @@ def test_a_folder_that_is_there_stays(trained: Path, start: Path, tmp_path: Path
     (tmp_path / "averaged").mkdir()
     (tmp_path / "averaged" / "mine.txt").write_text("mine")
     code, output = average(trained, start, "--output", tmp_path / "averaged")
-    assert code != 0 and "is there already" in output
+    assert code != 0 and "exists already" in output
     assert [file.name for file in (tmp_path / "averaged").iterdir()] == ["mine.txt"]
 
 

@@ -123,5 +123,5 @@ def test_a_model_gets_the_statistics_of_another_corpus_and_keeps_what_it_learned
     (vector,) = SparseEncoder(str(out), device="cpu").encode_query(["bab fin"]).to_dense().tolist()
     assert {adapted.vocabulary[at]: weight for at, weight in enumerate(vector) if weight} == pytest.approx(query)
     np.testing.assert_allclose(adapted.encode_documents(TEXTS[:2]).to_scipy().toarray(), expected, atol=2e-6)
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="exists already"):
         CliRunner().invoke(idf, arguments, catch_exceptions=False, standalone_mode=False)
