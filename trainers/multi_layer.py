@@ -87,7 +87,7 @@ class RepresentationSettings:
             )
         if self.count < 1 or not 0 <= self.regularization < math.inf:
             raise ValueError(
-                f"count {self.count}, regularization {self.regularization}: must be at least 1, and a number from 0"
+                f"count {self.count} must be at least 1, regularization {self.regularization} finite and at least 0"
             )
         if self.source == "tokens" and self.pooling == "scalar-mix":
             raise ValueError("scalar-mix learns one weight for each vector; with source tokens their number varies")

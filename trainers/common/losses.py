@@ -39,7 +39,7 @@ def pair_targets(keys: Tensor, everyone: Tensor, first: int) -> tuple[Tensor, Te
     keys: (pairs, kinds), the keys of this process's pairs; everyone: (all pairs, kinds), the keys of all processes, where
     this process's begin at `first`. Rows: first halves, then second halves; columns: all first halves, then all second.
     Returns the column of each row's partner, (2 · pairs,), and True where a column is not a negative,
-    (2 · pairs, 2 · all pairs): the row itself, and both halves of pairs that share a key of any kind.
+    (2 · pairs, 2 · all pairs): the row itself, and both halves of other pairs that share a key of any kind.
     """
     own = torch.arange(first, first + len(keys), device=keys.device)
     positives = torch.cat([own + len(everyone), own])

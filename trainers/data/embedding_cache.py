@@ -96,7 +96,7 @@ def _encode_dense(
     model: ModelInfo,
     wanted: Mapping[str, Any],
 ) -> None:
-    """Write what `dense_vectors` reads; wanted: the record."""
+    """Write the files that `dense_vectors` reads; wanted: the cache's record."""
     dimension, precision = wanted["dimension"], wanted["precision"]
     record, file = _beside(path, ".json"), _beside(path, ".npy")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -196,7 +196,7 @@ def _encode_sparse(
     vocabulary: list[str],
     wanted: Mapping[str, Any],
 ) -> None:
-    """Write what `sparse_vectors` reads; wanted: the record."""
+    """Write the files that `sparse_vectors` reads; wanted: the cache's record."""
     record = _beside(path, ".json")
     parts = _beside(path, ".parts")
     parts.mkdir(parents=True, exist_ok=True)

@@ -42,7 +42,9 @@ class Record:
     """One query with some of its documents, as given in a file."""
 
     query_id: str | None
+    """None if the file has no ids of queries"""
     query: str | None
+    """the text; None if the file has only ids"""
     positives: list[RecordDocument]
     negatives: list[RecordDocument]
     scores: list[float] | None
@@ -182,7 +184,7 @@ def read_pairs(path: Path) -> Iterator[Record]:
             if "_id" in value and "text" in value and _first(value, QUERY_FIELDS) is None:
                 raise InputError(
                     f"{where}: found a document, expected a question and its answer",
-                    "for a corpus without questions, set `questions:` to title, first-sentence or a query generator "
+                    "for a corpus without questions, set `questions: title`, first-sentence or a query generator "
                     "(osn train sparse and jpq), or use osn data generate-queries",
                 )
             query = _expect(_first(value, QUERY_FIELDS), str, where, f"a text in one of {', '.join(QUERY_FIELDS)}")

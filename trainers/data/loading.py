@@ -260,7 +260,7 @@ def text_store(path: str | Path, *, limit: int | None = None) -> TextStore:
 def read_documents(path: str | Path, *, limit: int | None = None) -> Iterator[Document]:
     """The readable documents of a corpus; logs the number of the others, with the first few.
 
-    A record without text is useless for training, but no reason to refuse the corpus, as in an ingest.
+    A record without text is skipped: training does not need it. (An ingest refuses such a corpus.)
     """
     rejected: list[str] = []
     count = 0

@@ -218,8 +218,10 @@ class LazyRetriever:
     """A retriever that is built at its first query: finished work, found by `name`, costs no encoding."""
 
     name: str
+    """names retriever, model and settings, so that finished work can be found"""
     build: Callable[[], Retriever]
     built: Retriever | None = None
+    """None before the first query"""
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
         if self.built is None:
@@ -391,8 +393,8 @@ def mine_command(
 ) -> None:
     """Find hard negatives for training data: documents that a retriever ranks high and that are not known to be relevant.
 
-    DATA is a BEIR folder, DPR json, MS MARCO triples, sentence-transformers jsonl, or what `osn data generate-queries`
-    wrote. Run the same command again to continue an interrupted run.
+    DATA is a BEIR folder, DPR json, MS MARCO triples, sentence-transformers jsonl, or the output of `osn data
+    generate-queries`. Run the same command again to continue an interrupted run.
 
     \b
     osn data mine squad-mix --retriever bm25 --depth 100 --output negatives.jsonl

@@ -21,7 +21,7 @@ _SENTENCE = re.compile(r"(.+?[.!?])\s+(?=\S)", re.DOTALL)
 QUERY_WORDS = range(4, 41)
 REST_WORDS = 15
 FIT = {
-    "title": "they need a title, and a text beside it",
+    "title": "they need a title and a text",
     "first-sentence": f"a first sentence needs {QUERY_WORDS[0]} to {QUERY_WORDS[-1]} words, and {REST_WORDS} words after it",
 }
 

@@ -114,10 +114,12 @@ generation_options = options_of(
         help="Sample from the fewest tokens with this total probability.",
     ),
     click.option("--temperature", default=1.0, show_default=True, help="Sampling temperature."),
-    click.option("--copying", type=float, help="Extra weight of the passage's own words.  [default: as fitted, or 0]"),
-    click.option("--query-length", type=int, help="Most tokens of a query.  [default: as trained, or 64]"),
-    click.option("--passage-length", type=int, help="Tokens to read of a passage.  [default: as trained, or 384]"),
-    click.option("--prefix", help="Text before each passage.  [default: as trained, or nothing]"),
+    click.option(
+        "--copying", type=float, help="Extra weight of the passage's own words.  [default: the fitted weight, or 0]"
+    ),
+    click.option("--query-length", type=int, help="Most tokens of a query.  [default: the training's, or 64]"),
+    click.option("--passage-length", type=int, help="Tokens to read of a passage.  [default: the training's, or 384]"),
+    click.option("--prefix", help="Text before each passage.  [default: the training's, or nothing]"),
     click.option("--batch-size", default=32, show_default=True, help="Passages in a batch."),
     seed_option("The same seed gives the same queries.", default=42),
     click.option(

@@ -295,7 +295,7 @@ def encoder_decoder(
     """A sequence-to-sequence model whose encoder and decoder both start from a BERT-like encoder, or its first `layers`.
 
     The attention between them starts at random (Rothe et al. 2020, "Leveraging Pre-trained Checkpoints for Sequence
-    Generation Tasks"). `osn train doc2query` starts from it if the backbone is not a T5.
+    Generation Tasks"). `osn train doc2query` starts from it if the backbone has no decoder.
     """
     folder = directory.locate(name_or_path)
     refuse_unsafe(folder)

@@ -77,6 +77,7 @@ class QueryAsContextConfig:
     backbone: str
     """a BERT-like directory or hub id"""
     variant: PretrainingVariant = "cocondenser"
+    """the pre-training method, "cocondenser" or "cot-mae" (sections 2.1 and 2.2)"""
     context: Context = "query"
     """the partner of a passage; "mixed": a query or a random passage, each half of the time; "none": only masked LM (with
     the Condenser head: Condenser pre-training)"""

@@ -54,4 +54,6 @@ def calibrate(student: SparseStudent, texts: Sequence[str], *, expansions: float
         scaled = backbones.last_normalization(student.model)
         for parameter in (scaled.weight, scaled.bias):
             parameter.mul_(factor)
-    logger.info("head: logits lowered by %.3g, scaled by %.3g: %g expansions a document", threshold, factor, expansions)
+    logger.info(
+        "head: logits lowered by %.3g, scaled by %.3g: %g expansions per document", threshold, factor, expansions
+    )

@@ -1,7 +1,7 @@
 """The sparse head in training: pooled tile by tile, forward and backward, for the whole vocabulary or a sample of it.
 
 SPLADE's weight of the vocabulary entry v is activated(max_l h_l · w_v + b_v), see `models.sparse.head`. Its gradient
-reaches only the position of the maximum of each (document, entry), and only if the weight is above 0: a few hundred of
+reaches only the position of the maximum of each (document, entry), and only if the weight is above 0: some hundred of
 30,522 entries in a trained document. So the forward pass keeps no logits but the largest of each pair, and the backward
 pass finds the positions again, for the few entries that have a gradient.
 
