@@ -1,4 +1,4 @@
-"""Trainers: one method a package or file, over `common`, `data` and `encoders`.
+"""Trainers: each method is a package or a file, built on `common`, `data` and `encoders`.
 
     command.py      `osn train METHOD`
     dense.py        a bi-encoder

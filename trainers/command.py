@@ -13,7 +13,7 @@ def train() -> None:
 
     \b
     osn train dense --config dense.yaml                    a bi-encoder, from a backbone and question–passage pairs
-    osn train dense --config dense.yaml --print-config     every field, with what it is set to
+    osn train dense --config dense.yaml --print-config     every field with its value, explained
     osn train dense --config dpr --dry-run                 a paper's recipe, two steps on a few rows
 
     If it is stopped or killed, run the same command again to continue; it ends in the same weights.

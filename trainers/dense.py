@@ -1,14 +1,14 @@
-"""Bi-encoders: one vector for a query, one for a document, their inner product the score.
+"""Bi-encoders: one vector for a query, one for a document; the score is their inner product.
 
     osn train dense --set 'train=[{path: squad-mix}]' --output models/dense
     osn train dense --config dense.yaml --set training.batch_size=256 --set training.chunk_size=32
     osn train dense --config query-as-context-retriever --output models/retriever    a paper's recipe, two stages
 
-In one place: DPR (in-batch negatives and one of BM25's, "Dense Passage Retrieval" by Karpukhin et al. 2020), the
+Covers DPR (in-batch negatives and one BM25 negative, "Dense Passage Retrieval" by Karpukhin et al. 2020), the
 fine-tuning of `query-as-context` (section 3.2 and 4.2: retriever 1, mined negatives, retriever 2, both from the same
 start), and distillation from teachers. The result loads in `SentenceTransformer(path)`.
 
-    train_dense           settings → data (data.sets.prepare) → negatives, where none are there → one stage or two
+    train_dense           settings → data (data.sets.prepare) → negatives, if there are none → one stage or two
     train_retriever       start → BiEncoder → examples (RetrievalData) → batches (RetrievalCollate) → common.loop.train
     BiEncoder.loss_terms  vectors of a batch → terms of the loss (common.objective)
 """
@@ -49,18 +49,18 @@ from trainers.encoders.tower import Encoder, load_towers, read_start, resolved
 
 @dataclass(slots=True)
 class TwoStageSettings:
-    """Retriever 2 from the same start as retriever 1, on what that one mines beside the original negatives."""
+    """Retriever 2: the same start as retriever 1, trained on the original negatives and those that retriever 1 mines."""
 
     depth: int = 200
-    """of how many of retriever 1's best documents negatives are mined"""
+    """negatives are mined from this many of retriever 1's best documents"""
     keep: int | None = None
-    """how many mined ones stay; null keeps all"""
+    """mined negatives to keep for each query; null keeps all"""
     learning_rate: float | None = None
-    """of the second stage; null takes the first's"""
+    """learning rate of the second stage; null takes the first stage's"""
     epochs: float | None = None
-    """of the second stage; null takes the first's"""
+    """epochs of the second stage; null takes the first stage's"""
     steps: int | None = None
-    """of the second stage; null takes the first's"""
+    """optimizer steps of the second stage; null takes the first stage's"""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class DenseConfig:
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     candidates: CandidateSettings = field(default_factory=CandidateSettings)
     two_stage: TwoStageSettings | None = None
-    """a second retriever, trained on the negatives that the first one mines; null trains one"""
+    """a second retriever, trained on the negatives that the first one mines; null trains only the first"""
     selection: DevSettings = field(default_factory=DevSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     onnx: bool = False
@@ -98,7 +98,7 @@ class DenseConfig:
 
 
 Build = Callable[[Any], BiEncoder]
-"""(configuration) → the untrained model, the same each time."""
+"""(configuration) → the untrained model, the same at each call."""
 
 
 def towers(config: DenseConfig) -> tuple[dict[Role, Encoder], dict[Role, PreTrainedTokenizerBase], EncoderSettings]:
@@ -121,8 +121,8 @@ def build(config: DenseConfig) -> BiEncoder:
 def train_dense(config: DenseConfig, build: Build = build) -> Trained:
     """The whole schedule: mine if asked, train, and with `two_stage` mine with that retriever and train a second one.
 
-    build: makes the model, also that of another method with the same schedule. Interrupted at any point, the same call
-    goes on. Intermediate results lie in `config.output/.stages`.
+    build: makes the model; other methods with the same schedule pass their own. After an interruption, the same call
+    continues. Intermediate results are in `config.output/.stages`.
     """
     folder, prepared = config.output / FOLDER, prepared_sets(config)
     sets = prepared.train
@@ -158,7 +158,7 @@ def train_dense(config: DenseConfig, build: Build = build) -> Trained:
 
 
 def second_stage(training: TrainingSettings, settings: TwoStageSettings) -> TrainingSettings:
-    """`training` with what the second stage changes."""
+    """`training` with the second stage's changes."""
     return replace(
         training,
         learning_rate=settings.learning_rate or training.learning_rate,
@@ -223,7 +223,7 @@ def _teachers(config: DenseConfig, sets: Sequence[TrainingData]) -> list[list[Te
 
 
 def rehearse(config: DenseConfig, build: Build = build) -> Trained:
-    """All of `config` on the first rows of its data, two steps a stage; nothing is kept."""
+    """Run all of `config` on the first rows of its data, two steps per stage; nothing is kept."""
     rows = max(32, 4 * config.training.batch_size) if config.training.batch_size <= 64 else config.training.batch_size
     with tempfile.TemporaryDirectory() as folder:
         two_stage = None if config.two_stage is None else replace(config.two_stage, steps=2)
@@ -236,7 +236,7 @@ def rehearse(config: DenseConfig, build: Build = build) -> Trained:
 @click.command("dense")
 @config_options(DenseConfig, shortcuts=backbone_option("start") | LOSS_OPTION)
 def dense(config: DenseConfig, dry_run: bool) -> None:
-    """Train a bi-encoder: one vector a text, from questions and the passages that answer them.
+    """Train a bi-encoder (one vector per text) on questions and the passages that answer them.
 
     \b
     osn train dense --set 'train=[{path: squad-mix}]' --set selection.hold_back=0.02 --output models/dense

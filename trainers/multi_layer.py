@@ -1,17 +1,16 @@
-"""Multi-layer representations: a document as the vectors of several layers, a query as its last layer's.
+"""Multi-layer representations: several layers' vectors represent a document, the last layer's vector a query.
 
     osn train mlr --layers last:2 --pooling self-contrastive --set 'train=[{path: squad-mix}]' --output models/mlr
     osn train mlr --layers 2,4,6 --pooling multi-vector --set 'train=[{path: squad-mix}]' --output models/several
     osn train mlr --config multi-layer-representations --output models/mlr      the paper's recipe
 
 "Investigating Multi-layer Representations for Dense Passage Retrieval": similarity is the largest inner product (eq. 2),
-and pooling makes one vector of several, by self-contrast (eq. 5 to 7), average or scalar mix (eq. 8). Data, negatives,
-stages and the loop are those of `trainers.dense`. ME-BERT's first token vectors and ColBERT-style token vectors, the paper's
-rivals, go through the same poolings.
+and pooling reduces several vectors to one, by self-contrast (eq. 5 to 7), average or scalar mix (eq. 8). Data, negatives,
+stages and the loop are those of `trainers.dense`. The paper's baselines, ME-BERT's first token vectors and ColBERT-style
+token vectors, use the same poolings.
 
-The model directory is a dense one like any other, without a trace of the other layers (self-contrastive) or with a mix of
-layers (average, scalar mix). With several vectors a document its kind is "multi-layer"
-(`opensearch_neural.models.dense.multi_layer`).
+The model directory is an ordinary dense one, with the last layer only (self-contrastive) or a mix of layers (average,
+scalar mix). If documents keep several vectors, its kind is "multi-layer" (`opensearch_neural.models.dense.multi_layer`).
 """
 
 from __future__ import annotations
@@ -64,15 +63,15 @@ class RepresentationSettings:
     """Which vectors a document has, and how they are pooled."""
 
     source: VectorSource = "layers"
-    """ "layers": the vectors of `layers`; "first-tokens": the last layer's first `count` (ME-BERT); "tokens": all its tokens
-    (ColBERT-style)"""
+    """ "layers": one vector from each of `layers`; "first-tokens": of the last layer's first `count` tokens (ME-BERT);
+    "tokens": of all its tokens (ColBERT-style)"""
     layers: list[int] | str = DEFAULT_LAYERS
-    """layer numbers from 1, with the last one; or last:M, first:M, uniform:M (M layers) or all"""
+    """layer numbers from 1, which must include the last; or last:M, first:M, uniform:M (M layers) or all"""
     count: int = 8
-    """how many first tokens"""
+    """number of tokens, for source first-tokens"""
     pooling: PoolingStrategy = "self-contrastive"
-    """ "multi-vector" keeps and searches all vectors; "self-contrastive" keeps the last layer's; "average" and "scalar-mix"
-    pool all into one"""
+    """ "multi-vector" keeps and searches all vectors; "self-contrastive" keeps the last layer's vector; "average" and
+    "scalar-mix" pool all into one"""
     regularization: float = 0.1
     """λ of L_con + λ·L_reg, for self-contrastive pooling"""
 
@@ -83,18 +82,20 @@ class RepresentationSettings:
             else:
                 _parsed(self.layers)
         if self.source != "layers" and self.layers != DEFAULT_LAYERS:
-            raise ValueError(f"layers {self.layers}: of source {self.source} the last layer's tokens are the vectors")
+            raise ValueError(
+                f"layers {self.layers}: source {self.source} uses the last layer's tokens only; omit layers"
+            )
         if self.count < 1 or not 0 <= self.regularization < math.inf:
             raise ValueError(
-                f"count {self.count}, regularization {self.regularization}: expected from 1, and a number from 0"
+                f"count {self.count} must be at least 1, regularization {self.regularization} finite and at least 0"
             )
         if self.source == "tokens" and self.pooling == "scalar-mix":
-            raise ValueError("scalar-mix learns a weight for each of a fixed number of vectors: not of all tokens")
+            raise ValueError("scalar-mix learns one weight for each vector; with source tokens their number varies")
 
 
 @dataclass(slots=True)
 class MlrConfig(DenseConfig):
-    """The settings of `osn train mlr`: those of `osn train dense`, and the vectors of documents."""
+    """The settings of `osn train mlr`: the settings of `osn train dense`, and the vectors of documents."""
 
     encoder: EncoderSettings = field(default_factory=lambda: EncoderSettings(tied=False))
     representation: RepresentationSettings = field(default_factory=RepresentationSettings)
@@ -111,10 +112,10 @@ def _parsed(layers: str) -> tuple[str, int]:
 
 
 def chosen_layers(layers: Sequence[int] | str, depth: int) -> tuple[int, ...]:
-    """The numbers of the layers, ascending, the last (`depth`) among them.
+    """The numbers of the layers, ascending; they include the last layer, `depth`.
 
-    "last:4" of 12 is 9 to 12, "first:4" is 1, 2, 3 and 12, "uniform:4" 3, 6, 9, 12 (MLR, table 1). Raises InputError for
-    more layers than there are, and numbers without the last.
+    Of 12 layers, "last:4" is 9 to 12, "first:4" is 1, 2, 3 and 12, "uniform:4" is 3, 6, 9, 12 (MLR, table 1). Raises
+    InputError for more layers than the backbone has, or if the last layer is missing.
     """
     if not isinstance(layers, str):
         return Selection("layers", "cls", depth, tuple(sorted(layers))).layers
@@ -137,7 +138,7 @@ MIX_LEARNING_RATE = 1e-2
 
 
 class MultiVectorEncoder(Encoder):
-    """The documents' tower: `several` gives all of a document's vectors, a call the vectors that are searched."""
+    """The documents' tower: `several` returns all vectors of a document, a call only the vectors that are searched."""
 
     def __init__(self, encoder: Encoder, selection: Selection, strategy: PoolingStrategy) -> None:
         super().__init__(encoder.backbone, pooling=encoder.pooling, normalize=encoder.normalize)
@@ -146,7 +147,7 @@ class MultiVectorEncoder(Encoder):
         self.mix = nn.Parameter(torch.zeros(count)) if strategy == "scalar-mix" else None
 
     def several(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(rows, vectors, dimension), scaled. With vectors of tokens, a shorter row is padded with vectors not its own."""
+        """(rows, vectors, dimension), scaled. With token vectors, shorter rows end in padding, which is to be ignored."""
         return self.scaled(self._unscaled(input_ids, attention_mask))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -167,7 +168,7 @@ class MultiVectorEncoder(Encoder):
 
     @property
     def weights(self) -> list[float] | None:
-        """The weights of the vectors in their sum; None if they are not summed, or only in training."""
+        """The weights of the vectors in the weighted sum that is searched; None if the strategy does not sum vectors."""
         if self.strategy in SEVERAL:
             return None
         if self.mix is not None:
@@ -176,7 +177,7 @@ class MultiVectorEncoder(Encoder):
 
     @property
     def is_dense(self) -> bool:
-        """Whether sentence-transformers has modules for its vectors; it has none for the mean of the first tokens."""
+        """Whether sentence-transformers has modules for these vectors; it lacks one for the mean of the first tokens."""
         if self.strategy == "multi-vector":
             return False
         return self.strategy == "self-contrastive" or self.selection.source != "first-tokens"
@@ -195,7 +196,7 @@ class MultiVectorEncoder(Encoder):
             if self.selection.source == "layers":
                 layers = dict(zip(self.selection.layers, self.weights, strict=True))
             else:
-                pooling = "mean"  # over all tokens, their average
+                pooling = "mean"  # the average over all tokens
         return super().sentence_transformers_modules(
             tokenizer, folder, max_length=max_length, layers=layers, pooling=pooling
         )
@@ -207,7 +208,7 @@ def known_vectors(counts: Tensor, width: int) -> Tensor:
 
 
 class MultiLayerModel(BiEncoder):
-    """A bi-encoder whose documents have several vectors, in training (self-contrastive) or for good (multi-vector)."""
+    """A bi-encoder whose documents have several vectors, only in training (self-contrastive) or always (multi-vector)."""
 
     document: MultiVectorEncoder
 
@@ -223,7 +224,7 @@ class MultiLayerModel(BiEncoder):
         if role == "query" or self.document.strategy not in SEVERAL:
             return super().encode(role, part)
         vectors = self.document.several(part.input_ids, part.attention_mask)
-        # Parts, and processes, have texts of other lengths: filled up, their rows can stand in one tensor.
+        # Text lengths differ between parts and processes: padding lets their rows share one tensor.
         return Encoded(nn.functional.pad(vectors, (0, 0, 0, self._width - vectors.shape[1])))
 
     def parameter_groups(self, training: TrainingSettings) -> list[dict[str, Any]] | None:
@@ -232,17 +233,17 @@ class MultiLayerModel(BiEncoder):
             return super().parameter_groups(training)
         return [
             *decay_groups(parameter for parameter in self.parameters() if parameter is not mix),
-            # At a backbone's rate a handful of logits would stay where they began.
+            # At a backbone's learning rate these few logits would hardly move.
             {"params": [mix], "lr": max(training.learning_rate, MIX_LEARNING_RATE), "weight_decay": 0.0},
         ]
 
     @property
     def _width(self) -> int:
-        """The most vectors that a document can have."""
+        """The largest number of vectors that a document can have."""
         return int(self.document.selection.counts(torch.tensor([self.encoder_settings.document_length])))
 
     def _known(self, targets: RetrievalTargets) -> Tensor | None:
-        """(gathered documents, vectors); None if every document has all of them."""
+        """(gathered documents, vectors), True for a document's own vectors; None if every document has all vectors."""
         selection = self.document.selection
         if selection.size is not None:
             return None
@@ -281,7 +282,7 @@ class MultiLayerModel(BiEncoder):
         return result
 
     def document_vectors(self, texts: Sequence[str]) -> MultiVectors:
-        """The vectors of `texts` as the model stands, each text's own."""
+        """The vectors of each text, by the model in its present state."""
         parts: list[np.ndarray] = [np.empty(0)] * len(texts)
         for rows, several, lengths in self.encoded("document", texts):
             for row, vectors, count in zip(rows, several, self.document.selection.counts(lengths), strict=True):
@@ -299,7 +300,7 @@ class MultiLayerModel(BiEncoder):
     def export(self, folder: Path) -> None:
         document = self.document
         if document.is_dense:
-            # One transformer for both cannot be one route where a document's vector is another one than a query's.
+            # A shared transformer needs two routes if documents and queries are pooled differently.
             same = document.strategy == "self-contrastive"
             exported = replace(self.encoder_settings, tied=self.encoder_settings.tied and same)
             write_sentence_transformer(self._towers, self.tokenizers, exported, folder)
@@ -324,7 +325,7 @@ class MultiLayerModel(BiEncoder):
 
 
 def build(config: MlrConfig) -> MultiLayerModel:
-    """The untrained model. Raises as `dense.towers` does, and InputError for layers that the backbone has not."""
+    """The untrained model. Raises as `dense.towers` does, and InputError for layers that the backbone lacks."""
     encoders, tokenizers, settings = towers(config)
     chosen, document = config.representation, encoders["document"]
     selection = selected(chosen, document.pooling, int(document.backbone.config.num_hidden_layers))
@@ -342,8 +343,8 @@ def selected(chosen: RepresentationSettings, pooling: Pooling, depth: int) -> Se
 
 
 def check_layers(config: MlrConfig) -> None:
-    """Raises InputError for layers that the backbone has not, before anything is loaded, mined or trained; ModelError where
-    it is no transformer."""
+    """Raises InputError for layers that the backbone lacks, before anything is loaded, mined or trained; ModelError if it
+    is not a transformer."""
     folder = read_start(config.start).folders["document"]
     selected(config.representation, "mean", int(read_config(folder).num_hidden_layers))
 
@@ -361,15 +362,15 @@ def check_layers(config: MlrConfig) -> None:
     },
 )
 def mlr(config: MlrConfig, dry_run: bool) -> None:
-    """Train multi-layer representations: a document as the vectors of several layers, pooled into one or kept.
+    """Train multi-layer representations: several layers' vectors of a document, pooled into one vector or all kept.
 
     \b
     osn train mlr --layers last:2 --pooling self-contrastive --set 'train=[{path: squad-mix}]' \\
         --set selection.hold_back=0.02 --output models/mlr
     osn train mlr --config multi-layer-representations --dry-run --output models/mlr
 
-    A self-contrastive model is a dense model like any other: load_dense, SentenceTransformer and `osn ingest --dense` take
-    it. It prints the dev measures before and after. If it is stopped, run the same command again to continue.
+    A self-contrastive model is an ordinary dense model: load_dense, SentenceTransformer and `osn ingest --dense` take it.
+    It prints the dev measures before and after. If it is stopped, run the same command again to continue.
     """
     check_layers(config)
     tell(config.output, rehearse(config, build) if dry_run else train_dense(config, build), dry_run)

@@ -552,7 +552,7 @@ def test_a_mix_has_a_rate_of_its_own_and_every_trainable_weight_is_in_one_group(
         (["--layers", "last:4"], "the backbone has 3 layers"),
         (["--layers", "2"], "the backbone's last, 3, must be among them"),
         (["--set", "representation.layers=2"], "the backbone's last, 3, must be among them"),
-        (["--layers", "2,3", "--set", "representation.source=tokens"], "the last layer's tokens are the vectors"),
+        (["--layers", "2,3", "--set", "representation.source=tokens"], "uses the last layer's tokens only"),
     ],
 )
 def test_layers_are_refused_before_any_data_is_read(

@@ -1,7 +1,7 @@
 """Attention in bfloat16 on a processor: matrix products and a softmax.
 
-torch's fused kernel takes several times as long there, its backward above all; transformers' "eager" adds a mask in
-float32, and so makes of every score a float32 number and back.
+torch's fused kernel takes several times as long there, most of all its backward pass. transformers' "eager" adds a float32
+mask, and so converts every score to float32 and back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transformers.masking_utils import eager_mask
 
 NAME = "bfloat16-products"
 MODELS = ("bert", "distilbert", "electra", "roberta", "t5", "xlm-roberta")
-"""The model types whose attention has neither shared keys nor more than a mask and a position bias."""
+"""Model types without shared keys, whose attention adds no more than a mask and a position bias."""
 
 
 def attention_by_products(
@@ -33,14 +33,14 @@ def attention_by_products(
 ) -> tuple[Tensor, None]:
     """softmax(query · keyᵀ · scaling + bias + mask) · value, in the precision of `query`.
 
-    query, key, value: (batch, heads, length, size). attention_mask, position_bias: to be added to scores.
-    Returns (batch, length, heads, size), and no weights.
+    query, key, value: (batch, heads, length, size). attention_mask, position_bias: are added to the scores.
+    Returns (batch, length, heads, size), and None in place of attention weights.
     """
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = (query if scaling == 1 else query * scaling) @ key.transpose(2, 3)
     for added in (position_bias, attention_mask):
         if added is not None:
-            # float32's lowest number, with which masks are made, is -inf in bfloat16: a row that is all masked has none.
+            # Masks hold float32's lowest number, which is -inf in bfloat16: softmax of a fully masked row would be NaN.
             scores = scores.add_(added.clamp(min=torch.finfo(scores.dtype).min).to(scores.dtype))
     weights = nn.functional.dropout(scores.softmax(dim=-1), p=dropout, training=dropout > 0)
     return (weights @ value).transpose(1, 2).contiguous(), None
@@ -53,7 +53,7 @@ AttentionMaskInterface.register(NAME, eager_mask)
 @contextmanager
 def fast_attention(model: nn.Module) -> Iterator[None]:
     """Inside, the models in `model` that would use torch's fused attention use `attention_by_products`."""
-    # A model, the models inside it, and a copied layer, of a Condenser head say, may have a configuration each.
+    # A model, the models inside it, and a copied layer (in a Condenser head) may each have their own configuration.
     changed = {
         id(config): config
         for module in model.modules()

@@ -1,12 +1,11 @@
-"""What a collator hands to a model: dataclasses, whose fields say what they hold and in what shape.
+"""The batches that a collator hands to a model: dataclasses whose fields document content and shape.
 
-A method whose loss is a sum over rows subclasses `Batch`. One whose loss compares rows (`grad_cache.CachedModel`)
-subclasses `CachedBatch`, and has a dataclass of its own for `targets`, and one derived from `Part` where it encodes more
-than token ids:
+A method whose loss is a sum over rows subclasses `Batch`. A method whose loss compares rows (`grad_cache.CachedModel`)
+subclasses `CachedBatch`, defines a dataclass for `targets`, and derives one from `Part` if it encodes more than token ids:
 
     @dataclass
     class PairTargets:
-        keys: Tensor  # (pairs,) int64, the article of each
+        keys: Tensor  # (pairs,) int64, the article of each pair
 
     @dataclass
     class PairBatch(CachedBatch):
@@ -34,7 +33,7 @@ class Batch:
     """Examples that meet in one loss; a subclass adds their tensors."""
 
     ids: list[str]
-    """names of the examples, for messages: (batch,)"""
+    """(batch,), the examples' names for messages"""
 
     def to(self: B, device: torch.device) -> B:
         """The same batch with every tensor on `device`."""
@@ -42,21 +41,21 @@ class Batch:
         return moved
 
     def pin_memory(self: B) -> B:
-        """The same batch in memory that a GPU reads directly; the data loader asks for it."""
+        """The same batch in pinned memory, which a GPU reads directly; the data loader calls this."""
         pinned: B = _changed(self, Tensor.pin_memory)
         return pinned
 
 
 @dataclass
 class Part:
-    """Rows that are encoded together, padded to the longest of them."""
+    """Rows that are encoded together, padded to the longest row."""
 
     input_ids: Tensor
     """(rows, length) int64"""
     attention_mask: Tensor
     """(rows, length) int64, 1 at tokens and 0 at padding"""
     position: Tensor
-    """(rows,) int64, where each row belongs among the rows of its role"""
+    """(rows,) int64, each row's position among all rows of its role"""
 
 
 @dataclass
@@ -64,13 +63,13 @@ class CachedBatch(Batch):
     """Rows of several roles, which are encoded part by part and then compared."""
 
     parts: Mapping[str, Sequence[Part]]
-    """{role: parts}; how rows are split into parts changes nothing but padding and memory"""
+    """{role: parts}; the split into parts affects only padding and memory"""
     targets: Any
-    """what the loss needs beside the vectors: a dataclass of the method"""
+    """the inputs of the loss besides the vectors: a dataclass of the method"""
 
 
 class WholeBatchCollator(ABC):
-    """A collator that sees the examples of all processes, for a loss that compares a query with the others' documents."""
+    """A collator that sees all processes' examples, for a loss that compares queries with documents of other processes."""
 
     @abstractmethod
     def __call__(self, items: list[Any], rank: int, world: int) -> Batch:
@@ -78,7 +77,7 @@ class WholeBatchCollator(ABC):
 
 
 Collator = Callable[[list[Any]], Batch] | WholeBatchCollator
-"""Makes a batch of a process's examples, or its share of a batch of all."""
+"""Makes a batch from one process's examples, or the process's share of a batch of all examples."""
 
 
 def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

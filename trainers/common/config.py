@@ -33,14 +33,14 @@ C = TypeVar("C")
 
 
 MISSING = "…"
-"""Stands in a printed configuration where a value has to be given."""
+"""A printed configuration shows this in place of a required value."""
 
 
 def load_config(kind: type[C], path: Path | None = None, overrides: Sequence[str] = (), *, fill: bool = False) -> C:
     """The dataclass `kind` from a YAML file, or from its defaults, with `overrides` ("training.seed=7") applied.
 
-    fill: put `MISSING` where a value is missing that has to be given, to show what there is to give.
-    Raises InputError with the file, line and field for what does not fit.
+    fill: put `MISSING` in place of a required value that is missing, to show all fields.
+    Raises InputError with the file, line and field of a value that does not fit.
     """
     node: yaml.Node | None = None
     if path is not None:
@@ -74,7 +74,7 @@ def to_yaml(config: Any) -> str:
 
 
 def explained_yaml(config: Any) -> str:
-    """`to_yaml(config)` with comments: before the field that first holds a dataclass, what that one and its fields mean."""
+    """`to_yaml(config)` with comments: what each dataclass and its fields mean, before the first field that holds it."""
     lines = _comment(type(config))
     seen: set[type[Any]] = set()
     hints = get_type_hints(type(config))
@@ -97,7 +97,7 @@ def _comment(kind: type[Any]) -> list[str]:
 
 
 def _field_meanings(kind: type[Any]) -> dict[str, str]:
-    """{field: the string under it} of a dataclass, with those of the dataclasses that it derives from."""
+    """{field: the string under it} of a dataclass and of the dataclasses that it derives from."""
     meanings: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if not dataclasses.is_dataclass(base):
@@ -136,7 +136,7 @@ def _missing(hint: Any) -> _Tree:
 
 
 def save_config(config: Any, folder: Path) -> Path:
-    """Write `config` into `folder`, beside the model that it makes."""
+    """Write `config` into `folder`, beside the model."""
     path = folder / "training.yaml"
     write_text(path, to_yaml(config))
     return path
@@ -145,7 +145,7 @@ def save_config(config: Any, folder: Path) -> Path:
 def fingerprint(*parts: Any) -> str:
     """16 hex digits that change when any of `parts` (dataclasses or plain values) does.
 
-    A field that is None counts as absent, so that settings which come later do not rename what was made without them.
+    A field that is None counts as absent, so that a new setting does not change the fingerprints of older files.
     """
     text = json.dumps([_without_none(to_dict(part)) for part in parts], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -163,8 +163,8 @@ def config_options(
     """Gives a command `--config`, `--set`, `--output`, `--print-config` and `--dry-run`.
 
     The command is called with `config`, a `kind` (which has a field `output: Path`), and `dry_run`, which asks it to
-    build everything and take two steps on a few rows. shortcuts: {option: (dotted field, help)}, options that stand for a
-    `--set`; numbers with commas between them are a list.
+    build everything and take two steps on a few rows. shortcuts: {option: (dotted field, help)}, options that each set
+    one field, as `--set` does; numbers separated by commas are a list.
     """
     options_of = shortcuts or {}
 
@@ -178,7 +178,7 @@ def config_options(
         @click.option(
             "--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Override one field; repeatable."
         )
-        @click.option("--output", type=click.Path(path_type=Path), help="Where the model directory is written.")
+        @click.option("--output", type=click.Path(path_type=Path), help="The model directory to write.")
         @click.option("--dry-run", is_flag=True, help="Build everything, take two steps on a few rows, keep nothing.")
         @click.option("--print-config", is_flag=True, help="Print every field as YAML, explained, and stop.")
         @functools.wraps(command)
@@ -199,7 +199,7 @@ def config_options(
                 click.echo(explained_yaml(load_config(kind, path, given, fill=True)), nl=False)
                 return
             config = load_config(kind, path, given)
-            # Before torch starts its threads, which then obey.
+            # Before torch starts its threads: they take over the setting.
             with flushed_denormals():
                 command(config=config, dry_run=dry_run, **options)
 
@@ -212,12 +212,12 @@ def config_options(
 
 
 def backbone_option(field: str) -> dict[str, tuple[str, str]]:
-    """The shortcut --backbone of trainings that start from one, which is `field` of their configuration."""
-    return {"backbone": (field, "Directory or hub id to start from; of pre-training, too.")}
+    """The shortcut --backbone of trainings that start from a backbone; it sets `field` of their configuration."""
+    return {"backbone": (field, "Directory or hub id to start from; the output of a pre-training, too.")}
 
 
 def recipe(name: str) -> Path:
-    """The YAML file of a paper's recipe that comes with this package. Raises InputError that lists those there are."""
+    """The YAML file of a recipe of this package. Raises InputError, with a list of all recipes, for another name."""
     folder = Path(__file__).parents[1] / "recipes"
     path = folder / f"{name}.yaml"
     if not path.is_file():
@@ -234,12 +234,12 @@ def _recipe_or_file(path: Path | None) -> Path | None:
 
 @dataclasses.dataclass(slots=True)
 class _Tree:
-    """A YAML value that remembers where it stood."""
+    """A YAML value with its place in the file."""
 
     value: Any  # a scalar, a list of _Tree, or a dict of _Tree
     file: str
     line: int | None
-    key_line: int | None = None  # where its name stands, if it has one
+    key_line: int | None = None  # the line of its name, if it has a name
 
     @property
     def place(self) -> str:
@@ -258,7 +258,7 @@ class _Tree:
                 if not isinstance(key, yaml.ScalarNode):
                     raise InputError(f"{file}, line {key.start_mark.line + 1}: a field's name must be a word")
                 if key.value in fields:
-                    raise InputError(f"{file}, line {key.start_mark.line + 1}: the field {key.value!r} stands twice")
+                    raise InputError(f"{file}, line {key.start_mark.line + 1}: the field {key.value!r} is given twice")
                 fields[str(key.value)] = cls.of_node(child, file, lines=lines)
                 fields[str(key.value)].key_line = key.start_mark.line + 1
             return cls(fields, file, line)
@@ -311,8 +311,8 @@ def _override(tree: _Tree, override: str) -> None:
 
 
 def _build(kind: Any, tree: _Tree, field: str, default: Any = None) -> Any:
-    """The value of `tree` as `kind`; `field` is its dotted name, for errors. default: what a dataclass's fields are that
-    `tree` does not have; its own defaults by default."""
+    """The value of `tree` as `kind`; `field` is its dotted name, for errors. default: a dataclass with the values of the
+    fields that `tree` lacks; None takes the defaults of `kind`."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return _build_union(arguments, tree, field, default)
@@ -335,7 +335,7 @@ def _build_union(arguments: tuple[Any, ...], tree: _Tree, field: str, default: A
     choices = [argument for argument in arguments if argument is not type(None)]
     if len(choices) == 1:
         return _build(choices[0], tree, field, default)
-    # An integer must not become a float only because a float would do as well.
+    # An integer must not become a float only because a float fits too.
     exact = [choice for choice in choices if choice not in (int, float, str, bool) or type(tree.value) is choice]
     for choice in (*exact, *choices):
         with suppress(InputError):
@@ -371,7 +371,7 @@ def _build_dataclass(kind: type[Any], tree: _Tree, field: str, default: Any = No
     try:
         return kind(**(defaults | built))
     except (ValueError, InputError) as error:
-        # Of several options the one whose value does not fit is not known here.
+        # With several --set options it is not known here which value does not fit.
         place = "--set" if tree.line is None and tree.place.startswith("--set ") else tree.place
         raise InputError(f"{place}: {field + ': ' if field else ''}{error}") from None
 

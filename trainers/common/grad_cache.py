@@ -2,11 +2,11 @@
 
 Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup": a contrastive loss needs all
 vectors of the batch at once, but not all activations. (1) Encode every chunk without gradient, keeping the vectors.
-(2) Take the loss over all vectors and its gradient for each. (3) Encode each chunk again, with the random numbers of the
-first time, and propagate the gradients kept for its vectors.
+(2) Compute the loss over all vectors, and its gradient for each vector. (3) Encode each chunk again, with the same random
+numbers, and propagate the gradients of its vectors.
 
-Exact, not approximate: dropout masks are the same in (1) and (3), and language-model terms, which do not pass through
-the vectors, are divided by the counts of the whole batch and not of the chunk.
+The gradient is exact: dropout masks are the same in (1) and (3), and language-model terms, which do not pass through the
+vectors, are divided by the counts of the whole batch, not of the chunk.
 """
 
 from __future__ import annotations
@@ -26,37 +26,39 @@ from trainers.common.training_model import Losses, TrainingModel
 
 @dataclass(slots=True)
 class Encoded:
-    """vectors: (rows, …), one entry a row. sums, counts: language-model terms of these rows by name, not divided yet:
-    the term is Σ sums / Σ counts over all rows of the batch."""
+    """The vectors and language-model terms of some rows. A term is Σ sums / Σ counts over all rows of the batch."""
 
     vectors: Tensor
+    """(rows, …), one entry per row"""
     sums: dict[str, Tensor] = field(default_factory=dict)
+    """the sum of each language-model term over these rows, a scalar"""
     counts: dict[str, Tensor] = field(default_factory=dict)
+    """the count that the sum is to be divided by, a scalar"""
 
 
 class CachedModel(TrainingModel):
-    """A method whose loss compares rows: `encode` rows of a role ("query", "document"), then `loss_terms` over all.
+    """A method whose loss compares rows: `encode` the rows of each role ("query", "document"), then `loss_terms` over all.
 
-    Its batch is a `CachedBatch`: parts, which `encode` takes one by one, and targets, which `loss_terms` needs beside their
-    vectors. Both are dataclasses; a subclass names its own.
+    Its batch is a `CachedBatch`: parts, which `encode` takes one by one, and targets, which `loss_terms` takes with the
+    vectors. Both are dataclasses; a subclass defines its own.
     """
 
     @property
     def compares(self) -> bool:
-        """Whether `loss_terms` has terms over the vectors. A model of language-model terms alone says no: its parts are then
-        encoded once, and it tells what these terms are divided by beforehand (`counts`)."""
+        """Whether `loss_terms` has terms over the vectors. If False (only language-model terms), each part is encoded once,
+        and the model gives the divisors of its terms beforehand (`counts`)."""
         return True
 
     def counts(self, part: Any) -> dict[str, Tensor]:
-        """`Encoded.counts` of these rows without encoding them; only asked where nothing is compared."""
+        """`Encoded.counts` of these rows, without encoding them; called only if `compares` is False."""
         raise NotImplementedError
 
     def encode(self, role: str, part: Any) -> Encoded:
         raise NotImplementedError
 
     def loss_terms(self, vectors: dict[str, Tensor], targets: Any) -> Losses:
-        """The terms over the vectors of each role, (rows, …) in order. With several processes these are the rows of
-        this one: `gather` brings in the others', and each term is the mean over this process's rows."""
+        """The terms over the vectors of each role, (rows, …) in order. With several processes these are the rows of this
+        process: `gather` adds the rows of the others, and each term is the mean over this process's rows."""
         raise NotImplementedError
 
     def forward(self, batch: CachedBatch) -> Losses:
@@ -84,10 +86,10 @@ def cached_backward(
     scale: float = 1.0,
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Losses:
-    """`model(batch)` and `(scale · loss).backward()`, with activations for one part at a time.
+    """`model(batch)` and `(scale · loss).backward()`, with the activations of one part at a time.
 
-    autocast: makes a context for each part: the casts of weights that autocast keeps from (1) carry no gradient.
-    Gradients of several processes are not averaged here: see `average_gradients`.
+    autocast: makes a new context for each part, because autocast's cached weights from (1) carry no gradient.
+    Does not average the gradients of several processes: see `average_gradients`.
     """
     parts = _parts(batch)
     if not model.compares:
@@ -147,10 +149,10 @@ def _part_by_part(
 
 
 def gather(rows: Tensor) -> Tensor:
-    """The rows of all processes, those of process 0 first; with gradient, so that each process's rows learn from the
-    losses of all. Processes may have different numbers of rows. One process: `rows` themselves.
+    """The rows of all processes, process 0 first. Gradients flow back, so each process's rows learn from all losses.
+    Processes may have different numbers of rows. With one process: `rows` themselves.
 
-    A term that is the mean over this process's queries, with gradients then averaged over processes, has the gradient
+    If a term is the mean over this process's queries and gradients are averaged over processes, the gradient equals that
     of the mean over all queries in one process.
     """
     if processes() == 1:
@@ -160,7 +162,7 @@ def gather(rows: Tensor) -> Tensor:
 
 
 def processes() -> int:
-    """How many processes train together."""
+    """The number of processes that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -169,7 +171,7 @@ def average_gradients(parameters: Sequence[Tensor]) -> None:
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if processes() == 1 or not gradients:
         return
-    # One collective for all small tensors: a call each would cost more than the sums.
+    # One collective call for all tensors: a call for each would cost more than the sums.
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     dist.all_reduce(flat)
     flat /= processes()
@@ -186,6 +188,7 @@ class RandomState:
     device: torch.device
     cpu: Tensor
     accelerator: Tensor | None
+    """None without a GPU"""
 
     @classmethod
     def of(cls, device: torch.device) -> RandomState:
@@ -194,7 +197,7 @@ class RandomState:
 
     @contextmanager
     def replayed(self) -> Iterator[None]:
-        """Inside, random numbers come as they came after this state; afterwards as if nothing had been drawn."""
+        """Inside, random numbers repeat from this state; afterwards they go on as if nothing had been drawn."""
         devices = [self.device] if self.accelerator is not None else []
         with torch.random.fork_rng(devices=devices):
             torch.set_rng_state(self.cpu)
@@ -211,7 +214,7 @@ class _Gather(torch.autograd.Function):
         counts = [torch.zeros_like(count) for _ in range(world)]
         dist.all_gather(counts, count)
         sizes = [int(one) for one in counts]
-        # all_gather wants equal shapes: rows are filled up to the longest and cut again.
+        # all_gather needs equal shapes: pad to the largest number of rows, and cut again.
         filled = rows.new_zeros((max(sizes), *rows.shape[1:]))
         filled[: len(rows)] = rows
         gathered = [torch.empty_like(filled) for _ in range(world)]
@@ -221,7 +224,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> Tensor:
-        # Every process's loss has a gradient for these rows: their sum is what they learn from.
+        # Every process's loss has a gradient for these rows: sum them.
         total = gradients[0].contiguous()
         dist.all_reduce(total)
         return total[ctx.own]  # type: ignore[attr-defined]
@@ -238,7 +241,7 @@ def in_order(vectors: list[Tensor], positions: list[Tensor]) -> Tensor:
 
 
 def _total_counts(of_parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """What each language-model term is divided by: the count over the whole batch, a process's share of it."""
+    """The divisor of each language-model term: the count over the whole batch, divided by the number of processes."""
     names = sorted({name for one in of_parts for name in one})
     if not names:
         return {}
@@ -254,6 +257,6 @@ def _language_model_terms(encoded: Encoded, counts: dict[str, Tensor]) -> dict[s
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[None]:
-    # Scores of a contrastive loss in bfloat16 would differ by less than their rounding.
+    # In bfloat16, rounding would hide small differences between a contrastive loss's scores.
     context: AbstractContextManager[None] = torch.autocast(device.type, enabled=False)
     return context

@@ -1,7 +1,7 @@
-"""One process at a time makes a thing that several need: the others wait, and find what is there of it.
+"""Locks: one process makes a file that several need, while the others wait and then use it.
 
-Trainings that share a cache of teachers, vectors and negatives, and experiments whose arms several processes share, go
-through here.
+Used by trainings that share a cache of teacher scores, vectors and negatives, and by experiments whose arms run in several
+processes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def locked(made: Path, *, wait: bool = True, done: Path | None = None) -> Iterator[bool]:
-    """Yields True once no other process is at `made`, and keeps others out; with wait=False it may yield False at once.
+    """Waits until no other process holds the lock of `made`, holds it, and yields True. wait=False: yields False at once
+    if another process holds it.
 
-    done: a file that is written last; where it is there, nothing is locked, and nothing need be writable. What is locked is
-    a hidden file beside `made`, `.NAME.lock`, which goes with the lock. Within another lock of the same file this would wait
-    for itself.
+    done: a file that is written last; if it exists, nothing is locked and nothing need be writable. The lock is a hidden
+    file beside `made`, `.NAME.lock`, deleted at the end. Don't nest locks of the same file: the inner waits forever.
     """
     if done is not None and done.exists():
         yield True

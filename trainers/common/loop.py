@@ -1,10 +1,10 @@
 """One training loop for every method: `train(model, data, collate, …)`.
 
-    run folder        is this run done, begun, or another's?           run_folder.RunFolder
-    trainer           transformers.Trainer over the method's model     trainer.LoopTrainer
-      a batch         which examples meet, alike in every process      sampling.EpochBatches, then the method's `collate`
+    run folder        is this run done, begun, or another run's?       run_folder.RunFolder
+    trainer           transformers.Trainer for the method's model      trainer.LoopTrainer
+      a batch         the same examples in every process               sampling.EpochBatches, then the method's `collate`
       a step          the loss, whole or by gradient caching           grad_cache.cached_backward
-      dev measures    the best state is kept apart from checkpoints    LoopTrainer.evaluate
+      dev measures    the best state, stored apart from checkpoints    LoopTrainer.evaluate
     model directory   the best state, osn.json last                    RunFolder.publish
 
 Several processes:  torchrun --nproc-per-node 2 -m opensearch_neural.cli train dense --config dense.yaml
@@ -54,13 +54,13 @@ def train(
 ) -> Trained:
     """Train `model` on `data` and write it to `output` as a model directory of `kind`.
 
-    collate: items of `data` to a batch. config: what is saved beside the model (the settings by default). evaluate:
-    dev measures of `model` as it stands, higher is better; called in the main process, in evaluation mode. best_from:
-    the share of the steps before which a state is measured, but neither kept nor counted for patience.
+    collate: turns items of `data` into a batch. config: the configuration to save beside the model (by default the
+    settings). evaluate: returns dev measures of `model` in its present state, higher is better; called in the main process,
+    in evaluation mode. best_from: states before this share of the steps are measured, but not kept or counted for patience.
 
-    Run again with the same configuration and data, it continues an interrupted run, to the same weights, and returns at
-    once when training had ended. Raises InputError if `output` belongs to another configuration or other data,
-    OsnError for a loss that is not finite and for too little memory.
+    Called again with the same configuration and data, it continues an interrupted run, to the same weights, and returns at
+    once if training has ended. Raises InputError if `output` belongs to another configuration or other data,
+    OsnError if the loss is not finite or memory runs out.
     """
     run = RunFolder(output, kind, settings if config is None else config, data_hash)
     if (ended := run.ended()) is not None:
@@ -104,12 +104,12 @@ def _advice_on_memory(settings: TrainingSettings) -> Iterator[None]:
 
 @contextmanager
 def _interrupted_after_a_step(trainer: LoopTrainer) -> Iterator[None]:
-    """Ctrl-C and SIGTERM: the step is finished, a checkpoint written, then KeyboardInterrupt. A second one is at once."""
+    """On Ctrl-C or SIGTERM: finish the step, write a checkpoint, raise KeyboardInterrupt. A second signal stops at once."""
     stop = _StopAfterStep()
     trainer.add_callback(stop)
     try:
         previous = {number: signal.signal(number, stop.ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # Only the main thread may have handlers: elsewhere interrupts end training at once.
+    except ValueError:  # Only the main thread may set handlers; in others an interrupt ends training at once.
         previous = {}
     try:
         yield
@@ -134,11 +134,11 @@ class _StopAfterStep(TrainerCallback):
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        print("finishing the step and saving; once more to stop at once", file=sys.stderr, flush=True)
+        print("finishing the step and saving; interrupt again to stop at once", file=sys.stderr, flush=True)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if processes() > 1:
-            # The signal may reach processes in different steps; they have to stop after the same one.
+            # The signal may reach processes in different steps; all must stop after the same step.
             asked = torch.tensor(int(self.asked), device=args.device)
             dist.all_reduce(asked, dist.ReduceOp.MAX)
             self.asked = bool(asked)

@@ -1,9 +1,9 @@
 """The losses of the papers: pure functions, tensors in, scalar out, one equation each.
 
-Shapes are written (queries, documents) and so on; every loss is the mean over queries, so it does not grow with the
-batch. Scores are raw inner products unless a function says otherwise. Reductions run in float32 whatever comes in.
+Shapes are written as (queries, documents). Every loss is the mean over queries, so it does not grow with the batch. Scores
+are raw inner products unless a function says otherwise. Reductions run in float32 for every input type.
 
-References, short in the docstrings:
+Abbreviations of the references:
     sparse   "Towards Competitive Search Relevance For Inference-Free Learned Sparse Retrievers"
     context  "Query-as-context Pre-training for Dense Passage Retrieval"
     MLR      "Investigating Multi-layer Representations for Dense Passage Retrieval"
@@ -33,12 +33,13 @@ def info_nce(scores: Tensor, positives: Tensor, *, temperature: float = 1.0, exc
 
 
 def pair_targets(keys: Tensor, everyone: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """What `info_nce` compares when both halves of a pair look for each other among all rows (context, eq. in 2.1).
+    """Positives and exclusions for `info_nce` if each half of a pair searches for the other half among all rows (context,
+    eq. in 2.1).
 
-    keys: (pairs, kinds), those of this process; everyone: (all pairs, kinds), the keys of all processes, among which this
-    one's begin at `first`. Rows are first halves, then second ones; columns are all first halves, then all second ones.
-    Returns the column of each row's partner, (2 · pairs,), and where a column is no negative, (2 · pairs, 2 · all pairs):
-    the row itself, and both halves of other pairs with the same key of any kind.
+    keys: (pairs, kinds), the keys of this process's pairs; everyone: (all pairs, kinds), the keys of all processes, where
+    this process's begin at `first`. Rows: first halves, then second halves; columns: all first halves, then all second.
+    Returns the column of each row's partner, (2 · pairs,), and True where a column is not a negative,
+    (2 · pairs, 2 · all pairs): the row itself, and both halves of other pairs that share a key of any kind.
     """
     own = torch.arange(first, first + len(keys), device=keys.device)
     positives = torch.cat([own + len(everyone), own])
@@ -52,7 +53,7 @@ def margin_mse(student: Tensor, teacher: Tensor, *, known: Tensor | None = None)
     Models with Cross-Architecture Knowledge Distillation", eq. 4).
 
     student, teacher: (queries, candidates), the positive in column 0; known: (queries, candidates), False where the
-    teacher has no score. A pair counts where both of its scores are known.
+    teacher has no score. A pair counts if both of its scores are known.
     """
     difference = (student[:, :1] - student[:, 1:]).float() - (teacher[:, :1] - teacher[:, 1:]).float()
     if known is None:
@@ -68,7 +69,7 @@ def kl_distillation(
     """τ² · KL(softmax(t/τ) ‖ softmax(s/τ)), the mean over queries (sparse, eq. 1, with τ = 1).
 
     student, teacher: (queries, candidates); known: (queries, candidates), False where the teacher has no score or the
-    slot is empty: such candidates take no part on either side. τ² keeps gradients at one size when τ changes
+    slot is empty: such candidates are left out on both sides. τ² keeps the size of gradients when τ changes
     (Hinton et al. 2015, section 2).
     """
     student, teacher = student.float() / temperature, teacher.float() / temperature
@@ -91,11 +92,11 @@ def normalized_ensemble(
 ) -> Tensor:
     """ŝ = S · Σ_j w_j (s^j − min s^j) / (max s^j − min s^j), minimum and maximum per query (sparse, eq. 8 and 9).
 
-    teachers: scores (queries, candidates) of each; weights: one a teacher, equal ones that sum to 1 by default;
+    teachers: scores (queries, candidates) of each; weights: one per teacher, by default equal weights that sum to 1;
     scale: S, 10 in the paper's pre-training and 30 in its fine-tuning; known: (queries, candidates), False where a slot
-    is empty. Returns (queries, candidates). Equation 9 is printed with s, its text says the normalized ŝ: so here.
+    is empty. Returns (queries, candidates). Equation 9 prints s, but its text says the normalized ŝ, as here.
     `normalize=False` adds the raw scores (the ablation of Table 6). A teacher that gives all candidates of a query the
-    same score says nothing about it and adds 0.
+    same score adds 0.
     """
     shares = [1 / len(teachers)] * len(teachers) if weights is None else list(weights)
     if len(shares) != len(teachers):
@@ -116,19 +117,19 @@ def normalized_ensemble(
 def flops(weights: Tensor, shares: Tensor | None = None) -> Tensor:
     """Σ_j (1/N Σ_i w_j(d_i))²: the expected cost of scoring (sparse, eq. 3; Paria et al. 2020).
 
-    weights: (documents, vocabulary), not negative. All documents of the batch at once, as sentence-transformers has it.
-    shares: (entries,), where `weights` holds a sample of the vocabulary (`tiled_head.sample_entries`): an unbiased
-    estimate then, since the square is taken of a mean over documents, within an entry.
+    weights: (documents, vocabulary), not negative. All documents of the batch together, as in sentence-transformers.
+    shares: (entries,), if `weights` holds a sample of the vocabulary (`tiled_head.sample_entries`). The estimate is then
+    unbiased, because the square is of a mean over documents, within one entry.
     """
     squares = weights.float().mean(dim=0).square()
     return squares.sum() if shares is None else (squares * shares).sum()
 
 
 def flops_per_slot(weights: Tensor, shares: Tensor | None = None) -> Tensor:
-    """`flops` of each candidate slot over the queries, summed over the slots: what the paper's authors compute.
+    """`flops` of each candidate slot over the queries, summed over the slots, as the paper's authors compute it.
 
-    weights: (queries, slots, vocabulary): slot 0 holds the positives, the others the hard negatives. It is larger than
-    `flops` over the same documents by up to the number of slots, so λ does not carry over from one to the other.
+    weights: (queries, slots, vocabulary): slot 0 holds the positives, the others the hard negatives. The result is up to
+    slots times `flops` of the same documents, so the two need different λ.
     """
     return flops(weights, shares)
 
@@ -146,16 +147,16 @@ def lambda_rank(
     """Σ over d⁻ of |1/r⁻ − 1/r⁺| · softplus(s⁻ − s⁺), the mean over queries (JPQ, eq. 16, with Burges' LambdaRank).
 
     positive_scores, positive_ranks: (queries,); negative_scores, negative_ranks: (queries, negatives); ranks from 1 in
-    the current result list; known: (queries, negatives), False for an empty slot. The weight is what swapping the pair
-    would change in the reciprocal rank; 1/r beyond `cutoff` counts as 0, as in MRR@cutoff. preferences: (queries,
-    negatives), the probability p that d⁺ belongs above d⁻, 1 by default: a pair's loss is then the cross-entropy of
-    RankNet (Burges et al. 2005, eq. 2 and 3), least where σ(s⁺ − s⁻) = p.
+    the current result list; known: (queries, negatives), False for an empty slot. The weight is the change in reciprocal
+    rank if the pair were swapped; 1/r beyond `cutoff` counts as 0, as in MRR@cutoff. preferences: (queries, negatives),
+    the probability p that d⁺ belongs above d⁻, 1 by default: a pair's loss is the cross-entropy of RankNet
+    (Burges et al. 2005, eq. 2 and 3), which is least at σ(s⁺ − s⁻) = p.
     """
     weights = (_reciprocal(negative_ranks, cutoff) - _reciprocal(positive_ranks, cutoff)[:, None]).abs()
     if known is not None:
         weights = torch.where(known, weights, 0.0)
         negative_scores = torch.where(known, negative_scores, 0.0)
-    # softplus instead of log(1 + exp(·)): the latter is infinite from 89 in float32.
+    # softplus, because log(1 + exp(x)) is infinite from x = 89 in float32.
     above = (positive_scores[:, None] - negative_scores).float()
     pairs = F.softplus(-above)
     if preferences is not None:
@@ -168,10 +169,10 @@ def _reciprocal(ranks: Tensor, cutoff: int) -> Tensor:
 
 
 def masked_lm(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ CE(logits_i, label_i) over the masked positions, and how many there are (context, L_mlm in section 2).
+    """Σ CE(logits_i, label_i) over the masked positions, and their number (context, L_mlm in section 2).
 
-    logits: (…, vocabulary); labels: (…), −100 where nothing is to be predicted. Returned apart, because the mean over a
-    batch that is encoded in chunks is Σ sums / Σ counts and not the mean of the chunks' means.
+    logits: (…, vocabulary); labels: (…), −100 where nothing is to be predicted. Sum and number are separate, because the
+    mean over a batch that is encoded in chunks is Σ sums / Σ counts, not the mean of the chunks' means.
     """
     total = F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=-100, reduction="sum")
     return total, (labels != -100).sum()
@@ -190,10 +191,10 @@ def largest_similarity(queries: Tensor, documents: Tensor, *, known: Tensor | No
 def self_contrastive_scores(
     queries: Tensor, documents: Tensor, positives: Tensor, *, last: int, known: Tensor | None = None
 ) -> Tensor:
-    """What L_con compares: d⁺ by its last layer's vector, any other document by its best one (MLR, eq. 5).
+    """The scores of L_con: d⁺ by its last layer's vector, other documents by their best vector (MLR, eq. 5).
 
-    L_con is `info_nce` of these. queries: (queries, dimension); documents: (documents, layers, dimension); positives:
-    (queries,); `last`: where the last layer stands among the documents' vectors, said and not assumed; known as in
+    L_con is `info_nce` of these scores. queries: (queries, dimension); documents: (documents, layers, dimension);
+    positives: (queries,); last: the index of the last layer among the documents' vectors; known: as in
     `largest_similarity`. Returns (queries, documents).
     """
     of_positives = (queries * documents[positives, last]).sum(dim=-1)
@@ -206,7 +207,7 @@ def self_contrastive_regularization(
     """L_reg = −log exp⟨q, h_last⟩ / Σ_l exp⟨q, h_l⟩ over the layers of d⁺ (MLR, eq. 6); L = L_con + λ·L_reg (eq. 7).
 
     queries: (queries, dimension); positives: (queries, layers, dimension), the vectors of each query's own d⁺; known:
-    (queries, layers), False where it has no such vector.
+    (queries, layers), False where d⁺ has no such vector.
     """
     scores = torch.einsum("qd,qvd->qv", queries, positives)
     lasts = torch.full((len(scores),), last, dtype=torch.long, device=scores.device)

@@ -1,4 +1,4 @@
-"""The loss of retrieval, a weighted sum of terms over the scores of a batch, for dense and sparse models."""
+"""The loss of retrieval training: a weighted sum of terms over a batch's scores, for dense and sparse models."""
 
 from __future__ import annotations
 
@@ -20,26 +20,28 @@ class ObjectiveSettings:
     loss: str | None = None
     """package:function, a loss of your own in place of the contrastive term, with its weight; null is InfoNCE"""
     margin_mse: float = 0.0
-    """weight of distillation by margin MSE over the query's candidates, from teachers or from scores in the data"""
+    """weight of distillation by margin MSE over the query's candidates; scores from teachers or from the data"""
     kl: float = 0.0
     """weight of distillation by Kullback-Leibler divergence, at temperature 1"""
     temperature: float | None = None
-    """divides the scores of the contrastive term; null is 0.05 for normalized vectors and 1 for others"""
+    """divides the scores in InfoNCE; null is 0.05 for normalized vectors and 1 for others"""
     teacher_weights: list[float] | None = None
     """weights of the teachers, in their order; null weighs them equally"""
     teacher_scale: float = 10.0
     """the scale S of the ensemble's scores"""
     normalize_teachers: bool = True
-    """scale each teacher's scores of a query to 0 to 1 before they are added"""
+    """scale each teacher's scores of a query to the range 0 to 1 before adding them"""
 
     def __post_init__(self) -> None:
         if max(self.info_nce, self.margin_mse, self.kl) <= 0 or min(self.info_nce, self.margin_mse, self.kl) < 0:
-            raise ValueError("info_nce, margin_mse and kl are weights: none below 0, one at least above")
+            raise ValueError(
+                "info_nce, margin_mse and kl are weights: none may be below 0, at least one must be above 0"
+            )
         if self.temperature is not None and self.temperature <= 0:
             raise ValueError(f"temperature must be above 0, not {self.temperature}")
         if self.loss is not None:
             if not self.info_nce:
-                raise ValueError("loss takes the place and the weight of info_nce, which is 0: give it a weight")
+                raise ValueError("loss takes the place of info_nce and its weight, which is 0: set info_nce above 0")
             load_loss(self.loss)
 
     @property
@@ -49,7 +51,7 @@ class ObjectiveSettings:
 
 @dataclass
 class TeacherScores:
-    """The teachers' scores of each query's candidates, added."""
+    """The sum of the teachers' scores for each query's candidates."""
 
     scores: Tensor
     """(queries, candidates) float32, 0 if unknown"""
@@ -62,7 +64,7 @@ def contrast(
 ) -> None:
     """Adds the term that compares each query's positive with all documents of the batch: InfoNCE, or the user's own loss.
 
-    scores: (queries, documents), which the user's loss gets as they are: a temperature is its own affair.
+    scores: (queries, documents); the user's loss gets them without the temperature.
     """
     if not objective.info_nce:
         return
@@ -77,7 +79,7 @@ def contrast(
 def distillation(
     objective: ObjectiveSettings, scores: Tensor, teacher: TeacherScores | None, terms: dict[str, Tensor]
 ) -> None:
-    """Adds the terms that compare scores, (queries, candidates), with the teachers'."""
+    """Adds the terms that compare `scores`, (queries, candidates), with the teachers' scores."""
     if not objective.distils:
         return
     if teacher is None:
@@ -89,6 +91,6 @@ def distillation(
 
 
 def in_batch_accuracy(scores: Tensor, candidates: Tensor, excluded: Tensor) -> Tensor:
-    """The share of queries whose positive scores highest of all documents of the batch: a scalar."""
+    """The share of queries whose positive scores highest among the batch's documents: a scalar."""
     best = scores.masked_fill(excluded, -torch.inf).argmax(dim=1)
     return (best == candidates[:, 0]).float().mean()

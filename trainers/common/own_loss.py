@@ -1,9 +1,9 @@
-"""A loss of one's own: `osn train sparse --loss package:function`, a function that is named and not registered.
+"""The user's own loss function: `osn train sparse --loss package:function`. It needs no registration.
 
     def loss(scores: Tensor, targets: Targets) -> Tensor: ...
 
-It takes the place of the contrastive term, and its weight (`objective.info_nce`). What is wrong with it is said by name: the
-module, the function, its parameters, what it returned, and where it failed.
+It replaces the contrastive term and takes its weight (`objective.info_nce`). Errors name the module, the function, its
+parameters, what it returned, and the line where it failed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOSS_OPTION = {"loss": ("objective.loss", "package:function, a loss of your own 
 
 
 class Targets(Protocol):
-    """The inputs of a loss besides the scores; "documents" are all of the batch, also those of other queries."""
+    """The inputs of a loss besides the scores; "documents" are all documents of the batch, of all its queries."""
 
     candidates: Tensor
     """(queries, 1 + negatives) int64: columns of `scores`, each query's positive first, then its hard negatives"""
@@ -45,13 +45,13 @@ Loss = Callable[[Tensor, Targets], Tensor]
 
 @functools.cache
 def load_loss(name: str) -> Loss:
-    """The function that `name` ("package.module:function") means, looked for in the current folder too.
+    """The function with this name ("package.module:function"); the current folder is searched too.
 
-    Raises InputError for a name, a module or a function that does not serve.
+    Raises InputError if the name is malformed, the module cannot be imported, or the function cannot be called as a loss.
     """
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute.isidentifier():
-        raise InputError(f"{name!r} names no function", EXPECTED)
+        raise InputError(f"{name!r} is not the name of a function", EXPECTED)
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -70,7 +70,7 @@ def load_loss(name: str) -> Loss:
         ]
         raise InputError(f"{name}: {module_name} has no {attribute!r}", f"functions there: {', '.join(own) or 'none'}")
     if not callable(function):
-        raise InputError(f"{name} is no function but of type {type(function).__name__}", SIGNATURE)
+        raise InputError(f"{name} is not a function but of type {type(function).__name__}", SIGNATURE)
     try:
         inspect.signature(function).bind("scores", "targets")
     except TypeError as error:
@@ -80,7 +80,7 @@ def load_loss(name: str) -> Loss:
 
 
 def loss_hash(name: str | None) -> list[bytes]:
-    """The text of the module that a loss is in, for the fingerprint of a training: with another text it is another one."""
+    """The source of the loss's module, for the fingerprint of a training: a changed source makes another training."""
     path = None if name is None else inspect.getsourcefile(inspect.unwrap(load_loss(name)))
     return [] if path is None else [Path(path).read_bytes()]
 
@@ -109,7 +109,7 @@ def apply_loss(name: str, scores: Tensor, targets: Targets) -> Tensor:
 
 
 def failure(error: Exception) -> str:
-    """An exception in one line, with the place in the user's file."""
+    """An exception in one line, with file and line in the user's code."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     own = [frame for frame in frames if frame.filename != __file__ and "site-packages" not in frame.filename]
     place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""

@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Precision = Literal["auto", "float32", "bfloat16"]
-"""auto: bfloat16 where the hardware is faster in it, float32 elsewhere."""
+"""auto: bfloat16 if the hardware is faster with it, else float32."""
 Computed = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = ("auto", "float32", "bfloat16")
 
 
 def faster_in_bfloat16(device: str | torch.device | None = None) -> bool:
-    """Whether a device multiplies faster in bfloat16 than in float32; a processor without any units for it is over ten
-    times slower. AMX is several times faster. AVX-512's dot products of bfloat16 are twice as fast on AMD's processors;
-    on Intel's there are half as many of them a cycle as of float32, and a transformer takes half as long again.
-    device: by default a GPU if there is one, else the processor."""
+    """Whether a device multiplies faster in bfloat16 than in float32.
+
+    With AMX, a processor is several times faster. AVX-512's bfloat16 dot products are twice as fast on AMD's processors;
+    Intel's do half as many per cycle as in float32, and a transformer takes 1.5 times as long. Without units for bfloat16,
+    a processor is over ten times slower. device: by default a GPU if there is one, else the processor."""
     import torch
 
     kind = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")).type
@@ -40,7 +41,7 @@ def _vendor() -> str:
 
 
 def computed_in(precision: Precision, device: str | torch.device | None = None) -> Computed:
-    """The number format for `precision` on a device; warns of bfloat16 if the device has no units for it."""
+    """The number format for `precision` on a device; warns if it is bfloat16 and the device is not faster with it."""
     if precision == "float32":
         return "float32"
     fast = faster_in_bfloat16(device)
@@ -48,15 +49,15 @@ def computed_in(precision: Precision, device: str | torch.device | None = None) 
         return "bfloat16" if fast else "float32"
     if not fast:
         logger.warning(
-            "this hardware does not multiply in bfloat16, or slower than in float32, and may take many times as long: "
-            "precision auto takes the faster one"
+            "this hardware has no fast bfloat16 and may take many times as long as in float32: "
+            "precision auto takes the faster format"
         )
     return "bfloat16"
 
 
 def computing_in(precision: Computed, device: str | torch.device | None = None) -> AbstractContextManager[Any]:
-    """Networks that are called inside, in this thread, compute in `precision` (see `computed_in`) as they do where they are
-    trained: their weights stay in float32, and so do sums, norms and softmax."""
+    """Inside, networks called in this thread compute in `precision` (see `computed_in`), as in training: weights, sums,
+    norms and softmax stay in float32."""
     import torch
 
     kind = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")).type
@@ -65,10 +66,10 @@ def computing_in(precision: Computed, device: str | torch.device | None = None) 
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Inside, results nearer to 0 than float32's smallest normal number (1.2e-38) are 0 on a processor too, as on a GPU.
+    """Inside, results nearer to 0 than float32's smallest normal number (1.2e-38) become 0 on a processor, as on a GPU.
 
-    A processor takes many times as long to compute with them, and gradients of attention that is all but settled are full
-    of them. Of torch's threads those obey that started inside; the first computation with several starts them.
+    A processor computes many times slower with such numbers (denormals), and gradients of nearly one-hot attention are full
+    of them. Only torch threads started inside obey; the first computation with several threads starts them.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Training with several processes (torchrun): who writes, who waits, and what all get to know."""
+"""Training with several processes (torchrun): which process writes, which wait, and what they share."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from accelerate import PartialState
 from trainers.common.grad_cache import processes
 
 PATIENCE = timedelta(days=1)
-"""How long processes wait for the first one, which alone reads, mines, generates and measures."""
+"""How long processes wait for the main process, which alone reads, mines, generates and measures."""
 
 
 def is_main_process() -> bool:
-    """Whether this is the process that writes and prints: the only one, or the first of several."""
+    """Whether this process writes and prints: the only process, or the first of several."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 @contextmanager
 def main_process_first() -> Iterator[None]:
-    """Inside, the main process runs while the others wait until it is done: for work that is done once."""
+    """Inside, the main process runs first and the others wait for it: for work that only one needs to do."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         cpu = not torch.cuda.is_available()
-        # Whoever joins the group first says how long its processes wait for each other.
+        # The first call that joins the process group sets its timeout.
         state = PartialState(cpu=cpu, backend="gloo" if cpu else None, timeout=PATIENCE)
         with state.main_process_first():
             yield
@@ -37,7 +37,7 @@ def main_process_first() -> Iterator[None]:
 
 
 def from_main_process(value: dict[str, float]) -> dict[str, float]:
-    """What the main process passes here, in every process."""
+    """Returns, in every process, the value that the main process passes."""
     if processes() == 1:
         return value
     held: list[Any] = [value]

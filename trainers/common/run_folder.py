@@ -1,6 +1,6 @@
-"""The output directory of a training: what it holds while it runs, how it goes on, and what is left at the end.
+"""The output directory of a training: its files during the run, on resuming, and at the end.
 
-model files, osn.json (written last: its presence says that training ended), training.yaml
+model files, osn.json (written last: if it exists, training has ended), training.yaml
 .training/   run.json, checkpoints/, best/, logs/ (TensorBoard), history.jsonl
 """
 
@@ -25,9 +25,9 @@ from trainers.common.processes import is_main_process
 from trainers.common.training_model import TrainingModel
 
 FOLDER = ".stages"
-"""Where intermediate results lie in an output directory; hidden, since they are no part of the model."""
+"""The folder of intermediate results in an output directory; hidden, because they are not part of the model."""
 FIRST = "retriever-1"
-"""What the first of two stages trains, there."""
+"""The folder in `FOLDER` of the model that the first of two stages trains."""
 WITHOUT_EFFECT = (
     "log_every",
     "save_every",
@@ -39,7 +39,7 @@ WITHOUT_EFFECT = (
     "output",
     "cache",
 )
-"""Settings that may change between a run and its continuation: they do not change the weights, but for rounding."""
+"""Settings that may change between a run and its continuation: they change the weights by rounding at most."""
 YAML = (".yaml", ".yml")
 
 
@@ -50,15 +50,15 @@ class Trained:
     steps: int
     """optimizer steps taken"""
     best_step: int | None
-    """the step of the state that is kept; None without dev measures"""
+    """the step of the kept state; None without dev measures"""
     measures: dict[str, float]
-    """dev measures of the state that is kept, and as "start …" those before the first step"""
+    """dev measures of the kept state; names with "start …": measures before the first step"""
     history: list[dict[str, float]] = field(default_factory=list)
     """the lines of the log"""
 
 
 def tell(output: Path, trained: Trained, dry_run: bool, *, width: int = 24, without: tuple[str, ...] = ()) -> None:
-    """Print the result of a training to stdout. without: beginnings of measures to leave out."""
+    """Print the result of a training to stdout. width: of a measure's name. without: prefixes of measures to omit."""
     if not is_main_process():
         return
     place = "nothing kept (dry run)" if dry_run else str(output)
@@ -71,20 +71,19 @@ def tell(output: Path, trained: Trained, dry_run: bool, *, width: int = 24, with
 
 @dataclass(slots=True)
 class BestState:
-    """The best state on dev so far; its weights lie beside it."""
+    """The best state on dev so far; its weights are in the file beside it."""
 
     start: dict[str, float] = field(default_factory=dict)
     """measures before the first step"""
     step: int | None = None
-    """after which it stood; None as long as no state counts"""
+    """the step after which this state was measured; None while no state counts"""
     measures: dict[str, float] = field(default_factory=dict)
-    """of that state"""
+    """measures of this state"""
 
 
 def check_output(output: Path, kind: str, parts: Collection[str] = ()) -> None:
-    """Raises InputError if a training that makes a model of `kind` would write among what is not its own: another
-    kind of model, a file, or a folder of something else (YAML files may lie there, and the folders `parts`). Called before
-    anything is written."""
+    """Raises InputError if `output` is not free for a training of a `kind`: it is a file, or holds another kind of model
+    or other files (YAML files and the folders `parts` are allowed). Called before anything is written."""
     if not output.exists():
         return
     if not output.is_dir():
@@ -128,7 +127,7 @@ class RunFolder:
             other = json.loads(identity.read_text(encoding="utf-8"))
             changed = [name for name in self.identity if other.get(name) != self.identity[name]]
             if "configuration" in changed and not (fields := self._other_fields()) and self._saved.exists():
-                changed.remove("configuration")  # Settings that came later, not given.
+                changed.remove("configuration")  # Only settings added since, at their defaults.
             if "configuration" in changed:
                 shown = "; ".join(fields[:5]) + (f"; and {len(fields) - 5} more" if len(fields) > 5 else "")
                 raise InputError(
@@ -149,7 +148,7 @@ class RunFolder:
         return Trained(outcome["steps"], outcome["best_step"], dict(content["measures"]))
 
     def _other_fields(self) -> list[str]:
-        """The fields of the configuration beside the model that differ from this one's."""
+        """The fields in which the configuration saved beside the model differs from this run's."""
         there = yaml.safe_load(self._saved.read_text(encoding="utf-8")) if self._saved.exists() else {}
         now = _with_effect(to_dict(self.config))
         return differing(_known(_with_effect(_with_later(there, self.config)), now), now)
@@ -171,7 +170,7 @@ class RunFolder:
         (self.checkpoints / f"checkpoint-{step}" / "complete").touch()
 
     def mark_trained(self) -> None:
-        """All steps are done, or training was stopped for want of gain: what remains is to write the model."""
+        """Notes that all steps are done, or that training stopped early: only writing the model remains."""
         if is_main_process():
             (self.folder / "trained").touch()
 
@@ -197,7 +196,7 @@ class RunFolder:
     # ------------------------------------------------ what is left
 
     def publish(self, model: TrainingModel, trained: Trained) -> None:
-        """The model's files beside, then into place; osn.json last. Checkpoints have served their purpose then."""
+        """Write the model's files into a folder beside, move them into place, osn.json last; then delete checkpoints."""
         staging = self.folder / "export"
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
@@ -219,14 +218,14 @@ class RunFolder:
 
 
 def _with_effect(config: Any) -> Any:
-    """`config` (plain values) without what does not change the result: where it is written, how often it is saved."""
+    """`config` (plain values) without settings that do not change the result: output, how often to save, and so on."""
     if not isinstance(config, dict):
         return config
     return {name: _with_effect(value) for name, value in config.items() if name not in WITHOUT_EFFECT}
 
 
 def _with_later(there: Any, config: Any) -> Any:
-    """`there` with the fields of `config` (a dataclass) that came after it, at their defaults: they change nothing."""
+    """`there` with the missing fields of `config` (a dataclass), which were added later, at their defaults."""
     if not isinstance(there, dict) or not is_dataclass(config):
         return there
     whole = dict(there)
@@ -241,14 +240,14 @@ def _with_later(there: Any, config: Any) -> Any:
 
 
 def _known(there: Any, now: Any) -> Any:
-    """`there` without the fields that there are no longer: what was trained with them stays trained."""
+    """`there` without fields that no longer exist, so that older models count as trained."""
     if isinstance(there, dict) and isinstance(now, dict):
         return {name: _known(value, now[name]) for name, value in there.items() if name in now}
     return there
 
 
 def differing(there: Any, now: Any, name: str = "") -> list[str]:
-    """The fields of plain values (`to_dict`) that are not the same, each with both."""
+    """The fields in which two plain values (`to_dict`) differ, each with both values."""
     if isinstance(there, dict) and isinstance(now, dict):
         names = [*there, *(key for key in now if key not in there)]
         return [

@@ -1,6 +1,6 @@
-"""Which examples meet in a batch: every process, and every run that goes on, draws the same ones.
+"""Which examples meet in a batch: every process, and every resumed run, draws the same batches.
 
-`EpochBatches` gives the batches of an epoch as visits; a visit is one example's turn, and the seed of what is drawn for it.
+`EpochBatches` gives the batches of an epoch as visits; a visit is one example's turn, with the seed of its random choices.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ from trainers.common.settings import TrainingSettings
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One example's turn: what is drawn for it (a negative, masks, a generated query) is drawn from `random()`, which
-    is the same in every process, worker and resumed run."""
+    """One example's turn. Its random choices (a negative, masks, a generated query) are drawn from `random()`, which is
+    the same in every process, worker and resumed run."""
 
     index: int
+    """the example's number in the data"""
     epoch: int
     batch: int
+    """the number of the batch in the epoch"""
     seed: int
+    """the seed of the training"""
 
     def random(self) -> random.Random:
         return random.Random(f"{self.seed} {self.epoch} {self.batch} {self.index}")
@@ -38,18 +41,18 @@ class Visit:
 
 
 class SampledData(Protocol):
-    """Examples by number. One with `sets` (trainers.common.set_range.SetRange) gets each batch out of one set.
+    """Examples by number. If the data has `sets` (trainers.common.set_range.SetRange), each batch comes from one set.
 
-    One with `lengths` (tokens of each) can be bucketed."""
+    If it has `lengths` (tokens of each example), it can be bucketed."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, visit: Visit, /) -> Any: ...
 
 
 class EpochBatches(Sampler[list[Visit]]):
-    """The batches of an epoch, as visits; each process gets its consecutive share, or all where `whole`.
+    """The batches of an epoch, as visits. Each process gets its consecutive share of a batch; if `whole`, all of it.
 
-    A batch that the processes cannot share evenly loses its last examples, so that a mean of means is the mean.
+    A batch that the processes cannot share evenly loses its last examples: the mean of the processes' means stays the mean.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class EpochBatches(Sampler[list[Visit]]):
         return self._bucketed(list(drawn), np.asarray(lengths))
 
     def _bucketed(self, batches: list[list[int]], lengths: np.ndarray) -> Iterator[list[int]]:
-        """Within windows of `bucket` batches of one set: sorted by length, cut into batches, these shuffled."""
+        """Sorts each window of `bucket` batches of one set by length, cuts it into batches, and shuffles all batches."""
         rng = np.random.default_rng([self.settings.seed, self.epoch, 1 << 20])
         by_set: dict[int, list[list[int]]] = {}
         for batch in batches:
@@ -111,13 +114,13 @@ class EpochBatches(Sampler[list[Visit]]):
 
 
 def batches_an_epoch(data: SampledData, settings: TrainingSettings) -> int:
-    """How many batches one pass makes: those that every set fills, one for a set that is smaller than a batch."""
+    """The number of batches in one pass: the full batches of every set; one for a set smaller than a batch."""
     sizes = [part.stop - part.start for part in _sets(data)]
     return sum(max(1, size // settings.batch_size) for size in sizes if size)
 
 
 def total_steps(settings: TrainingSettings, batches: int) -> int:
-    """Optimizer steps of a run with `batches` batches an epoch."""
+    """The optimizer steps of a run with `batches` batches per epoch."""
     if settings.steps is not None:
         return settings.steps
     return math.ceil(settings.epochs * math.ceil(batches / settings.gradient_accumulation))
@@ -131,13 +134,13 @@ def _sets(data: SampledData) -> Sequence[SetRange]:
 def draw_batches(
     sets: Sequence[SetRange], batch_size: int, *, seed: int, epoch: int, weights: Sequence[float] | float | None = None
 ) -> Iterator[list[int]]:
-    """One epoch of batches as lists of example indices, each batch out of one set.
+    """One epoch of batches as lists of example indices, each batch from one set.
 
-    (`inference-free-sparse`, section 5.1.1: one data set drawn per step.) Every set is shuffled anew in each pass over
-    it; the examples left over at its end wait for another pass, except in a set smaller than a batch, which is one batch.
+    (`inference-free-sparse`, section 5.1.1: one data set drawn per step.) Every set is shuffled anew in each pass. The
+    examples left over at the end of a pass are skipped, but a set smaller than a batch is one batch.
     weights: None draws each example once, so that sets come in proportion to their size; a list gives each set's
     share of the steps; a number p makes the shares proportional to size ** p. With weights, the epoch has as many
-    batches as without, and small sets are passed over several times. The same arguments give the same batches.
+    batches as without, and small sets are repeated. The same arguments give the same batches.
     """
     if batch_size < 1:
         raise InputError(f"the batch size must be at least 1, not {batch_size}")

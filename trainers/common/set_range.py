@@ -1,4 +1,4 @@
-"""Where each of several sets lies in what is trained on."""
+"""The range of each set in merged training data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class SetRange(NamedTuple):
-    """Where a set lies in merged data: its examples and its documents, as half-open ranges."""
+    """The half-open ranges of a set's examples and documents in merged data."""
 
     name: str
     start: int

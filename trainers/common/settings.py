@@ -1,4 +1,4 @@
-"""The settings that all trainings share: how long, how fast, in what batches; how a text becomes a vector."""
+"""The settings that all trainings share: length, speed, batches; how a text becomes a vector."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from opensearch_neural.models.dense.pooling import Pooling
 from trainers.common.precision import Precision
 
 LAST = "last"
-"""The value of `TrainingSettings.select` to keep the last state."""
+"""The value of `TrainingSettings.select` that keeps the last state."""
 Role = Literal["query", "document"]
 ROLES: tuple[Role, ...] = ("query", "document")
 
 
 @dataclass(slots=True)
 class TrainingSettings:
-    """How long, how fast, in what batches. `steps` and `*_every` count optimizer steps."""
+    """Length, speed and batches of a training. `steps` and `*_every` count optimizer steps."""
 
     steps: int | None = None
     """optimizer steps; null takes `epochs` instead"""
     epochs: float = 1.0
     """passes over the data"""
     batch_size: int = 32
-    """examples in one loss, over all processes"""
+    """examples in one loss, all processes together"""
     gradient_accumulation: int = 1
-    """batches of a step; each has its own in-batch negatives"""
+    """batches in one step; each has its own in-batch negatives"""
     chunk_size: int | None = None
-    """rows that gradient caching encodes at a time; the gradient stays the same; null encodes all at once"""
+    """rows that gradient caching encodes at a time, with the same gradient; null encodes all at once"""
     learning_rate: float = 2e-5
-    """the highest learning rate"""
+    """the highest learning rate, at the end of the warm-up"""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     """how the learning rate falls after the warm-up"""
     warmup: float = 0.1
-    """a share of the steps below 1, else a number of steps"""
+    """steps in which the learning rate rises; below 1: the share of all steps"""
     weight_decay: float = 0.01
     """weight decay of matrices; biases and norms have none"""
     max_gradient_norm: float | None = 1.0
@@ -59,11 +59,11 @@ class TrainingSettings:
     bucket: int = 1
     """sort examples by length within this many batches, if the data knows the lengths; 1 does not sort"""
     set_weights: list[float] | float | None = None
-    """each set's share of the steps, or a power p of its size; null is in proportion to their sizes"""
+    """each set's share of the steps, as a list; a number p: shares in proportion to size ** p; null: to size"""
     embedding_rate: float | None = None
     """factor of the learning rate for word embeddings; null is 1"""
     start_share: float = 0.0
-    """how much of the model that is measured and written is the start: its weights are averaged with the trained ones
+    """the share of the start in the average of starting and trained weights, which is measured and written
     (Wortsman and others, "Robust fine-tuning of zero-shot models", 2022); 0.5 is half of each, 0 the trained model alone"""
     workers: int = 0
     """processes that prepare batches; 0 prepares them in the training process"""
@@ -88,13 +88,13 @@ class TrainingSettings:
             raise ValueError(f"embedding_rate must be above 0, not {self.embedding_rate}")
 
     def two_steps(self, most: int | None = None) -> TrainingSettings:
-        """The settings of a dry run: two steps, each evaluated, saved and logged. most: the most examples of a batch."""
+        """The settings of a dry run: two steps, each evaluated, saved and logged. most: the largest batch size."""
         size = self.batch_size if most is None else min(self.batch_size, most)
         return replace(self, steps=2, batch_size=size, evaluate_every=1, save_every=1, log_every=1, workers=0)
 
     @property
     def device_type(self) -> Literal["cpu", "cuda"]:
-        """Where a training with these settings runs on this machine."""
+        """The device on which these settings train on this machine."""
         import torch
 
         return "cuda" if self.device == "auto" and torch.cuda.is_available() else "cpu"
@@ -105,9 +105,9 @@ class EncoderSettings:
     """How a text becomes a vector."""
 
     pooling: Pooling | None = None
-    """the first token or the mean of all; null is the start's, or the mean if it has none"""
+    """the first token or the mean of all; null takes the pooling of the start, or the mean if it has none"""
     normalize: bool | None = None
-    """scale vectors to length 1; null is as in the start"""
+    """scale vectors to length 1; null does as the start does"""
     tied: bool = True
     """one transformer for queries and documents"""
     query_length: int = 64

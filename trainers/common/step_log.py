@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class StepLines(TrainerCallback):
-    """Every line of the log on stderr, and on a terminal a bar."""
+    """Prints every line of the log on stderr, and a progress bar on a terminal."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -57,7 +57,7 @@ class StepLines(TrainerCallback):
 
 
 def tensorboard(folder: Path) -> TrainerCallback | None:
-    """What writes TensorBoard logs into `folder`; None, with a warning, where TensorBoard is not installed."""
+    """The callback that writes TensorBoard logs into `folder`; None, with a warning, if TensorBoard is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

@@ -1,7 +1,7 @@
-"""`transformers.Trainer` over a `TrainingModel`: its steps, what it logs, and which state it keeps.
+"""`transformers.Trainer` for a `TrainingModel`: its steps, its log, and the state that it keeps.
 
-What it adds: loss terms logged by name; gradient caching; a stop with step and batch ids where the loss is not finite;
-the best state on dev apart from checkpoints; a checkpoint counts only when it is complete.
+It adds: loss terms logged by name; gradient caching; a stop, with step and batch ids, if the loss is not finite; the best
+state on dev, stored apart from checkpoints; a checkpoint counts only when it is complete.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from trainers.common.training_model import Losses, TrainingModel, TrainingProgre
 logger = logging.getLogger(__name__)
 
 Evaluate = Callable[[], dict[str, float]]
-"""Dev measures of the model that is trained, as it stands; higher is better."""
+"""Returns dev measures of the model in its present state; higher is better."""
 
 
 class LoopTrainer(Trainer):
-    """`transformers.Trainer` over a `TrainingModel`. Use it through `loop.train`."""
+    """`transformers.Trainer` for a `TrainingModel`. Use it through `loop.train`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class LoopTrainer(Trainer):
         best_from: float = 0.0,
     ) -> None:
         steps = total_steps(settings, batches_an_epoch(data, settings))
-        # Building the arguments joins the process group, which tells how many processes share a batch.
+        # Building the arguments joins the process group, so the number of processes is known afterwards.
         arguments = _arguments(settings, run, steps=steps, measured=evaluate is not None)
         rank, world = arguments.process_index, arguments.world_size
         whole = isinstance(collate, WholeBatchCollator)
@@ -73,7 +73,7 @@ class LoopTrainer(Trainer):
         model.progress = TrainingProgress(0, steps)
         self._best_from = best_from * steps
         super().__init__(model=model, args=arguments, train_dataset=data, eval_dataset=data, callbacks=[])
-        # After super(), which moves the model to where it is trained; a run that goes on has not read its checkpoint yet.
+        # After super(), which moves the model to its device, and before a resumed run reads its checkpoint.
         self._start = _trained_weights(model) if settings.start_share else {}
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
@@ -85,7 +85,7 @@ class LoopTrainer(Trainer):
         self._sums: dict[str, Tensor] = {}
         self._batches_summed = 0
         self._pending: list[tuple[Losses, list[str]]] = []
-        # Since when steps are counted for the rate: (step, time).
+        # Where counting steps for the rate began: (step, time).
         self._since: tuple[int, float] | None = None
 
     # ------------------------------------------------ batches and optimizer
@@ -98,19 +98,19 @@ class LoopTrainer(Trainer):
             num_workers=self.settings.workers,
             pin_memory=self.args.device.type == "cuda",
             persistent_workers=self.settings.workers > 0,
-            # The loader draws a seed for its workers; from its own generator, so that dropout's numbers do not depend
-            # on how often a loader was made, which a resumed run does more often.
+            # The loader draws a seed for its workers. Its own generator keeps dropout's random numbers the same in a
+            # resumed run, which makes more loaders.
             generator=torch.Generator().manual_seed(self.settings.seed),
         )
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
     ) -> tuple[list[Batch], None]:
-        """The batches of a step. Losses divide by their own counts, so none are taken here."""
+        """The batches of a step. Losses divide by their own counts, so the count here is None."""
         return list(islice(epoch_iterator, num_batches)), None
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """0: nothing reads it, and the Trainer would look into batches for it."""
+        """0: nothing reads the number, and the Trainer would search batches for it."""
         return 0
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
@@ -152,7 +152,7 @@ class LoopTrainer(Trainer):
         return loss
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        # Before the optimizer has used them: one look at the norm covers the loss of every batch of the step.
+        # Called before the optimizer uses the gradients: the norm is finite only if every batch's loss is.
         norm = super()._get_grad_norm(model, grad_norm)
         pending, self._pending = self._pending, []
         finite = norm.isfinite().all() if isinstance(norm, Tensor) else math.isfinite(norm)
@@ -167,7 +167,7 @@ class LoopTrainer(Trainer):
             if bad:
                 return OsnError(
                     f"step {step}: the loss is not finite ({', '.join(bad)}); the batch: {_shortened(ids)}",
-                    "look at these examples; a lower learning rate or temperature that is less sharp may help",
+                    "look at these examples; a lower learning rate or a higher temperature may help",
                 )
         return OsnError(
             f"step {step}: the gradient is not finite though the loss is; the batch: "
@@ -197,14 +197,14 @@ class LoopTrainer(Trainer):
     # ------------------------------------------------ dev measures and the best state
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Dev measures, logged as eval_…; the state is kept where they are the best so far."""
+        """Dev measures, logged as eval_…; the state is kept if they are the best so far."""
         if self.measure is None:
             return {}
         measures: dict[str, float] = {}
         if self.is_world_process_zero():
             training = self.module.training
             self.module.eval()
-            # Measuring must leave no trace in what training draws next.
+            # Measuring must not change the random numbers that training draws next.
             random = torch.random.fork_rng(devices=range(torch.cuda.device_count()))
             with random, torch.no_grad(), self._averaged_with_start():
                 measures = self.measure()
@@ -243,7 +243,7 @@ class LoopTrainer(Trainer):
 
     @contextmanager
     def _averaged_with_start(self) -> Iterator[None]:
-        """The model as it is measured and written, while this lasts; then its weights are bit for bit what they were."""
+        """Inside, the weights are averaged with the start, as measured and written; afterwards exactly as before."""
         weights = dict(self.module.named_parameters())
         trained = {name: weights[name].detach().clone() for name in self._start}
         with torch.no_grad():
@@ -275,12 +275,12 @@ class LoopTrainer(Trainer):
             self.run.mark_complete(self.state.global_step)
 
     def reopen(self, checkpoint: Path) -> None:
-        """Go to the state of a run whose steps were all done when it was stopped."""
+        """Load the state of a run that was stopped after its last step."""
         self._load_from_checkpoint(str(checkpoint))
         self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
 
     def finish(self) -> Trained:
-        """Measure the last state where it was not, go back to the best one, and write the model directory."""
+        """Measure the last state unless that is done, go back to the best state, and write the model directory."""
         if self.measure is not None and not any(
             entry["step"] == self.state.global_step and any(name.startswith("eval_") for name in entry)
             for entry in self.state.log_history
@@ -289,7 +289,7 @@ class LoopTrainer(Trainer):
         best = self.best
         if best.step is not None:
             if best.step == 0 and self.state.global_step > 0:
-                logger.warning("no state was better on dev than the one that training started from: it is kept")
+                logger.warning("no state was better on dev than the start: the start is kept")
             load_model(self.module, str(self.run.best / "model.safetensors"))
         measures = best.measures | {f"start {name}": value for name, value in best.start.items()}
         trained = Trained(self.state.global_step, best.step, measures, list(self.state.log_history))
@@ -303,12 +303,12 @@ class LoopTrainer(Trainer):
 
 
 def _trained_weights(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of every weight that training changes; one that stands in two places is there once."""
+    """A copy of every weight that training changes; a shared weight is there once."""
     return {name: weight.detach().clone() for name, weight in model.named_parameters() if weight.requires_grad}
 
 
 class _Loader(DataLoader[Any]):
-    """A loader that passes the epoch on to its sampler; the Trainer sets it at each epoch's start."""
+    """A loader that passes the epoch, which the Trainer sets at each epoch's start, on to its sampler."""
 
     def set_epoch(self, epoch: int) -> None:
         sampler = self.batch_sampler
@@ -319,10 +319,10 @@ class _Loader(DataLoader[Any]):
 def with_embedding_rate(
     groups: Sequence[dict[str, Any]], module: nn.Module, *, learning_rate: float, embedding_rate: float
 ) -> list[dict[str, Any]]:
-    """Optimizer groups in which the word embeddings of all models in `module` have a rate of their own.
+    """Optimizer groups in which the word embeddings of all models in `module` have a learning rate of their own.
 
-    AdamW moves every weight by about the learning rate, and a new T5's embeddings are 16 to 20 times as large as its
-    matrices, which Adafactor, made for them, allows for (Shazeer & Stern 2018, section 8).
+    AdamW moves every weight by about the learning rate, but a new T5's embeddings are 16 to 20 times as large as its
+    matrices. Adafactor, T5's own optimizer, scales steps to the size of weights (Shazeer & Stern 2018, section 8).
     """
     models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
     embeddings = {id(model.get_input_embeddings().weight) for model in models}
@@ -341,14 +341,14 @@ def _arguments(settings: TrainingSettings, run: RunFolder, *, steps: int, measur
     arguments = TrainingArguments(
         output_dir=str(run.checkpoints),
         max_steps=steps,
-        # The Trainer's own batch size only appears in its counts: `EpochBatches` makes the batches.
+        # The Trainer uses this size only in its counts: `EpochBatches` makes the batches.
         per_device_train_batch_size=max(1, settings.batch_size),
         gradient_accumulation_steps=settings.gradient_accumulation,
         learning_rate=settings.learning_rate,
         lr_scheduler_type="constant_with_warmup" if settings.schedule == "constant" else settings.schedule,
         warmup_steps=int(warmup),
         weight_decay=settings.weight_decay,
-        # An infinite one cuts nothing, and the norm, which tells whether a gradient is finite, is still taken.
+        # An infinite limit clips nothing, but the norm is still computed: it shows whether the gradient is finite.
         max_grad_norm=math.inf if settings.max_gradient_norm is None else settings.max_gradient_norm,
         bf16=computed_in(settings.precision, "cpu" if cpu else None) == "bfloat16",
         seed=settings.seed,
@@ -365,13 +365,13 @@ def _arguments(settings: TrainingSettings, run: RunFolder, *, steps: int, measur
         use_cpu=cpu,
         ddp_backend="gloo" if cpu and int(os.environ.get("WORLD_SIZE", "1")) > 1 else None,
         ddp_find_unused_parameters=False,
-        # What buffers hold (a corpus's codes, say) is the same everywhere, and large.
+        # Buffers (a corpus's codes, for instance) are the same in every process, and large.
         ddp_broadcast_buffers=False,
         # Other processes wait while the first one measures on dev.
         ddp_timeout=int(PATIENCE.total_seconds()),
         average_tokens_across_devices=False,
     )
-    # One process uses one GPU; several GPUs are for several processes (torchrun), not for threads of one.
+    # One process uses one GPU; several GPUs need several processes (torchrun).
     arguments._n_gpu = min(1, arguments.n_gpu)
     return arguments
 

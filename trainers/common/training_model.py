@@ -1,7 +1,7 @@
-"""What the loop trains: a module that turns a batch into named loss terms, and writes itself as a model directory.
+"""The module that the loop trains: it turns a batch into named loss terms, and writes itself as a model directory.
 
-A method is one subclass. One whose loss is a sum over rows (masked LM, seq2seq) implements `forward`; one that compares
-rows with each other (in-batch negatives) subclasses `grad_cache.CachedModel`, so that its batch may exceed memory.
+A method is one subclass. If its loss is a sum over rows (masked LM, seq2seq), it implements `forward`. If its loss compares
+rows with each other (in-batch negatives), it subclasses `grad_cache.CachedModel`, so that its batch may exceed memory.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from trainers.common.settings import TrainingSettings
 
 @dataclass(slots=True)
 class Losses:
-    """A model's loss terms and measures of a batch, scalars by name."""
+    """Loss terms and measures of a batch, scalars by name."""
 
     terms: dict[str, Tensor]
     """with gradient, already weighted; the loss is their sum"""
     measures: dict[str, Tensor] = field(default_factory=dict)
-    """to be logged, no more"""
+    """only logged"""
 
     @property
     def total(self) -> Tensor:
@@ -34,14 +34,16 @@ class Losses:
 
 @dataclass(slots=True)
 class TrainingProgress:
-    """How far training is, in optimizer steps: for terms that are ramped up."""
+    """How far training is, in optimizer steps: for terms whose weight rises during training."""
 
     step: int = 0
+    """steps done"""
     steps: int = 1
+    """all steps of the training"""
 
 
 def decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
-    """Optimizer groups of those that are trained: matrices, whose weights decay, and the rest, whose do not."""
+    """Optimizer groups of the trained parameters: matrices, with weight decay, and the others, without."""
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     return [
         {"params": [parameter for parameter in trained if parameter.ndim > 1]},
@@ -52,7 +54,7 @@ def decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
 class TrainingModel(nn.Module):
     """A method: batch in, loss terms out.
 
-    `progress` is set by the loop before each step.
+    The loop sets `progress` before each step.
     """
 
     def __init__(self) -> None:
@@ -64,9 +66,9 @@ class TrainingModel(nn.Module):
         raise NotImplementedError
 
     def export(self, folder: Path) -> None:
-        """Write the trained model into `folder`, which exists and is empty; `osn.json` is written by the loop."""
+        """Write the trained model into `folder`, which exists and is empty; the loop writes `osn.json`."""
         raise NotImplementedError
 
     def parameter_groups(self, training: TrainingSettings) -> list[dict[str, Any]] | None:
-        """Groups for the optimizer ({"params": …, "lr": …}) where a part has a learning rate of its own; else None."""
+        """Optimizer groups ({"params": …, "lr": …}) if a part has a learning rate of its own; else None."""
         return None

@@ -25,9 +25,9 @@ class CandidateSettings:
     negatives: int = 0
     """hard negatives of a query, drawn at each visit; random documents if there are too few"""
     depth: int = 200
-    """they are drawn from this many of the hardest"""
+    """negatives are drawn from this many of the hardest"""
     mine: Literal["bm25"] | None = None
-    """what mines negatives if the data has none; null: nothing"""
+    """the retriever that mines negatives if the data has none; null mines nothing"""
 
     def __post_init__(self) -> None:
         if self.negatives < 0 or self.depth < 1:
@@ -37,18 +37,18 @@ class CandidateSettings:
 class Drawn(NamedTuple):
     """One example as drawn at one visit: rows in the stores of its set."""
 
-    at: int  # which set
-    example: int
+    at: int  # the number of its set
+    example: int  # its number in the set
     query: int
     positive: int
     negatives: list[int]
 
 
 class RetrievalData:
-    """Examples of several sets by number; at each visit a positive and negatives are drawn.
+    """Examples of several sets by number; each visit draws a positive and negatives.
 
-    Sets stay apart: each batch is out of one, so nothing of another set can be a negative, and each keeps the ids and
-    hashes that its teachers know.
+    Sets stay separate: each batch is from one set, so documents of other sets are never negatives, and each set keeps the
+    ids and hashes that its teachers know.
     """
 
     def __init__(self, sets: Sequence[TrainingData], *, negatives: int, depth: int) -> None:
@@ -79,8 +79,8 @@ def sample_candidates(
 ) -> tuple[str, list[str]]:
     """(positive, `count` negatives) of the example at `index`, as document ids.
 
-    The negatives are drawn from the first `depth` hard ones; where these are fewer, the rest are random documents of
-    the same set that are not known to be relevant. Raises InputError if even those do not suffice.
+    The negatives are drawn from the first `depth` hard negatives; if there are too few, the rest are random documents of
+    the set that are not known to be relevant. Raises InputError if the set has too few documents.
     """
     ids, documents = data.documents.ids, data.documents
     positives = data.positives[index]
@@ -101,23 +101,23 @@ def sample_candidates(
                 texts.add(normalised(documents.text_at(row)))
             elif tries > 100 * (count + len(known)):
                 raise InputError(
-                    f"{part.name} has too few documents for {count} negatives a query "
+                    f"{part.name} has too few documents for {count} negatives per query "
                     f"(query {data.queries.ids[int(data.query_rows[index])]!r})"
                 )
     return ids[chosen], [ids[row] for row in rows]
 
 
 def unique_documents(items: Sequence[Drawn]) -> list[int]:
-    """Positives, then negatives, each document once: encoding it twice would give the same vector."""
+    """Positives, then negatives, each document once: a second encoding would give the same vector."""
     drawn = [item.positive for item in items] + [row for item in items for row in item.negatives]
     return list(dict.fromkeys(drawn))
 
 
 @dataclass
 class BatchDocuments:
-    """The documents of a batch, and which of them each query of this process is compared with.
+    """The documents of a batch, and the candidates of each query of this process.
 
-    "documents" are those of all processes, process by process, as `gather` brings their vectors together.
+    "documents" are the documents of all processes, process by process, in the order in which `gather` joins their vectors.
     """
 
     own: list[Drawn]
@@ -127,13 +127,13 @@ class BatchDocuments:
     documents: list[int]
     """rows of the documents of all processes"""
     candidates: npt.NDArray[np.int64]
-    """(queries, 1 + negatives), which of `documents` are a query's own, the positive first"""
+    """(queries, 1 + negatives), indices in `documents` of a query's own, the positive first"""
     excluded: npt.NDArray[np.bool_]
-    """(queries, documents), whether the document is no negative of the query"""
+    """(queries, documents), True if the document must not count as a negative of the query"""
 
 
 class KnownPositives:
-    """Which documents are known to be relevant to which queries of a set, compared by normalised text."""
+    """The documents known to be relevant to each query of a set; texts are compared normalised."""
 
     def __init__(self, data: TrainingData) -> None:
         self.document_keys = np.asarray(data.documents.canonical())
@@ -145,9 +145,9 @@ class KnownPositives:
             self._same_query.setdefault(key, []).append(row)
 
     def batch_documents(self, items: Sequence[Drawn], rank: int = 0, world: int = 1) -> BatchDocuments:
-        """The documents of the batch `items` for process `rank` of `world`; each process has an equal share of it."""
+        """The documents of the batch `items` for process `rank` of `world`; all processes have equal shares."""
         share = len(items) // world
-        # Each process encodes its documents once; together they are what queries are scored against.
+        # Each process encodes its documents once; queries are scored against the documents of all.
         by_process = [unique_documents(items[process * share : (process + 1) * share]) for process in range(world)]
         documents = [row for rows in by_process for row in rows]
         offset = sum(len(rows) for rows in by_process[:rank])
@@ -158,7 +158,7 @@ class KnownPositives:
         return BatchDocuments(own, by_process[rank], documents, candidates, excluded)
 
     def known(self, query: int) -> npt.NDArray[np.int64]:
-        """Keys of the documents that are relevant to the query, or to another one of the same text."""
+        """Keys of the documents that are relevant to the query, or to another query with the same text."""
         key = int(self.query_keys[query])
         if key not in self._known:
             judged = [self._data.judged[row] for row in self._same_query[key]]
@@ -168,12 +168,12 @@ class KnownPositives:
     def _excluded(
         self, own: Sequence[Drawn], documents: npt.NDArray[np.int64], positives: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
-        """(queries, documents): other relevant documents, and second copies, are no negatives; a positive is its own."""
+        """(queries, documents), True for other relevant documents and for copies; False for the query's positive."""
         keys = self.document_keys[documents]
         first = np.zeros(len(keys), dtype=bool)
         first[np.unique(keys, return_index=True)[1]] = True
         excluded = np.stack([np.isin(keys, self.known(item.query)) for item in own]) | ~first
-        # The same text as the positive is the positive, judged or not.
+        # A document with the positive's text counts as the positive, judged or not.
         excluded |= keys[None, :] == keys[positives][:, None]
         excluded[np.arange(len(own)), positives] = False
         return excluded

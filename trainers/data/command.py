@@ -1,4 +1,4 @@
-"""`osn data`: what prepares training data (found by entry point, group `osn.data`)."""
+"""`osn data`: commands that prepare training data (found by entry point, group `osn.data`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from opensearch_neural.commands.groups import EntryPointGroup
 
 @click.group(cls=EntryPointGroup, group="osn.data")
 def data() -> None:
-    """Prepare data: public sets, judgements and pairs from clicks, hard negatives, teachers, queries, a check for leaks.
+    """Prepare data: public sets, judgements and pairs from clicks, hard negatives, teachers, queries, leaks.
 
     \b
     osn data fetch ir:msmarco-passage/dev/small --output msmarco

@@ -1,4 +1,4 @@
-"""Dev measures while a model trains, over a part of the corpus that is encoded anew each time; test measures afterwards."""
+"""Dev measures during training, on a part of the corpus that is encoded anew each time; test measures afterwards."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ MEASURES = ("nDCG@10", "RR@10", "R@100")
 DEPTH = 100
 
 Retrieve = Callable[[Mapping[str, str], Mapping[str, str]], Run]
-"""({query id: text}, {document id: text}) → run of `DEPTH` documents a query, with the model as it stands."""
+"""({query id: text}, {document id: text}) → run of `DEPTH` documents per query, by the model in its present state."""
 
 
 @dataclass(frozen=True, slots=True)
 class DevSet:
-    """Questions with their judgements, and the documents that are searched."""
+    """Questions with their judgements, and the documents to search."""
 
     name: str
     queries: dict[str, str]
+    """{query id: text}"""
     documents: dict[str, str]
+    """{document id: text}"""
     qrels: dict[str, dict[str, int]]
+    """{query id: {document id: grade}}"""
 
 
 def dev_set(data: TrainingData, *, queries: int, documents: int, seed: int) -> DevSet:
-    """A dev set of at most `queries` questions and `documents` documents: the positives, and others drawn at random.
+    """A dev set of at most `queries` questions, with all their positives and random documents, `documents` in all.
 
-    A smaller corpus is easier, so dev measures compare states of one training and nothing else.
+    A smaller corpus is easier, so dev measures can only compare states of one training.
     """
     texts, qrels = data.query_texts(), data.qrels()
     drawn = random.Random(f"{seed} dev {data.name}")
@@ -52,7 +55,7 @@ def dev_set(data: TrainingData, *, queries: int, documents: int, seed: int) -> D
 
 
 def dev_measures(sets: Sequence[DevSet], retrieve: Retrieve) -> dict[str, float]:
-    """The mean over the sets of each measure, and beside it each set's own if there are several."""
+    """The mean of each measure over the sets; with several sets, also the first measure of each set."""
     if not sets:
         raise InputError("there is no dev set to measure on")
     each = {dev.name: measure(retrieve(dev.queries, dev.documents), dev.qrels, MEASURES).mean for dev in sets}
@@ -65,6 +68,6 @@ def dev_measures(sets: Sequence[DevSet], retrieve: Retrieve) -> dict[str, float]
 
 
 def corpus_measures(retriever: str, test: TrainingData, *, cache: Path | None = None) -> Measured:
-    """A retriever (see `open_retriever`) on a test split: the whole corpus, all judgements."""
+    """Measures of a retriever (see `open_retriever`) on a test split: the whole corpus, all judgements."""
     run = open_retriever(retriever, test.documents, cache=cache).retrieve(test.query_texts(), DEPTH)
     return measure(run, test.qrels(), MEASURES)

@@ -1,12 +1,11 @@
-"""Vectors of a text store, cached on disk: what siamese teachers score with and what mining searches.
+"""Vectors of a text store, cached on disk, for siamese teachers and for mining.
 
     DIR/documents.json           the model, the texts, the shape
     DIR/documents.npy            dense: (texts, dimension), float16 or float32, memory-mapped
     DIR/documents.indptr.npy …   sparse: compressed rows, memory-mapped (indptr, token_ids, weights)
     DIR/documents.vocabulary.json
 
-Written in chunks, so that an interrupted run goes on where it was; refused where the cache is of another model or of
-other texts.
+Written in chunks, so that an interrupted run can continue. A cache of another model or other texts is refused.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from trainers.data.texts import TextStore
 
 FORMAT = 1
 CHUNK = 1024
-"""Texts encoded between two writes; also the window in which an encoder sorts by length."""
+"""Number of texts encoded between two writes; an encoder sorts them by length."""
 
 StoredPrecision = Literal["float16", "float32"]
 _PARTS = ("indptr", "token_ids", "weights")
 
 
 def describe(model: ModelInfo, texts: TextStore, **more: Any) -> dict[str, Any]:
-    """What a cache says of itself: the model and the texts by name and hash."""
+    """The record of a cache: its format, and the hashes of model and texts."""
     return {
         "format": FORMAT,
         "model": {"name": model.name, "hash": model.hash},
@@ -48,7 +47,7 @@ def describe(model: ModelInfo, texts: TextStore, **more: Any) -> dict[str, Any]:
 
 
 def check(file: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raises ModelError if a cache is of another model, of other texts or of another form, saying which."""
+    """Raises ModelError, which names the differences, if a cache is for another model, other texts or another format."""
     other = []
     for field, value in wanted.items():
         there = written.get(field)
@@ -58,11 +57,13 @@ def check(file: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
         elif there != value:
             other.append(f"{field}: {there!r} there, {value!r} now")
     if other:
-        raise ModelError(f"{file} is of something else ({'; '.join(other)})", "remove the folder, or name another one")
+        raise ModelError(
+            f"{file} is for another model or other data ({'; '.join(other)})", "remove the folder, or name another"
+        )
 
 
 def _beside(path: Path, ending: str) -> Path:
-    """A file of the cache at `path`, whose name may have dots of its own."""
+    """A file of the cache at `path`; `path` may itself contain dots."""
     return path.with_name(path.name + ending)
 
 
@@ -75,9 +76,9 @@ def dense_vectors(
     dimension: int,
     precision: StoredPrecision = "float16",
 ) -> npt.NDArray[Any]:
-    """The vectors of all `texts`, (texts, dimension), from the cache at `path` (without suffix), encoded where missing.
+    """The vectors of all `texts`, (texts, dimension), from the cache at `path` (without suffix), encoded if missing.
 
-    Raises ModelError if the cache is of another model or of other texts, or a value does not fit its precision.
+    Raises ModelError if the cache is for another model or other texts, or a value does not fit its precision.
     """
     wanted = describe(model, texts, kind="dense", dimension=dimension, precision=precision)
     record, file = _beside(path, ".json"), _beside(path, ".npy")
@@ -95,7 +96,7 @@ def _encode_dense(
     model: ModelInfo,
     wanted: Mapping[str, Any],
 ) -> None:
-    """Write what `dense_vectors` reads; wanted: the record."""
+    """Write the files that `dense_vectors` reads; wanted: the cache's record."""
     dimension, precision = wanted["dimension"], wanted["precision"]
     record, file = _beside(path, ".json"), _beside(path, ".npy")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,9 +140,9 @@ def _encode_dense(
 def several_vectors(
     encoder: MultiLayerEncoder, texts: TextStore, path: Path | None, *, batch_size: int = 32
 ) -> MultiVectors:
-    """The vectors of all `texts`, cached at `path` as `dense_vectors` does, a text's one behind the other.
+    """The vectors of all `texts`, cached at `path` as in `dense_vectors`; a row holds all vectors of a text.
 
-    Not cached where `path` is None, and where a text has a vector for each token: they take more room than time.
+    Not cached if `path` is None or texts have a vector for each token, which cost more room than time.
     """
     size = 1 if encoder.mix is not None else encoder.selection.size
     if path is None or size is None:
@@ -156,7 +157,7 @@ def several_vectors(
 
 
 def read_vectors(file: Path, rows: int) -> npt.NDArray[Any]:
-    """The (rows, dimension) array in `file`, memory-mapped. Raises ModelError if it is broken or of another size."""
+    """The (rows, dimension) array in `file`, memory-mapped. Raises ModelError if it is broken or has another size."""
     try:
         vectors = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
@@ -174,9 +175,9 @@ def sparse_vectors(
     model: ModelInfo,
     vocabulary: list[str],
 ) -> SparseVectors:
-    """The sparse vectors of all `texts` from the cache at `path` (without suffix), encoded where missing.
+    """The sparse vectors of all `texts` from the cache at `path` (without suffix), encoded if missing.
 
-    Raises ModelError if the cache is of another model or of other texts.
+    Raises ModelError if the cache is for another model or other texts.
     """
     wanted = describe(model, texts, kind="sparse", dimension=len(vocabulary))
     record = _beside(path, ".json")
@@ -195,7 +196,7 @@ def _encode_sparse(
     vocabulary: list[str],
     wanted: Mapping[str, Any],
 ) -> None:
-    """Write what `sparse_vectors` reads; wanted: the record."""
+    """Write the files that `sparse_vectors` reads; wanted: the cache's record."""
     record = _beside(path, ".json")
     parts = _beside(path, ".parts")
     parts.mkdir(parents=True, exist_ok=True)
@@ -209,7 +210,7 @@ def _encode_sparse(
         stop = min(start + CHUNK, len(texts))
         rows = encode([texts.text_at(row) for row in range(start, stop)])
         if len(rows) != stop - start or (len(rows.token_ids) and rows.token_ids.max() >= len(vocabulary)):
-            # Scipy trusts its indices: one out of range is a crash, not an error.
+            # Scipy does not check indices: one out of range would crash the process.
             raise ModelError(f"{model.name} gives {len(rows)} vectors for {stop - start} texts, or tokens out of range")
         with replaced(files[start]) as beside:
             np.savez(beside, indptr=rows.indptr, token_ids=rows.token_ids, weights=rows.weights)
@@ -220,14 +221,14 @@ def _encode_sparse(
 
 
 def _join_sparse(path: Path, files: list[Path]) -> None:
-    """One array of each kind out of the parts, which are read one at a time."""
+    """Joins the parts into one array of each kind, reading one part at a time."""
     counts = [0]
     for file in files:
         with np.load(file, allow_pickle=False) as part:
             counts += (counts[-1] + part["indptr"][1:]).tolist()
     np.save(_beside(path, ".indptr.npy"), np.array(counts, dtype=np.int64))
     for name, dtype in (("token_ids", np.int32), ("weights", np.float32)):
-        # An empty file cannot be mapped, so there is always room for one number.
+        # An empty file cannot be mapped, so the array has at least one number.
         target = np.lib.format.open_memmap(
             _beside(path, f".{name}.npy"), mode="w+", dtype=dtype, shape=(max(counts[-1], 1),)
         )
@@ -240,7 +241,7 @@ def _join_sparse(path: Path, files: list[Path]) -> None:
 
 
 def read_sparse(path: Path, texts: TextStore) -> SparseVectors:
-    """The vectors that `sparse_vectors` cached at `path`. Raises ModelError if they are broken or of other texts."""
+    """The vectors that `sparse_vectors` cached at `path`. Raises ModelError if they are broken or for other texts."""
     record = _beside(path, ".json")
     wanted = {"format": FORMAT, "kind": "sparse", "texts": {"hash": texts.hash, "rows": len(texts)}}
     check(record, read_json_object(record), wanted)

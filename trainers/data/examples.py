@@ -1,7 +1,7 @@
-"""Training examples: queries with their positives, hard negatives and, where known, teacher scores.
+"""Training examples: queries with their positives, hard negatives and, if known, teacher scores.
 
-Texts are held once (`TextStore`), examples as row numbers, so MS MARCO's 40 million triples are a few hundred MB beside
-their texts. An example is one query: triples of the same query are put together. `loading.load_training` reads them.
+Texts are stored once (`TextStore`) and examples as row numbers, so MS MARCO's 40 million triples take a few hundred MB
+beside their texts. An example is one query: triples with the same query are joined. `loading.load_training` reads them.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ class Example:
     negatives: tuple[str, ...] = ()
     """document ids"""
     scores: Mapping[str, float] = field(default_factory=dict)
-    """{document id: teacher score}, as they stood in the file"""
+    """{document id: teacher score}, as in the file"""
 
 
 @dataclass(eq=False)
 class TrainingData:
-    """Queries, documents, and the examples over them, as row numbers of the two stores."""
+    """Queries, documents, and examples, which are row numbers of the two stores."""
 
     name: str
     queries: TextStore
     documents: TextStore
     query_rows: npt.NDArray[np.int32]
-    """(examples,), the query of each"""
+    """(examples,), the query of each example"""
     positives: Ragged
-    """for each example document rows"""
+    """document rows, for each example"""
     negatives: Ragged
-    """for each example document rows, the hardest first"""
+    """document rows, for each example, the hardest first"""
     judged: Ragged
-    """for each row of `queries` all documents known to be relevant"""
+    """rows of all documents known to be relevant, for each row of `queries`"""
     scored: Ragged
-    """for each example the rows of documents with a teacher score"""
+    """rows of the documents with a teacher score, for each example"""
     score_values: npt.NDArray[np.float32]
-    """(scored.values,), the scores in their order"""
+    """(scored.values,), the teacher scores, in the order of `scored`"""
     sets: tuple[SetRange, ...] = ()
-    """where each set of merged data lies"""
+    """the range of each set in merged data"""
     notes: list[str] = field(default_factory=list)
-    """what was left out when reading, and how much of it"""
+    """messages about what was left out when reading, with counts"""
 
     def __post_init__(self) -> None:
         if not self.sets:
@@ -68,12 +68,12 @@ class TrainingData:
 
     @property
     def examples(self) -> list[Example]:
-        """All examples, built anew; of many, ask for `example(index)`."""
+        """All examples, built anew at each call; for large data use `example(index)`."""
         return [self.example(index) for index in range(len(self))]
 
     @cached_property
     def hash(self) -> str:
-        """16 hex digits over everything that trains: texts, ids, examples and scores."""
+        """16 hex digits over everything that affects training: texts, ids, examples and scores."""
         digest = hashlib.sha256(f"{self.queries.hash} {self.documents.hash}".encode())
         for ragged in (self.positives, self.negatives, self.judged, self.scored):
             digest.update(ragged.offsets.tobytes() + ragged.values.tobytes())
@@ -106,7 +106,7 @@ class TrainingData:
         }
 
     def known_positives(self, query_id: str) -> frozenset[str]:
-        """Every document known to be relevant to the query, documents of the same normalised text included."""
+        """Every document known to be relevant to the query, and all documents with the same normalised text."""
         judged = self.judged[self.queries.row(query_id)]
         return frozenset(self.documents.ids[row] for row in self.documents.copies(judged).tolist())
 
@@ -118,17 +118,17 @@ class TrainingData:
         negatives: Iterable[Iterable[int]] | None = None,
         name: str | None = None,
     ) -> TrainingData:
-        """The examples at `indices`, over the same texts (whose hashes, and teacher caches, stay valid).
+        """The examples at `indices`, with the same text stores (so their hashes and teacher caches stay valid).
 
-        positives, negatives: document rows, of each example; their own by default.
-        Raises ValueError if examples of several sets are interleaved: a merged one keeps its ranges.
+        positives, negatives: document rows for each example; by default its own.
+        Raises ValueError if examples of several sets are interleaved: merged data keeps one range per set.
         """
         chosen = list(indices)
         spans = [(self.scored.offsets[i], self.scored.offsets[i + 1]) for i in chosen]
         values = [self.score_values[start:stop] for start, stop in spans]
         sets: list[SetRange] = []
         for part in self.sets:
-            # They may be in any order only within one set.
+            # Within one set any order is allowed.
             inside = [at for at, i in enumerate(chosen) if part.start <= i < part.stop]
             if inside and inside != list(range(inside[0], inside[-1] + 1)):
                 raise ValueError("examples of several sets cannot be interleaved")
@@ -152,7 +152,7 @@ class TrainingData:
 def training_pairs(
     name: str, queries: TextStore, documents: TextStore, pairs: Iterable[tuple[int, int]]
 ) -> TrainingData:
-    """(query row, document row) pairs as training data over these stores, one example a query."""
+    """(query row, document row) pairs as training data with these stores, one example per query."""
     positives: dict[int, list[int]] = {}
     for query, document in pairs:
         positives.setdefault(query, []).append(document)

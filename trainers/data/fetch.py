@@ -1,10 +1,10 @@
-"""`osn data fetch`: a public data set by its name in ir_datasets, as a folder in BEIR layout that every command takes.
+"""`osn data fetch`: writes a public data set of ir_datasets as a folder in BEIR layout, which every command takes.
 
     osn data fetch ir:beir/scifact/train ir:beir/scifact/test --output scifact
     osn data fetch ir:msmarco-passage/train/judged ir:msmarco-passage/dev/small --output msmarco
     osn data fetch ir:beir/nq --output nq
 
-ir_datasets downloads what may be downloaded, once, and says where the rest is to be had.
+ir_datasets downloads free data once, and says where to request the rest.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SPLITS = ("train", "dev", "test")
 
 
 def fetch(names: Iterable[str], out: Path) -> dict[str, int]:
-    """Write the documents, queries and judgements of data sets over one corpus into the folder `out`.
+    """Write the documents, queries and judgements of data sets with the same corpus into the folder `out`.
 
-    names: "ir:NAME", or "ir:NAME=SPLIT" for a split that the name does not say. Returns how many of each were written, the
-    judgements by split. Raises InputError for names that do not serve, and MissingExtra without ir_datasets.
+    names: "ir:NAME", or "ir:NAME=SPLIT" if the name does not contain the split. Returns the numbers of documents, queries,
+    and judgements by split. Raises InputError for invalid names, and MissingExtra without ir_datasets.
     """
     splits: dict[str, Any] = {}
     corpora: dict[str, str] = {}
@@ -38,13 +38,13 @@ def fetch(names: Iterable[str], out: Path) -> dict[str, int]:
         name, split = split_of(given)
         if split in splits:
             raise InputError(
-                f"{given} would be the split {split!r}, as another is", f"name it otherwise: {PREFIX}{name}=SPLIT"
+                f"{given} would be a second split {split!r}", f"give it another split: {PREFIX}{name}=SPLIT"
             )
         splits[split] = opened(name)
         corpora[corpus_of(name)] = given
     if len(corpora) > 1:
         raise InputError(
-            f"{' and '.join(corpora.values())} have different corpora: {', '.join(corpora)}", "one folder each"
+            f"{' and '.join(corpora.values())} have different corpora: {', '.join(corpora)}", "use a folder for each"
         )
     first = next(iter(splits.values()))
     written = {"documents": 0, "queries": 0}
@@ -65,7 +65,7 @@ def fetch(names: Iterable[str], out: Path) -> dict[str, int]:
         file.writelines(
             json.dumps({"_id": id, "text": text}, ensure_ascii=False) + "\n" for id, text in queries.items()
         )
-    # Last, so that a folder with a corpus is whole.
+    # Written last, so that a folder with a corpus is complete.
     with beside(out / "corpus.jsonl") as file:
         for document in counted(downloaded(first.docs_iter()), "fetch", total=first.docs_count(), unit="documents"):
             file.write(json.dumps(record_of(document), ensure_ascii=False) + "\n")
@@ -78,7 +78,8 @@ def split_of(given: str) -> tuple[str, str]:
     name, _, split = given.removeprefix(PREFIX).partition("=")
     if not given.startswith(PREFIX) or not name or "/" in split:
         raise InputError(
-            f"{given!r} names no data set", f"expected {PREFIX}NAME or {PREFIX}NAME=SPLIT, such as {PREFIX}beir/nq"
+            f"{given!r} is not the name of a data set",
+            f"expected {PREFIX}NAME or {PREFIX}NAME=SPLIT, such as {PREFIX}beir/nq",
         )
     return name, split or next((part for part in reversed(name.split("/")) if part in SPLITS), "test")
 
@@ -104,14 +105,14 @@ def corpus_of(name: str) -> str:
 
 
 def record_of(document: Any) -> dict[str, str]:
-    """A document of ir_datasets as a line of corpus.jsonl: its own fields, or all its text where it has none named so."""
+    """A document of ir_datasets as a line of corpus.jsonl; without a field `text`, its default text is taken."""
     fields = {name: str(getattr(document, name, None) or "") for name in ("title", "text", "url")}
     text = fields["text"] or document.default_text()
     return {"_id": document.doc_id, **{name: value for name, value in fields.items() if value}, "text": text}
 
 
 def downloaded(rows: Iterable[Any]) -> Iterator[Any]:
-    """Rows that ir_datasets may have to download first. Raises InputError for what stops it, in its own words."""
+    """Rows that ir_datasets may have to download first. If that fails, raises InputError with its message."""
     try:
         yield from rows
     except (OSError, RuntimeError, ValueError) as error:
@@ -122,7 +123,7 @@ def downloaded(rows: Iterable[Any]) -> Iterator[Any]:
 
 @contextmanager
 def beside(path: Path) -> Iterator[IO[str]]:
-    """A file that is renamed to `path` when it is whole."""
+    """A file that is renamed to `path` when it is complete."""
     with replaced(path) as part, part.open("w", encoding="utf-8") as file:
         yield file
 
@@ -139,8 +140,8 @@ def fetch_command(names: tuple[str, ...], out: Path) -> None:
     osn data fetch ir:beir/scifact/train ir:beir/scifact/test --output scifact
     osn data fetch ir:msmarco-passage/train/judged ir:msmarco-passage/dev/small --output msmarco
 
-    Several names must be splits of one corpus: train, dev or test by their name, or ir:NAME=SPLIT. Data that needs an
-    agreement must be requested first; ir_datasets says where.
+    Several names must be splits of one corpus: train, dev or test in the name, or ir:NAME=SPLIT. Some data must be
+    requested first; ir_datasets says where.
     """
     written = fetch(names, out)
     splits = ", ".join(

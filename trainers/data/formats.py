@@ -1,8 +1,8 @@
-"""The files that training data comes in, read as one stream of records.
+"""Reads files of training data as one stream of records.
 
 Formats: DPR json, MS MARCO triples (texts or ids), sentence-transformers jsonl, and the output of
 `osn data generate-queries`. BEIR folders are read by `opensearch_neural.corpus`. Everything is streamed, from plain, gzip or
-zstandard files; errors name the file, the line (or entry) and what was expected there.
+zstandard files; errors name the file, the line (or entry) and the expected content.
 """
 
 from __future__ import annotations
@@ -30,26 +30,31 @@ _BETWEEN = re.compile(r"[\s,]*")
 
 @dataclass(frozen=True, slots=True)
 class RecordDocument:
-    """A document of a record: by id, by text, or by both. `text` is what is encoded: title and text together."""
+    """A document of a record, given by id, text, or both."""
 
     id: str | None
     text: str | None = None
+    """the text to encode: title and text together"""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One query with some of its documents, as a file states it. `scores` align with positives, then negatives."""
+    """One query with some of its documents, as given in a file."""
 
     query_id: str | None
+    """None if the file has no ids of queries"""
     query: str | None
+    """the text; None if the file has only ids"""
     positives: list[RecordDocument]
     negatives: list[RecordDocument]
     scores: list[float] | None
+    """one per document, positives first, then negatives"""
     where: str
+    """file and line (or entry), for messages"""
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of `path`, compressed or not, with their numbers from 1, without line ends; empty ones are skipped."""
+    """The lines of `path`, compressed or not, with their numbers from 1, without line ends; skips empty lines."""
     stream, name = text_files.open_binary(str(path))
     for number, line in text_files.read_lines(stream, name):
         if isinstance(line, text_files.BadLine):
@@ -74,7 +79,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:
 def read_json_array(path: Path) -> Iterator[tuple[int, Any]]:
     """The entries of one large JSON array with their numbers, from 1.
 
-    DPR's training files are arrays of several gigabytes: no more than one entry and one block of text is held.
+    DPR's training files are arrays of several gigabytes: only one entry and one block of text are in memory.
     """
     return parse_json_array(_read_text(path), str(path))
 
@@ -89,7 +94,7 @@ def _read_text(path: Path) -> Iterator[str]:
 
 
 def parse_json_array(pieces: Iterator[str], name: str) -> Iterator[tuple[int, Any]]:
-    """The entries of a JSON array that comes in pieces of any size; `name` is how errors call it."""
+    """The entries of a JSON array that comes in pieces of any size; name: of the file, for errors."""
     decoder = json.JSONDecoder()
     text = ""
     while not text and (piece := next(pieces, None)) is not None:
@@ -103,7 +108,7 @@ def parse_json_array(pieces: Iterator[str], name: str) -> Iterator[tuple[int, An
             return
         try:
             value, end = decoder.raw_decode(text, at)
-            # A number or a literal at the end of a piece may go on in the next one; the others end visibly.
+            # A number or literal at the end of a piece may continue in the next; other values have a closing mark.
             complete = isinstance(value, (dict, list, str)) or end < len(text)
         except json.JSONDecodeError:
             complete = False
@@ -112,7 +117,7 @@ def parse_json_array(pieces: Iterator[str], name: str) -> Iterator[tuple[int, An
             at = end
             yield number, value
             continue
-        # An entry is tried again only when its text has doubled, or a long one would cost its length squared.
+        # Parse an entry again only when its text has doubled: else the cost grows with the square of its length.
         more, size = [text[at:]], 0
         while size < max(len(more[0]), 1) and (piece := next(pieces, None)) is not None:
             more.append(piece)
@@ -125,7 +130,7 @@ def parse_json_array(pieces: Iterator[str], name: str) -> Iterator[tuple[int, An
 def read_dpr(path: Path) -> Iterator[Record]:
     """DPR's json (Karpukhin et al., 2020): `question`, `positive_ctxs`, `hard_negative_ctxs`, `negative_ctxs`.
 
-    The hard negatives are taken; the others only where a question has no hard ones, as DPR itself does.
+    Takes the hard negatives; if a question has none, the other negatives, as DPR does.
     """
     for number, entry in read_json_array(path):
         where = f"{path}, entry {number}"
@@ -146,7 +151,7 @@ def _context(item: Any, where: str, field: str) -> RecordDocument:
 
 
 def read_triples(path: Path, *, by_id: bool) -> Iterator[Record]:
-    """MS MARCO triples: three columns separated by tabs, query, positive, negative, as texts or as ids."""
+    """MS MARCO triples: query, positive and negative, as texts or ids, separated by tabs."""
     for number, line in read_lines(path):
         where = f"{path}, line {number}"
         columns = line.split("\t")
@@ -165,8 +170,8 @@ def read_pairs(path: Path) -> Iterator[Record]:
     """sentence-transformers jsonl: pairs, triples, several negatives, scores.
 
     A line is an object (`query`|`anchor`|`question`, `positive`|`pos`|…, `negative`|`neg`|`negative_1`…, each a text or
-    a list of texts, and `scores`, one number a document, positives first) or a list [query, positive, negative, …].
-    `labels`, one integer a document, say which documents are relevant: those above 0, whatever field they stand in.
+    a list of texts, and `scores`, one number per document, positives first) or a list [query, positive, negative, …].
+    If there are `labels`, one integer per document, documents with a label above 0 are relevant, in whatever field they are.
     """
     for number, value in read_json_lines(path):
         where = f"{path}, line {number}"
@@ -178,9 +183,9 @@ def read_pairs(path: Path) -> Iterator[Record]:
             value = _expect(value, dict, where, "an object or a list of texts")
             if "_id" in value and "text" in value and _first(value, QUERY_FIELDS) is None:
                 raise InputError(
-                    f"{where}: a document, where a question and what answers it were expected",
-                    "a corpus without questions is trained on with `questions: title`, first-sentence or a query generator "
-                    "(osn train sparse and jpq), or by osn data generate-queries",
+                    f"{where}: found a document, expected a question and its answer",
+                    "for a corpus without questions, set `questions: title`, first-sentence or a query generator "
+                    "(osn train sparse and jpq), or use osn data generate-queries",
                 )
             query = _expect(_first(value, QUERY_FIELDS), str, where, f"a text in one of {', '.join(QUERY_FIELDS)}")
             positives = _texts(_first(value, POSITIVE_FIELDS), where, f"one of {', '.join(POSITIVE_FIELDS)}")
@@ -218,7 +223,7 @@ def _texts(value: Any, where: str, field: str) -> list[str]:
 
 
 def _numbers(value: Any, documents: int, where: str, fields: tuple[str, ...]) -> list[float] | None:
-    """One number a document. Raises InputError if there are more, fewer, or something else."""
+    """One number per document. Raises InputError for other values, or another number of them."""
     if value is None:
         return None
     values = value if isinstance(value, list) else [value]
@@ -230,21 +235,21 @@ def _numbers(value: Any, documents: int, where: str, fields: tuple[str, ...]) ->
 
 
 def _labels(value: Any, documents: int, where: str) -> list[int] | None:
-    """Whether each document is relevant: an integer, 0 for no. Raises InputError for any other number."""
+    """Each document's label: an integer, 0 if it is not relevant. Raises InputError for other values."""
     labels = _numbers(value, documents, where, LABEL_FIELDS)
     if labels is None:
         return None
     values = value if isinstance(value, list) else [value]
     if not all(isinstance(label, int) and label >= 0 for label in values):
         raise InputError(
-            f"{where}: a label is an integer, 0 for a document that is not relevant and 1 for one that is",
-            "a teacher's numbers belong into `scores`",
+            f"{where}: a label must be an integer, 0 for a document that is not relevant, 1 for a relevant document",
+            "put a teacher's numbers into `scores`",
         )
     return values
 
 
 def read_generated(path: Path) -> Iterator[Record]:
-    """The output of `osn data generate-queries`: every candidate is a query whose positive is the passage it came from."""
+    """The output of `osn data generate-queries`: the positive of each query is the passage that it was made from."""
     for number, value in read_json_lines(path):
         where = f"{path}, line {number}"
         value = _expect(value, dict, where, "an object with '_id' and 'queries'")
@@ -270,7 +275,7 @@ def read_id_texts(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def is_header(value: Mapping[str, Any]) -> bool:
-    """Whether a line is the header that mined negatives and generated queries begin with: what made the file."""
+    """Whether a line is the header of mined negatives or generated queries, which says what made the file."""
     return "osn" in value
 
 

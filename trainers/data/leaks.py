@@ -1,10 +1,9 @@
-"""Does the test part know something of the training part? Finds it, and names it.
+"""Finds leaks: test questions and test documents that are in the training data.
 
     osn data leaks squad-mix:train squad-mix:test
 
-A test question that was trained on makes a measure meaningless. A test document that was trained on as a positive of
-other questions is how many public collections are built (scifact, all of one-corpus sets); it is reported apart, since it
-favours models that memorize.
+A test question in training makes a measure meaningless. In many public collections (scifact, all one-corpus sets), test
+documents are also positives of training questions; these are reported separately, because they favour models that memorize.
 """
 
 from __future__ import annotations
@@ -27,14 +26,17 @@ SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """One test question or document that training has too. `role`: what the document is to training."""
+    """A test question or document that is also in the training data."""
 
     kind: Literal["query", "document"]
     match: Literal["exact", "normalised"]
+    """how the two texts are equal"""
     role: Literal["query", "positive", "negative"]
+    """the role of the text in training"""
     train_id: str
     test_id: str
     text: str
+    """the text in the test part"""
 
     def __str__(self) -> str:
         same = "is" if self.match == "exact" else "reads like"
@@ -44,19 +46,23 @@ class Leak:
 
 @dataclass(frozen=True, slots=True)
 class Leaks:
-    """The leaks between two data sets; `queries` and `documents` are the numbers of the test part."""
+    """The leaks between two data sets."""
 
     train: str
+    """name of the training data"""
     test: str
+    """name of the test data"""
     found: list[Leak]
     queries: int
+    """number of test questions"""
     documents: int
+    """number of documents that answer test questions"""
 
     def of(self, kind: str) -> list[Leak]:
         return [leak for leak in self.found if leak.kind == kind]
 
     def report(self) -> str:
-        """For each kind, how many and which; the first few by name."""
+        """For each kind, the number of leaks and the first few of them."""
         lines = []
         for kind, total, plural in (("query", self.queries, "questions"), ("document", self.documents, "documents")):
             leaks = self.of(kind)
@@ -70,9 +76,9 @@ class Leaks:
 
 
 def find_leaks(train: TrainingData, test: TrainingData) -> Leaks:
-    """Test questions, and documents that answer them, that train's examples contain, by exact or normalised text.
+    """Test questions, and documents that answer them, that are in train's examples, by exact or normalised text.
 
-    A document counts where it is a positive or a hard negative in train, not where it merely lies in the same corpus.
+    A document counts if it is a positive or hard negative in train, not if it is only in the same corpus.
     """
     queries = train.query_rows.tolist(), sorted(set(test.query_rows.tolist()))
     positives = sorted(set(train.positives.values.tolist()))
@@ -87,7 +93,7 @@ def find_leaks(train: TrainingData, test: TrainingData) -> Leaks:
 
 
 def without_questions_of(train: TrainingData, others: Iterable[TrainingData]) -> TrainingData:
-    """`train` without the examples that ask a question of `others`, by normalised text."""
+    """`train` without the examples whose question is also in `others`, by normalised text."""
     for other in others:
         questions = {normalised(other.queries.text_at(row)) for row in set(other.query_rows.tolist())}
         rows = enumerate(train.query_rows.tolist())
@@ -106,7 +112,7 @@ def _compare(
     test: TextStore,
     test_rows: list[int],
 ) -> Iterator[Leak]:
-    # hash() instead of the text itself keeps the table small; a match is confirmed on the texts.
+    # hash() instead of the text keeps the table small; each match is confirmed by comparing texts.
     seen: dict[int, list[int]] = {}
     for row in train_rows:
         seen.setdefault(hash(normalised(train.text_at(row))), []).append(row)
@@ -121,7 +127,7 @@ def _compare(
 
 
 def load_named(spec: str) -> TrainingData:
-    """Data named as PATH or PATH:SPLIT."""
+    """The data named PATH or PATH:SPLIT."""
     path, colon, split = spec.rpartition(":")
     if not colon or Path(spec).exists():
         return load_training(spec)
@@ -131,12 +137,12 @@ def load_named(spec: str) -> TrainingData:
 @click.command("leaks")
 @click.argument("train", metavar="TRAIN[:SPLIT]")
 @click.argument("test", metavar="TEST[:SPLIT]")
-@click.option("--documents", is_flag=True, help="Documents in common are a failure too, not only questions.")
-@click.option("--json", "as_json", is_flag=True, help="Every leak as a line of JSON.")
+@click.option("--documents", is_flag=True, help="Documents in common are a failure, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print every leak as a line of JSON.")
 def leaks_command(train: str, test: str, documents: bool, as_json: bool) -> None:
-    """List the test questions and documents that training data contains.
+    """List the test questions and documents that are in the training data.
 
-    The exit status is 1 if a test question is among them.
+    The exit status is 1 if there is a test question among them.
 
     \b
     osn data leaks squad-mix:train squad-mix:test

@@ -1,10 +1,10 @@
-"""Training data from files: what a path holds, read into `TrainingData`.
+"""Reads training data from files into `TrainingData`.
 
 data = load_training("squad-mix")                         a BEIR folder's train split
 data = load_training("nq-train.json")                     DPR's json
 data = load_training("triples.train.small.tsv.gz")        MS MARCO triples
 data = load_training("pairs.jsonl")                       sentence-transformers pairs, triples, scored lists
-data = load_training("squad-mix", negatives="mined.jsonl")    with what `osn data mine` found
+data = load_training("squad-mix", negatives="mined.jsonl")    with negatives of `osn data mine`
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def load_training(
 ) -> TrainingData:
     """The training data in `path`.
 
-    format: one of FORMATS; by default what the path says: a folder is BEIR, .json DPR, .tsv triples, .jsonl
+    format: one of FORMATS; by default detected by the path: a folder is BEIR, .json DPR, .tsv triples, .jsonl
     sentence-transformers or the output of `osn data generate-queries`. corpus: the documents of triples by id and of
-    generated queries (a BEIR folder, or any corpus, or MS MARCO's collection.tsv); the queries of triples by id.
-    negatives: a file that `osn data mine` made of the same texts; its negatives take the place of the data's own.
+    generated queries (a BEIR folder, any corpus, or MS MARCO's collection.tsv). queries: the queries of triples by id.
+    negatives: a file that `osn data mine` made for the same texts; its negatives replace the data's own.
     limit: only the first N examples.
 
-    Raises InputError with file, line and field for what is not as it should be, for judgements most of which name
-    unknown documents, and for data that ends up without an example.
+    Raises InputError with file, line and field for invalid content, if most judgements name unknown documents, and if no
+    example is left.
     """
     path = Path(path)
     format = format or format_of(path)
@@ -71,7 +71,7 @@ def load_training(
 
 
 def format_of(path: Path) -> str:
-    """Which of FORMATS a path holds, by its name and, of JSON lines, its first. Raises InputError if none."""
+    """Which of FORMATS a path has, by its name and, for JSON lines, the first line. Raises InputError if none fits."""
     if path.is_dir():
         return "beir"
     if not path.exists():
@@ -85,7 +85,8 @@ def format_of(path: Path) -> str:
         _, first = next(formats.read_json_lines(path), (0, None))
         if isinstance(first, dict) and first.get("osn") == NEGATIVES:
             raise InputError(
-                f"{path} holds mined negatives, no texts", "give the data they were mined for, and this as negatives"
+                f"{path} holds mined negatives, not texts",
+                "give the data they were mined for, and this file as negatives",
             )
         if isinstance(first, dict) and (first.get("osn") == GENERATED or {"_id", "queries"} <= first.keys()):
             return "generated"
@@ -97,11 +98,11 @@ def format_of(path: Path) -> str:
 
 
 class _Builder:
-    """Examples under construction: one for each query id, in the order of their first record."""
+    """Builds examples from records: one for each query id, in the order of their first record."""
 
     def __init__(self, name: str, queries: TextStore | None = None, documents: TextStore | None = None) -> None:
         self.name = name
-        # Stores that were given are complete: a record may only name what they hold.
+        # Given stores are complete: records may only name ids in them.
         self.closed_queries, self.closed_documents = queries is not None, documents is not None
         self.queries = TextStore(what="query") if queries is None else queries
         self.documents = TextStore() if documents is None else documents
@@ -115,7 +116,7 @@ class _Builder:
         query = self._query(record)
         positives = [self._document(passage, record) for passage in record.positives]
         negatives = [self._document(passage, record) for passage in record.negatives]
-        # Labels may give a query its positives in another record.
+        # A record may have only negatives: the query's positives may be in another record.
         if query is None or (record.positives and not any(row is not None for row in positives)):
             return
         known, wrong, scores = self.examples.setdefault(query, (array("i"), array("i"), {}))
@@ -151,7 +152,7 @@ class _Builder:
         return None
 
     def build(self, source: str) -> TrainingData:
-        """`source`: the file whose references are reported where they name what is unknown."""
+        """The data. source: the file to name in messages about references to unknown ids."""
         for what, unknown in (("query", self.unknown_queries), ("document", self.unknown_documents)):
             if not unknown:
                 continue
@@ -176,7 +177,7 @@ class _Builder:
         for query, (known, wrong, scores) in self.examples.items():
             known_rows = known.tolist()
             positives.append(known_rows)
-            # A document that is a positive elsewhere in the file, or comes again, is no further negative.
+            # A repeated negative, or one that is a positive in another record, is left out.
             seen = set(known_rows)
             negatives.append([row for row in wrong if not (row in seen or seen.add(row))])  # type: ignore[func-returns-value]
             judged[query] = known_rows
@@ -243,7 +244,7 @@ def _load_records(
 
 
 def _read_documents(path: Path) -> TextStore:
-    """A corpus of any kind; two columns without a header, as MS MARCO's collection.tsv has them, included."""
+    """The documents of any corpus, also of two columns without a header, as in MS MARCO's collection.tsv."""
     if path.is_file() and ".tsv" in path.suffixes:
         _, first = next(formats.read_lines(path), (0, ""))
         if first.count("\t") == 1 and first.split("\t")[0] not in ("id", "_id", "docid", "doc_id", "docno"):
@@ -257,9 +258,9 @@ def text_store(path: str | Path, *, limit: int | None = None) -> TextStore:
 
 
 def read_documents(path: str | Path, *, limit: int | None = None) -> Iterator[Document]:
-    """The documents of a corpus that can be read; how many cannot is logged, with the first of them.
+    """The readable documents of a corpus; logs the number of the others, with the first few.
 
-    A record without text has nothing to train on: it is no reason to refuse the corpus, as it is for an ingest.
+    A record without text is skipped: training does not need it. (An ingest refuses such a corpus.)
     """
     rejected: list[str] = []
     count = 0

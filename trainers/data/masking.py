@@ -1,4 +1,4 @@
-"""What is masked in a sequence of tokens, for BERT and for T5."""
+"""Masks tokens of a sequence, for BERT and for T5."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def mask_tokens(
 ) -> tuple[Ids, Ids]:
     """(input ids, labels) of one sequence, both (length,); labels are −100 where nothing is to be predicted.
 
-    special: (vocabulary,), the ids that are never masked and never drawn. continuation: (vocabulary,), the pieces that
-    continue a word; with it, words are masked whole. Of n maskable tokens, round(rate · n), at least one, are chosen
-    (the last word may exceed that); 10% become a random token, the share `stays` stays, the others, 80%, become `mask_id`
-    (Devlin et al., section 3.1).
+    special: (vocabulary,), True for ids that are never masked and never drawn. continuation: (vocabulary,), True for pieces
+    that continue a word; if given, whole words are masked. Of n maskable tokens, round(rate · n), at least one, are chosen
+    (the last word may exceed that). Of these, 10% become a random token, the share `stays` stays unchanged, and the rest
+    (80% by default) become `mask_id` (Devlin et al., section 3.1).
     """
     inputs, labels = ids.copy(), np.full_like(ids, IGNORED)
     maskable = np.flatnonzero(~special[ids])
@@ -36,7 +36,7 @@ def mask_tokens(
     if continuation is None:
         chosen = rng.permutation(maskable)[:wanted]
     else:
-        # A word: a maskable token that starts one, and the continuations that follow it without a gap.
+        # A word is a maskable token that starts it and the continuations that follow without a gap.
         starts = ~continuation[ids[maskable]]
         starts[1:] |= np.diff(maskable) > 1
         starts[0] = True
@@ -53,7 +53,7 @@ def mask_tokens(
 
 
 def continuations(tokenizer: PreTrainedTokenizerBase) -> npt.NDArray[np.bool_]:
-    """Which vocabulary entries continue a word, (vocabulary,): by "##" (word pieces), or the lack of "Ġ" or "▁"."""
+    """(vocabulary,), True for entries that continue a word: they begin with "##" (word pieces), or without "Ġ" or "▁"."""
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     for mark in ("Ġ", "▁"):
         if sum(token.startswith(mark) for token in tokens) > len(tokens) // 100:
@@ -62,7 +62,7 @@ def continuations(tokenizer: PreTrainedTokenizerBase) -> npt.NDArray[np.bool_]:
 
 
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> npt.NDArray[np.bool_]:
-    """Which vocabulary entries are special tokens, sentinels included: (vocabulary,)."""
+    """(vocabulary,), True for special tokens, sentinels included."""
     special = np.zeros(len(tokenizer), dtype=bool)
     special[tokenizer.all_special_ids] = True
     for token_id, token in tokenizer.added_tokens_decoder.items():
@@ -73,10 +73,10 @@ def special_ids(tokenizer: PreTrainedTokenizerBase) -> npt.NDArray[np.bool_]:
 def corrupt_spans(
     ids: Ids, *, rate: float, span_length: float, sentinels: Ids, eos_id: int, rng: np.random.Generator
 ) -> tuple[Ids, Ids]:
-    """(inputs, targets) of T5's objective for one sequence of tokens without special ones (Raffel et al., 3.1.4).
+    """(inputs, targets) of T5's objective for a sequence without special tokens (Raffel et al., 3.1.4).
 
-    About rate · n tokens in spans of span_length on average; in the inputs each span is one sentinel, the targets are
-    each sentinel followed by its span, and one more sentinel. Both end with `eos_id`.
+    Hides about rate · n tokens, in spans of span_length on average. In the inputs each span is replaced by one sentinel;
+    the targets are each sentinel followed by its span, and one more sentinel. Both end with `eos_id`.
     """
     length = len(ids)
     noise = min(max(round(length * rate), 1), max(length - 1, 1))
@@ -95,7 +95,7 @@ def corrupt_spans(
 
 
 def _partition(total: int, parts: int, rng: np.random.Generator) -> list[int]:
-    """`total` as a random sum of `parts` numbers of at least 1 (of at least 0 where there are not enough)."""
+    """`total` as a random sum of `parts` numbers of at least 1 (at least 0 if `total` is below `parts`)."""
     if total < parts:
         return [1] * total + [0] * (parts - total)
     cuts = np.sort(rng.choice(total - 1, size=parts - 1, replace=False)) + 1 if parts > 1 else np.empty(0, np.int64)

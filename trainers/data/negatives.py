@@ -1,12 +1,12 @@
-"""Hard negatives: what a retriever finds for a training query and is not known to be relevant.
+"""Hard negatives: documents that a retriever finds for a training query and that are not known to be relevant.
 
     osn data mine squad-mix --retriever bm25 --depth 100 --output negatives.jsonl
     osn data mine squad-mix --retriever dense:models/retriever-1 --depth 200 --keep-negatives 15 --output negatives.jsonl
     osn data mine squad-mix --retriever sparse:models/student --depth 100 --consistency 10 --output negatives.jsonl
 
-The consistency filter leaves out a query none of whose positives the retriever finds in its top n: the pair is noise, or
-beyond the model (`inference-free-sparse`, section 4.2). BM25's and then the own model's negatives are the two stages of
-`query-as-context-pretraining`, section 3.2, and `multi-layer-representations`, section 4.3.2.
+The consistency filter leaves out a query if the retriever finds none of its positives in the top n: the pair is noise, or
+too hard for the model (`inference-free-sparse`, section 4.2). First BM25's negatives, then the model's own: these are the
+two stages of `query-as-context-pretraining`, section 3.2, and `multi-layer-representations`, section 4.3.2.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ COUNTS = (
     "left_out",  # by the consistency filter
     "without_negatives",
     "negatives",
-    "known_positives",  # these and the following were found and not taken
+    "known_positives",  # from here on: documents that were found but not taken
     "same_texts",
     "ids_without_document",
-    "own_documents",  # the query itself, where queries are documents
+    "own_documents",  # the query itself, if queries are documents
 )
 RETRIEVERS = (
     "bm25, dense:MODEL, multi-layer:MODEL, quantized:MODEL, sparse:MODEL, opensearch:INDEX:ENGINE, tome:URLS, run:FILE"
@@ -79,14 +79,14 @@ def mine(
 ) -> Path:
     """Write the hard negatives of every example of `data` to `output`; `load_training(negatives=output)` reads them.
 
-    depth: how many documents are retrieved; keep: how many negatives stay at most, the hardest first; skip_top: ranks
-    left out at the top, where unjudged positives are likeliest; consistency: a query whose best positive ranks below
-    this is left out. Never among the negatives: known positives, documents with a positive's or an earlier negative's
-    normalised text, ids that name no document (faiss's -1), and a query's own document, of the same id and text.
+    depth: documents to retrieve; keep: negatives to keep at most, the hardest first, None keeps all; skip_top: ranks to
+    skip at the top, where unjudged positives are most likely; consistency: queries whose best positive ranks below this are
+    left out. Never negatives: known positives, documents with the normalised text of a positive or an earlier negative, ids
+    without a document (faiss's -1), and a query's own document (same id and text).
 
-    A line is {"query_id", "positives", "negatives", "scores", "rank"}: the retriever's scores of the negatives, and
-    where it ranks the best positive (null if nowhere). Interrupted, the same call goes on (`chunk` queries at a time);
-    while another process is at it, it waits.
+    A line is {"query_id", "positives", "negatives", "scores", "rank"}: the retriever's scores of the negatives, and the rank
+    of the best positive (null if not found). After an interruption, the same call continues (`chunk` queries at a time); it
+    waits while another process does the same work.
 
     Raises InputError if `output` was made with other settings, or the retriever searches another corpus.
     """
@@ -143,12 +143,12 @@ def with_mined(
     add: bool = False,
     consistency: int | None = None,
 ) -> TrainingData:
-    """`data` with hard negatives that `retriever` (see `open_retriever`) finds, mined into `file` where they are not yet.
+    """`data` with hard negatives that `retriever` (see `open_retriever`) finds; mined into `file` unless they are there.
 
-    add: beside the negatives it has. consistency: queries without a positive among the top N are left out. With
-    several processes, the first one mines while the others wait.
+    add: keep the data's own negatives too. consistency: leave out queries without a positive in the top N. With several
+    processes, the first mines while the others wait.
     """
-    from trainers.common.processes import main_process_first  # which imports torch; mining with BM25 needs none
+    from trainers.common.processes import main_process_first  # here, because it imports torch; BM25 needs no torch
 
     with main_process_first():
         engine = open_retriever(retriever, data.documents, cache=cache)
@@ -165,7 +165,7 @@ def _select(
     skip_top: int,
     counts: dict[str, int],
 ) -> dict[str, Any]:
-    """One line of the output: the negatives among the hits of a query. Adds to `counts` what was not taken."""
+    """One line of the output: the negatives among the hits of a query. Counts in `counts` the hits that are not taken."""
     canonical = data.documents.canonical()
     positives = data.known_positives(query)
     ranked = rank(hits)
@@ -194,17 +194,17 @@ def _select(
 
 
 def _is_own(document: str, query: str) -> bool:
-    """Whether a document, title and text, is the query itself, as ArguAna's and Quora's queries are documents."""
+    """Whether a document (title and text) is the query itself: in ArguAna and Quora, queries are documents."""
     return normalised(document).endswith(normalised(query))
 
 
 def _refuse_other_corpus(run: Run, documents: TextStore, name: str) -> None:
-    """A few unknown ids are passed over (an index may hold more than the data); most of them unknown is a mistake."""
+    """Raises InputError if most ids are unknown. A few are ignored: an index may hold more than the data."""
     retrieved = {document for hits in run.values() for document in hits if document != "-1"}
     unknown = sorted(document for document in retrieved if document not in documents)
     if len(unknown) * 2 > len(retrieved):
         raise InputError(
-            f"{name} found {len(retrieved)} documents, {len(unknown)} of which the training data does not hold "
+            f"{name} found {len(retrieved)} documents, {len(unknown)} of which are not in the training data "
             f"({unknown[0]!r} first)",
             "search an index of the same corpus",
         )
@@ -215,11 +215,13 @@ def _refuse_other_corpus(run: Run, documents: TextStore, name: str) -> None:
 
 @dataclass
 class LazyRetriever:
-    """A retriever that is built when it is first asked: finished work, found by `name`, then costs no encoding."""
+    """A retriever that is built at its first query: finished work, found by `name`, costs no encoding."""
 
     name: str
+    """names retriever, model and settings, so that finished work can be found"""
     build: Callable[[], Retriever]
     built: Retriever | None = None
+    """None before the first query"""
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
         if self.built is None:
@@ -228,7 +230,7 @@ class LazyRetriever:
 
 
 def check_spec(spec: str) -> None:
-    """Raises InputError for a name that `open_retriever` does not know, ModelError for a model that is not there."""
+    """Raises InputError for a name that `open_retriever` does not know, ModelError for a missing model."""
     kind, _, name = spec.partition(":")
     if spec == "bm25" or (kind in ("run", "opensearch", "tome") and name):
         return
@@ -240,13 +242,13 @@ def check_spec(spec: str) -> None:
 def open_retriever(
     spec: str, documents: TextStore, *, cache: Path | None = None, device: str | None = None, batch_size: int = 32
 ) -> Retriever:
-    """The retriever that `spec` names, over `documents`.
+    """The retriever that `spec` names, for searching `documents`.
 
-    "bm25" (bm25s); "dense:MODEL" (exact, inner product of the model's vectors); "multi-layer:MODEL" (exact, the largest
-    over a document's vectors); "quantized:MODEL" (exact, over the codes of its documents); "sparse:MODEL" (exact, also a
-    lexical model, or a SPLADE whose network encodes queries); "opensearch:INDEX:ENGINE" (an index that `osn ingest` wrote,
-    on the cluster of the environment, and an engine of `osn search`); "tome:URLS", the folder of `osn model urls`, whose
-    model is found by its hash; "run:FILE", a TREC run of any other engine. cache: a folder that keeps the documents'
+    "bm25" (bm25s); "dense:MODEL" (exact, inner products of the model's vectors); "multi-layer:MODEL" (exact, the largest
+    inner product with a document's vectors); "quantized:MODEL" (exact, on documents' codes); "sparse:MODEL" (exact; also
+    a lexical model, or a SPLADE whose network encodes queries); "opensearch:INDEX:ENGINE" (an index that `osn ingest`
+    wrote, on the cluster of the environment, and an engine of `osn search`); "tome:URLS", the folder of `osn model urls`,
+    whose model is found by its hash; "run:FILE", a TREC run of any other engine. cache: a folder that keeps the documents'
     vectors, so that an interrupted run need not encode again.
 
     Raises InputError for another name, ModelError as the models do, ClusterError as the cluster does.
@@ -338,16 +340,16 @@ def _opensearch(index: str, engine: str) -> Retriever:
 
 
 class RunRetriever:
-    """The hits that stand in a TREC run file; a query without a line there has none, as the format has it."""
+    """The hits in a TREC run file; a query without a line has no hits, as the format defines."""
 
     def __init__(self, path: Path) -> None:
         self.run = read_run(path)
         self.path = path
-        # Finished work is found by the name: another file of the same name is another run.
+        # Finished work is found by this name, so it includes a hash of the file.
         self.name = f"run {path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
 
     def check(self, queries: Collection[str]) -> None:
-        """Raises InputError if it answers none of the queries."""
+        """Raises InputError if the run has hits for none of the queries."""
         if queries and self.run.keys().isdisjoint(queries):
             raise InputError(f"{self.path} has no hits for {len(queries)} queries, {min(queries)!r} first")
 
@@ -362,19 +364,19 @@ class RunRetriever:
 @click.option("--split", default="train", show_default=True, help="Split of a BEIR folder's judgements.")
 @click.option("--corpus", type=click.Path(path_type=Path), help="The documents of triples by id, or generated queries.")
 @click.option("--queries", type=click.Path(path_type=Path), help="The queries of triples by id.")
-@click.option("--depth", default=DEPTH, show_default=True, help="Documents retrieved for a query.")
+@click.option("--depth", default=DEPTH, show_default=True, help="Documents to retrieve for a query.")
 @click.option(
     "--keep-negatives",
     "--keep",
     "keep",
     cls=Renamed,
     type=int,
-    help="Negatives kept of these, the hardest first.  [default: all]",
+    help="Negatives to keep for a query, the hardest first.  [default: all]",
 )
-@click.option("--skip-top", default=0, show_default=True, help="Ranks left out at the top.")
+@click.option("--skip-top", default=0, show_default=True, help="Ranks to skip at the top.")
 @click.option("--consistency", type=int, metavar="N", help="Leave out queries without a positive in the top N.")
 @click.option("--device", help="cpu, cuda, …  [default: a GPU if there is one]")
-@click.option("--batch-size", default=32, show_default=True, help="Texts encoded at once.")
+@click.option("--batch-size", default=32, show_default=True, help="Texts to encode at once.")
 def mine_command(
     data: Path,
     retriever: str,
@@ -391,8 +393,8 @@ def mine_command(
 ) -> None:
     """Find hard negatives for training data: documents that a retriever ranks high and that are not known to be relevant.
 
-    DATA is a BEIR folder, DPR json, MS MARCO triples, sentence-transformers jsonl, or what `osn data generate-queries`
-    wrote. Run the same command again to continue an interrupted run.
+    DATA is a BEIR folder, DPR json, MS MARCO triples, sentence-transformers jsonl, or the output of `osn data
+    generate-queries`. Run the same command again to continue an interrupted run.
 
     \b
     osn data mine squad-mix --retriever bm25 --depth 100 --output negatives.jsonl

@@ -1,4 +1,4 @@
-"""The file that `osn data mine` writes: its negatives in the place of a set's own, or beside them."""
+"""Reads the negatives of an `osn data mine` file, to replace a set's own or to add to them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ NEGATIVES = "negatives"
 
 
 def with_negatives(data: TrainingData, path: str | Path, *, add: bool = False) -> TrainingData:
-    """`data` with the negatives of an `osn data mine` file; queries that its filter left out are left out here too.
+    """`data` with the negatives of an `osn data mine` file, without the queries that its filter left out.
 
-    add: beside the data's own negatives instead of in their place: taken in turns, the hardest of each first.
-    Raises InputError for a file that was mined for other texts.
+    add: keep the data's own negatives too; the two lists alternate, the hardest first. Raises InputError for a file that
+    was mined for other texts.
     """
     path = Path(path)
     header = formats.read_header(path, NEGATIVES)
     for what, store in (("queries", data.queries), ("documents", data.documents)):
         if header.get(what) != store.hash:
             raise InputError(
-                f"{path} was mined for other {what} (hash {header.get(what)}) than those of {data.name} ({store.hash})",
+                f"{path} was mined for other {what} (hash {header.get(what)}) than {data.name} has ({store.hash})",
                 "mine again for this data: osn data mine",
             )
     mined: dict[int, list[int]] = {}

@@ -1,6 +1,6 @@
-"""Long work in chunks: killed at any moment and run again, it goes on, and ends in the same file as if undisturbed.
+"""Long work in chunks: if it is killed at any moment and run again, it continues and ends in the same file.
 
-Every chunk is written beside and renamed, then all are put together under a header that says what made them:
+Every chunk is written to a temporary file and renamed; at the end all are joined under a header that says what made them:
 
     {"osn": "negatives", "format": 1, "data": "…", "retriever": "bm25s", …, "counts": {"queries": 809, …}}
     {"query_id": …}
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 FORMAT = 1
 
 Chunk = tuple[Iterable[Mapping[str, Any]], Mapping[str, int]]
-"""The lines of one chunk, and what was counted on the way."""
+"""The lines of one chunk, and its counts by name."""
 
 
 def write_in_chunks(
@@ -45,11 +45,11 @@ def write_in_chunks(
 ) -> dict[str, int] | None:
     """Write the lines of chunks 0, …, chunks − 1 to `output`, in this order; returns the sum of their counts.
 
-    made_by: what determines the lines. Work that was begun or finished with the same is continued or reused; with
-    another it is refused (InputError, naming the fields that differ). `work` is called for the chunks that are missing.
+    made_by: everything that determines the lines. Work begun with equal values is continued, finished work is reused; with
+    other values, InputError names the fields that differ. `work` is called for the missing chunks.
 
-    shard: (i, n) does every n-th chunk from the i-th on. Shards that share a folder work side by side, and the one that
-    ends last puts the chunks together; the others return None.
+    shard: (i, n) does every n-th chunk, beginning with the i-th. Shards in one folder run in parallel; the last to end
+    joins the chunks, the others return None.
     """
     header = {"osn": kind, "format": FORMAT, **made_by}
     if output.exists():
@@ -65,7 +65,7 @@ def write_in_chunks(
     own = list(range(shard[0] - 1, chunks, shard[1]))
     done = {number for number in own if _part(parts, number).exists()}
     if done:
-        logger.info("%s: going on after %d of %d chunks", output, len(done), len(own))
+        logger.info("%s: continuing after %d of %d chunks", output, len(done), len(own))
     for number in progress(own, unit=unit, skip=done):
         try:
             lines, counts = work(number)
@@ -76,9 +76,9 @@ def write_in_chunks(
         write_text(_part(parts, number), json.dumps(dict(counts)) + "\n" + text)
     files = [_part(parts, number) for number in range(chunks)]
     if missing := sum(not file.exists() for file in files):
-        logger.info("%s: shard %d of %d is done; %d chunks of others are missing", output, *shard, missing)
+        logger.info("%s: shard %d of %d is done; %d chunks of other shards are missing", output, *shard, missing)
         return None
-    with locked(output.with_name(f"{output.name}.join")):  # another shard may be at the same point
+    with locked(output.with_name(f"{output.name}.join")):  # another shard may be joining, too
         if not output.exists():
             _join(output, header, files)
         shutil.rmtree(parts, ignore_errors=True)
@@ -90,7 +90,7 @@ def _part(parts: Path, number: int) -> Path:
 
 
 def _forget(parts: Path) -> None:
-    """Remove the header of work of which nothing is done: what fails at once should not stand in the way of other work."""
+    """Remove the header if no chunk is done: work that fails at once must not block work with other settings."""
     if not any(parts.glob("*.jsonl")):
         (parts / "header.json").unlink(missing_ok=True)
         with suppress(OSError):  # Another shard has begun.
@@ -101,7 +101,7 @@ def _join(output: Path, header: Mapping[str, Any], parts: list[Path]) -> None:
     counts: Counter[str] = Counter()
     for part in parts:
         with part.open(encoding="utf-8") as file:
-            # update() and not +, which would drop what was counted as 0.
+            # update(), because + drops counts of 0.
             counts.update(json.loads(file.readline()))
     with replaced(output) as beside, beside.open("wb") as target:
         target.write((json.dumps({**header, "counts": counts}, ensure_ascii=False) + "\n").encode())
@@ -114,13 +114,13 @@ def _join(output: Path, header: Mapping[str, Any], parts: list[Path]) -> None:
 
 
 def summary(output: Path, kind: str) -> str:
-    """What was counted while `output` was made, as one line."""
+    """The counts in the header of `output`, as one line."""
     counts = read_header(output, kind)["counts"]
     return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items())
 
 
 def refuse_other(place: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raises InputError if `found` was made by something else than `wanted`, naming every field that differs."""
+    """Raises InputError if the header `written` differs from `wanted`; names every field that differs."""
     differing = [
         f"{field}: {written.get(field)!r} there, {value!r} now"
         for field, value in wanted.items()
@@ -128,12 +128,12 @@ def refuse_other(place: Path, written: Mapping[str, Any], wanted: Mapping[str, A
     ]
     if differing:
         raise InputError(
-            f"{place} was made by something else ({'; '.join(differing)})", "remove it, or write elsewhere"
+            f"{place} was made with other settings or data ({'; '.join(differing)})", "remove it, or write elsewhere"
         )
 
 
 def progress(numbers: list[int], *, unit: str, skip: Collection[int] = ()) -> Iterator[int]:
-    """`numbers` without those to skip, with a bar on a terminal and a line every ten seconds elsewhere."""
+    """Yields `numbers` except those in `skip`; shows a bar on a terminal, elsewhere a line every ten seconds."""
     with Progress("done", total=len(numbers), unit=unit) as shown:
         shown.update(sum(number in skip for number in numbers), skipped=True)
         for number in numbers:

@@ -22,23 +22,23 @@ from trainers.data.tokenized import TokenCache, TokenIds, padded_parts, padding_
 
 @dataclass
 class RetrievalTargets:
-    """Which documents each query of a batch is compared with, and what is known of them.
+    """The documents that each query of a batch is compared with, and their labels.
 
-    "documents" are those of all processes, as `gather` brings them together.
+    "documents" are the documents of all processes, in the order of `gather`.
     """
 
     candidates: Tensor
-    """(queries, 1 + negatives) int64, which of the documents are the query's own, the positive first"""
+    """(queries, 1 + negatives) int64, the rows of the query's own documents, the positive first"""
     lengths: Tensor
-    """(own documents,) int64, in tokens"""
+    """(own documents,) int64, lengths in tokens"""
     excluded: Tensor
-    """(queries, documents) bool, documents that are no negatives of a query"""
+    """(queries, documents) bool, True for documents that must not count as negatives of a query"""
     teacher: TeacherScores | None = None
-    """of the candidates, for distillation"""
+    """scores of the candidates, for distillation; else None"""
 
 
 class Tokenizing(Protocol):
-    """What batches need to know of a model: how its texts become tokens."""
+    """The part of a model that batches need: how it tokenizes texts."""
 
     tokenizers: dict[Role, PreTrainedTokenizerBase]
     encoder_settings: EncoderSettings
@@ -59,8 +59,8 @@ def token_caches(data: TrainingData, model: Tokenizing) -> dict[Role, TokenCache
 
 
 class RetrievalCollate(WholeBatchCollator):
-    """Drawn examples to a batch. It sees the whole batch in every process, to know which of the gathered documents is
-    which, and encodes its own share of it."""
+    """Makes a batch of drawn examples. Every process sees the whole batch, to know the order of the gathered documents, but
+    encodes only its share."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class RetrievalCollate(WholeBatchCollator):
         overhead: int,
         teachers: Sequence[Sequence[Teacher]] = (),
     ) -> None:
-        """chunk_size: rows of a part at most; overhead: what one more part costs, in tokens. teachers: of each set."""
+        """chunk_size: the most rows in a part; overhead: the cost of one more part, in tokens; teachers: a list per set."""
         self.sets = list(sets)
         self.ensemble = TeacherEnsemble(sets, teachers, objective) if objective.distils else None
         self.chunk_size, self.overhead = chunk_size, overhead
@@ -103,5 +103,5 @@ class RetrievalCollate(WholeBatchCollator):
 
 
 def names(data: TrainingData, items: Sequence[Drawn]) -> list[str]:
-    """How messages name the examples of a batch."""
+    """The names of examples in messages."""
     return [f"{data.name}/{data.queries.ids[item.query]}" for item in items]

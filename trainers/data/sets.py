@@ -1,4 +1,4 @@
-"""The data of a run: its train sets, without what is unseen or held back, and its dev sets."""
+"""The data of a run: its train sets, without unseen and held-back questions, and its dev sets."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class SetSettings:
     split: str = "train"
     """the split of a BEIR folder"""
     name: str | None = None
-    """the name of the set; null is the path's"""
+    """the name of the set; null takes the path's"""
     format: str | None = None
-    """the format of the file; null is by its name"""
+    """the format of the file; null detects it by its name"""
     corpus: Path | None = None
     """the documents of triples by id, or of generated queries"""
     queries: Path | None = None
@@ -51,11 +51,11 @@ class SetSettings:
         return self.name or self.path.resolve().name.partition(".")[0]
 
     def first(self: Settings, rows: int) -> Settings:
-        """The first rows alone, for a dry run."""
+        """Only the first rows, for a dry run."""
         return replace(self, limit=min(self.limit or rows, rows))
 
     def load(self, folder: Path | None = None) -> TrainingData:
-        """folder: for results that have to be computed for the set."""
+        """Loads the data. folder: for questions that have to be generated."""
         return load_training(
             self.path,
             split=self.split,
@@ -70,14 +70,14 @@ class SetSettings:
 
 @dataclass(slots=True)
 class DevSettings:
-    """What a training measures on."""
+    """The data for dev measures."""
 
     hold_back: float | int | None = None
-    """the share (or number) of each train set's examples that is kept for measuring"""
+    """the share (or number) of each train set's examples to keep for measuring; null keeps none"""
     queries: int = 500
-    """the most queries of each dev set"""
+    """largest number of queries of each dev set"""
     documents: int = 2000
-    """the most documents of each dev set"""
+    """largest number of documents of each dev set"""
 
 
 @dataclass(slots=True)
@@ -85,11 +85,11 @@ class PreparedSets:
     """The data of a run."""
 
     train: list[TrainingData]
-    """the train sets, without what is held back or unseen"""
+    """the train sets, without held-back and unseen questions"""
     dev: list[DevSet]
     """the sets to measure on"""
     held: list[TrainingData]
-    """all questions from which the dev sets are drawn"""
+    """the data from which the dev sets are drawn"""
 
 
 def load_sets(
@@ -100,8 +100,8 @@ def load_sets(
     folder: Path,
     documents: int | None = None,
 ) -> tuple[list[TrainingData], list[TrainingData]]:
-    """(train, dev), questions of `unseen` left out of train. documents: how many to read of each corpus, besides those that
-    its questions need; all by default. folder: for generated questions. Raises InputError as `load_training` does."""
+    """(train, dev), with train free of questions of `unseen`. documents: how many to read of each corpus, besides those of
+    its questions; None reads all. folder: for generated questions. Raises InputError as `load_training` does."""
 
     def load(settings: SetSettings) -> TrainingData:
         data = settings.load(folder)
@@ -124,12 +124,12 @@ def prepare(
     documents: int | None = None,
     held: Sequence[TrainingData] = (),
 ) -> PreparedSets:
-    """Load the data, remove from train what `unseen` asks, hold back dev if none is named, check for leaks.
+    """Load the data, hold back questions if asked, and remove the questions of `unseen`, dev and `held` from train.
 
-    folder: for generated questions. documents: how many to read of each corpus, besides those that its questions need; all
-    by default. held: questions of another stage's dev sets, which are removed from train too.
+    folder: for generated questions. documents: how many to read of each corpus, besides those of its questions; None reads
+    all. held: data of another stage's dev sets.
 
-    Raises InputError as `load_training` does, and where two train sets have the same name.
+    Raises InputError as `load_training` does, and if two train sets have the same name.
     """
     sets, measured = load_sets(train, unseen, dev, folder=folder, documents=documents)
     names = [data.name for data in sets]
@@ -147,8 +147,8 @@ def prepare(
 
 
 def small(config: Config, rows: int, **changes: Any) -> Config:
-    """A configuration (a dataclass) for a dry run: the first `rows` of its train sets, some questions of those that are
-    measured, two steps of each training. changes: fields with other values."""
+    """A configuration (a dataclass) for a dry run: the first `rows` of its train sets, a few questions of its dev sets, two
+    steps of each training. changes: other fields to replace."""
     made: dict[str, Any] = {}
     for name in (each.name for each in fields(config)):  # type: ignore[arg-type]
         value = getattr(config, name)
@@ -163,7 +163,7 @@ def small(config: Config, rows: int, **changes: Any) -> Config:
 
 
 def rehearsed(hold_back: float | int | None, rows: int) -> float | int | None:
-    """As much of `rows` as a dry run can hold back: of few, a small share is none."""
+    """`hold_back` adapted to the few `rows` of a dry run, where a small share would be no row."""
     if hold_back is None:
         return None
     return min(hold_back, rows // 4) if isinstance(hold_back, int) else max(hold_back, 0.1)

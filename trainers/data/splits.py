@@ -1,7 +1,7 @@
-"""Several sets as one, and parts of one: `merge`, `hold_back`, `fewer_documents`.
+"""Merges sets and splits them: `merge`, `hold_back`, `fewer_documents`.
 
 train, dev = hold_back(data, share=0.05)                  dev shares no document with train
-data = merge([a, b])                                      several sets; a batch is out of one
+data = merge([a, b])                                      several sets; each batch comes from one set
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Apart = Literal["documents", "questions"]
 
 
 def fewer_documents(data: TrainingData, count: int) -> TrainingData:
-    """`data`, as it was read, over those documents that its examples name and the first `count` of its corpus."""
+    """`data`, before any merge, with only the documents that its examples name and the first `count` of its corpus."""
     asked = np.unique(data.query_rows)
     named = [data.positives.values, data.negatives.values, data.scored.values, *(data.judged[row] for row in asked)]
     kept = np.unique(np.concatenate([*named, np.arange(min(count, len(data.documents)))])).astype(np.int64)
@@ -47,8 +47,8 @@ def fewer_documents(data: TrainingData, count: int) -> TrainingData:
 
 
 def merge(sets: Sequence[TrainingData], *, name: str | None = None) -> TrainingData:
-    """The examples of several sets as one, every id prefixed by its set's name and a slash. Sets over the same documents
-    share them, under the first one's name.
+    """The examples of several sets as one set; every id is prefixed by its set's name and a slash. Sets with the same
+    documents share them, under the first set's name.
 
     Raises InputError if two sets have the same name.
     """
@@ -61,7 +61,7 @@ def merge(sets: Sequence[TrainingData], *, name: str | None = None) -> TrainingD
     query_rows: list[npt.NDArray[np.int32]] = []
     rows: dict[str, list[list[int]]] = {"positives": [], "negatives": [], "judged": [], "scored": []}
     start = 0
-    merged: dict[str, int] = {}  # where the documents of a hash begin
+    merged: dict[str, int] = {}  # {hash of documents: row of the first}
     for data in sets:
         query_base, document_base = len(queries), merged.setdefault(data.documents.hash, len(documents))
         new = [(data.queries, queries)]
@@ -100,19 +100,18 @@ def hold_back(
     apart: Apart = "documents",
     sets: Collection[str] | None = None,
 ) -> tuple[TrainingData, TrainingData]:
-    """(train, dev), with no query and no document, by id or normalised text, in both.
+    """(train, dev), without a common query or document, by id or normalised text.
 
-    share: the part of the examples that dev gets, or their number, of each set as many. Examples that share a query text
-    or a positive's text stay together, whichever part they fall into. A negative that the other part has as a positive,
-    or that train still has as a negative, is taken out (counted in the notes). Mine negatives after splitting to lose
-    none.
-    apart: with "questions", only queries are in one part alone, and nothing is taken out: dev is then new questions to
-    documents some of which train has asked about. sets: the names of those that examples are held back of, all by default.
+    share: dev's share of the examples, or their number per set. Examples with the same query text or positive's text stay
+    together in one part. A negative is removed if it is a positive of the other part or, in dev, a negative of train
+    (counted in the notes). To lose no negatives, mine them after splitting.
+    apart: with "questions", only queries are kept apart and no negative is removed: dev has new questions, in part about
+    documents that train asks about, too. sets: the names of the sets to hold examples back from, by default all.
 
-    Raises InputError if the examples hang together so much that no part can be held back.
+    Raises InputError if examples share so many texts that no part can be held back.
     """
     chosen = [each for each in data.sets if each.stop > each.start and (sets is None or each.name in sets)]
-    part = np.full(len(data), -1)  # of which of the `parts` an example is
+    part = np.full(len(data), -1)  # each example's index in `parts`
     for number, chosen_set in enumerate(chosen):
         part[chosen_set.start : chosen_set.stop] = 0 if isinstance(share, float) else number
     parts = [int(count) for count in np.bincount(part[part >= 0], minlength=1)]
@@ -144,10 +143,10 @@ def hold_back(
         smallest = min(len(group) for group in groups.values())
         raise InputError(
             f"{data.name}: the smallest part that shares no {apart.removesuffix('s')} with the rest has {smallest} "
-            "examples, more than are to be held back",
+            "examples, more than should be held back",
             "raise the share, or use another set as dev",
         )
-    # What hangs together with held-back examples, and is of none of `sets`, is in neither part.
+    # Examples outside `sets` that share texts with held-back examples are in neither part.
     dev = sorted(index for index in held if part[index] >= 0)
     train = [index for index in range(len(data)) if index not in held]
     dev_name = f"{data.name}-dev"
@@ -157,7 +156,7 @@ def hold_back(
 
 
 def _components(data: TrainingData, *, with_documents: bool) -> list[int]:
-    """For each example the root of its connected component over normalised query and, if asked, positive texts."""
+    """For each example, the root of its connected component: examples with equal query (and positive) texts."""
     parent = list(range(len(data)))
 
     def find(index: int) -> int:

@@ -1,11 +1,11 @@
-"""`osn data teach`: what a teacher says of training data, computed once.
+"""`osn data teach`: a teacher's vectors or scores for training data, computed once.
 
     osn data teach sentence-transformers/all-MiniLM-L6-v2 squad-mix --output teachers/dense
     osn data teach lexical squad-mix --output teachers/lexical
     osn data teach models/cross-encoder squad-mix --negatives negatives.jsonl --depth 100 --output teachers/cross
 
-A siamese teacher (dense, sparse) is cached as the vectors of all queries and documents, a cross-encoder as the scores of
-the pairs it was shown. `teachers.open_teacher` reads both.
+For a siamese teacher (dense, sparse), the cache holds the vectors of all queries and documents; for a cross-encoder, the
+scores of pairs. `teachers.open_teacher` reads both.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ QUERIES_A_CHUNK = 64
 
 
 def cache_name(model: str | Path, data: TrainingData, *, depth: int = DEPTH) -> str:
-    """A folder's name for what `model` teaches of `data`: another where `teach` would refuse to share it."""
+    """A folder name for the cache of `model` for `data`; it differs if `teach` would refuse to share a folder."""
     made_by = [str(model), data.queries.hash, data.documents.hash]
     if str(model) != LEXICAL and detect(directory.locate(model)) == "cross-encoder":
         made_by.append(_pairs_hash(_pairs(data, depth)))
@@ -64,14 +64,14 @@ def teach(
     batch_size: int = 32,
     max_length: int | None = None,
 ) -> Path:
-    """Cache what the teacher `model` says of `data` in the folder `output`; `open_teacher` reads it.
+    """Cache the vectors or scores of the teacher `model` for `data` in the folder `output`; `open_teacher` reads it.
 
-    model: a directory or hub id of a dense encoder, a sparse encoder or a cross-encoder with one output, told apart by
-    its files unless `kind` says it; or "lexical", BM25 over word pieces with the statistics of the data's documents.
-    depth: how many hard negatives of a query a cross-encoder is shown, beside all positives. precision: of dense vectors.
+    model: a directory or hub id of a dense encoder, a sparse encoder or a cross-encoder with one output (detected by its
+    files unless `kind` is given); or "lexical", BM25 over word pieces with the statistics of the data's documents.
+    depth: hard negatives of a query that a cross-encoder scores, beside all positives. precision: of dense vectors.
 
-    Interrupted, the same call goes on; complete, it returns at once; while another process is at it, it waits. Raises
-    ModelError if `output` holds a cache of another model, of other data, or of other settings.
+    After an interruption, the same call continues; if the cache is complete, it returns at once; while another process does
+    the same work, it waits. Raises ModelError if `output` holds a cache of another model, other data, or other settings.
     """
     if str(model) == LEXICAL:
         with locked(output, done=output / "teacher.json"):
@@ -109,7 +109,7 @@ def _record(info: ModelInfo, data: TrainingData, settings: Mapping[str, Any]) ->
 
 
 def _is_complete(output: Path, info: ModelInfo, data: TrainingData, settings: Mapping[str, Any]) -> bool:
-    """Whether the cache is there; where it is not, note what is begun, so that it is gone on with the same way only."""
+    """Whether the cache is complete. If not, notes its settings, so that only the same settings can continue it."""
     record, file, begun = _record(info, data, settings), output / "teacher.json", output / "begun.json"
     for noted in (file, begun):
         if noted.exists():
@@ -169,14 +169,14 @@ def _teach_lexical(data: TrainingData, output: Path) -> Path:
 
 
 def _pairs(data: TrainingData, depth: int) -> Ragged:
-    """Which documents a cross-encoder is shown for each query row: ascending document rows."""
+    """The documents that a cross-encoder scores, for each query row: ascending document rows."""
     rows: list[list[int]] = [[] for _ in range(len(data.queries))]
     for index, query in enumerate(data.query_rows.tolist()):
         rows[query] = sorted({*data.positives[index].tolist(), *data.negatives[index][:depth].tolist()})
     if not len(data.negatives.values):
         raise InputError(
-            f"{data.name} has no hard negatives: a cross-encoder would see nothing to compare positives with",
-            "mine first (osn data mine), and give the file as --negatives",
+            f"{data.name} has no hard negatives: a cross-encoder needs them to compare with positives",
+            "mine them (osn data mine) and give the file as --negatives",
         )
     return Ragged(rows)
 
@@ -245,7 +245,7 @@ def _teach_pairs(
     help="Number format of stored vectors.",
 )
 @click.option("--device", help="cpu, cuda, …  [default: a GPU if there is one]")
-@click.option("--batch-size", default=32, show_default=True, help="Texts or pairs encoded at once.")
+@click.option("--batch-size", default=32, show_default=True, help="Texts or pairs to encode at once.")
 @click.option("--max-length", type=int, help="Tokens read of a text.  [default: the model's]")
 def teach_command(
     model: str,

@@ -1,4 +1,4 @@
-"""What several teachers say together of a batch (`inference-free-sparse`, section 4.2, eq. 8 and 9)."""
+"""The combined scores of several teachers for a batch (`inference-free-sparse`, section 4.2, eq. 8 and 9)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from trainers.data.teachers import Teacher, open_teacher
 
 
 class TeacherEnsemble:
-    """Each set's teachers, or the scores that stand in its data, as the distillation terms compare with them."""
+    """Teacher scores for the distillation terms, from each set's teachers or from its data."""
 
     def __init__(
         self, sets: Sequence[TrainingData], teachers: Sequence[Sequence[Teacher]], objective: ObjectiveSettings
     ) -> None:
-        """teachers: a list for each set, in the order of objective.teacher_weights; empty: use the scores in the data."""
+        """teachers: a list for each set, in the order of objective.teacher_weights; empty: take the scores in the data."""
         self.sets, self.objective = list(sets), objective
         self.teachers = [list(of_set) for of_set in teachers] or [[] for _ in sets]
 
@@ -33,7 +33,7 @@ class TeacherEnsemble:
         documents = data.documents.ids
         ids = [[documents[row] for row in (item.positive, *item.negatives)] for item in own]
         if self.teachers[own[0].at]:
-            # Of all pairs, which siamese teachers compute in any case, each query's own.
+            # Siamese teachers compute all pairs in any case: take each query's own.
             every = self._each(own, [document for candidates in ids for document in candidates])
             places = torch.arange(every[0].shape[1]).view(len(own), -1)
             each = [scores.gather(1, places) for scores in every]
@@ -58,7 +58,7 @@ class TeacherEnsemble:
     def of_documents(self, own: Sequence[Drawn], documents: Sequence[str], *, excluded: Tensor) -> TeacherScores:
         """Scores of the queries with `documents`: (queries, documents).
 
-        excluded: (queries, documents) bool, True for pairs that are no candidates; the normalization leaves them out too.
+        excluded: (queries, documents) bool, True for pairs that are not candidates; the normalization ignores them too.
         """
         return self._together(self._each(own, documents), excluded)
 
@@ -81,13 +81,13 @@ class TeacherEnsemble:
 
 
 def open_teachers(folders: Sequence[Path], data: TrainingData, objective: ObjectiveSettings) -> list[Teacher]:
-    """The teachers that `osn data teach` cached for `data`. Raises InputError if there are more or fewer than weights."""
+    """The teachers that `osn data teach` cached for `data`. Raises InputError if teachers and weights differ in number."""
     check_weights(len(folders), data, objective)
     return [open_teacher(folder, data) for folder in folders]
 
 
 def check_weights(teachers: int, data: TrainingData, objective: ObjectiveSettings) -> None:
-    """Raises InputError if a set has more teachers, or fewer, than there are weights."""
+    """Raises InputError if the numbers of teachers and weights differ."""
     weights = objective.teacher_weights
     if weights is not None and teachers and teachers != len(weights):
         raise InputError(f"{data.name} has {teachers} teachers, objective.teacher_weights {len(weights)} weights")

@@ -1,4 +1,4 @@
-"""The models that teach, as functions from texts: told apart by their files, loaded, called."""
+"""Teacher models as functions of texts: detects their kind by their files, loads and calls them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from trainers.data.teachers import LEXICAL, Scores, TeacherKind
 
 
 def detect(folder: Path) -> TeacherKind:
-    """What kind of teacher the files of a model directory make."""
+    """The kind of teacher in a model directory, by its files."""
     config_file = folder / "config.json"
     config = read_json_object(config_file) if config_file.exists() else {}
     if any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or []):
         return "cross-encoder"
     written = directory.read_osn_json(folder) or {}
     modules = {module.type for route in directory.routes(folder).values() for module in route}
-    # Without modules that pool its vectors, a masked language model is read as SPLADE.
+    # A masked language model without pooling modules is read as SPLADE.
     bare = not modules and any(str(name).endswith("ForMaskedLM") for name in config.get("architectures") or [])
     sparse = (
         bare
@@ -41,7 +41,7 @@ def detect(folder: Path) -> TeacherKind:
 
 @dataclass
 class SparseSides:
-    """A sparse model's two encoders over one vocabulary."""
+    """A sparse model's two encoders, with a common vocabulary."""
 
     documents: Callable[[Sequence[str]], SparseVectors]
     queries: Callable[[Sequence[str]], SparseVectors]
@@ -75,7 +75,7 @@ def _siamese_network(folder: Path, device: str | None, batch_size: int, max_leng
         ).eval()
     if max_length is not None:
         model.max_seq_length = min(max_length, model.max_seq_length or max_length)
-    # The vectors' width is asked of a vector: what the model says of itself may be its hidden size.
+    # The width is read from a vector: the model may report its hidden size instead.
     width = int(model.encode_query(["text"], show_progress_bar=False).shape[1])
     tokens = model.tokenizer.convert_ids_to_tokens(list(range(min(width, len(model.tokenizer)))))
     vocabulary = [*tokens, *(f"[extra {number}]" for number in range(len(tokens), width))]
@@ -111,8 +111,8 @@ def cross_encoder(
     labels = read_json_object(folder / "config.json").get("id2label")
     if isinstance(labels, Mapping) and len(labels) != 1:
         raise ModelError(
-            f"{folder} is a classifier with {len(labels)} outputs, no cross-encoder with one score",
-            "expected a model of one label, such as cross-encoder/ms-marco-MiniLM-L-6-v2",
+            f"{folder} is a classifier with {len(labels)} outputs, not a cross-encoder with one score",
+            "expected a model with one label, such as cross-encoder/ms-marco-MiniLM-L-6-v2",
         )
     with quiet_loading():
         model = CrossEncoder(

@@ -1,9 +1,10 @@
-"""Teachers of different kinds, looked up in training.
+"""Teachers of different kinds, read from caches during training.
 
-A siamese teacher (dense, sparse) can score every pair of a batch, in-batch negatives included; a cross-encoder the pairs
-it was shown. Here are raw scores; an ensemble normalizes each teacher's per query and adds them (`teacher_ensemble`).
+A siamese teacher (dense, sparse) can score every pair of a batch, also in-batch negatives; a cross-encoder only the pairs
+that it scored before. Scores here are raw; an ensemble normalizes each teacher's per query and adds them
+(`teacher_ensemble`).
 
-A cache names model and data by hash, and is refused where they are not those of the training run.
+A cache records the hashes of model and data; a cache for other data than the training run's is refused.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Teacher(Protocol):
     def scores(self, query_ids: Sequence[str], document_ids: Sequence[str]) -> Scores:
         """The teacher's scores of all pairs, (queries, documents), higher is better.
 
-        Pairs that the cache does not have are NaN, and documents that the data of a siamese teacher does not have. Raises
-        InputError for other ids that the data does not have.
+        NaN for pairs that are not in the cache and, from a siamese teacher, for documents that are not in its data. Raises
+        InputError for other unknown ids.
         """
         ...
 
@@ -52,14 +53,14 @@ class Teacher(Protocol):
 def open_teacher(folder: str | Path, data: TrainingData) -> Teacher:
     """The teacher that `teach` cached in `folder`, for the same queries and documents as `data` has.
 
-    Raises ModelError, with the hashes, where the cache is of other texts, is unfinished, or is broken.
+    Raises ModelError if the cache is for other texts (the message names the hashes), unfinished, or broken.
     """
     folder = Path(folder)
     file = folder / "teacher.json"
     if not file.exists():
         unfinished = folder.is_dir() and any(folder.iterdir())
-        state = "is not finished" if unfinished else "is no teacher's cache"
-        raise ModelError(f"{folder} {state} (it has no teacher.json)", "make it, or go on with it: osn data teach")
+        state = "is not finished" if unfinished else "is not a teacher's cache"
+        raise ModelError(f"{folder} {state} (it has no teacher.json)", "make or continue it with osn data teach")
     record = read_json_object(file)
     if record.get("format") != FORMAT or record.get("kind") not in KINDS:
         raise ModelError(f"{file}: expected format {FORMAT} and one of the kinds {', '.join(KINDS)}")
@@ -67,8 +68,8 @@ def open_teacher(folder: str | Path, data: TrainingData) -> Teacher:
         cached = record.get(what, {})
         if cached.get("hash") != store.hash:
             raise ModelError(
-                f"{folder} holds scores for other {what} than {data.name} has: {cached.get('rows')} of them with hash "
-                f"{cached.get('hash')}, where the data has {len(store)} with hash {store.hash}",
+                f"{folder} holds scores for other {what} than {data.name} has: {cached.get('rows')} with hash "
+                f"{cached.get('hash')}, but the data has {len(store)} with hash {store.hash}",
                 f"osn data teach {record['model']['name']} DATA --output ANOTHER_FOLDER",
             )
     name, kind = record["model"]["name"], record["kind"]
@@ -112,13 +113,16 @@ class SiameseTeacher:
 
 @dataclass
 class PairTeacher:
-    """A cross-encoder's scores: for query row i, documents[indptr[i]:indptr[i + 1]] (rows, ascending) and their scores."""
+    """A cross-encoder's scores of pairs. Query row i has the entries indptr[i] to indptr[i + 1] of the other arrays."""
 
     name: str
     data: TrainingData
     indptr: npt.NDArray[np.int64]
+    """(queries + 1,)"""
     documents: npt.NDArray[np.int32]
+    """(pairs,), document rows, ascending for each query"""
     values: npt.NDArray[np.float32]
+    """(pairs,), the scores"""
 
     @classmethod
     def read(cls, name: str, data: TrainingData, folder: Path) -> PairTeacher:

@@ -1,7 +1,7 @@
-"""Texts by id, compactly: what training examples point into.
+"""Texts by id, in little memory; training examples hold their row numbers.
 
 A Python string costs some 60 bytes beside its characters and is copied page by page into every worker process; here all
-texts lie in one buffer, and examples hold row numbers.
+texts are in one buffer.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ _NO_WORD = re.compile(r"[\W_]+")
 
 
 def normalised(text: str) -> str:
-    """`text` as compared with others: compatibility forms, case, punctuation and white space do not count.
+    """`text` for comparison: without differences of compatibility forms, case, punctuation and white space.
 
-    A text without a letter or digit stays as it is, stripped: all of them would be the same otherwise.
+    A text without a letter or digit is only stripped: otherwise all such texts would be equal.
     """
     folded = _NO_WORD.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip()
     return folded or text.strip()
 
 
 def in_dev(text: str, share: float) -> bool:
-    """Whether a text is of the part that measures: always the same for one text, `share` of all of them."""
+    """Whether a text belongs to the dev part, which has `share` of all texts; always the same for equal texts."""
     digest = hashlib.blake2b(normalised(text).encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") < share * 2**64
 
 
 def text_id(text: str) -> str:
-    """An id for a text that has none: 16 hex digits of its SHA-256, so that equal texts get the same."""
+    """An id for a text that has none: 16 hex digits of its SHA-256, so that equal texts have equal ids."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class TextStore(Mapping[str, str]):
     """{id: text}, in the order of `items`; rows count from 0.
 
-    Raises InputError if an id comes again with another text; with the same text it is taken once.
+    Raises InputError if an id is repeated with another text; a repetition with the same text is ignored.
     """
 
     def __init__(self, items: Iterable[tuple[str, str]] = (), *, what: str = "document") -> None:
@@ -58,11 +58,11 @@ class TextStore(Mapping[str, str]):
             self.add(identifier, text)
 
     def add(self, identifier: str, text: str) -> int:
-        """The row of the text, added where it is new."""
+        """The row of the text, which is added if it is new."""
         row = self._rows.get(identifier)
         if row is None:
             if "hash" in self.__dict__ or "_canonical" in self.__dict__:
-                raise ValueError("this store was hashed already: it no longer changes")
+                raise ValueError("this store was hashed already: it can no longer change")
             row = self._rows[identifier] = len(self.ids)
             self.ids.append(identifier)
             self._buffer += text.encode("utf-8", "surrogatepass")
@@ -78,7 +78,7 @@ class TextStore(Mapping[str, str]):
         return self._buffer[self._ends[row] : self._ends[row + 1]].decode("utf-8", "surrogatepass")
 
     def row(self, identifier: str) -> int:
-        """The row of an id. Raises InputError for an id that is not here."""
+        """The row of an id. Raises InputError for an unknown id."""
         try:
             return self._rows[identifier]
         except KeyError:
@@ -122,17 +122,17 @@ class TextStore(Mapping[str, str]):
         return rows
 
     def canonical(self) -> npt.NDArray[np.int32]:
-        """For each row the first row whose normalised text is the same: (rows,). Computed once, over all texts."""
+        """For each row, the first row with the same normalised text: (rows,). Computed once for all texts."""
         return self._canonical
 
     @cached_property
     def _by_text(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """(all rows, those of the same normalised text behind one another; `canonical` of each)."""
+        """(all rows, grouped by normalised text; `canonical` of each)."""
         order = np.argsort(self._canonical, kind="stable")
         return order, self._canonical[order]
 
     def copies(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """`rows` and all others with the same normalised text, ascending."""
+        """`rows` and all other rows with the same normalised text, ascending."""
         (order, in_order), keys = self._by_text, np.unique(self._canonical[rows])
         starts, stops = (np.searchsorted(in_order, keys, side) for side in ("left", "right"))
         spans = [order[start:stop] for start, stop in zip(starts, stops, strict=True)]

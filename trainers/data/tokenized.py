@@ -1,4 +1,4 @@
-"""Texts as token ids, and token ids as padded tensors with little padding."""
+"""Turns texts into token ids, and token ids into tensors with little padding."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ TokenIds = npt.NDArray[np.int32]
 Row = npt.NDArray[np.integer] | Sequence[int]
 
 MULTIPLE = 8
-"""Lengths are rounded up to this: matrix kernels run at full speed on such shapes."""
+"""Lengths are rounded up to a multiple of this: matrix kernels run at full speed on such shapes."""
 
 
 PART_OVERHEAD = {"cpu": 16, "cuda": 8192}
-"""What one more part of a batch costs, in tokens: calls, and a gradient of all word vectors; a GPU idles meanwhile."""
+"""The cost of one more part of a batch, in tokens: calls and a gradient of all word vectors; large on a GPU, which idles."""
 
 
 def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The id that fills up rows; 0 where the tokenizer has none, which a mask of 0 hides."""
+    """The id for padding; 0 if the tokenizer has none, because the mask hides padding."""
     identifier = tokenizer.pad_token_id
     return int(identifier) if isinstance(identifier, int) else 0
 
 
 class TokenCache:
-    """The token ids of texts by row, special tokens included, each tokenized when it is first asked for."""
+    """The token ids of texts by row, special tokens included; each text is tokenized at its first use."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, text_at: Callable[[int], str], *, max_length: int, prompt: str = ""
@@ -40,7 +40,7 @@ class TokenCache:
         self._ids: dict[int, TokenIds] = {}
 
     def rows(self, rows: Sequence[int]) -> list[TokenIds]:
-        """The token ids of each of `rows`, at most `max_length` of them."""
+        """The token ids of each of `rows`, each at most `max_length` long."""
         missing = list(dict.fromkeys(row for row in rows if row not in self._ids))
         if missing:
             texts = [self.prompt + self.text_at(row) for row in missing]
@@ -65,7 +65,7 @@ def text_parts(
     prompt: str = "",
     overhead: int = 0,
 ) -> list[Part]:
-    """`texts` as parts to encode, of `tokens` at most, padding included; overhead: as for `padded_parts`."""
+    """`texts` as parts to encode, of at most `tokens` tokens with padding; overhead: as in `padded_parts`."""
     cache = TokenCache(tokenizer, texts.__getitem__, max_length=max_length, prompt=prompt)
     rows = cache.rows(range(len(texts)))
     largest = max(1, tokens // max((len(ids) for ids in rows), default=1))
@@ -73,10 +73,10 @@ def text_parts(
 
 
 def padded_parts(texts: Sequence[TokenIds], *, padding: int, overhead: int, largest: int | None = None) -> list[Part]:
-    """`texts` as parts of like length, each padded to its own longest: together the cheapest in padded tokens.
+    """`texts` in parts of similar length, each padded to its longest text, cut so that the total cost is least.
 
-    padding: the id that fills up; overhead: what one more part costs, in tokens (a forward pass of no rows); largest:
-    rows of a part at most. Which texts are encoded together changes nothing in what they become.
+    padding: the id for padding; overhead: the cost of one more part, in tokens (a forward pass without rows); largest: the
+    most rows in a part. The cut does not affect the vectors of the texts.
     """
     lengths = np.array([_rounded(len(ids)) for ids in texts])
     order = np.argsort(-lengths, kind="stable")
@@ -86,11 +86,11 @@ def padded_parts(texts: Sequence[TokenIds], *, padding: int, overhead: int, larg
 def _cut(
     order: npt.NDArray[np.intp], lengths: npt.NDArray[np.int64], overhead: int, largest: int | None
 ) -> list[npt.NDArray[np.intp]]:
-    """`order` cut where the sum over parts of rows · longest + overhead is least; lengths descend."""
-    # Only where the length changes can a cut save anything: at most as many places as there are lengths.
+    """Cuts `order` so that the sum of rows · longest + overhead over parts is least; lengths descend."""
+    # A cut can save cost only where the length changes, so few places need a look.
     starts = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist()]
     ends = [*starts[1:], len(order)]
-    # cheapest[j]: of the texts before starts[j], and where its last part starts.
+    # cheapest[j]: least cost of the texts before starts[j]; last[j]: where the last part of that cut starts.
     cheapest = [0.0] + [float("inf")] * len(starts)
     last = [0] * (len(starts) + 1)
     for j in range(len(starts)):
@@ -115,7 +115,7 @@ def _part(texts: Sequence[TokenIds], rows: npt.NDArray[np.intp], padding: int) -
 
 
 def pad_rows(rows: Sequence[Row], value: int) -> Tensor:
-    """Rows of different lengths as one tensor, (rows, length), filled up with `value`; the longest's length, rounded up."""
+    """Rows of different lengths as one tensor, (rows, length), padded with `value` to the longest length, rounded up."""
     padded = np.full((len(rows), _rounded(max(map(len, rows), default=0))), value, dtype=np.int64)
     for at, row in enumerate(rows):
         padded[at, : len(row)] = row
@@ -123,7 +123,7 @@ def pad_rows(rows: Sequence[Row], value: int) -> Tensor:
 
 
 def mask_of(rows: Sequence[Row]) -> Tensor:
-    """1 where `pad_rows` puts a row's own values, 0 where it fills up."""
+    """1 at a row's own values in `pad_rows`, 0 at padding."""
     return pad_rows([np.ones(len(row), dtype=np.int64) for row in rows], 0)
 
 

@@ -1,4 +1,4 @@
-"""Questions for a corpus that has none: titles or first sentences.
+"""Questions for a corpus without questions: titles or first sentences.
 
 `inference-free-sparse` pre-trains on such pairs, section 4.2 and table 1: (Title, Abstract), (Summary, Text), …
 """
@@ -21,13 +21,13 @@ _SENTENCE = re.compile(r"(.+?[.!?])\s+(?=\S)", re.DOTALL)
 QUERY_WORDS = range(4, 41)
 REST_WORDS = 15
 FIT = {
-    "title": "they need a title, and a text beside it",
+    "title": "they need a title and a text",
     "first-sentence": f"a first sentence needs {QUERY_WORDS[0]} to {QUERY_WORDS[-1]} words, and {REST_WORDS} words after it",
 }
 
 
 def by_title(document: Document) -> tuple[str, Document] | None:
-    """(title, the document without it) where there are both."""
+    """(title, the document without it); None if title or text is missing."""
     title = " ".join(document.title.split())
     if not title or not document.text.strip():
         return None
@@ -35,13 +35,13 @@ def by_title(document: Document) -> tuple[str, Document] | None:
 
 
 def by_first_sentence(document: Document) -> tuple[str, Document] | None:
-    """(first sentence, the document without it) where it is fit for a question."""
+    """(first sentence, the document without it); None if the sentence does not serve as a question."""
     held = split(document.text)
     return None if held is None else (held[0], replace(document, text=held[1]))
 
 
 def split(text: str) -> tuple[str, str] | None:
-    """(first sentence, the rest) where the first is a fit query and enough is left; None elsewhere."""
+    """(first sentence, the rest); None if the sentence does not serve as a query or too little text is left."""
     match = _SENTENCE.match(text.strip())
     if match is None:
         return None
@@ -56,10 +56,10 @@ QUESTIONS = {"title": by_title, "first-sentence": by_first_sentence}
 
 
 def unlabelled(corpus: Path, kind: str, *, name: str, limit: int | None = None) -> TrainingData:
-    """Training data of a corpus without judgements: one question a document, which that document answers.
+    """Training data from a corpus without judgements: one question per document, which the document answers.
 
-    kind: "title" (the document is its text without it) or "first-sentence" (the document is the rest). limit: only the first
-    N documents. Raises InputError for a corpus none of whose documents gives a question.
+    kind: "title" or "first-sentence", which becomes the question; the rest remains as the document. limit: only the first N
+    documents. Raises InputError if no document gives a question.
     """
     queries, documents = TextStore(what="query"), TextStore()
     read = 0
@@ -79,7 +79,9 @@ def unlabelled(corpus: Path, kind: str, *, name: str, limit: int | None = None) 
     if not read:
         raise InputError(f"{corpus} holds no document with text")
     if not asked:
-        raise InputError(f"{corpus}: none of {read} documents gives a question: {FIT[kind]}", "name other questions")
+        raise InputError(
+            f"{corpus}: none of {read} documents gives a question: {FIT[kind]}", "choose another kind of questions"
+        )
     data = training_pairs(name, queries, documents, asked)
     if len(asked) < read:
         data.notes.append(f"{read - len(asked)} of {read} documents give no question: {FIT[kind]}")

@@ -1,12 +1,12 @@
 """Queries for passages: train a generator on pairs, generate, keep the queries that find their passage.
 
-    train.py          `osn train doc2query`: start here
-    settings.py       its settings, and those of sampling
-    question_sets.py  a set whose questions are made where it has none
+    train.py          `osn train doc2query` (read this first)
+    settings.py       the settings of training and sampling
+    question_sets.py  data sets whose questions are made if they have none
     generate.py       `osn data generate-queries`: queries for a whole corpus
-    sampling.py       queries drawn from a generator
-    copying.py        the words of the passage, made likelier
-    consistency.py    which queries are kept
+    sampling.py       samples queries from a generator
+    copying.py        makes the words of the passage more likely
+    consistency.py    keeps the queries that find their passage
 
 docT5query (Nogueira & Lin, 2019).
 """

@@ -19,14 +19,14 @@ CHUNK = 256
 def filter_generated(
     path: Path, documents: TextStore, retriever: Retriever, *, top: int, output: Path, chunk: int = CHUNK
 ) -> dict[str, int]:
-    """Keep the queries in `path` for which `retriever` finds their own passage among its first `top`.
+    """Keep the queries in `path` for which `retriever` finds their own passage in the top `top`.
 
-    A passage of the same normalised text counts too; queries that say the same are kept once. Passages left without a
-    query stay in the file with none. Returns the counts. Interrupted, the same call goes on.
+    A passage with the same normalised text counts too; equal queries of a passage are kept once. Passages without remaining
+    queries stay in the file. Returns the counts. After an interruption, the same call continues.
     Raises InputError if `path` was made for other documents.
     """
     if top < 1:
-        raise InputError(f"the passage must be in the top 1 at least, not {top}")
+        raise InputError(f"top must be at least 1, not {top}")
     header = read_header(path, GENERATED)
     if header.get("documents") != documents.hash:
         raise InputError(

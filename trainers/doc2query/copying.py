@@ -1,16 +1,16 @@
-"""The words of a passage, likelier in a query written for it.
+"""Makes the words of a passage more likely in the queries generated for it.
 
-A generator with few updates knows how a question sounds long before its attention finds what the passage is about: its
-questions fit any passage. `Copying` adds, to the scores of the tokens that the passage holds, their rarity times a weight:
+After few updates, a generator writes fluent questions, but its attention does not yet find the topic of the passage: the
+questions fit any passage. `Copying` raises the scores of tokens in the passage:
 
-    score(token) + weight · rarity(token)    where the token starts a word that was not written yet
-    score(token) + weight                    where it goes on with a word as the passage does
+    score(token) + weight · rarity(token)    if the token starts a word that is not yet written
+    score(token) + weight                    if it continues a word as in the passage
 
-rarity: ln(1 + N / (1 + df)) / ln(1 + N), 0 to 1, of N passages of which df hold the token. One number, the weight, is
-fitted: the likeliest for pairs held back (`fitted`). A generator that attends well gets 0, and writes as it would have.
+rarity: ln(1 + N / (1 + df)) / ln(1 + N), 0 to 1, where df of N passages hold the token. Only the weight is fitted, to the
+likelihood of held-back pairs (`fitted`). A generator with good attention gets the weight 0, which changes nothing.
 
-What CopyNet (Gu et al., 2016) and the pointer-generator (See et al., 2017) learn as a second distribution over the input's
-words is here one log-linear feature, which needs no training.
+CopyNet (Gu et al., 2016) and the pointer-generator (See et al., 2017) learn a second distribution over the input's words;
+here a single log-linear feature does this, which needs no training.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from trainers.encoders.sequence_to_sequence import Batched
 WEIGHTS = (0.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0)
 """Weights that `fitted` tries."""
 COUNTED = 20_000
-"""Documents in which rarity is counted, at most."""
+"""Largest number of documents for counting rarity."""
 ROWS = 8
-"""Scored together: (rows, target length, vocabulary) numbers."""
+"""Rows scored together, each (target length, vocabulary) numbers."""
 
 
 class Copying:
-    """Which tokens of a passage are likelier in its queries, and by how much."""
+    """Raises the likelihood of a passage's tokens in its queries."""
 
     def __init__(self, rarity: Tensor, continuation: Tensor) -> None:
-        """rarity: (vocabulary,), 0 for tokens never copied. continuation: (vocabulary,), true for pieces within a word."""
+        """rarity: (vocabulary,), 0 for tokens that are never copied. continuation: (vocabulary,), True inside words."""
         self.rarity, self.continuation = rarity, continuation
 
     @classmethod
     def of(cls, passages: Iterable[Sequence[int]], tokenizer: PreTrainedTokenizerBase) -> Copying:
-        """Counted in passages, given by their token ids; special ones do not count."""
+        """Counts rarity in passages, given as token ids; special tokens do not count."""
         special = set(tokenizer.all_special_ids)
         frequencies: Counter[int] = Counter()
         number = 0
@@ -60,8 +60,8 @@ class Copying:
         return cls(torch.from_numpy(rarity), torch.from_numpy(continuations(tokenizer)))
 
     def features(self, passages: Tensor, written: Tensor) -> Tensor:
-        """(rows, vocabulary): what the weight multiplies. passages: (rows, length) of ids; written: (rows, t ≥ 1), the start
-        token first."""
+        """The features that the weight multiplies, (rows, vocabulary). passages: (rows, length), token ids; written:
+        (rows, t ≥ 1), the start token first."""
         place = passages.device
         rarity, inside = self.rarity.to(place), self.continuation.to(place)
         goes_on = torch.zeros_like(passages, dtype=torch.bool)
@@ -75,14 +75,14 @@ class Copying:
 
 
 def copying_of(documents: TextStore, tokenizer: PreTrainedTokenizerBase, passage_length: int) -> Copying:
-    """Counted in a corpus, at most in COUNTED documents of it, evenly taken. passage_length: tokens read of each."""
+    """Counts rarity in at most COUNTED evenly spaced documents of a corpus. passage_length: tokens read of each."""
     rows = range(0, len(documents), max(1, -(-len(documents) // COUNTED)))
     read = (tokenizer(documents.text_at(row), truncation=True, max_length=passage_length)["input_ids"] for row in rows)
     return Copying.of(read, tokenizer)
 
 
 class CopyingScores(LogitsProcessor):
-    """Adds `weight` times `copying`'s features to the scores. passages: (rows, length), one for each row that is written."""
+    """Adds `weight` times `copying`'s features to the scores. passages: (rows, length), one per generated row."""
 
     def __init__(self, copying: Copying, weight: float, passages: Tensor) -> None:
         self.copying, self.weight, self.passages = copying, weight, passages
@@ -97,7 +97,7 @@ class CopyingScores(LogitsProcessor):
 
 @torch.inference_mode()
 def fitted(model: Any, data: Batched, copying: Copying) -> tuple[float, float]:
-    """(weight, mean log-likelihood of a target's token in nats): of WEIGHTS the one by which `data` is likeliest."""
+    """(weight, mean log-likelihood of a target's token in nats): the one of WEIGHTS that makes `data` most likely."""
     device = next(model.parameters()).device
     totals, count = np.zeros(len(WEIGHTS)), 0
     for start in range(0, len(data), ROWS):

@@ -3,12 +3,11 @@
     osn data generate-queries scifact --model models/doc2query --candidates 5 --output queries.jsonl
     osn data generate-queries scifact --model models/doc2query --consistency 10 --retriever bm25 --output queries.jsonl
 
-Sampled with top-k 25 and nucleus 0.95, several candidates a passage (`query-as-context-pretraining`, section 3.1;
-`tome-model-based-retrieval`, section 3.3). The generator need not have seen the corpus: one trained on pairs of another
-serves.
+Samples several candidates per passage with top-k 25 and nucleus 0.95 (`query-as-context-pretraining`, section 3.1;
+`tome-model-based-retrieval`, section 3.3). A generator trained on pairs of another corpus serves, too.
 
-A line of the output is {"_id": document, "queries": [{"text", "log_probability", "tokens"}, …]}: the natural logarithm of
-the query's probability under the model, copying and its end included, before top-k and nucleus cut anything off.
+A line of the output is {"_id": document, "queries": [{"text", "log_probability", "tokens"}, …]}. log_probability is the
+natural logarithm of the query's probability under the model, with copying and the end token, before top-k and nucleus.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ def generate_queries(
     device: str | None = None,
     chunk: int = CHUNK,
 ) -> bool:
-    """Write generated queries for every document to `output`; False if other shards are not done yet.
+    """Write generated queries for every document to `output`; returns False if other shards are not done yet.
 
     After an interruption the same call continues and gives the same file: each chunk of passages is seeded by its number.
-    While another process is at it, it waits.
+    It waits while another process does the same work.
     Raises InputError if `output` was made by another model, from other documents or with other settings, ModelError for
-    a model of `osn train` that is no generator.
+    a model of `osn train` that is not a generator.
     """
     if not 1 <= shard[0] <= shard[1]:
         raise InputError(f"there is no shard {shard[0]}/{shard[1]}", "expected i/n with i from 1 to n")
@@ -62,7 +61,7 @@ def generate_queries(
     folder = directory.locate(model)
     if (content := directory.read_osn_json(folder)) is not None and content["kind"] != KIND:
         raise ModelError(
-            f"{folder} is a {content['kind']} model, which writes no queries",
+            f"{folder} is a {content['kind']} model, which cannot write queries",
             "train a generator with `osn train doc2query`",
         )
     info = directory.model_info(folder, name=model, kind=KIND)
@@ -97,7 +96,7 @@ def generate_queries(
 
     chunks = -(-len(documents) // chunk)
     unit = f"× {chunk} passages"
-    # Shards write beside each other; a shard is one process's work.
+    # Shards run in parallel; each is the work of one process.
     with locked(output.with_name(f"{output.name}.{shard[0]}-{shard[1]}"), done=output):
         return write_in_chunks(output, GENERATED, made_by, chunks, work, unit=unit, shard=shard) is not None
 
@@ -107,7 +106,7 @@ generation_options = options_of(
     "generation",
     click.option("--model", required=True, help="A sequence-to-sequence model: directory or hub id."),
     click.option("--candidates", default=5, show_default=True, help="Queries for each passage."),
-    click.option("--top-k", default=25, show_default=True, help="Sample from the k likeliest tokens."),
+    click.option("--top-k", default=25, show_default=True, help="Sample from the k most likely tokens."),
     click.option(
         "--top-p",
         default=0.95,
@@ -115,10 +114,12 @@ generation_options = options_of(
         help="Sample from the fewest tokens with this total probability.",
     ),
     click.option("--temperature", default=1.0, show_default=True, help="Sampling temperature."),
-    click.option("--copying", type=float, help="Extra weight of the passage's own words.  [default: as fitted, or 0]"),
-    click.option("--query-length", type=int, help="Most tokens of a query.  [default: as trained, or 64]"),
-    click.option("--passage-length", type=int, help="Tokens to read of a passage.  [default: as trained, or 384]"),
-    click.option("--prefix", help="Text before each passage.  [default: as trained, or nothing]"),
+    click.option(
+        "--copying", type=float, help="Extra weight of the passage's own words.  [default: the fitted weight, or 0]"
+    ),
+    click.option("--query-length", type=int, help="Most tokens of a query.  [default: the training's, or 64]"),
+    click.option("--passage-length", type=int, help="Tokens to read of a passage.  [default: the training's, or 384]"),
+    click.option("--prefix", help="Text before each passage.  [default: the training's, or nothing]"),
     click.option("--batch-size", default=32, show_default=True, help="Passages in a batch."),
     seed_option("The same seed gives the same queries.", default=42),
     click.option(
@@ -157,8 +158,8 @@ def generate_queries_command(
     """Generate queries for every document of a corpus.
 
     If it is interrupted, run the same command again to continue. Several shards can write to the same folder at once; the
-    last one to end puts the file together. (Without a common folder, copy the parts, `.OUTPUT.parts/`, to one place and
-    run the command there again, without --shard.)
+    last to end joins the parts. (Without a common folder, copy the parts, `.OUTPUT.parts/`, to one place and run the
+    command there again, without --shard.)
 
     \b
     osn data generate-queries scifact --model models/doc2query --output queries.jsonl

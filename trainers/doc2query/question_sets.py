@@ -1,4 +1,4 @@
-"""A set whose questions are made where it has none: of titles, of first sentences, or by a query generator."""
+"""Data sets whose questions are made if they have none: from titles or first sentences, or by a query generator."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from trainers.doc2query.settings import GenerationSettings
 
 @dataclass(slots=True)
 class QuestionSet(SetSettings):
-    """A data set, or a corpus without judgements, for which `questions` are made."""
+    """A data set, or a corpus without judgements, whose `questions` are made."""
 
     questions: str | None = None
-    """ "title", "first-sentence" or a query generator (directory or hub id) makes questions; null uses the data's own"""
+    """makes questions: "title", "first-sentence" or a query generator (directory or hub id); null uses the data's own"""
 
     def load(self, folder: Path | None = None) -> TrainingData:
         if self.questions is None:
-            # super() knows no class that dataclass(slots=True) has made anew.
+            # super() fails here: dataclass(slots=True) replaces the class.
             return SetSettings.load(self)
         if self.questions in QUESTIONS:
             return unlabelled(self.path, self.questions, name=self.title, limit=self.limit)
@@ -32,7 +32,7 @@ class QuestionSet(SetSettings):
 
 
 def _generated(corpus: Path, questions: str, *, name: str, limit: int | None, folder: Path | None) -> TrainingData:
-    """The queries of a sequence-to-sequence model, kept in `folder` under a name that tells generator and documents."""
+    """Queries of a sequence-to-sequence model, kept in `folder` in a file named by generator and documents."""
     from trainers.common.processes import main_process_first
     from trainers.doc2query.generate import generate_queries
 
@@ -42,8 +42,8 @@ def _generated(corpus: Path, questions: str, *, name: str, limit: int | None, fo
         generator = locate(questions)
     except ModelError as error:
         raise InputError(
-            f"questions: {questions!r} is neither title nor first-sentence, and no query generator: {error.message}",
-            "title, first-sentence, or a model directory of osn train doc2query",
+            f"questions: {questions!r} is not title, first-sentence or a query generator: {error.message}",
+            "expected title, first-sentence, or a model directory of osn train doc2query",
         ) from None
     documents = text_store(corpus, limit=limit)
     if not len(documents):

@@ -1,4 +1,4 @@
-"""Queries drawn from a generator for passages: top-k, then nucleus, with their likelihoods."""
+"""Samples queries for passages from a generator: top-k, then nucleus, with their likelihoods."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Candidate:
 
     text: str
     log_probability: float
-    """natural logarithm of the probability of all its tokens, the end included"""
+    """natural logarithm of the probability of all its tokens, including the end token"""
     tokens: int
-    """how many, the end included"""
+    """number of its tokens, including the end token"""
 
 
 class Draw(LogitsProcessor):
-    """Draws one token, and gives −∞ to all others, so that greedy decoding takes it.
+    """Draws one token and sets the scores of all others to −∞, so that greedy decoding takes it.
 
-    It is one of the k likeliest tokens, and of these of the fewest whose probabilities sum to at least p (Holtzman et al.,
-    2020): the same distribution as transformers' two warpers one after the other, which sort the whole vocabulary for it.
+    It is drawn from the k likeliest tokens, and among these from the fewest whose probabilities sum to at least p (Holtzman
+    et al., 2020): the distribution of transformers' two warpers in sequence, without sorting the whole vocabulary.
     """
 
     def __init__(self, top_k: int, top_p: float, temperature: float = 1.0) -> None:
@@ -45,7 +45,7 @@ class Draw(LogitsProcessor):
         return torch.full_like(scores, float("-inf")).scatter(-1, drawn, 0.0)
 
     def kept(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """(rows, k): scores of the k likeliest tokens, −∞ for those that are not drawn, and the tokens."""
+        """(scores, tokens) of the k likeliest tokens, both (rows, k); −∞ for tokens outside the nucleus."""
         values, tokens = (scores / self.temperature).topk(min(self.top_k, scores.shape[-1]), dim=-1)
         probabilities = values.softmax(dim=-1)
         likelier = probabilities.cumsum(dim=-1) - probabilities
@@ -53,21 +53,21 @@ class Draw(LogitsProcessor):
 
 
 class Likelihoods(LogitsProcessor):
-    """Keeps the natural logarithm of the probability of each token that is drawn, and changes nothing. It must come before
-    processors that cut tokens off."""
+    """Records the natural logarithm of each drawn token's probability, and changes nothing. It must come before processors
+    that cut off tokens."""
 
     def __init__(self) -> None:
         self._scores: Tensor | None = None
         self._logs: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """scores: (rows, vocabulary); input_ids: (rows, length), of which the last was drawn by the scores before."""
+        """scores: (rows, vocabulary); input_ids: (rows, length); the last token was drawn by the previous scores."""
         self._take(input_ids)
         self._scores = scores
         return scores
 
     def of(self, drawn: Tensor) -> Tensor:
-        """The logarithms of all that was drawn: (rows, tokens). drawn: (rows, 1 + tokens), a start token first."""
+        """The logarithms of all drawn tokens: (rows, tokens). drawn: (rows, 1 + tokens), a start token first."""
         self._take(drawn)
         self._scores = None
         return torch.stack(self._logs, dim=1)
@@ -89,7 +89,7 @@ def sample_queries(
 ) -> list[list[Candidate]]:
     """`sampling.candidates` queries for each passage, in the order of the passages.
 
-    copying: copies words of the passages, with the weight `sampling.copying`; by default it is made for these passages.
+    copying: favours words of the passages, with the weight `sampling.copying`; None makes it for these passages.
     """
     ids = [
         tokenizer(sampling.prefix + passage, truncation=True, max_length=sampling.passage_length)["input_ids"]
@@ -97,7 +97,7 @@ def sample_queries(
     ]
     if sampling.copying and copying is None:
         copying = Copying.of(ids, tokenizer)
-    # Passages of like length share a batch.
+    # Passages of similar length share a batch.
     order = sorted(range(len(ids)), key=lambda at: -len(ids[at]))
     queries: list[list[Candidate]] = [[] for _ in ids]
     devices = [model.device] if model.device.type == "cuda" else []
@@ -130,7 +130,7 @@ def _sample(
     drawn = model.generate(
         encoder_outputs=BaseModelOutput(states.repeat_interleave(sampling.candidates, dim=0)),
         attention_mask=mask.repeat_interleave(sampling.candidates, dim=0),
-        do_sample=False,  # It would draw from the whole vocabulary, which costs about as much as a small model.
+        do_sample=False,  # True draws from the whole vocabulary, which costs as much as a small model.
         logits_processor=processors,
         max_new_tokens=sampling.query_length,
         num_beams=1,
@@ -147,6 +147,6 @@ def _sample(
 
 
 def _until_end(tokens: Tensor, end: int) -> Tensor:
-    """`tokens` with −100 behind the first end token, so that padding has no likelihood."""
+    """`tokens` with −100 after the first end token, so that padding has no likelihood."""
     ended = (tokens == end).int().cumsum(dim=-1) - (tokens == end).int() > 0
     return tokens.masked_fill(ended, IGNORED)

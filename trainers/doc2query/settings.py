@@ -11,7 +11,7 @@ from trainers.common.precision import Precision
 from trainers.common.settings import TrainingSettings
 
 COPYING = "copying"
-"""The measure in osn.json with the fitted weight of the passage's words."""
+"""The name of the measure in osn.json that holds the fitted weight of the passage's words."""
 
 
 @dataclass(slots=True)
@@ -21,14 +21,14 @@ class Doc2QueryConfig:
     output: Path
     """the model directory"""
     data: list[Path]
-    """training data as `load_training` reads it"""
+    """training data in any form that `load_training` reads"""
     backbone: str
-    """a T5 or another sequence-to-sequence model, by directory or hub id; a BERT-like encoder is used
-    twice, as encoder and decoder"""
+    """directory or hub id of a T5 or another sequence-to-sequence model; a BERT-like encoder is used twice, as encoder and
+    decoder"""
     split: str = "train"
     """the split of `data`"""
     unseen: list[Path] = field(default_factory=list)
-    """sets whose test questions are removed: a generator that has read them would write them"""
+    """sets whose test questions are removed from training: otherwise the generator might write them"""
     prefix: str = ""
     """text before every passage, in training and in `osn data generate-queries`"""
     passage_length: int = 384
@@ -36,9 +36,9 @@ class Doc2QueryConfig:
     query_length: int = 64
     """tokens of a query, special ones included"""
     dev_share: float = 0.02
-    """the share of the pairs, split by document, that is kept for measuring"""
+    """the share of the pairs, split by document, to keep for measuring"""
     copying: bool = True
-    """fit the weight of the passage's words on that share (see copying.py); not in docT5query"""
+    """fit the weight of the passage's words on that share (see copying.py); docT5query does not"""
     training: TrainingSettings = field(
         default_factory=lambda: TrainingSettings(epochs=4, learning_rate=3e-4, batch_size=32, bucket=16)
     )
@@ -50,7 +50,7 @@ class Doc2QueryConfig:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How queries are sampled for a passage. The same settings and seed give the same queries."""
+    """How queries are sampled for a passage (see `GenerationSettings`). Equal settings give equal queries."""
 
     candidates: int = 5
     top_k: int = 25
@@ -74,26 +74,26 @@ class Sampling:
 
 @dataclass(slots=True)
 class GenerationSettings:
-    """A generator, and how it is sampled (`query-as-context-pretraining`, section 3.1)."""
+    """A generator, and how queries are sampled from it (`query-as-context-pretraining`, section 3.1)."""
 
     model: str | None = None
     """a model of `osn train doc2query`, or any sequence-to-sequence directory or hub id"""
     candidates: int = 5
     """queries for each passage"""
     top_k: int = 25
-    """sample from the k likeliest tokens"""
+    """sample from the k most likely tokens"""
     top_p: float = 0.95
     """sample from the fewest tokens with this total probability"""
     temperature: float = 1.0
     """sampling temperature"""
     copying: float | None = None
-    """extra weight of the passage's own words (see copying.py); null is as fitted, or 0"""
+    """extra weight of the passage's own words (see copying.py); null takes the fitted weight, or 0"""
     query_length: int | None = None
-    """the most tokens of a query; null is as trained, or 64"""
+    """the most tokens of a query; null takes the training's, or 64"""
     passage_length: int | None = None
-    """tokens read of a passage; null is as trained, or 384"""
+    """tokens read of a passage; null takes the training's, or 384"""
     prefix: str | None = None
-    """text before each passage; null is as trained, or nothing"""
+    """text before each passage; null takes the training's, or nothing"""
     batch_size: int = 32
     """passages in a batch"""
     seed: int = 42
@@ -105,15 +105,15 @@ class GenerationSettings:
     def generator(self) -> str:
         """The name of the generator. Raises InputError if there is none."""
         if self.model is None:
-            raise InputError("no generator of queries is named", "--set generation.model=MODEL (osn train doc2query)")
+            raise InputError("no query generator is named", "--set generation.model=MODEL (osn train doc2query)")
         return self.model
 
     def sampling(self) -> Sampling:
-        """These settings, with those of the model's training for what is null."""
+        """These settings; null fields take the values of the model's training."""
         info = directory.read_osn_json(directory.locate(self.generator)) or {}
         trained, measured = info.get("training", {}), info.get("measures", {})
         known = {name: trained[name] for name in ("query_length", "passage_length", "prefix") if name in trained}
-        # Among the trained settings, `copying` says whether a weight was to be fitted.
+        # The weight is a measure: the training's setting `copying` only says whether to fit it.
         known |= {COPYING: measured[COPYING]} if COPYING in measured else {}
         told = {each.name: getattr(self, each.name) for each in fields(Sampling)}
         return Sampling(**known | {name: value for name, value in told.items() if value is not None})

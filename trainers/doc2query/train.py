@@ -1,10 +1,10 @@
-"""`osn train doc2query`: a model that writes queries for passages, trained on pairs of both.
+"""`osn train doc2query`: trains a model that writes queries for passages, on pairs of both.
 
     osn train doc2query --backbone models/t5 --set data=[squad-mix] --output models/doc2query
 
-docT5query (Nogueira & Lin, 2019): a sequence-to-sequence model reads a passage and writes a query. What a small generator
-writes is often fluent and about nothing: `copying.py` makes the words of the passage likelier, by a weight that training
-fits on the pairs it holds back, and records in osn.json.
+docT5query (Nogueira & Lin, 2019): a sequence-to-sequence model reads a passage and writes a query. A small generator's
+queries are often fluent but unrelated to the passage: `copying.py` makes the passage's words more likely, by a weight that
+training fits on held-back pairs and records in osn.json.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from trainers.encoders.sequence_to_sequence import (
 
 @dataclass
 class QueryPairs:
-    """Passage to query: one positive of the example, drawn at each visit."""
+    """Passage to query: each visit draws one positive of the example as the passage."""
 
     data: TrainingData
     tokenizer: PreTrainedTokenizerBase
@@ -55,7 +55,7 @@ class QueryPairs:
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Bytes of each example's first passage: enough to put like with like."""
+        """Bytes of each example's first passage: precise enough for bucketing by length."""
         first = self.data.positives.values[self.data.positives.offsets[:-1]]
         return self.data.documents.sizes()[first]
 
@@ -85,7 +85,7 @@ def read_data(config: Doc2QueryConfig, limit: int | None = None) -> tuple[Traini
 
 
 def train_doc2query(config: Doc2QueryConfig, *, limit: int | None = None) -> Path:
-    """Train as `config` says; the model directory. limit: examples of each data set (for a dry run)."""
+    """Train as `config` says; returns the model directory. limit: examples of each data set (for a dry run)."""
     torch.manual_seed(config.training.seed)
     if backbones.is_sequence_to_sequence(config.backbone):
         model, tokenizer = backbones.sequence_to_sequence(config.backbone)

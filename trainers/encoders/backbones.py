@@ -1,6 +1,6 @@
-"""Backbones where no hub has the right one: small ones from a configuration, and masked-LM heads for encoders without.
+"""Makes backbones that no hub has: small models from a configuration, and masked-LM heads for encoders without.
 
-    tokenizer = train_tokenizer(texts, "wordpiece", 16_000)        or "byte-level", which gives every text back exactly
+    tokenizer = train_tokenizer(texts, "wordpiece", 16_000)        or "byte-level", which restores every text exactly
     model = new_backbone(NewBackbone("bert", layers=4, hidden=256), tokenizer)
     model, tokenizer, fresh = masked_language_model("sentence-transformers/all-MiniLM-L6-v2")
 
@@ -41,23 +41,30 @@ from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 logger = logging.getLogger(__name__)
 
 HEAD_BIAS = -4.0
-"""Where a fresh head's output bias starts: at 0 about half of the vocabulary would be active in a sparse model."""
+"""The initial output bias of a new head: with 0, about half of the vocabulary would be active in a sparse model."""
 SENTINELS = 100
+"""Number of T5's sentinel tokens."""
 
 Pieces = Literal["wordpiece", "byte-level"]
 
 
 @dataclass(frozen=True, slots=True)
 class NewBackbone:
-    """A new model. Sizes that are None follow from the others as in the architecture's base model."""
+    """The architecture and sizes of a new model."""
 
     architecture: Literal["bert", "t5"] = "bert"
     layers: int = 4
+    """layers; a T5 has as many in the decoder"""
     hidden: int = 256
+    """the dimension of hidden states; feed-forward layers have four times as many"""
     heads: int = 4
+    """attention heads; they divide `hidden`"""
     vocabulary: int = 16_000
+    """entries of the tokenizer's vocabulary"""
     pieces: Pieces | None = None
+    """the kind of tokenizer; null is "wordpiece" for BERT and "byte-level" for T5"""
     positions: int = 512
+    """the longest text in tokens"""
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
@@ -103,9 +110,9 @@ def new_backbone(new: NewBackbone, tokenizer: PreTrainedTokenizerBase) -> PreTra
 def train_tokenizer(texts: Iterable[str], pieces: Pieces, vocabulary: int, *, positions: int = 512) -> Any:
     """A fast tokenizer trained on `texts`: BERT's word pieces, or byte-level BPE with T5's special tokens.
 
-    The byte-level one gives back every text as it was, URLs included, which a lower-casing one cannot
-    (`tome-model-based-retrieval`: URLs are generated token by token); its sentinels are <extra_id_0> and so on.
-    Raises InputError if there is nothing to learn from, or `vocabulary` cannot even hold the alphabet.
+    The byte-level tokenizer restores every text exactly, also URLs; a lower-casing tokenizer cannot
+    (`tome-model-based-retrieval`: URLs are generated token by token). Its sentinels are <extra_id_0> and so on.
+    Raises InputError if there is no text, or `vocabulary` is too small for the alphabet.
     """
     if pieces == "wordpiece":
         special = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -147,15 +154,15 @@ def train_tokenizer(texts: Iterable[str], pieces: Pieces, vocabulary: int, *, po
 
 
 def masked_language_model(name_or_path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, bool]:
-    """(model, tokenizer, whether its head is fresh) of any BERT-like directory or hub id.
+    """(model, tokenizer, whether its head is new) of any BERT-like directory or hub id.
 
-    An encoder without a masked-LM head (all-MiniLM-L6-v2) gets one whose output layer is tied to the word embeddings,
-    its transform random, its output bias `HEAD_BIAS`. Raises ModelError if the directory is no such model.
+    An encoder without a masked-LM head (all-MiniLM-L6-v2) gets a new head: output layer tied to the word embeddings, random
+    transform, output bias `HEAD_BIAS`. Raises ModelError if the directory holds another kind of model.
     """
     folder = directory.locate(name_or_path)
     model, missing = load_model(AutoModelForMaskedLM, folder)
     base = f"{model.base_model_prefix}."
-    # A pooler is no part of the masked language model; what else of the body is missing was never trained.
+    # A masked language model has no pooler; other missing weights of the body would be untrained.
     body = [key for key in missing if key.startswith(base) and ".pooler." not in key]
     if body:
         raise ModelError(f"{folder}: the weights lack {', '.join(sorted(body)[:3])}")
@@ -165,19 +172,21 @@ def masked_language_model(name_or_path: str | Path) -> tuple[PreTrainedModel, Pr
         model.tie_weights()
         if output.weight is not model.get_input_embeddings().weight:
             raise ModelError(f"{folder}: {type(model).__name__} does not tie its head to the word embeddings")
-        logger.info("%s has no masked-LM head: one is tied to its word embeddings, bias %g", folder.name, HEAD_BIAS)
+        logger.info(
+            "%s has no masked-LM head: it gets one, tied to its word embeddings, bias %g", folder.name, HEAD_BIAS
+        )
         if output.bias is not None:
             nn.init.constant_(output.bias, HEAD_BIAS)
     return model, load_tokenizer(folder), fresh
 
 
 def _lacks_head(model: PreTrainedModel, missing: Sequence[str], folder: Path) -> bool:
-    """Whether a directory has no masked-LM head. Raises ModelError if it has a part of one: to make it anew would
-    throw away what was trained."""
+    """Whether a directory has no masked-LM head. Raises ModelError if it has a part of a head: a new head would discard
+    trained weights."""
     base = f"{model.base_model_prefix}."
     weights = {key: weight.data_ptr() for key, weight in model.state_dict().items()}
     body = {pointer for key, pointer in weights.items() if key.startswith(base)}
-    # A weight that goes by two names lies in the file under one of them.
+    # A weight with two names is in the file under one of them.
     held = {pointer for key, pointer in weights.items() if key not in missing}
     head = {key for key, pointer in weights.items() if not key.startswith(base) and pointer not in body}
     lacking = sorted(key for key in head & set(missing) if weights[key] not in held)
@@ -187,14 +196,16 @@ def _lacks_head(model: PreTrainedModel, missing: Sequence[str], folder: Path) ->
 
 
 def keep_layers(model: PreTrainedModel, count: int) -> None:
-    """Leave `count` of a transformer's layers, evenly taken from the first to the last; of one, the last.
+    """Keep only `count` of a transformer's layers, spaced evenly from first to last; if 1, the last.
 
-    Raises InputError if it has fewer, or where fewer layers would not make a model of the same kind: kept in another way
-    than one list, or a layer that is built otherwise by where it stands.
+    Raises InputError if it has fewer layers, or fewer layers would not form a model of the same kind: the layers are not one
+    list, or a layer's structure depends on its position.
     """
     depth = int(getattr(model.config, "num_hidden_layers", 0))
     if count > depth:
-        raise InputError(f"{count} layers are asked for of {depth}", "ask for fewer, or for none to keep all")
+        raise InputError(
+            f"{count} layers are asked for, but the model has {depth}", "ask for fewer, or set null to keep all"
+        )
     lists = [
         (parent, name, layers)
         for parent in model.modules()
@@ -213,19 +224,19 @@ def keep_layers(model: PreTrainedModel, count: int) -> None:
         expected = type(model)(model.config).state_dict().keys()
     if model.state_dict().keys() != expected:
         raise InputError(
-            f"{model.config.model_type}: {count} of its {depth} layers make no model of {count} layers: one of them is "
-            "built otherwise by where it stands",
-            "ask for more layers, or keep all of them",
+            f"{model.config.model_type}: {count} of its {depth} layers do not form a model of {count} layers: the structure "
+            "of a layer depends on its position",
+            "ask for more layers, or keep all",
         )
 
 
 def spread(depth: int, count: int) -> list[int]:
-    """`count` of the numbers below `depth`, evenly taken from the first to the last; of one, the last."""
+    """`count` of the numbers below `depth`, spaced evenly from first to last; if 1, the last."""
     return [round(depth - 1 - at * (depth - 1) / max(1, count - 1)) for at in reversed(range(count))]
 
 
 def set_dropout(model: nn.Module, share: float) -> None:
-    """Every dropout of a model, whether a module draws it or attention is told its share."""
+    """Set every dropout of a model, of dropout modules and of attention."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = share
@@ -244,10 +255,10 @@ def _told_dropouts(module: nn.Module) -> list[str]:
 
 
 def identity_head(model: PreTrainedModel) -> None:
-    """Make the square layers of a fresh masked-LM head the identity.
+    """Set the square layers of a new masked-LM head to the identity.
 
-    Of a backbone that was distilled from a masked language model, a position then lies nearest to the embeddings of its
-    own token and of that one's kin, where a random layer would lead anywhere.
+    In a backbone distilled from a masked language model, a position then scores its own token and similar tokens highest;
+    with a random layer it would score arbitrary tokens.
     """
     base = f"{model.base_model_prefix}."
     for name, module in model.named_modules():
@@ -259,7 +270,7 @@ def identity_head(model: PreTrainedModel) -> None:
 
 
 def last_normalization(model: PreTrainedModel) -> nn.LayerNorm:
-    """The normalization that a masked-LM head's output layer reads. Raises InputError if there is none."""
+    """The normalization before a masked-LM head's output layer. Raises InputError if there is none."""
     base = f"{model.base_model_prefix}."
     norms = [
         module
@@ -267,7 +278,7 @@ def last_normalization(model: PreTrainedModel) -> nn.LayerNorm:
         if isinstance(module, nn.LayerNorm) and not name.startswith(base)
     ]
     if not norms:
-        raise InputError(f"{type(model).__name__} has no normalization in its head, whose scale could be set")
+        raise InputError(f"{type(model).__name__} has no normalization in its head, so its scale cannot be set")
     return norms[-1]
 
 
@@ -281,10 +292,10 @@ def check_length(model: PreTrainedModel, name: str, length: int | None) -> None:
 def encoder_decoder(
     name_or_path: str | Path, *, layers: int | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A sequence-to-sequence model of a BERT-like encoder, or of its first `layers`, once to read and once to write.
+    """A sequence-to-sequence model whose encoder and decoder both start from a BERT-like encoder, or its first `layers`.
 
-    The attention between the two starts at random (Rothe et al. 2020, "Leveraging Pre-trained Checkpoints for Sequence
-    Generation Tasks"). What `osn train doc2query` starts from where no T5 is at hand.
+    The attention between them starts at random (Rothe et al. 2020, "Leveraging Pre-trained Checkpoints for Sequence
+    Generation Tasks"). `osn train doc2query` starts from it if the backbone has no decoder.
     """
     folder = directory.locate(name_or_path)
     refuse_unsafe(folder)
@@ -310,7 +321,7 @@ def encoder_decoder(
 def sequence_to_sequence(name_or_path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """(model, tokenizer) of any sequence-to-sequence directory or hub id (T5, BART, …).
 
-    Raises ModelError if it is no such model, or a part of its weights is missing.
+    Raises ModelError if it is another kind of model, or some of its weights are missing.
     """
     return load_sequence_to_sequence(directory.locate(name_or_path))
 

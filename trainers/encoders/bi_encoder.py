@@ -1,4 +1,4 @@
-"""The bi-encoder: one vector for a query, one for a document, their inner product the score."""
+"""The bi-encoder: one vector for a query, one for a document; the score is their inner product."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COSINE_TEMPERATURE = 0.05
 
 
 class BiEncoder(CachedModel):
-    """Two towers, or one for both, under a sum of contrastive and distillation terms."""
+    """Two towers, or one for both roles, trained with contrastive and distillation terms."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class BiEncoder(CachedModel):
         return Encoded(self.tower(role)(part.input_ids, part.attention_mask))
 
     def loss_terms(self, vectors: dict[str, Tensor], targets: RetrievalTargets) -> Losses:
-        """vectors: "query" (queries, dimension), "document" (documents, dimension), both of this process."""
+        """vectors: "query" (queries, dimension) and "document" (documents, dimension) of this process."""
         queries, documents = vectors["query"], gather(vectors["document"])
         scores = self.scores(queries, documents, targets)
         candidates, excluded, objective = targets.candidates, targets.excluded, self.objective
@@ -68,7 +68,7 @@ class BiEncoder(CachedModel):
         return Losses(terms, {"in_batch_accuracy": in_batch_accuracy(scores, candidates, excluded)})
 
     def scores(self, queries: Tensor, documents: Tensor, targets: RetrievalTargets) -> Tensor:
-        """(queries, gathered documents) that the terms of the loss compare."""
+        """The scores for the terms of the loss: (queries, gathered documents)."""
         return queries @ documents.T
 
     def export(self, folder: Path) -> None:
@@ -80,7 +80,7 @@ class BiEncoder(CachedModel):
             export_onnx(folder)
 
     def vectors(self, role: Role, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """The vectors of `texts` as the model stands: (texts, dimension)."""
+        """The vectors of `texts` by the model in its present state: (texts, dimension)."""
         result = np.empty((len(texts), self.tower(role).dimension), dtype=np.float32)
         for rows, vectors, _ in self.encoded(role, texts):
             result[rows] = vectors
@@ -90,8 +90,8 @@ class BiEncoder(CachedModel):
     def encoded(
         self, role: Role, texts: Sequence[str], *, tokens: int = 8192
     ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.int64]]]:
-        """(rows of `texts`, their vectors (rows, …), their lengths in tokens), batch by batch. tokens: of one batch,
-        padding included."""
+        """(rows of `texts`, their vectors (rows, …), their lengths in tokens), batch by batch. tokens: the size of a batch,
+        with padding."""
         tower = self.tower(role)
         device = next(tower.parameters()).device
         tokenizer, length, prompt = (
@@ -107,7 +107,7 @@ class BiEncoder(CachedModel):
                 yield start + part.position.numpy(), vectors.float().cpu().numpy(), lengths
 
     def retrieve(self, queries: Mapping[str, str], documents: Mapping[str, str]) -> Run:
-        """The best documents of each query by exact search over the vectors of all (see `dev_measures.Retrieve`)."""
+        """The best documents of each query by exact search (see `dev_measures.Retrieve`)."""
         vectors = self.vectors("document", list(documents.values()))
         retriever = FaissRetriever(list(documents), vectors, lambda texts: self.vectors("query", texts))
         return retriever.retrieve(queries, DEPTH)

@@ -1,4 +1,4 @@
-"""Sequence-to-sequence training: what span corruption, doc2query and generative retrieval share."""
+"""Sequence-to-sequence training, shared by span corruption, doc2query and generative retrieval."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LabelledRow = tuple[str, Sequence[int] | npt.NDArray[np.integer], Sequence[int] 
 
 @dataclass
 class LabelledBatch(Batch):
-    """Token ids, and what is to be predicted from them."""
+    """Token ids, and the tokens to predict from them."""
 
     input_ids: Tensor
     """(rows, length) int64"""
@@ -40,7 +40,7 @@ class LabelledBatch(Batch):
 
 
 def collate_rows(rows: Sequence[LabelledRow], padding: int | None) -> LabelledBatch:
-    """Rows as a batch; `padding` is the tokenizer's id for it."""
+    """Rows as a batch; padding: the tokenizer's id for padding."""
     names, inputs, labels = zip(*rows, strict=True)
     return LabelledBatch(
         ids=list(names),
@@ -51,7 +51,7 @@ def collate_rows(rows: Sequence[LabelledRow], padding: int | None) -> LabelledBa
 
 
 class SequenceToSequence(TrainingModel):
-    """Cross-entropy of the target's tokens, the mean over the tokens of a batch."""
+    """Trains with the cross-entropy of the target's tokens, the mean over the tokens of a batch."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class SequenceToSequence(TrainingModel):
         output = model(
             input_ids=batch.input_ids,
             attention_mask=batch.attention_mask,
-            # Given labels, the model would compute a loss of its own beside this one.
+            # Not `labels`: with them, the model would also compute its own loss.
             decoder_input_ids=model.prepare_decoder_input_ids_from_labels(labels=batch.labels),
             use_cache=False,
         )
@@ -83,7 +83,7 @@ class Batched(Protocol):
 
 @dataclass(frozen=True)
 class Some:
-    """At most `most` of the examples, at equal distances."""
+    """At most `most` of the examples, evenly spaced."""
 
     data: Batched
     most: int
@@ -99,7 +99,7 @@ class Some:
 
 
 def _batches(model: TrainingModel, data: Batched) -> Iterator[LabelledBatch]:
-    """All of `data`, drawn alike each time, on the model's device."""
+    """All of `data` in batches, the same at each call, on the model's device."""
     device = next(model.parameters()).device
     for start in range(0, len(data), EVALUATION_BATCH):
         visits = [Visit(at, 0, 0, 0) for at in range(start, min(start + EVALUATION_BATCH, len(data)))]
@@ -108,7 +108,7 @@ def _batches(model: TrainingModel, data: Batched) -> Iterator[LabelledBatch]:
 
 @torch.inference_mode()
 def share_written(module: SequenceToSequence, data: Batched) -> float:
-    """The share of examples whose target the model writes, token by token, greedily."""
+    """The share of examples whose target the model writes exactly, by greedy decoding."""
     right = 0
     for batch in _batches(module, data):
         labels, model = batch.labels, cast(Any, module.model)
@@ -119,7 +119,7 @@ def share_written(module: SequenceToSequence, data: Batched) -> float:
             num_beams=1,
             max_new_tokens=labels.shape[1],
         )
-        # The first token starts every decoding.
+        # The first token is the start token.
         written = torch.full_like(labels, IGNORED)
         written[:, : ids.shape[1] - 1] = ids[:, 1:]
         right += int(((written == labels) | (labels == IGNORED)).all(dim=1).sum())
@@ -127,7 +127,7 @@ def share_written(module: SequenceToSequence, data: Batched) -> float:
 
 
 def log_likelihood(model: TrainingModel, data: Batched) -> float:
-    """The mean log-likelihood of the tokens to be predicted in all of `data`, drawn alike each time; higher is better.
+    """The mean log-likelihood of the tokens to predict in all of `data`, drawn the same at each call; higher is better.
 
     The model's loss must be a mean over these tokens.
     """

@@ -1,4 +1,4 @@
-"""One tower of a bi-encoder: a transformer, its pooling, and its files in the form of sentence-transformers."""
+"""One tower of a bi-encoder: a transformer, its pooling, and its files in the format of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ from trainers.encoders import backbones
 
 @dataclass(frozen=True, slots=True)
 class Start:
+    """The towers that a training starts from."""
+
     folders: dict[Role, Path]
     """{role: folder of the tower's transformer}"""
     pooling: Pooling | None
-    """as its directory says; None if it does not"""
+    """the pooling of the directory; None if it has none"""
     normalize: bool
-    """as its directory says"""
+    """whether the directory normalizes vectors"""
 
     @property
     def tied(self) -> bool:
@@ -45,9 +47,9 @@ class Start:
 
 
 def read_start(name_or_path: str | Path) -> Start:
-    """The start that a transformers folder or a sentence-transformers directory (a Router of two towers too) makes.
+    """The start in a transformers folder or a sentence-transformers directory (also a Router of two towers).
 
-    Raises ModelError for modules that training would not keep (a projection, another pooling), and as `locate` does.
+    Raises ModelError for modules that training cannot keep (a projection, another pooling), and as `locate` does.
     """
     path = locate(name_or_path)
     refuse_unsafe(path)
@@ -61,8 +63,8 @@ def read_start(name_or_path: str | Path) -> Start:
         unknown = [module.type for module in tower if module.type not in ("Transformer", "Pooling", "Normalize")]
         if unknown or not tower or tower[0].type != "Transformer":
             raise ModelError(
-                f"{path}: {', '.join(unknown) or 'no Transformer'}: a bi-encoder starts from a Transformer, Pooling and "
-                "Normalize alone",
+                f"{path}: {', '.join(unknown) or 'no Transformer'}: a bi-encoder can only start from a Transformer, Pooling "
+                "and Normalize",
                 "start from the transformer's own folder, and name encoder.pooling",
             )
     poolings = {_pooling(module) for module in modules if module.type == "Pooling"}
@@ -94,7 +96,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.backbone, self.pooling, self.normalize = backbone, pooling, normalize
         for name, parameter in backbone.named_parameters():
-            # A pooler that nothing reads has no gradient; it stays, since loaders expect its weights.
+            # An unused pooler has no gradient; it stays, because loaders expect its weights.
             if name.startswith("pooler."):
                 parameter.requires_grad_(False)
 
@@ -103,7 +105,7 @@ class Encoder(nn.Module):
         return self.scaled(pooled(output.last_hidden_state, attention_mask, self.pooling))
 
     def scaled(self, vectors: Tensor) -> Tensor:
-        """(…, dimension), of length 1 where this encoder normalizes."""
+        """(…, dimension), of length 1 if this encoder normalizes."""
         return F.normalize(vectors, dim=-1) if self.normalize else vectors
 
     @property
@@ -119,10 +121,10 @@ class Encoder(nn.Module):
         layers: Mapping[int, float] | None = None,
         pooling: Pooling | None = None,
     ) -> list[Any]:
-        """The modules that give the same vectors; `folder` is used on the way.
+        """The sentence-transformers modules that give the same vectors; writes files to `folder` for that.
 
-        layers: {layer: weight} of a mean over layers (1 is the first) instead of the last one's vectors; pooling: another
-        one than this encoder's.
+        layers: {layer: weight}, a mean over layers (from 1) instead of the last layer's vectors; pooling: replaces this
+        encoder's pooling.
         """
         from sentence_transformers.base.modules import Transformer
         from sentence_transformers.sentence_transformer.modules import Normalize, WeightedLayerPooling
@@ -153,11 +155,11 @@ class Encoder(nn.Module):
 def load_towers(start: Start, settings: EncoderSettings) -> tuple[dict[Role, Encoder], dict[Role, Tokenizer]]:
     """The encoder and tokenizer of each role; with tied settings both roles have the same.
 
-    Raises InputError for two towers that are to be tied, for lengths beyond the backbone's positions, ModelError for a
+    Raises InputError if tied settings meet two towers, or a length exceeds the backbone's positions; ModelError for a
     folder that does not load.
     """
     if settings.tied and not start.tied:
-        raise InputError("the start has two towers, which cannot be one", "set encoder.tied to false")
+        raise InputError("the start has two towers, which cannot become one", "set encoder.tied to false")
     encoders: dict[Role, Encoder] = {}
     tokenizers: dict[Role, Tokenizer] = {}
     for role in ROLES:
@@ -177,7 +179,7 @@ def load_towers(start: Start, settings: EncoderSettings) -> tuple[dict[Role, Enc
 
 
 def resolved(settings: EncoderSettings, start: Start) -> EncoderSettings:
-    """`settings` with what the start decides filled in."""
+    """`settings` with pooling and normalization filled in from the start."""
     return replace(
         settings,
         pooling=settings.pooling or start.pooling or "mean",
@@ -188,8 +190,8 @@ def resolved(settings: EncoderSettings, start: Start) -> EncoderSettings:
 def write_sentence_transformer(
     encoders: Mapping[Role, Encoder], tokenizers: Mapping[Role, Tokenizer], settings: EncoderSettings, folder: Path
 ) -> None:
-    """Write the towers into `folder` so that `SentenceTransformer(folder)` gives their vectors: one list of modules, or
-    a Router with the routes query and document. A tied model reads document_length tokens of queries, too."""
+    """Write the towers into `folder` for `SentenceTransformer(folder)`: one list of modules, or a Router with the routes
+    query and document. A tied model reads document_length tokens of queries, too."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Router
 
@@ -218,11 +220,11 @@ def write_sentence_transformer(
 
 def _load_backbone(folder: Path, dropout: float | None) -> PreTrainedModel:
     config = backbones.read_config(folder)
-    # Of a T5, whose configuration does not tell whether its folder holds a decoder too, the encoder alone.
+    # For a T5, load only the encoder: its configuration does not tell whether the folder holds a decoder.
     loader = AutoModelForTextEncoding if config.model_type in T5 else AutoModel
     backbone: PreTrainedModel
     backbone, lacking = load_model(loader, folder, what="a transformer", config=config)
-    # A pooler is not read; another weight that is missing would be random, and nobody would know.
+    # A pooler is not used; any other missing weight would silently be random.
     if missing := [key for key in lacking if "pooler." not in key]:
         raise ModelError(f"{folder}: the weights lack {', '.join(missing[:3])}")
     if dropout is not None:
@@ -235,4 +237,4 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         return tokenizer
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{folder} has no tokenizer that loads: {error}") from error
+        raise ModelError(f"the tokenizer of {folder} does not load: {error}") from error

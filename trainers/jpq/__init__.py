@@ -1,10 +1,10 @@
-"""JPQ: dense retrieval at M bytes a document, query encoder and centroids trained together for ranking.
+"""JPQ: dense retrieval at M bytes per document; trains query encoder and centroids together for ranking.
 
-    train.py        the flow: start here
+    train.py        the whole flow (read this first)
     settings.py     the settings of `osn train jpq`
     quantizer.py    rotation, codebooks and codes, by faiss
-    questions.py    which documents are relevant to a question, and a batch of questions
-    query_tower.py  the query encoder that learns
+    questions.py    the relevant documents of a question, and batches of questions
+    query_tower.py  the trainable query encoder
     model.py        scores, exact search over the codes, the loss of a step
     preparation.py  vectors, codes, rankings and dev sets, each kept on disk
 

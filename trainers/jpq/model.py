@@ -1,4 +1,4 @@
-"""Query encoder and scoring centroids over a corpus of codes: scores, exact search, the loss of a step."""
+"""Query encoder and scoring centroids for a corpus of codes: scores, exact search, the loss of a step."""
 
 from __future__ import annotations
 
@@ -30,20 +30,22 @@ NORMALIZED_SCALE = 20.0
 """The default scale of inner products of vectors of length 1."""
 
 _NUMBERS_AT_ONCE = 1 << 24
-"""Scores held at a time: 64 MiB."""
+"""Scores in memory at a time: 64 MiB."""
 
 
 class CodedDocuments(nn.Module):
+    """The codes of documents, and their vectors if needed."""
+
     codes: Tensor
     """(documents, M) uint8"""
     vectors: Tensor
-    """(documents, D) float32, where something asks for whole vectors; else empty"""
+    """(documents, D) float32 if the settings need uncompressed vectors; else empty"""
 
     def __init__(self, ids: Sequence[str], codes: Codes, vectors: npt.NDArray[Any] | None) -> None:
         super().__init__()
         self.ids = ids
         whole = np.zeros((0, 0), np.float32) if vectors is None else np.array(vectors, dtype=np.float32)
-        # No part of a checkpoint: they are made of the start model.
+        # Not part of a checkpoint: the start model makes them again.
         self.register_buffer("codes", torch.from_numpy(codes), persistent=False)
         self.register_buffer("vectors", torch.from_numpy(whole), persistent=False)
 
@@ -52,7 +54,7 @@ class CodedDocuments(nn.Module):
 
 
 class JpqModel(TrainingModel):
-    """Query encoder and scoring centroids over coded documents."""
+    """Query encoder and scoring centroids for coded documents."""
 
     rotation: Tensor
 
@@ -60,7 +62,7 @@ class JpqModel(TrainingModel):
         self, start: TorchDenseEncoder, quantizer: Quantizer, documents: CodedDocuments, config: JpqConfig
     ) -> None:
         super().__init__()
-        # Not named `config`: the Trainer would take that for a transformer's.
+        # Not named `config`: the Trainer would take it for a transformer's configuration.
         self.start, self.quantizer, self.documents, self.settings = start, quantizer, documents, config
         self.query = query_tower(start, config, config.query_layers)
         self.document_stages = stages_of(start.model, "document")
@@ -91,12 +93,11 @@ class JpqModel(TrainingModel):
     ) -> tuple[Tensor, Tensor]:
         """(scores, rows) of the k best documents of each query (q, D) by exact search: both (q, k), best first.
 
-        excluded: (2, pairs), (query, row) that are not returned. Where there are fewer than k documents, rows are -1 and
-        scores -inf.
+        excluded: (2, pairs), the (query, row) pairs to leave out. Beyond the last document, rows are -1 and scores -inf.
         """
         best = queries.new_full((len(queries), k), -torch.inf)
         rows = torch.full((len(queries), k), -1, dtype=torch.long, device=queries.device)
-        # Look-up tables as rows of numbers, one column a query.
+        # Look-up tables with one column per query.
         table = self.tables(queries).flatten(1).T.contiguous() if by == "quantized" else None  # (M * 256, q)
         block = max(k, _NUMBERS_AT_ONCE // max(1, len(queries)))
         for start in range(0, len(documents), block):
@@ -123,7 +124,7 @@ class JpqModel(TrainingModel):
 
     def forward(self, batch: JpqBatch) -> Losses:
         vectors = self.query.in_order(batch.parts)  # (q, D)
-        # Scores in bfloat16 would differ by less than their rounding.
+        # In bfloat16, rounding would hide small differences between scores.
         with torch.autocast(vectors.device.type, enabled=False):
             terms, shown = self._ranked(vectors, batch) if self.settings.lambda_rank else ({}, {})
             if batch.aligned is not None:
@@ -132,7 +133,7 @@ class JpqModel(TrainingModel):
             return Losses(terms, shown)
 
     def _ranked(self, vectors: Tensor, batch: JpqBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The loss of LambdaRank over end-to-end negatives (section 3.4), and how high the positives are ranked.
+        """The LambdaRank loss over end-to-end negatives (section 3.4), and the positives' mean reciprocal rank.
 
         vectors: of the questions, (q, D).
         """
@@ -140,7 +141,7 @@ class JpqModel(TrainingModel):
         searched = self.query.without_dropout(vectors, batch.parts)
         ranked, rows = self.search(searched, negatives.depth, self.documents, negatives.search, relevant)  # (q, depth)
         own = self.scores(searched, positives[:, None], negatives.search).detach()  # (q, 1)
-        # If scores are equal, the positive counts as the lower one: what was not told apart was not ranked right.
+        # If scores are equal, the positive counts as lower: the model has not separated the two.
         positive_ranks = 1 + (ranked >= own).sum(dim=1)
         negative_ranks = torch.arange(1, 1 + rows.shape[1], device=rows.device) + (own > ranked).long()
 
@@ -160,7 +161,7 @@ class JpqModel(TrainingModel):
 
     @torch.no_grad()
     def _preferences(self, teacher: Tensor, candidates: Tensor) -> Tensor:
-        """σ(t⁺ − t⁻) of the uncompressed model's scores t of each query's first candidate and of the others: (q, depth)."""
+        """σ(t⁺ − t⁻): uncompressed scores t of each query's first candidate and of the others, (q, depth)."""
         taught = self.scale * self.scores(teacher, candidates, "uncompressed")
         return torch.sigmoid(taught[:, :1] - taught[:, 1:])
 
@@ -195,6 +196,6 @@ class JpqModel(TrainingModel):
 
 
 def _summed(table: Tensor, codes: Tensor) -> Tensor:
-    """Σ_i of the table (M * 256, q) at each code, (q, n) (eq. 12): codes (n, M)."""
+    """The sum over each document's codes (n, M) of their entries in the table (M * 256, q) (eq. 12): (q, n)."""
     offsets = torch.arange(codes.shape[1], device=codes.device, dtype=torch.int32) * CENTROIDS
     return nn.functional.embedding_bag(codes.int() + offsets, table, mode="sum").T

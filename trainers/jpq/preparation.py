@@ -1,4 +1,4 @@
-"""What stands before training, each part kept on disk: vectors, quantizer, codes, rankings, dev sets."""
+"""Preparation before training: vectors, quantizer, codes, rankings, dev sets. Results are kept on disk."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def document_vectors(start: DenseEncoder, documents: TextStore, folder: Path) -> npt.NDArray[np.float32]:
-    """The documents' vectors, (documents, D), memory-mapped; kept in `folder`, encoded where they are missing."""
+    """The documents' vectors, (documents, D), memory-mapped; kept in `folder`, encoded if missing."""
     return dense_vectors(
         start.encode_documents,
         documents,
@@ -47,21 +47,23 @@ def document_vectors(start: DenseEncoder, documents: TextStore, folder: Path) ->
 
 @dataclass
 class CodedDevSet:
-    """Questions, the documents that are relevant to them, and the documents that are searched."""
+    """Questions, their relevant documents, and the documents to search."""
 
     queries: dict[str, str]
+    """{query id: text}"""
     qrels: dict[str, dict[str, int]]
+    """{query id: {document id: grade}}"""
     documents: CodedDocuments
 
 
 class Preparation:
-    """What stands before training, each part kept in `config.folder` and made where it is missing."""
+    """All inputs of the training; each part is kept in `config.folder`, and made if missing."""
 
     def __init__(self, config: JpqConfig, documents: int | None = None) -> None:
-        """documents: how many to read of each corpus, besides those that the questions need; all by default."""
+        """documents: how many to read of each corpus, besides those of the questions; None reads all."""
         self.config = config
         self.start = _load_start(config)
-        # What cannot be had is refused before long work. A table of tokens is made of the whole encoder.
+        # Refuses impossible settings before long work. A table of tokens is made from the whole encoder.
         query_tower(self.start, config, config.query_layers or None)
         self.data, self.dev_data = load_data(config, documents)
         check_fits(len(self.data.documents), self.start.dimension, config.quantizer)
@@ -79,7 +81,7 @@ class Preparation:
         self.model = JpqModel(self.start, self.quantizer, self.documents, config)
         if isinstance(self.model.query, TokenTable):
             self.model.query.weigh(self.data.queries.text_at(row) for row in np.unique(self.data.query_rows).tolist())
-        if config.training.device_type == "cuda":  # Rankings are made before the loop has moved it.
+        if config.training.device_type == "cuda":  # Rankings are made before the loop moves the model.
             self.model.to(torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))))
 
     def _coded(self, documents: TextStore, vectors: npt.NDArray[np.float32]) -> CodedDocuments:
@@ -89,7 +91,7 @@ class Preparation:
 
     @cached_property
     def teacher(self) -> QueryTower:
-        """The whole query encoder, which says what is relevant, whatever is left of it to train."""
+        """The whole query encoder of the start, the teacher; the trained encoder may have fewer layers."""
         whole = query_tower(self.start, self.config, None)
         return whole.to(self.model.scoring.device)
 
@@ -121,7 +123,7 @@ class Preparation:
         return rows
 
     def dev_sets(self) -> list[CodedDevSet]:
-        """What the state is selected by. Where nothing is judged, the first ten of the ranking are relevant."""
+        """The sets that select the state. Without judgements, the first ten documents of the ranking are relevant."""
         return [self._dev_set(data) for data in self.dev_data]
 
     def _dev_set(self, data: TrainingData) -> CodedDevSet:
@@ -152,7 +154,7 @@ def _load_start(config: JpqConfig) -> TorchDenseEncoder:
 
 
 def dev_measures(model: JpqModel, sets: Sequence[CodedDevSet]) -> dict[str, float]:
-    """The mean over the sets of each measure, searched in the documents that `negatives.search` names."""
+    """The mean of each measure over the sets; searches the document vectors of `negatives.search`."""
     means: list[Mapping[str, float]] = []
     for dev in sets:
         documents = dev.documents.to(model.scoring.device)

@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 
 
 def fit_quantizer(vectors: npt.NDArray[Any], settings: QuantizerSettings, *, seed: int) -> Quantizer:
-    """faiss's OPQ rotation (the identity without) and codebooks of vectors (n, D); scoring starts as assigning.
+    """faiss's OPQ rotation (the identity if not `rotate`) and codebooks for vectors (n, D); the scoring centroids start
+    equal to the assigning ones.
 
     Raises InputError if M does not divide D, or there are fewer vectors than centroids.
     """
@@ -52,15 +53,13 @@ def check_fits(documents: int, dimension: int, settings: QuantizerSettings) -> N
     m = settings.subvectors
     if dimension % m:
         divisors = ", ".join(str(number) for number in range(1, dimension + 1) if dimension % number == 0)
-        raise InputError(
-            f"quantizer.subvectors {m} does not divide the dimension {dimension}", f"what does: {divisors}"
-        )
+        raise InputError(f"quantizer.subvectors {m} does not divide the dimension {dimension}", f"divisors: {divisors}")
     if documents < CENTROIDS:
         raise InputError(f"{documents} documents are too few for {CENTROIDS} centroids", "quantize a larger corpus")
 
 
 def codes_of(quantizer: Quantizer, vectors: npt.NDArray[Any]) -> Codes:
-    """The codes of vectors that need not be in memory at once."""
+    """The codes of vectors, computed in blocks: the vectors may be memory-mapped."""
     blocks = [quantizer.encode(vectors[start : start + 65_536]) for start in range(0, len(vectors), 65_536)]
     return np.concatenate(blocks) if blocks else quantizer.encode(np.zeros((0, quantizer.dimension), np.float32))
 
@@ -68,7 +67,7 @@ def codes_of(quantizer: Quantizer, vectors: npt.NDArray[Any]) -> Codes:
 def kept_quantizer(
     vectors: npt.NDArray[Any], made_of: str, settings: QuantizerSettings, *, seed: int, folder: Path
 ) -> Quantizer:
-    """`fit_quantizer`, kept in `folder`. made_of: a hash of what the vectors are made of."""
+    """`fit_quantizer`, kept in `folder`. made_of: a hash of the vectors' documents and model."""
     own = [settings.subvectors, settings.rotate, settings.rotation_iterations, settings.sample]
     file = folder / f"quantizer-{fingerprint(made_of, own, seed)}.safetensors"
     if not file.exists():

@@ -1,4 +1,4 @@
-"""The query encoder that learns: the start's own, some of its layers, or a table of its tokens' vectors."""
+"""The trainable query encoder: the start's own, some of its layers, or a table of token vectors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 TOKENS_AT_ONCE, TEXTS_AT_ONCE = 512, 4096
 HALF_WEIGHT_SHARE = 0.01
-"""a of `TokenTable.weigh`: a token of one text in a hundred counts half as much as one of none."""
+"""a in `TokenTable.weigh`: a token in 1% of the texts has half the weight of a token in no text."""
 
 
 class QueryTower(nn.Module):
@@ -54,7 +54,7 @@ class QueryTower(nn.Module):
         self.max_length: int = max_length or own or 512
         transformer.max_seq_length = self.max_length
         for name, parameter in self.named_parameters():
-            # A pooler that nothing reads has no gradient.
+            # An unused pooler has no gradient.
             if "pooler." in name:
                 parameter.requires_grad_(False)
         if dropout is not None:
@@ -62,7 +62,7 @@ class QueryTower(nn.Module):
         self.noisy = backbones.largest_dropout(self) > 0
 
     def features(self, part: Part) -> dict[str, Tensor]:
-        """What the first module takes."""
+        """The inputs of the first module."""
         return {"input_ids": part.input_ids, "attention_mask": part.attention_mask}
 
     def forward(self, part: Part) -> Tensor:
@@ -73,7 +73,7 @@ class QueryTower(nn.Module):
         return vectors
 
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """Vectors as searches have them, (texts, D)."""
+        """Vectors as used in searches, (texts, D)."""
         encoder = SentenceTransformer(modules=list(self.stages), device=str(next(self.parameters()).device))
         vectors = encoder.encode(
             [encodable(self.prompt + text) for text in texts], convert_to_tensor=True, show_progress_bar=False
@@ -82,7 +82,7 @@ class QueryTower(nn.Module):
 
     @torch.no_grad()
     def without_dropout(self, vectors: Tensor, parts: Sequence[Part]) -> Tensor:
-        """The vectors of `parts` as searches will have them; `vectors` if there is no dropout in them: (queries, D)."""
+        """The vectors of `parts` without dropout, as in searches; `vectors` themselves if they have none: (queries, D)."""
         if not (self.noisy and self.training):
             return vectors.detach()
         self.eval()
@@ -98,14 +98,14 @@ class QueryTower(nn.Module):
 
 
 class TokenTable(QueryTower):
-    """A query as the mean of its tokens' vectors, which begin as what the whole encoder makes of each token by itself.
+    """A query as the mean of its tokens' vectors, which start as the whole encoder's vectors of the single tokens.
 
-    Saved it is sentence-transformers' StaticEmbedding. Tokens that no question has keep the vector they begin with, but for
-    weight decay.
+    It is saved as sentence-transformers' StaticEmbedding. Tokens in no training question keep their first vector, except
+    for weight decay.
     """
 
     special: Tensor
-    """(special tokens,) int64, which are not read"""
+    """(special tokens,) int64, ids of the tokens to skip"""
 
     def __init__(self, whole: QueryTower) -> None:
         nn.Module.__init__(self)
@@ -120,15 +120,15 @@ class TokenTable(QueryTower):
         self.stages = nn.ModuleList([StaticEmbedding(own, token_vectors(whole)), *normalize])
 
     def features(self, part: Part) -> dict[str, Tensor]:
-        """The tokens of all rows, one row behind the other, without special ones, and where each row begins."""
+        """The tokens of all rows in one sequence, without special tokens, and the offset of each row."""
         read = part.attention_mask.bool() & ~torch.isin(part.input_ids, self.special)
         lengths = read.sum(dim=1)
         return {"input_ids": part.input_ids[read], "offsets": lengths.cumsum(0) - lengths}
 
     @torch.no_grad()
     def weigh(self, texts: Iterable[str]) -> None:
-        """Multiply each token's vector by a / (a + p), where p is the share of the texts that it stands in: what is common
-        says little (Arora, Liang and Ma, 2017, section 3). To be called once, before training."""
+        """Multiply each token's vector by a / (a + p), where p is the share of texts that hold it: common words say little
+        (Arora, Liang and Ma, 2017, section 3). Call it once, before training."""
         table: Any = self.stages[0]
         frequencies = DocumentFrequencies(table.num_embeddings)
         read = (encodable(self.prompt + text) for text in texts)
@@ -141,7 +141,7 @@ class TokenTable(QueryTower):
 
 @torch.no_grad()
 def token_vectors(tower: QueryTower) -> Tensor:
-    """What the encoder makes of each token of its vocabulary between the special ones of a text: (tokens, D)."""
+    """The encoder's vector of each vocabulary token, alone between the special tokens of a text: (tokens, D)."""
     device = next(tower.parameters()).device
     any_text = tower.tokenizer("a", return_special_tokens_mask=True)
     own = [at for at, special in enumerate(any_text["special_tokens_mask"]) if not special]
@@ -157,7 +157,8 @@ def token_vectors(tower: QueryTower) -> Tensor:
 
 
 def query_tower(start: TorchDenseEncoder, config: JpqConfig, layers: int | None) -> QueryTower:
-    """The start's query encoder with so many of its layers, or all (None). Raises InputError if it cannot be had so."""
+    """The start's query encoder with `layers` of its layers; None keeps all, 0 makes a TokenTable. Raises InputError if the
+    start has fewer layers or positions, ModelError if it is not a transformer."""
     query = stages_of(start.model, "query")
     if not isinstance(query[0], Transformer):
         raise ModelError(f"the start's first module is a {type(query[0]).__name__}; expected a Transformer")

@@ -1,4 +1,4 @@
-"""Training questions: which documents are relevant to each, and a batch of them."""
+"""Training questions: their relevant documents, and batches of them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Rows = npt.NDArray[np.int64]
 
 
 def load_data(config: JpqConfig, documents: int | None = None) -> tuple[TrainingData, list[TrainingData]]:
-    """(train, dev). train: all train sets as one, without the questions of `unseen` and dev. dev: the sets of `dev`, then
-    what is held back.
+    """(train, dev). train: all train sets merged, without the questions of `unseen` and dev. dev: the sets of `dev`, then
+    the held-back questions.
 
-    documents: how many to read of each corpus, besides those that its questions need; all by default.
+    documents: how many to read of each corpus, besides those of its questions; None reads all.
     """
     sets, dev = load_sets(config.train, config.unseen, config.dev, folder=config.folder, documents=documents)
     data = sets[0] if len(sets) == 1 else merge(sets)
@@ -55,8 +55,8 @@ def load_data(config: JpqConfig, documents: int | None = None) -> tuple[Training
 
 
 def relevant_rows(data: TrainingData) -> list[Rows]:
-    """For each example the rows of all documents known to be relevant to its query, or to a query of the same text;
-    copies of them too."""
+    """For each example, the rows of all documents judged relevant to its query or a query with the same text, and of
+    their copies."""
     queries = data.queries.canonical().tolist()
     known: dict[int, set[int]] = {}
     for query, judged in zip(queries, data.judged, strict=True):
@@ -65,24 +65,24 @@ def relevant_rows(data: TrainingData) -> list[Rows]:
 
 
 class Question(NamedTuple):
-    """What an example became at one visit; documents are rows."""
+    """An example at one visit; documents are rows."""
 
-    example: int
-    positive: int  # the document that the loss takes
-    relevant: Rows  # documents that are no negatives, the positive among them
-    ranked: bool  # whether the uncompressed model's ranking says what is relevant
+    example: int  # its row in the data
+    positive: int  # the document that was drawn as positive
+    relevant: Rows  # documents that must not be negatives; includes the positive
+    ranked: bool  # whether relevance comes from the uncompressed model's ranking
 
 
 class TrainingQuestions:
     """The training examples; each visit draws a relevant document.
 
-    Of a judged set that is one of the judged documents. Of a ranked set it is one of the uncompressed model's best;
-    those that this model ranks higher are then no negatives.
+    In a judged set it is one of the judged documents. In a ranked set it is one of the uncompressed model's best;
+    documents that this model ranks higher are then not negatives.
     """
 
     def __init__(self, data: TrainingData, ranked: Sequence[bool], ranking: Rows | None = None) -> None:
-        """ranked: of each of the data's sets. ranking: (examples, depth) document rows, best first, -1 where there are no
-        more documents; needed if any set is ranked."""
+        """ranked: one value per set of the data. ranking: (examples, depth) document rows, best first, -1 beyond the last
+        document; needed if any set is ranked."""
         self.data, self.sets, self.ranking = data, data.sets, ranking
         self.judged = relevant_rows(data)
         self.by_ranking = np.zeros(len(data), bool)
@@ -107,22 +107,22 @@ class TrainingQuestions:
 
 @dataclass
 class JpqBatch(Batch):
-    """Questions, and what is known of documents for them."""
+    """Questions and their relevant documents."""
 
     parts: list[Part]
     """the questions' token ids"""
     positives: Tensor
-    """(queries,) int64, rows of documents"""
+    """(queries,) int64, the row of each question's positive document"""
     relevant: Tensor
-    """(2, pairs) int64: (query of the batch, row of a document) that are relevant"""
+    """(2, pairs) int64, relevant pairs: query of the batch, row of the document"""
     teacher: Tensor | None = None
-    """(queries, D) float32, the start's vectors of the questions, if its ranking says what is relevant"""
+    """(queries, D) float32, the start's vectors of the questions if relevance comes from its ranking; else None"""
     aligned: Tensor | None = None
-    """(queries, D) float32, the start's vectors, if the query encoder is to stay near them"""
+    """(queries, D) float32, the start's vectors of the questions, the target of alignment; None without alignment"""
 
 
 class JpqCollate:
-    """Questions to a batch."""
+    """Makes a batch of questions."""
 
     def __init__(
         self,
@@ -133,7 +133,8 @@ class JpqCollate:
         teacher: npt.NDArray[np.float32] | None = None,
         aligns: bool = False,
     ) -> None:
-        """overhead: what one more part costs, in tokens. teacher: (examples, D), the start's vectors of the questions."""
+        """overhead: the cost of one more part, in tokens. teacher: (examples, D), the start's vectors of the questions.
+        aligns: whether the loss has the alignment term."""
         self.data, self.overhead, self.teacher, self.aligns = data, overhead, teacher, aligns
         self.padding = int(query.tokenizer.pad_token_id or 0)
         self.tokens = TokenCache(
@@ -150,7 +151,7 @@ class JpqCollate:
             parts=padded_parts(self.tokens.rows(queries), padding=self.padding, overhead=self.overhead),
             positives=torch.tensor([item.positive for item in items]),
             relevant=torch.from_numpy(np.concatenate(pairs, axis=1)),
-            # A batch is of one set: all or none of its questions are ranked.
+            # A batch is from one set: all of its questions are ranked, or none.
             teacher=taught if items[0].ranked else None,
             aligned=taught if self.aligns else None,
         )

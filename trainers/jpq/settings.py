@@ -15,16 +15,16 @@ from trainers.data.splits import Apart
 from trainers.doc2query.question_sets import QuestionSet
 
 DocumentForm = Literal["quantized", "uncompressed"]
-"""The vectors of documents: decoded from their codes, or the document encoder's own."""
+"""The vectors of documents: decoded from their codes, or as the document encoder gives them."""
 RANKING_DEPTH = 10
 """A relevant document is drawn from this many best documents of the uncompressed ranking."""
 ALIGNMENT = 100.0
-"""The default weight of alignment. It is large because the ranking loss is a sum over some hundred pairs."""
+"""The default weight of alignment; large, because the ranking loss is a sum over some hundred pairs."""
 
 
 @dataclass(slots=True)
 class JpqSet(QuestionSet):
-    """A set with whole documents: a question that is made from a document is not removed from it."""
+    """A set with whole documents: a question made from a document stays in the document."""
 
     def load(self, folder: Path | None = None) -> TrainingData:
         data = QuestionSet.load(self, folder)
@@ -32,7 +32,7 @@ class JpqSet(QuestionSet):
 
 
 def of_whole_documents(data: TrainingData, corpus: Path) -> TrainingData:
-    """`data` over the whole documents of the corpus: `unlabelled` removes a question from the document it came from."""
+    """`data` with the whole documents of the corpus; `unlabelled` removes each question from its document."""
     documents = text_store(corpus)
     pairs = [
         (query, documents.row(data.documents.ids[row]))
@@ -47,17 +47,17 @@ class QuantizerSettings:
     """How a document is encoded as M bytes."""
 
     subvectors: int = 48
-    """M, the bytes of a document; it divides the dimension D"""
+    """M, the bytes per document; it must divide the dimension D"""
     rotate: bool = True
     """learn OPQ's rotation; false is plain PQ"""
     rotation_iterations: int = 50
     """iterations of OPQ"""
     sample: int = 65_536
-    """the most vectors for faiss to learn from"""
+    """largest number of vectors that faiss learns from"""
     train_centroids: bool = True
     """train the scoring centroids too; false trains only the query encoder"""
     learning_rate: float | None = None
-    """learning rate of the centroids; null is the paper's for D/M coordinates a centroid"""
+    """learning rate of the centroids; null takes the paper's for D/M coordinates per centroid"""
 
     def __post_init__(self) -> None:
         if self.subvectors < 1 or self.rotation_iterations < 1 or self.sample < CENTROIDS:
@@ -76,11 +76,11 @@ class QuantizerSettings:
 
 @dataclass(slots=True)
 class JpqObjective:
-    """The loss: LambdaRank over the pairs of a relevant document and each negative (`losses.lambda_rank`), and alignment.
+    """The loss: LambdaRank over pairs of a relevant document and a negative (`losses.lambda_rank`), and alignment.
 
-    Relevant are "judged" documents, or what the uncompressed model ranks highest ("ranking"): one of its best
-    RANKING_DEPTH documents is drawn and is to stay above all that it ranks lower, each with the probability that the
-    uncompressed scores give.
+    Relevant documents are "judged", or the best of the uncompressed model ("ranking"): one of its RANKING_DEPTH best is
+    drawn, and must stay above all documents that the model ranks lower, each with the probability that the uncompressed
+    scores give.
     """
 
     labels: Literal["judged", "ranking"] | None = None
@@ -90,11 +90,10 @@ class JpqObjective:
     scale: float | None = None
     """factor of the inner products; null is 20 if vectors have length 1, else 1"""
     alignment: float | None = None
-    """weight of 1 - cos(q, the start's vector of the same question), which keeps a query encoder with fewer layers aligned
-    with the documents; null is 100 with query_layers, else 0"""
+    """weight of 1 - cos(q, the start's vector of the same question), which keeps a smaller query encoder aligned with the
+    documents; null is 100 with query_layers, else 0"""
     lambda_rank: float | None = None
-    """weight of LambdaRank; null is 1. With 0 questions are aligned alone: nothing is searched, and centroids stay as they
-    are"""
+    """weight of LambdaRank; null is 1; 0 trains by alignment alone: no searches, and the centroids stay as they are"""
 
     def __post_init__(self) -> None:
         for name in ("alignment", "lambda_rank"):
@@ -106,11 +105,10 @@ class JpqObjective:
 
 @dataclass(slots=True)
 class NegativeSettings:
-    """End-to-end negatives (section 3.4): at each step the best documents of the current model that are not
-    relevant."""
+    """End-to-end negatives (section 3.4): at each step, the current model's best documents that are not relevant."""
 
     depth: int = 200
-    """how many negatives; reciprocal ranks beyond count as 0"""
+    """number of negatives; reciprocal ranks below this rank count as 0"""
     search: DocumentForm = "quantized"
     """the document vectors that are searched"""
 
@@ -121,15 +119,15 @@ class NegativeSettings:
 
 @dataclass(slots=True)
 class JpqSelection:
-    """Which questions select the state to keep. They are searched over the whole corpus, with the document vectors of
+    """The questions that select the state to keep. They search the whole corpus, with the document vectors of
     `negatives.search`."""
 
     hold_back: float | int | None = None
-    """the share of train's examples, or the number of each set's, that is kept for measuring"""
+    """examples of train kept for measuring: their share, or their number per set; null keeps none"""
     apart: Apart = "documents"
-    """what is held back from train: the "questions" alone, or their "documents" too"""
+    """what is held back from train: only the "questions", or their "documents" too"""
     queries: int = 500
-    """the most questions of each dev set"""
+    """largest number of questions of each dev set"""
 
 
 @dataclass(slots=True)
@@ -139,29 +137,29 @@ class JpqConfig:
     output: Path
     """the model directory"""
     train: list[JpqSet]
-    """the documents of all sets make one index"""
+    """training sets; their documents are searched together"""
     start: str = "sentence-transformers/all-MiniLM-L6-v2"
-    """any dense model; its document encoder stays as it is"""
+    """any dense model; its document encoder is not trained"""
     quantizer: QuantizerSettings = field(default_factory=QuantizerSettings)
     objective: JpqObjective = field(default_factory=JpqObjective)
     negatives: NegativeSettings = field(default_factory=NegativeSettings)
     dev: list[JpqSet] = field(default_factory=list)
-    """sets that select the state to keep, in addition to what is held back"""
+    """sets that select the state to keep, in addition to held-back questions"""
     unseen: list[JpqSet] = field(default_factory=list)
     """sets whose questions are removed from train"""
     selection: JpqSelection = field(default_factory=JpqSelection)
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=5e-6))
     query_length: int | None = None
-    """tokens read of a query; null is as in the start"""
+    """tokens read of a query; null takes the start's length"""
     query_layers: int | None = None
-    """layers of the start that the query encoder keeps, evenly taken from first to last; null keeps all; with 0 a query
-    is the mean of its tokens' vectors in a table, and no transformer runs for it"""
+    """number of the start's layers that the query encoder keeps, spaced evenly from first to last; null keeps all; 0: no
+    transformer, a query is the mean of its tokens' vectors in a table"""
     dropout: float | None = None
     """dropout of the query encoder; null keeps its own"""
     cache: Path | None = None
-    """folder for document vectors, codebooks and rankings, which trainings may share; null is within the output"""
+    """folder for document vectors, codebooks and rankings, which trainings may share; null takes one in the output"""
     onnx: bool = False
-    """write ONNX files too"""
+    """also write ONNX files"""
 
     def __post_init__(self) -> None:
         if not self.train:
@@ -172,7 +170,7 @@ class JpqConfig:
             raise ValueError(f"query_layers must be at least 0, not {self.query_layers}")
         if self.query_layers == 0 and self.training.embedding_rate is not None:
             raise ValueError(
-                "training.embedding_rate is a transformer's; with query_layers 0 set training.learning_rate"
+                "training.embedding_rate is for transformers; with query_layers 0 set training.learning_rate"
             )
         if not self.alignment and not self.lambda_rank:
             raise ValueError("objective.lambda_rank and objective.alignment are both 0: nothing is learned")
@@ -184,19 +182,19 @@ class JpqConfig:
 
     @property
     def ranked(self) -> tuple[bool, ...]:
-        """For each train set: whether the uncompressed model's ranking, and not a judgement, says what is relevant."""
+        """For each train set: whether relevance comes from the uncompressed model's ranking instead of judgements."""
         if self.objective.labels is None:
             return tuple(of_set.questions is not None for of_set in self.train)
         return (self.objective.labels == "ranking",) * len(self.train)
 
     @property
     def lambda_rank(self) -> float:
-        """`objective.lambda_rank`, decided."""
+        """`objective.lambda_rank` with its default filled in."""
         return 1.0 if self.objective.lambda_rank is None else self.objective.lambda_rank
 
     @property
     def alignment(self) -> float:
-        """`objective.alignment`, decided."""
+        """`objective.alignment` with its default filled in."""
         if self.objective.alignment is not None:
             return self.objective.alignment
         return 0.0 if self.query_layers is None else ALIGNMENT

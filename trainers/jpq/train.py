@@ -1,12 +1,12 @@
-"""`osn train jpq`: the query encoder and the centroids of a product quantization, trained together for ranking.
+"""`osn train jpq`: trains a query encoder and the centroids of a product quantization together for ranking.
 
     osn train jpq --set 'train=[{path: scifact}]' --set selection.hold_back=0.1 --output models/jpq
     osn train jpq --set 'train=[{path: docs.jsonl.gz, questions: first-sentence}]' --output models/jpq
     osn train jpq --config jpq --output models/jpq      the paper's settings
 
-faiss makes OPQ's rotation, the codebooks and every document's code (section 4.3), which stay. The query encoder and the
-centroids that scores are made of learn from the pairs that the quantized ranking gets wrong (3.2, 3.3), among the documents
-that it ranks highest at this very step (3.4). The result is a directory of kind "quantized": see `models.quantized`.
+faiss makes OPQ's rotation, the codebooks and every document's code (section 4.3), which then stay fixed. The query encoder
+and the scoring centroids learn from pairs that the quantized ranking gets wrong (3.2, 3.3), among the documents that it
+ranks highest at the current step (3.4). The result is a directory of kind "quantized": see `models.quantized`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from trainers.jpq.questions import JpqCollate, TrainingQuestions
 from trainers.jpq.settings import RANKING_DEPTH, JpqConfig
 
 PART_OVERHEAD = {**tokenized.PART_OVERHEAD, "cpu": 128}
-"""In tokens. On a CPU the gradient of all word vectors weighs more where a batch is short questions alone."""
+"""The cost of one more part, in tokens; on a CPU with short questions, the gradient of all word vectors costs most."""
 REHEARSED = 1024
 """Documents of each corpus that a dry run encodes."""
 
 
 def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
-    """Vectors, codebooks, codes, then training. Interrupted at any point, the same call goes on.
+    """Vectors, codebooks, codes, then training. After an interruption, the same call continues.
 
-    documents: how many to read of each corpus, for a trial.
+    documents: how many to read of each corpus, for a dry run; None reads all.
     """
     check_output(config.output, KIND)
     ready = Preparation(config, documents)
@@ -50,7 +50,7 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
             teacher = ready.question_vectors(data)
         if any(config.ranked) and config.lambda_rank:
             ranking = ready.ranking(data, min(RANKING_DEPTH, len(data.documents)))
-    # Without LambdaRank nothing is drawn from a ranking.
+    # Without LambdaRank, nothing is drawn from a ranking.
     ranked = config.ranked if config.lambda_rank else [False] * len(data.sets)
     overhead = PART_OVERHEAD[config.training.device_type]
     return train(
@@ -67,7 +67,7 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
 
 
 def rehearse(config: JpqConfig) -> Trained:
-    """Everything that `config` asks, on the first rows of its data, two steps, nothing kept."""
+    """Run all of `config` on the first rows of its data, two steps; nothing is kept."""
     rows = max(32, 4 * config.training.batch_size)
     with tempfile.TemporaryDirectory() as folder:
         output, quantizer = Path(folder) / config.output.name, replace(config.quantizer, rotation_iterations=2)
@@ -79,7 +79,7 @@ def rehearse(config: JpqConfig) -> Trained:
 @click.command("jpq")
 @config_options(JpqConfig)
 def jpq_command(config: JpqConfig, dry_run: bool) -> None:
-    """Train a query encoder and the centroids of a product quantization together: M bytes a document.
+    """Train a query encoder and the centroids of a product quantization together: M bytes per document.
 
     \b
     osn train jpq --set 'train=[{path: scifact}]' --set selection.hold_back=0.1 --output models/jpq

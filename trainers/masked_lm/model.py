@@ -1,4 +1,4 @@
-"""The masked language model under training."""
+"""The masked language model in training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainers.encoders.sequence_to_sequence import LabelledBatch
 
 
 class MaskedLmTraining(TrainingModel):
-    """Cross-entropy at the masked positions; the head's large product is made for these positions only."""
+    """Cross-entropy at the masked positions; the head's large product is computed only for them."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class MaskedLmTraining(TrainingModel):
         output.register_forward_pre_hook(self._at_masked_positions)
 
     def _at_masked_positions(self, module: Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        # 15% of the positions are predicted: the others' logits, most of the work of a small model, are not needed.
+        # Only the masked positions (15%) need logits, which are most of the work of a small model.
         return None if self._positions is None else (arguments[0][self._positions],)
 
     def forward(self, batch: LabelledBatch) -> Losses:

@@ -28,12 +28,12 @@ class MaskedLmConfig:
     whole_word: bool = False
     """mask all pieces of a word together (BERT-like models only)"""
     dev_share: float = 0.01
-    """the share of the documents that is kept for measuring"""
+    """the share of the documents to keep for measuring"""
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=1e-4, bucket=16))
 
     def __post_init__(self) -> None:
         if (self.backbone is None) == (self.new is None):
-            raise ValueError("expected either 'backbone', a model to continue with, or 'new', one to be made")
+            raise ValueError("expected either 'backbone', a model to continue with, or 'new', a model to be made")
         if not 0 < self.masked < 1:
             raise ValueError(f"masked must be between 0 and 1, not {self.masked}")
         if not 0 <= self.dev_share < 1:

@@ -4,9 +4,9 @@
     osn train mlm --output models/minilm-mlm --set corpus=[scifact] --backbone sentence-transformers/all-MiniLM-L6-v2
     osn train mlm --output models/t5 --set corpus=[tldr] --set new.architecture=t5
 
-BERT (Devlin et al., 2019, section 3.1): of the tokens, or whole words, that are chosen, 80% become [MASK], 10% a random
-token and 10% stay. T5 (Raffel et al., 2020, section 3.1.4): spans are replaced by sentinels and are what the decoder
-writes. The result is an ordinary Hugging Face directory: every other trainer takes it as its backbone.
+BERT (Devlin et al., 2019, section 3.1): of the chosen tokens or whole words, 80% become [MASK], 10% a random token, and 10%
+stay unchanged. T5 (Raffel et al., 2020, section 3.1.4): sentinels replace spans, and the decoder writes the spans. The
+result is an ordinary Hugging Face directory, which every other trainer takes as its backbone.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from trainers.masked_lm.windows import CorruptedWindows, MaskedWindows, Windows,
 
 KIND = "masked-lm"
 TOKENIZER_SAMPLE = 100_000
-"""Documents that a new tokenizer is trained on, the first of each corpus in turn."""
+"""A new tokenizer is trained on this many first documents of each corpus."""
 
 
 def train_masked_lm(config: MaskedLmConfig, *, limit: int | None = None) -> Path:
-    """Train as `config` says; the model directory. limit: documents read of each corpus (for a dry run)."""
+    """Train as `config` says; returns the model directory. limit: documents read of each corpus (for a dry run)."""
     working = config.output / ".training"
     torch.manual_seed(config.training.seed)
     model, tokenizer = _starting_point(config, working, limit)
     spans = bool(model.config.is_encoder_decoder)
-    special_tokens = 1 if spans else 2  # about a window
+    special_tokens = 1 if spans else 2  # per window
     train_windows, dev_windows = tokenize_corpus(
         config.corpus,
         tokenizer,
@@ -90,7 +90,7 @@ def _starting_point(
 def _new_tokenizer(config: MaskedLmConfig, new: NewBackbone, folder: Path, limit: int | None) -> Path:
     """A tokenizer trained on the corpus, in `folder`.
 
-    It is kept: a run that goes on must not depend on training the tokenizer to the same result again.
+    It is kept, so that a resumed run does not have to train an identical tokenizer.
     """
     if (folder / "tokenizer.json").exists():
         return folder
@@ -106,7 +106,7 @@ def _new_tokenizer(config: MaskedLmConfig, new: NewBackbone, folder: Path, limit
     with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
         tokenizer.save_pretrained(beside)
         folder.mkdir(exist_ok=True)
-        # tokenizer.json last: its presence says that the others are there.
+        # tokenizer.json last: if it exists, the folder is complete.
         for file in sorted(Path(beside).iterdir(), key=lambda file: file.name == "tokenizer.json"):
             file.replace(folder / file.name)
     return folder
@@ -117,8 +117,8 @@ def _new_tokenizer(config: MaskedLmConfig, new: NewBackbone, folder: Path, limit
 def mlm_command(config: MaskedLmConfig, dry_run: bool) -> None:
     """Train a masked language model (BERT-like) or by span corruption (T5) on a corpus.
 
-    It continues a backbone (`backbone`), or makes a small one with its own tokenizer (`new`). If it is interrupted, run the
-    same command again to continue.
+    It continues from a backbone (`backbone`), or makes a small model with its own tokenizer (`new`). If it is interrupted,
+    run the same command again to continue.
 
     \b
     osn train mlm --output models/base --set "corpus=[squad-mix, tldr]" --set new.layers=4

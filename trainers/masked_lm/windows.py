@@ -1,4 +1,4 @@
-"""A corpus as windows of tokens on disk, and each window corrupted at every visit."""
+"""A corpus as windows of tokens on disk; each visit corrupts a window anew."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Windows:
     ids: npt.NDArray[np.int32]
     """(tokens,), all documents one after the other"""
     starts: npt.NDArray[np.int64]
-    """(windows,)"""
+    """(windows,), each window's first token in `ids`"""
     stops: npt.NDArray[np.int64]
-    """(windows,)"""
+    """(windows,), the end of each window in `ids`"""
     hash: str
-    """of the whole corpus, both parts"""
+    """the hash of the whole corpus, train and dev"""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -59,10 +59,10 @@ def tokenize_corpus(
     dev_share: float,
     limit: int | None = None,
 ) -> tuple[Windows, Windows]:
-    """(train, dev): the documents as windows of at most `length` tokens, kept in `folder` and reused from there.
+    """(train, dev): the documents as windows of at most `length` tokens, kept in `folder` and reused.
 
-    A longer document becomes windows of nearly equal length. Which part a document falls into goes by its normalised
-    text, so that repeated ones stay together. Raises InputError for a corpus without text.
+    A longer document is cut into windows of nearly equal length. A document's normalised text decides its part, so that
+    copies stay together. Raises InputError for a corpus without text.
     """
     made_by = {
         "corpus": [[str(path.resolve()), *_age(path)] for path in corpus],
@@ -77,7 +77,7 @@ def tokenize_corpus(
     if not record.exists():
         logger.info("tokenizing %s", ", ".join(map(str, corpus)))
         folder.mkdir(parents=True, exist_ok=True)
-        # Every process of a distributed run may be here: each writes its own files, which are equal, and renames them.
+        # Several processes of a distributed run may be here: each writes its own, equal files and renames them.
         beside = [path.with_name(f".{os.getpid()}-{path.name}") for path in (ids_file, file)]
         _tokenize(corpus_documents(corpus, limit), tokenizer, beside[0], beside[1], length, dev_share)
         digest = hashlib.sha256()
@@ -100,7 +100,7 @@ def tokenize_corpus(
 
 
 def _age(path: Path) -> list[int]:
-    """Size and time of a corpus file, or of the files of a folder: another corpus under a name is another one."""
+    """Total size and latest time of a corpus's files, which change if other content has the same name."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path] if path.exists() else []
     stats = [file.stat() for file in files if file.is_file()]
     return [sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)]
@@ -142,11 +142,12 @@ def _tokenize(
 
 @dataclass
 class VisitedWindows:
-    """Windows that are made another example at every visit."""
+    """Windows that become a new example at every visit."""
 
     windows: Windows
     tokenizer: PreTrainedTokenizerBase
     rate: float
+    """the share of tokens to predict"""
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -167,6 +168,7 @@ class MaskedWindows(VisitedWindows):
     """Windows between the tokenizer's first and last token, masked anew at every visit."""
 
     whole_word: bool
+    """mask all pieces of a word together"""
 
     def __post_init__(self) -> None:
         ids = (self.tokenizer.cls_token_id, self.tokenizer.sep_token_id, self.tokenizer.mask_token_id)
@@ -190,7 +192,7 @@ class MaskedWindows(VisitedWindows):
 
 
 SPAN_LENGTH = 3.0
-"""Mean tokens of a masked span, as T5 has it."""
+"""Mean number of tokens in a masked span, as in T5."""
 
 
 @dataclass

@@ -1,12 +1,12 @@
-"""Query-as-context pre-training: an encoder learns from a passage and a query that was written for it.
+"""Query-as-context pre-training: an encoder learns from passages and the queries generated for them.
 
-    train.py     the flow: start here
+    train.py     the whole flow (read this first)
     checks.py    checks before it begins
     settings.py  the settings of `osn train query-as-context`
-    passages.py  documents become passages, and passages get queries
-    pairs.py     a passage with its context, drawn and masked at every visit
+    passages.py  splits documents into passages, and gets queries for them
+    pairs.py     passages with their context, drawn and masked at every visit
     model.py     coCondenser and CoT-MAE
-    pretrain.py  one pre-training, and the loss on pairs held back
+    pretrain.py  one pre-training, and the loss on held-back pairs
 
 "Query-as-context Pre-training for Dense Passage Retrieval" (`query-as-context-pretraining`).
 """

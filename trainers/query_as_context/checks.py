@@ -18,10 +18,9 @@ from trainers.query_as_context.settings import QueryAsContextConfig
 
 
 def refuse_early(config: QueryAsContextConfig) -> None:
-    """Raises what later steps would raise after hours.
+    """Raises early the errors that later steps would raise after hours.
 
-    InputError for folders of something else and for data that is not there, ModelError for a backbone or a generator that
-    will not do.
+    InputError for occupied folders and missing data, ModelError for an unsuitable backbone or generator.
     """
     check_output(config.output, KIND)
     sets = [*config.unseen, *config.dev, *config.test]
@@ -38,7 +37,7 @@ def refuse_early(config: QueryAsContextConfig) -> None:
             assert generator is not None
             if not backbones.is_sequence_to_sequence(generator):
                 raise ModelError(
-                    f"{generator} is no sequence-to-sequence model", "a generator is made by osn train doc2query"
+                    f"{generator} is not a sequence-to-sequence model", "train a generator with osn train doc2query"
                 )
     model = build(config)
     if model.tokenizer.mask_token_id is None:
@@ -52,6 +51,6 @@ def refuse_early(config: QueryAsContextConfig) -> None:
             raise TypeError(f"they return a {type(passed).__name__}")
     except (TypeError, AttributeError, RuntimeError) as error:
         raise ModelError(
-            f"the layers of {type(model.model).__name__} are not called as BERT's ({error})",
+            f"the layers of {type(model.model).__name__} cannot be called like BERT's ({error})",
             "start from a BERT-like backbone",
         ) from None

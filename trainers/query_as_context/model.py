@@ -1,4 +1,4 @@
-"""coCondenser and CoT-MAE: a backbone with its masked-LM head, and layers that only pre-training has."""
+"""coCondenser and CoT-MAE: a backbone with its masked-LM head, and layers used only in pre-training."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from trainers.query_as_context.pairs import MaskedPart, PairTargets
 from trainers.query_as_context.settings import QueryAsContextConfig
 
 HEAD_FILE = "condenser_head.safetensors"
-"""The Condenser head beside the backbone: further pre-training starts with it, everything else ignores it."""
+"""The file of the Condenser head beside the backbone: only further pre-training reads it."""
 
 
 def masked_lm_head(model: PreTrainedModel) -> nn.Module:
-    """What makes the logits of a BERT- or RoBERTa-like masked language model, position by position.
+    """The head of a BERT- or RoBERTa-like masked language model, which computes the logits of each position.
 
-    Raises ModelError for a model of another kind.
+    Raises ModelError for other kinds of models.
     """
     for name in ("cls", "lm_head"):
         if isinstance(head := getattr(model, name, None), nn.Module):
             return head
-    raise ModelError(f"{type(model).__name__} has no masked-LM head as BERT has one", "start from a BERT-like backbone")
+    raise ModelError(f"{type(model).__name__} has no masked-LM head like BERT's", "start from a BERT-like backbone")
 
 
 def _body(model: PreTrainedModel) -> Any:
@@ -48,7 +48,7 @@ def _body(model: PreTrainedModel) -> Any:
 
 
 def layers_of(model: PreTrainedModel) -> nn.ModuleList:
-    """The transformer layers of a BERT-like model, the first one first. Raises ModelError for a model of another kind."""
+    """The transformer layers of a BERT-like model, in order. Raises ModelError for other kinds of models."""
     layers = getattr(getattr(model.base_model, "encoder", None), "layer", None)
     if not isinstance(layers, nn.ModuleList):
         raise ModelError(
@@ -58,7 +58,7 @@ def layers_of(model: PreTrainedModel) -> nn.ModuleList:
 
 
 class ContextModel(CachedModel):
-    """What both variants share: a backbone with its masked-LM head, and layers that only pre-training has."""
+    """The base of both variants: a backbone with its masked-LM head, and layers used only in pre-training."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class ContextModel(CachedModel):
         config: QueryAsContextConfig,
     ) -> None:
         super().__init__()
-        # Not `config`: the Trainer takes that for the one of a transformers model.
+        # Not named `config`: the Trainer would take it for a transformer's configuration.
         self.model, self.tokenizer, self.layers, self.settings = model, tokenizer, layers, config
 
     def predicted(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """`losses.masked_lm` of hidden states (rows, length, dimension); the head is applied at labels only."""
+        """`losses.masked_lm` of hidden states (rows, length, dimension); the head runs only at labelled positions."""
         positions = labels != IGNORED
         return losses.masked_lm(masked_lm_head(self.model)(hidden[positions]), labels[positions])
 
@@ -84,7 +84,7 @@ class ContextModel(CachedModel):
         return hidden
 
     def dense(self) -> BiEncoder:
-        """The model as it stands as a retriever: CLS, raw inner products. It shares the weights."""
+        """The model in its present state as a retriever: CLS, raw inner products. It shares the weights."""
         settings = EncoderSettings(
             pooling="cls",
             normalize=False,
@@ -100,19 +100,19 @@ class ContextModel(CachedModel):
 
     def export(self, folder: Path) -> None:
         dense = self.dense()
-        with backbones.quiet():  # A pooler is missing, which nothing reads.
+        with backbones.quiet():  # Silences a warning about a missing pooler, which is not used.
             towers: dict[Role, Encoder] = {"query": dense.query, "document": dense.document}
             write_sentence_transformer(towers, dense.tokenizers, dense.encoder_settings, folder)
-        # Over the encoder alone: the same weights with the masked-LM head, which loaders of encoders skip.
+        # Overwrites the encoder's files with the same weights plus the masked-LM head, which encoder loaders skip.
         backbones.save(self.model, self.tokenizer, folder)
 
 
 class CoCondenser(ContextModel):
-    """L = L_mlm + L_aux-mlm + L_co (section 2.1), the first two over passages and contexts; without contexts Condenser."""
+    """L = L_mlm + L_aux-mlm + L_co (section 2.1), the first two for passages and contexts. Without contexts: Condenser."""
 
     @property
     def middle(self) -> int:
-        """The layer whose tokens the head reads; 0 are the embeddings."""
+        """The layer whose tokens the head reads; 0 is the embeddings."""
         return int(self.model.config.num_hidden_layers) // 2
 
     @property
@@ -133,17 +133,17 @@ class CoCondenser(ContextModel):
         return Encoded(late[:, 0], {"masked_lm": total, "late_masked_lm": late_total}, self.counts(part))
 
     def loss_terms(self, vectors: dict[str, Tensor], targets: PairTargets) -> Losses:
-        """vectors: "passage" and "context", both (pairs, dimension), row by row partners."""
+        """vectors: "passage" and "context", both (pairs, dimension); equal rows are partners."""
         if not self.compares:
             return Losses({})
         passages, contexts, keys = vectors["passage"], vectors["context"], targets.keys
         rows, columns = torch.cat([passages, contexts]), torch.cat([gather(passages), gather(contexts)])
-        # Every process has as many pairs as the others.
+        # All processes have the same number of pairs.
         first = dist.get_rank() * len(keys) if processes() > 1 else 0
         return self.compared(rows, columns, keys, gather(keys), first=first)
 
     def compared(self, rows: Tensor, columns: Tensor, keys: Tensor, everyone: Tensor, *, first: int) -> Losses:
-        """L_co of rows, (2 · pairs, dimension), among columns, (2 · all pairs, dimension); see `losses.pair_targets`."""
+        """L_co of `rows`, (2 · pairs, dimension), among `columns`, (2 · all pairs, dimension); see `losses.pair_targets`."""
         positives, excluded = losses.pair_targets(keys, everyone, first)
         scores = rows @ columns.T
         contrastive = losses.info_nce(scores, positives, temperature=self.settings.temperature, excluded=excluded)
@@ -156,7 +156,7 @@ class CoCondenser(ContextModel):
 
 
 class CotMae(ContextModel):
-    """L = L_mlm + L_ctx-mlm (section 2.2); without contexts masked LM alone."""
+    """L = L_mlm + L_ctx-mlm (section 2.2); without contexts only masked LM."""
 
     @property
     def compares(self) -> bool:
@@ -172,7 +172,7 @@ class CotMae(ContextModel):
         late = _body(self.model)(part.input_ids, attention_mask=part.attention_mask).last_hidden_state
         sums = {"masked_lm": self.predicted(late, part.labels)[0]}
         if part.context_labels is not None:
-            # The context's own first token gives way to the passage's CLS: all that the decoder sees of the passage.
+            # The passage's CLS replaces the context's first token; the decoder sees nothing else of the passage.
             context = _body(self.model).embeddings(input_ids=part.context_input_ids)
             read = torch.cat([late[:, :1], context[:, 1:]], dim=1)
             assert part.context_attention_mask is not None
@@ -187,8 +187,8 @@ class CotMae(ContextModel):
 def build(config: QueryAsContextConfig) -> ContextModel:
     """The model before training.
 
-    A Condenser head is the one that lies beside the backbone, else a copy of the backbone's last layers. A decoder starts
-    from scratch (section 4.1). Raises ModelError for a backbone without BERT's layers, InputError for a head of another
+    A Condenser head is read from the backbone's directory, else copied from the backbone's last layers. A decoder starts
+    from scratch (section 4.1). Raises ModelError for a backbone without BERT's layers, InputError for a head with another
     number of layers.
     """
     set_seed(config.training.seed)
@@ -209,6 +209,6 @@ def build(config: QueryAsContextConfig) -> ContextModel:
             layers.load_state_dict(load_file(saved))
         except RuntimeError:
             raise InputError(
-                f"{saved} is no Condenser head of {config.layers} layers", "set layers to its own"
+                f"{saved} is not a Condenser head of {config.layers} layers", "set layers to its number"
             ) from None
     return CoCondenser(model, tokenizer, layers, config)

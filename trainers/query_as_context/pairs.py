@@ -1,4 +1,4 @@
-"""Passages with their context, drawn and masked at every visit, and batches of them."""
+"""Passages with their context, drawn and masked at every visit, and their batches."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ logger = logging.getLogger(__name__)
 
 
 class MaskedText(NamedTuple):
-    """A text as a masked language model learns from it."""
+    """A masked text with its labels."""
 
     input_ids: Ids  # (length,)
     labels: Ids  # (length,), IGNORED where nothing is to be predicted
 
 
 class MaskedPair(NamedTuple):
-    """What one passage became at one visit."""
+    """One passage with its context at one visit."""
 
     name: str
     passage: MaskedText
     context: MaskedText | None
-    # Rows of a batch that have a key in common are no negatives of each other. The first key is the passage's: its article,
-    # or with the context "query" its text. The second one is that of the context's text.
+    # Rows of a batch with a common key are not negatives of each other. The first key is of the passage: its article, or
+    # with the context "query" its text. The second key is of the context's text.
     keys: tuple[int, int]
 
 
 @dataclass
 class MaskedPart(Part):
-    """Passages or contexts with masked tokens. With CoT-MAE a passage's row has its context beside it."""
+    """Passages or contexts with masked tokens. With CoT-MAE, a passage's row also holds its context."""
 
     labels: Tensor
     """(rows, length) int64, IGNORED where nothing is to be predicted"""
@@ -58,7 +58,7 @@ class MaskedPart(Part):
 
 @dataclass
 class PairTargets:
-    """What keeps rows apart that are no negatives of each other."""
+    """The keys of rows that must not be negatives of each other."""
 
     keys: Tensor
     """(pairs, 2) int64, see `MaskedPair.keys`"""
@@ -66,7 +66,7 @@ class PairTargets:
 
 @dataclass
 class PairBatch(CachedBatch):
-    """Roles: "passage", and with coCondenser "context", row by row partners."""
+    """Roles: "passage", and with coCondenser "context"; equal rows are partners."""
 
     parts: dict[str, list[MaskedPart]]
     targets: PairTargets
@@ -92,14 +92,14 @@ class ContextPairs:
 
     def __getitem__(self, visit: Visit) -> MaskedPair:
         row, rng = self.rows[visit.index], visit.generator()
-        # Passages of one article are related if such pairs are learned from; else they are negatives.
+        # If training pairs passages of one article, they are not negatives of each other; else they are.
         key = int(self.same_text[row] if self.config.context == "query" else self.passages.articles[row])
         passage = self._masked(self.passage_tokens, row, "passage", rng)
         context, same = self._context(row, rng)
         return MaskedPair(self.passages.texts.ids[row], passage, context, (key, same))
 
     def _context(self, row: int, rng: np.random.Generator) -> tuple[MaskedText | None, int]:
-        """A context, and a number that contexts of the same text share: a question may be written for several passages."""
+        """A context, and a key that contexts with the same text share: several passages may have the same question."""
         context = self.config.context
         if context == "none":
             return None, -1
@@ -122,13 +122,13 @@ class ContextPairs:
             special=self.special,
             rng=rng,
             continuation=self.continuation,
-            # What its decoder is to predict from the passage's CLS, it must not read (section 2).
+            # CoT-MAE's decoder must not read the tokens that it is to predict from the passage's CLS (section 2).
             stays=0.0 if role == "context" and self.config.variant == "cot-mae" else 0.1,
         )
         return MaskedText(inputs, labels)
 
     def collate(self, items: Sequence[MaskedPair]) -> PairBatch:
-        """coCondenser: passages and contexts are rows of their own; CoT-MAE: a passage's row has its context with it."""
+        """coCondenser: passages and contexts are separate rows; CoT-MAE: a passage's row also holds its context."""
         passages = [item.passage for item in items]
         contexts = [item.context for item in items if item.context is not None]
         parts = {"passage": self._parts(passages)}
@@ -161,7 +161,7 @@ class ContextPairs:
         ]
 
     def _add_contexts(self, part: MaskedPart, contexts: Sequence[MaskedText]) -> None:
-        """Put the contexts of a part's passages beside them."""
+        """Add the contexts of a part's passages to the part."""
         of_part = [contexts[row] for row in part.position.tolist()]
         inputs = [context.input_ids for context in of_part]
         part.context_input_ids = pad_rows(inputs, padding_id(self.tokenizer))
@@ -170,7 +170,7 @@ class ContextPairs:
 
 
 def usable_rows(passages: Passages, config: QueryAsContextConfig) -> tuple[list[int], list[int]]:
-    """(train, dev): the passages that have the context asked for, split by article. Raises InputError for none at all."""
+    """(train, dev): rows of passages that have the required context, split by article. Raises InputError if none has."""
     counts = np.bincount(passages.articles, minlength=len(passages.keys))
     usable = counts[passages.articles] >= config.least_passages
     if config.context in ("random-passage", "mixed"):
@@ -183,11 +183,11 @@ def usable_rows(passages: Passages, config: QueryAsContextConfig) -> tuple[list[
     rows = np.flatnonzero(usable & ~of_dev).tolist(), np.flatnonzero(usable & of_dev).tolist()
     left_out = len(passages.texts) - len(rows[0]) - len(rows[1])
     logger.info(
-        "context %s: %d passages to train on, %d of dev, %d without one", config.context, *map(len, rows), left_out
+        "context %s: %d passages to train on, %d of dev, %d without context", config.context, *map(len, rows), left_out
     )
     if not rows[0]:
         raise InputError(
             f"no passage has a context ({config.context})",
-            "random passages need articles of two different ones at least (corpora[…].article), queries a generator",
+            "random passages need articles of at least two different passages (corpora[…].article), queries a generator",
         )
     return rows

@@ -1,4 +1,4 @@
-"""Documents become passages of whole sentences, and passages get the queries written for them."""
+"""Splits documents into passages of whole sentences, and reads or generates queries for the passages."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Passages:
-    """The passages of all corpora, and the queries written for them."""
+    """The passages of all corpora, and their queries."""
 
     texts: TextStore
     """the passages"""
     articles: Ids
-    """(passages,), numbers into `keys`"""
+    """(passages,), each passage's index in `keys`"""
     keys: list[str]
-    """(articles,), what an article is called"""
+    """(articles,), the key of each article"""
     queries: TextStore
     candidates: Ragged
-    """for each passage the rows of its queries"""
+    """the rows of the queries of each passage"""
 
     def members(self) -> Ragged:
-        """The passages of each article."""
+        """The rows of the passages of each article."""
         rows: list[list[int]] = [[] for _ in self.keys]
         for row, article in enumerate(self.articles.tolist()):
             rows[article].append(row)
@@ -59,7 +59,7 @@ class Passages:
 
     @property
     def hash(self) -> str:
-        """16 hex digits over everything that trains."""
+        """16 hex digits over everything that affects training."""
         digest = hashlib.sha256(f"{self.texts.hash} {self.queries.hash}".encode())
         for numbers in (self.articles, self.candidates.offsets, self.candidates.values):
             digest.update(numbers.tobytes())
@@ -67,10 +67,9 @@ class Passages:
 
 
 def read_passages(config: QueryAsContextConfig) -> Passages:
-    """The passages and queries that `config` names, made where they are not there yet.
+    """The passages and queries that `config` names; they are made if missing.
 
-    Raises InputError for corpora of the same name, for queries of other passages, and for contexts that need queries if
-    nothing says where they come from.
+    Raises InputError for corpora with the same name, queries for other passages, and missing queries without a generator.
     """
     names = [corpus.title for corpus in config.corpora]
     if len(set(names)) < len(names):
@@ -84,7 +83,7 @@ def read_passages(config: QueryAsContextConfig) -> Passages:
         first = len(texts)
         for document in read_documents(file):
             if own.add(document.id, document.contents) < len(texts) - first:
-                continue  # A document that its corpus has twice.
+                continue  # A repeated document.
             texts.add(f"{corpus.title}/{document.id}", document.contents)
             articles.append(numbers.setdefault(document.fields["article"], len(numbers)))
             candidates.append([])
@@ -105,8 +104,8 @@ def read_passages(config: QueryAsContextConfig) -> Passages:
 
 
 def question_files(config: QueryAsContextConfig) -> list[tuple[Path, Path | None]]:
-    """For each corpus the file of its passages and the file of their queries, made where they are not there yet; no queries
-    where no context needs them."""
+    """For each corpus, the files of its passages and of their queries, which are made if missing; None in place of queries
+    if contexts need none."""
     with main_process_first():
         files = write_passages(config)
         return [(file, _queries(config, corpus, file)) for corpus, file in zip(config.corpora, files, strict=True)]
@@ -115,9 +114,8 @@ def question_files(config: QueryAsContextConfig) -> list[tuple[Path, Path | None
 def write_passages(config: QueryAsContextConfig) -> list[Path]:
     """A file of passages for each corpus: lines {"_id", "title": "", "text", "article"}, for `osn data generate-queries`.
 
-    A passage is whole sentences, as many as fit `passage_length` with the special tokens (section 4.1). A rule tells where
-    sentences end: NLTK's model, the paper's, would have to be downloaded. A file is made anew if what it depends on has
-    changed.
+    A passage is as many whole sentences as fit `passage_length` with the special tokens (section 4.1). A rule finds the ends
+    of sentences, because the paper's tool, NLTK's model, would need a download. A file is made anew if its inputs changed.
     """
     tokenizer = backbones.load_tokenizer(locate(config.backbone))
     pieces = unlimited(tokenizer.backend_tokenizer)
@@ -143,7 +141,7 @@ def write_passages(config: QueryAsContextConfig) -> list[Path]:
     articles = tested_articles(config.corpora, unseen)
     if unseen:
         logger.info(
-            "%d articles are left out: they hold a document that is tested on, title and text as they stand",
+            "%d articles are left out: they hold a document of a test set, with the same title and text",
             len(articles),
         )
     room = config.passage_length - tokenizer.num_special_tokens_to_add()
@@ -157,7 +155,7 @@ def write_passages(config: QueryAsContextConfig) -> list[Path]:
 
 
 def _large_enough(lines: Callable[[], Iterator[dict[str, str]]], least: int) -> Iterator[dict[str, str]]:
-    """The passages of articles with enough of them; they are read twice rather than held in memory."""
+    """The passages of articles with at least `least` of them; reads them twice instead of keeping them in memory."""
     if least == 1:
         return lines()
     counts = Counter(line["article"] for line in lines())
@@ -174,8 +172,8 @@ def _lines(
 
 
 def tested_articles(corpora: Sequence[CorpusSettings], unseen: Sequence[TrainingData]) -> set[str]:
-    """The articles that hold a document whose text is relevant in `unseen`. Such an article is left out as a whole, also
-    where another corpus has a part of it."""
+    """The articles with a document whose text is relevant in `unseen`. Such an article is left out of all corpora, as a
+    whole."""
     texts = {normalised(data.documents.text_at(row)) for data in unseen for row in set(data.positives.values.tolist())}
     return {
         corpus.key(document)
@@ -195,7 +193,7 @@ def _passages_of(document: Document, pieces: Any, room: int, *, titles: bool) ->
 
 
 def _documents_hash(corpus: CorpusSettings) -> str:
-    """A hash of what a corpus holds, which tells whether passages made of it are current."""
+    """A hash of a corpus's documents, which shows whether passages made from it are current."""
     digest = hashlib.sha256()
     for document in read_documents(corpus.path, limit=corpus.limit):
         fields = (document.id, document.title, document.url, document.text)
@@ -204,7 +202,7 @@ def _documents_hash(corpus: CorpusSettings) -> str:
 
 
 def _others(config: QueryAsContextConfig, corpus: CorpusSettings) -> list[str]:
-    """What else decides which articles are left out."""
+    """The other corpora, which also decide which articles are left out; none without `unseen`."""
     others = [other for other in config.corpora if other is not corpus] if config.unseen else []
     return sorted(f"{other.path} {other.article} {_documents_hash(other)}" for other in others)
 
@@ -214,14 +212,14 @@ def generation_for(config: QueryAsContextConfig, corpus: CorpusSettings) -> Gene
     model = corpus.generator or config.generation.model
     if model is None:
         raise InputError(
-            f"context {config.context}: nothing says where the queries of {corpus.title} come from",
+            f"context {config.context} needs queries for {corpus.title}, but no generator or file of queries is named",
             "--set generation.model=MODEL (osn train doc2query), or corpora[…].queries (osn data generate-queries)",
         )
     return replace(config.generation, model=model)
 
 
 def _queries(config: QueryAsContextConfig, corpus: CorpusSettings, passages: Path) -> Path | None:
-    """The file of queries of a corpus' passages, generated where it is not there; None if no context needs it."""
+    """The file of queries for a corpus's passages, generated if missing; None if contexts need no queries."""
     if not config.uses_queries:
         return None
     if corpus.queries is not None:

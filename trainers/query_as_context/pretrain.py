@@ -1,4 +1,4 @@
-"""One pre-training: pairs, model, training, and the loss on pairs held back."""
+"""One pre-training: pairs, model, training, and the loss on held-back pairs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from trainers.query_as_context.settings import QueryAsContextConfig
 KIND = "masked-lm"
 
 EVALUATION_PAIRS = 32
-"""Pairs of a batch that measures."""
+"""Pairs in a batch for measuring."""
 
 
 def pretrain(config: QueryAsContextConfig, passages: Passages, dev: Sequence[DevSet]) -> Trained:
     """One pre-training of `config.backbone`, written to `config.output`.
 
-    The state is kept whose loss on the passages held back is least; `training.select` names another measure.
+    Keeps the state with the least loss on held-back passages; `training.select` can name another measure.
     """
     model = build(config)
     train_rows, dev_rows = usable_rows(passages, config)
@@ -42,7 +42,7 @@ def pretrain(config: QueryAsContextConfig, passages: Passages, dev: Sequence[Dev
         measures |= {name: -value for name, value in terms.items()}
         return measures | (dev_measures(dev, model.dense().retrieve) if dev else {})
 
-    # What comes before and after makes another folder, and no other weights here.
+    # Earlier and later steps write other folders and do not change the weights here.
     alone = replace(config, retriever=None, condenser=None, test=[], cache=None)
     return train(
         model,
@@ -58,14 +58,14 @@ def pretrain(config: QueryAsContextConfig, passages: Passages, dev: Sequence[Dev
 
 
 def held_back_loss(model: ContextModel, pairs: ContextPairs) -> dict[str, float]:
-    """The terms of the loss over all of `pairs`, drawn and masked alike each time, in batches of EVALUATION_PAIRS.
+    """The terms of the loss over all of `pairs`, in batches of EVALUATION_PAIRS; draws and masks are the same at each call.
 
-    The main process measures alone: nothing is gathered from the others.
+    Only the main process measures: nothing is gathered from the others.
     """
     device = next(model.parameters()).device
     sums: dict[str, float] = {}
     counts: dict[str, float] = {}
-    # As in training, a batch's passages are of many articles: those of one exclude each other.
+    # Shuffled, so that a batch has passages of many articles, as in training: those of one article exclude each other.
     order = np.random.default_rng(0).permutation(len(pairs)).tolist()
     for start in range(0, len(pairs), EVALUATION_PAIRS):
         visits = [Visit(index, 0, 0, 0) for index in order[start : start + EVALUATION_PAIRS]]

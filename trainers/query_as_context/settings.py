@@ -19,19 +19,19 @@ Context = Literal["query", "random-passage", "mixed", "none"]
 
 @dataclass(slots=True)
 class CorpusSettings:
-    """A corpus, and how its documents form articles."""
+    """A corpus, and the way its documents form articles."""
 
     path: Path
     """a folder or file that `osn ingest` reads too"""
     name: str | None = None
-    """the name of the corpus; null is the file's"""
+    """the name of the corpus; null takes the file's"""
     article: Literal["title", "url", "document"] = "title"
-    """an article is all documents with the same "title", or the same "url" up to #, or each "document"; a document without
-    title or URL is an article by itself"""
+    """an article is all documents with the same "title", all with the same "url" up to #, or each "document"; a document
+    without title or URL is an article of its own"""
     queries: Path | None = None
     """a file of `osn data generate-queries` for the passages of this corpus"""
     generator: str | None = None
-    """a model that writes queries for this corpus; null is generation.model"""
+    """a model that writes queries for this corpus; null takes generation.model"""
     limit: int | None = None
     """the first N documents; null takes all"""
 
@@ -47,18 +47,18 @@ class CorpusSettings:
 
 @dataclass(slots=True)
 class MaskingSettings:
-    """The shares of tokens that are masked."""
+    """The shares of tokens to mask."""
 
     passage: float | None = None
-    """share in passages; null is the variant's own: 15% for coCondenser, 30% for CoT-MAE"""
+    """share in passages; null takes the variant's: 15% for coCondenser, 30% for CoT-MAE"""
     context: float | None = None
-    """share in contexts; null is the variant's own: 15% for coCondenser, 45% for CoT-MAE"""
+    """share in contexts; null takes the variant's: 15% for coCondenser, 45% for CoT-MAE"""
     whole_word: bool = True
     """mask all pieces of a word together"""
 
     def __post_init__(self) -> None:
         if any(share is not None and not 0 < share < 1 for share in (self.passage, self.context)):
-            raise ValueError(f"passage {self.passage} and context {self.context} are shares between 0 and 1")
+            raise ValueError(f"passage {self.passage} and context {self.context} must be shares between 0 and 1")
 
     def share(self, variant: PretrainingVariant, role: Literal["passage", "context"]) -> float:
         """The share of masked tokens in a passage or a context."""
@@ -77,9 +77,10 @@ class QueryAsContextConfig:
     backbone: str
     """a BERT-like directory or hub id"""
     variant: PretrainingVariant = "cocondenser"
+    """the pre-training method, "cocondenser" or "cot-mae" (sections 2.1 and 2.2)"""
     context: Context = "query"
-    """what a passage is paired with; "mixed" is a query or a random passage, each half of the time; "none" is masked LM
-    alone (with the Condenser head: Condenser pre-training)"""
+    """the partner of a passage; "mixed": a query or a random passage, each half of the time; "none": only masked LM (with
+    the Condenser head: Condenser pre-training)"""
     generation: GenerationSettings = field(default_factory=GenerationSettings)
     """the generator for passages without queries"""
     unseen: list[SetSettings] = field(default_factory=list)
@@ -100,20 +101,20 @@ class QueryAsContextConfig:
     temperature: float = 1.0
     """divides the scores of the contrastive loss"""
     dev_share: float = 0.01
-    """the share of the articles that is kept for measuring"""
+    """the share of the articles to keep for measuring"""
     dev: list[SetSettings] = field(default_factory=list)
-    """sets to search with the current model while training"""
+    """sets to search with the current model during training"""
     selection: DevSettings = field(default_factory=DevSettings)
-    """how much of `dev` is searched"""
+    """how much of `dev` to search"""
     condenser: TrainingSettings | None = None
-    """an earlier pre-training with context "none", for a backbone without Condenser head"""
+    """an earlier pre-training with context "none", for a backbone without a Condenser head; null skips it"""
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=1e-4, batch_size=128))
     retriever: DenseConfig | None = None
-    """the fine-tuning afterwards (`osn train dense`); its `start` is ignored"""
+    """the fine-tuning afterwards (`osn train dense`), which ignores its `start`; null skips it"""
     test: list[SetSettings] = field(default_factory=list)
     """sets to measure every stage's model on, over their whole corpus"""
     cache: Path | None = None
-    """folder for passages and queries; null is within the output"""
+    """folder for passages and queries; null takes one in the output"""
 
     def __post_init__(self) -> None:
         if not self.corpora:
@@ -121,7 +122,7 @@ class QueryAsContextConfig:
         if not 0 <= self.dev_share < 1:
             raise ValueError(f"dev_share must be from 0 to below 1, not {self.dev_share}")
         if min(self.passage_length, self.query_length) < 8 or min(self.layers, self.least_passages) < 1:
-            raise ValueError("passage_length and query_length are at least 8, layers and least_passages at least 1")
+            raise ValueError("passage_length and query_length must be at least 8, layers and least_passages at least 1")
         if self.temperature <= 0 or (self.candidates is not None and self.candidates < 1):
             raise ValueError(f"temperature {self.temperature} and candidates {self.candidates} must be above 0")
         if self.variant == "cot-mae" and self.condenser is not None:
@@ -130,9 +131,9 @@ class QueryAsContextConfig:
         if self.retriever is not None and (
             _inside(self.retriever.output, self.output) or _inside(self.output, self.retriever.output)
         ):
-            raise ValueError("retriever.output must be another folder than output, neither inside the other")
+            raise ValueError("retriever.output and output must be different folders, neither inside the other")
         if _inside(self.folder, self.output) and not _inside(self.folder, own):
-            raise ValueError(f"cache must not be inside output ({own} is, where none is given)")
+            raise ValueError(f"cache must not be inside output; without cache, {own} is used")
         written_here = any(corpus.queries is None for corpus in self.corpora)
         if self.uses_queries and written_here and (self.candidates or 0) > self.generation.candidates:
             raise ValueError(f"candidates is {self.candidates}, but generation.candidates {self.generation.candidates}")
@@ -149,5 +150,5 @@ class QueryAsContextConfig:
 
 
 def _inside(folder: Path, other: Path) -> bool:
-    """Whether a folder is another one, or lies in it."""
+    """Whether `folder` is `other` or inside it."""
     return folder.absolute().is_relative_to(other.absolute())

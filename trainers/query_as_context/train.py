@@ -1,16 +1,15 @@
-"""`osn train query-as-context`: an encoder learns from a passage and a query that was written for it.
+"""`osn train query-as-context`: an encoder learns from passages and the queries generated for them.
 
     osn train query-as-context --variant cocondenser --context query --output models/pretrained \\
         --set 'corpora=[{path: squad-mix}]' --backbone models/mlm --set generation.model=models/doc2query
     osn train query-as-context --config query-as-context --output models/pretrained      the whole paper
 
-"Query-as-context Pre-training for Dense Passage Retrieval". Documents become passages of whole sentences, each passage gets
-generated queries, and one of them is drawn as its context at each visit; or another passage of the same article, what
-coCondenser and CoT-MAE do and what the paper compares with.
+"Query-as-context Pre-training for Dense Passage Retrieval". Documents are split into passages of whole sentences, and each
+passage gets generated queries. Each visit draws one of them as the passage's context; or another passage of the same
+article, as coCondenser and CoT-MAE do, with which the paper compares.
 
-The result is a backbone like any other (`osn train dense`, `sparse`, `mlr` start from it), and as it stands a dense model:
-CLS, raw inner products. Passages and queries lie in `cache`, later steps read what earlier ones wrote, and the same command
-again repeats nothing that is done.
+The result is an ordinary backbone (`osn train dense`, `sparse`, `mlr` start from it), and also a dense model: CLS, raw inner
+products. Passages and queries are kept in `cache`; the same command again repeats no finished step.
 """
 
 from __future__ import annotations
@@ -44,15 +43,17 @@ class Step:
     """A model that the schedule made."""
 
     name: str
+    """the name of the step, for messages"""
     model: Path
+    """its model directory"""
     measures: dict[str, dict[str, float]] = field(default_factory=dict)
     """{test set: {measure: value}}"""
 
 
 def train_query_as_context(config: QueryAsContextConfig) -> list[Step]:
-    """Passages, queries, Condenser pre-training where asked for, pre-training, retrievers 1 and 2; measured after each step.
+    """Passages, queries, Condenser pre-training if asked, pre-training, retrievers 1 and 2; measures after each training.
 
-    Interrupted at any point, the same call goes on; what is done and current is not repeated.
+    After an interruption, the same call continues; finished, current steps are not repeated.
     """
     refuse_early(config)
     passages = read_passages(config)
@@ -86,7 +87,7 @@ def train_query_as_context(config: QueryAsContextConfig) -> list[Step]:
 
 
 def _measured(name: str, model: Path, config: QueryAsContextConfig) -> Step:
-    """The model on each test set; kept beside it, and measured again where the model or the set has changed."""
+    """Measures of the model on each test set; kept beside it, and taken again if the model or the set has changed."""
     step = Step(name, model)
     for settings in config.test:
         data = settings.load()
@@ -94,7 +95,7 @@ def _measured(name: str, model: Path, config: QueryAsContextConfig) -> Step:
         file = folder / "measures.json"
         if is_main_process() and not file.exists():
             write_json(file, {"measures": corpus_measures(f"dense:{model}", data, cache=folder).mean})
-            for vectors in folder.iterdir():  # Of a large corpus more than everything else together.
+            for vectors in folder.iterdir():  # Those of a large corpus need more room than everything else.
                 if vectors != file:
                     shutil.rmtree(vectors) if vectors.is_dir() else vectors.unlink()
         if is_main_process():
@@ -103,7 +104,7 @@ def _measured(name: str, model: Path, config: QueryAsContextConfig) -> Step:
 
 
 def rehearse(config: QueryAsContextConfig) -> list[Step]:
-    """Everything that `config` asks, on the first rows of its data, two steps a training, nothing kept."""
+    """Run all of `config` on the first rows of its data, two steps per training; nothing is kept."""
     for settings in config.unseen:
         settings.load()
     with tempfile.TemporaryDirectory() as folder:
@@ -113,12 +114,12 @@ def rehearse(config: QueryAsContextConfig) -> list[Step]:
             8,
             output=output,
             cache=None,
-            # A file of queries is for all passages of its corpus.
+            # A given file of queries is for all passages of its corpus.
             corpora=[
                 corpus if corpus.queries is not None else replace(corpus, limit=min(corpus.limit or 64, 64))
                 for corpus in config.corpora
             ],
-            # All of the first documents may be tested on. Queries that are given are for what is left of the whole corpus.
+            # `unseen` might leave none of the first documents; but given queries are for passages without `unseen`.
             unseen=config.unseen if any(corpus.queries for corpus in config.corpora) else [],
             dev_share=max(config.dev_share, 0.1),
             training=config.training.two_steps(8),
@@ -142,7 +143,7 @@ def rehearse(config: QueryAsContextConfig) -> list[Step]:
     },
 )
 def query_as_context_command(config: QueryAsContextConfig, dry_run: bool) -> None:
-    """Pre-train an encoder on passages and the queries written for them (coCondenser or CoT-MAE).
+    """Pre-train an encoder on passages and the queries generated for them (coCondenser or CoT-MAE).
 
     \b
     osn train query-as-context --set 'corpora=[{path: squad-mix}]' --backbone models/mlm \\
@@ -151,8 +152,9 @@ def query_as_context_command(config: QueryAsContextConfig, dry_run: bool) -> Non
         --backbone models/mlm --output models/random
     osn train query-as-context --config query-as-context --output models/pretrained
 
-    Then run osn train dense --set start=models/pretrained … (CLS and raw inner products are the default for it). With
-    `retriever` in the configuration, fine-tuning follows at once. If it is stopped, run the same command again to continue.
+    Then run osn train dense --set start=models/pretrained … (with this start its defaults are CLS and raw inner products).
+    With `retriever` in the configuration, fine-tuning follows at once. If it is stopped, run the same command again to
+    continue.
     """
     steps = rehearse(config) if dry_run else train_query_as_context(config)
     if not is_main_process():

@@ -1,5 +1,5 @@
-"""Batches for the sparse student: queries as weighted entries of the vocabulary (or as token ids), documents as
-token ids, teachers' scores."""
+"""Batches for the sparse student: queries as weighted vocabulary entries (or as token ids), documents as token ids,
+teachers' scores."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from trainers.sparse.tiled_head import VocabularySample, sample_entries
 
 
 class SparseCollate(RetrievalCollate):
-    """Drawn examples to a batch. The vocabulary's entries in it are the batch's query tokens and a sample of the
-    others, or all."""
+    """Makes batches of drawn examples. Their vocabulary entries are the query tokens and a sample of the others, or all."""
 
     def __init__(
         self,
@@ -34,7 +33,7 @@ class SparseCollate(RetrievalCollate):
         *,
         teachers: Sequence[Sequence[Teacher]] = (),
     ) -> None:
-        """Batches for `student`, whose IDF is the student's, or each set's own."""
+        """Batches for `student`, with the student's IDF or each set's own."""
         objective, training = config.objective, config.training
         super().__init__(
             sets,
@@ -75,7 +74,7 @@ class SparseCollate(RetrievalCollate):
             targets.base = torch.from_numpy(self.bm25[at].scores([item.query for item in batch.own], batch.documents))
         if self.ensemble is not None and self.all_pairs:
             ids = data.documents.ids
-            # Other known positives, and second copies, are no candidates.
+            # Other known positives, and copies of the positive, are not candidates.
             targets.teacher = self.ensemble.of_documents(
                 batch.own, [ids[row] for row in batch.documents], excluded=targets.excluded
             )
@@ -93,13 +92,13 @@ class SparseCollate(RetrievalCollate):
             size = self.vocabulary_size
             return VocabularySample(np.arange(size), np.ones(size, dtype=np.float32))
         wanted = np.intersect1d(np.concatenate(queries), self.ordinary_entries)
-        # The same in every process, and in a run that goes on: the batch is the seed.
+        # The batch is the seed: the sample is the same in every process and in a resumed run.
         rng = np.random.default_rng([self.seed, items[0].at, *(item.query for item in items)])
         return sample_entries(wanted, self.ordinary_entries, self.settings.columns, rng)
 
 
 class Bm25OfSet:
-    """BM25 of a set's queries and documents by row, as an index of these documents scores them (`retrievers.bm25`)."""
+    """BM25 scores of a set's queries and documents, by row, as an index of these documents gives (`retrievers.bm25`)."""
 
     def __init__(self, data: TrainingData) -> None:
         self._queries = data.queries
@@ -115,8 +114,8 @@ class Bm25OfSet:
 def _at_entries(
     texts: Sequence[npt.NDArray[Any]], entries: npt.NDArray[np.int64], values: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
-    """(texts, entries): of each entry that a text holds its value in `values`, (vocabulary,); of the others 0. Entries
-    ascend."""
+    """(texts, entries): the value, from `values` (vocabulary,), of each entry that is in the text, else 0. `entries`
+    ascends."""
     result = np.zeros((len(texts), len(entries)), dtype=values.dtype)
     for row, ids in enumerate(texts):
         place = np.minimum(np.searchsorted(entries, ids), len(entries) - 1)

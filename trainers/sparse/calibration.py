@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 
 @torch.no_grad()
 def calibrate(student: SparseStudent, texts: Sequence[str], *, expansions: float, weight: float | None) -> None:
-    """Set the head's bias so that documents have so many active terms that they do not hold, on average; and its scale
-    so that the largest of them weighs `weight`, on average. Both are written into the head's own parameters."""
+    """Set the head's bias so that documents have `expansions` active terms outside their text, on average, and its scale so
+    that the largest of them has the weight `weight`, on average. Both change the model's own parameters."""
     tokenizer, device = student.tokenizers["document"], student.head.weight.device
     rows = TokenCache(tokenizer, texts.__getitem__, max_length=student.encoder_settings.document_length).rows(
         range(len(texts))
     )
-    high = 1e3  # Above every logit's size, so that none is cut off at 0.
+    high = 1e3  # Larger than any logit, so that no logit is cut off at 0.
     ordinary = torch.from_numpy(student.ordinary_entries).to(device)
     outside: list[Tensor] = []
     for part in padded_parts(rows, padding=padding_id(tokenizer), overhead=0, largest=8):
@@ -40,7 +40,7 @@ def calibrate(student: SparseStudent, texts: Sequence[str], *, expansions: float
         outside.append(logits[:, ordinary].cpu())
     logits = torch.cat(outside)
     if logits.isnan().any():
-        raise InputError("the start gives outputs that are not numbers", "its weights are damaged: start from another")
+        raise InputError("the outputs of the start are not numbers", "its weights are damaged: choose another start")
     held = torch.isfinite(logits).sum(dim=1).float().mean()
     kept = logits[torch.isfinite(logits)]
     threshold = float(np.quantile(kept.numpy(), 1 - min(0.5, expansions / float(held))))
@@ -54,4 +54,6 @@ def calibrate(student: SparseStudent, texts: Sequence[str], *, expansions: float
         scaled = backbones.last_normalization(student.model)
         for parameter in (scaled.weight, scaled.bias):
             parameter.mul_(factor)
-    logger.info("head: logits lowered by %.3g, scaled by %.3g: %g expansions a document", threshold, factor, expansions)
+    logger.info(
+        "head: logits lowered by %.3g, scaled by %.3g: %g expansions per document", threshold, factor, expansions
+    )

@@ -1,4 +1,4 @@
-"""The sparse student on dev: retrieval alone and added to BM25, sparsity, and what needs no training."""
+"""The sparse student on dev: retrieval alone and added to BM25, sparsity, and baselines without training."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from trainers.sparse.student import SparseStudent
 logger = logging.getLogger(__name__)
 
 BASELINES = ("presence × idf", "word-piece BM25", "BM25")
-"""What dev measures of the student stand beside; the last one is what its sum adds to."""
+"""Baselines in the dev measures; the student's sum adds to the last one."""
 SUM, ALONE = "BM25 + sparse", "sparse alone"
 
 
 class DevRetrieval:
-    """Retrieval over dev sets with the student as it stands, alone and added to BM25, and how sparse it is.
+    """Retrieval over dev sets with the student in its present state, alone and added to BM25, and its sparsity.
 
-    With IDF "own" each dev set has the statistics of its own documents, else those of the student's lexicon.
+    With IDF "own", each dev set uses the statistics of its own documents, else those of the student's lexicon.
     """
 
     def __init__(self, student: SparseStudent, sets: Sequence[DevSet]) -> None:
@@ -47,10 +47,10 @@ class DevRetrieval:
         self.baselines: dict[str, float] = {}
 
     def measures(self, student: SparseStudent) -> dict[str, float]:
-        """nDCG@10 and so on of what is trained, its sparsity, and nDCG@10 of what needs no training.
+        """nDCG@10 and other measures of the trained scores, their sparsity, and nDCG@10 of the baselines.
 
-        What is trained is the student alone, or with `objective.base` its sum with BM25; the nDCG@10 of the other one stands
-        beside it.
+        The trained scores are the student's alone, or with `objective.base` their sum with BM25; nDCG@10 of the other of the
+        two is included.
         """
         if not self.baselines:
             for name in BASELINES:
@@ -64,7 +64,7 @@ class DevRetrieval:
             measures = dev_measures(self.sets, summed) | self._named(ALONE, alone)
         else:
             measures = dev_measures(self.sets, alone)
-            if not student.encodes_queries:  # No search adds a SPLADE to BM25.
+            if not student.encodes_queries:  # No search engine here adds a SPLADE to BM25.
                 measures |= self._named(SUM, summed)
         means = {name: float(np.mean([sparsity[name] for sparsity in self.sparsity])) for name in self.sparsity[0]}
         return measures | means | self.baselines
@@ -103,11 +103,11 @@ class DevRetrieval:
         queries: Mapping[str, str],
         texts: Mapping[str, str],
     ) -> Run:
-        """Every document by BM25 + weight · sparse."""
+        """Ranks every document by BM25 + weight · sparse."""
         lexicon, documents, bm25 = self._lexicon(student, texts), encoded[id(texts)], self.bm25[id(texts)]
         weight, encode = student.objective.sparse_weight, _query_encoder(student, lexicon, list(queries.values()))
         if student.objective.base is None:
-            # As `osn search` has it: in units of what the model says of known items.
+            # As `osn search` does: the weight in units of the model's scores for known items.
             weight = WeightedSum.weight / _scale(lexicon, documents, bm25, texts)
         ids, order = list(texts), id_order(list(texts))
         asked = SparseVectors.of_rows(map(encode, queries.values()), student.vocabulary).to_scipy()
@@ -131,7 +131,7 @@ class DevRetrieval:
 
 
 def _scale(lexicon: Lexicon, documents: csr_matrix, bm25: BM25Retriever, texts: Mapping[str, str]) -> float:
-    """The median of sparse score / BM25 score over known items, as `index.sparse_scale` has it; 1 if there are none."""
+    """The median of sparse score / BM25 score over known items, as in `index.sparse_scale`; 1 if there are none."""
     chosen = random.Random(0)
     rows = chosen.sample(range(len(texts)), min(SAMPLE, len(texts)))
     contents = list(texts.values())
@@ -149,7 +149,7 @@ def _scale(lexicon: Lexicon, documents: csr_matrix, bm25: BM25Retriever, texts: 
 def _query_encoder(
     student: SparseStudent, lexicon: Lexicon, queries: Sequence[str]
 ) -> Callable[[str], Mapping[str, float]]:
-    """What encodes each of `queries`: the table, or the student's network."""
+    """The encoder of each of `queries`: the table, or the student's network."""
     if not student.encodes_queries:
         return lexicon.encoder.query.encode
     return dict(zip(queries, student.vectors(queries, role="query").rows(), strict=True)).__getitem__
@@ -169,7 +169,7 @@ def _ranked(
 def sparsity_of(
     documents: csr_matrix, impacts: csr_matrix, queries: Sequence[Mapping[str, float]], vocabulary: list[str]
 ) -> dict[str, float]:
-    """How sparse documents (n, vocabulary) are. impacts: of the same documents, above 0 for the tokens that each holds."""
+    """How sparse documents (n, vocabulary) are. impacts: of the same documents, above 0 for tokens in their text."""
     active = documents > 0
     outside = active.astype(np.int32) - active.multiply(impacts > 0).astype(np.int32)
     return {
@@ -180,7 +180,7 @@ def sparsity_of(
 
 
 def measured_flops(queries: Sequence[Mapping[str, float]], documents: csr_matrix, vocabulary: list[str]) -> float:
-    """Σ_t P(t in a query) · P(t in a document): multiplications for a query and a document (SPLADE v2, section 4)."""
+    """Σ_t P(t in a query) · P(t in a document): multiplications per query and document (SPLADE v2, section 4)."""
     asked = np.bincount(SparseVectors.of_rows(queries, vocabulary).token_ids, minlength=len(vocabulary))
     held = np.asarray((documents > 0).sum(axis=0)).ravel()
     return float(asked @ held / (max(1, len(queries)) * max(1, documents.shape[0])))

@@ -1,4 +1,4 @@
-"""The files of a sparse model, which `SparseEncoder(folder)` loads: a Router, or of a SPLADE the network alone."""
+"""The files of a sparse model, which `SparseEncoder(folder)` loads: a Router, or for a SPLADE one network."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def write_model(
     settings: StudentSettings,
     folder: Path,
 ) -> None:
-    """Write what `SparseEncoder(folder)` reads, and `load_sparse` where queries have a table.
+    """Write a model for `SparseEncoder(folder)`; `load_sparse` reads it too if queries have a table.
 
-    model: the masked language model without its last layer, which is `head` and belongs at `head_names`.
+    model: the masked language model without its last layer; that is `head`, to be put back at `head_names`.
     """
     sparse_models.put_last_layer(model, head_names, head)
     temporary = folder / ".document"
@@ -55,7 +55,7 @@ def write_model(
 
 
 def _write_siamese(masked_lm: Path, folder: Path, activation: Activation, settings: StudentSettings) -> None:
-    """A SPLADE whose one network encodes queries and documents."""
+    """Write a SPLADE, whose network encodes both queries and documents."""
     from sentence_transformers import SparseEncoder
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sparse_encoder.modules import SpladePooling

@@ -1,10 +1,10 @@
-"""Settings chosen for sets that training has not seen: each train set is left out in turn, and measures.
+"""Chooses settings for unseen sets: each train set is left out of training in turn, and measured on.
 
     osn train sparse --config my.yaml --try regularization.weight=0.002 --try 'student.revive=0.1; training.steps=1800' \\
         --output models/sparse
 
-A set's own held-back questions favour what fits that set's documents and judgements. Here the model that is measured on a
-set was trained on the others alone, and its last state counts, so that no choice within a training looks at the set either.
+A set's own held-back questions favour settings that fit that set's documents and judgements. Here the model measured on a
+set is trained only on the others, and its last state counts, so that selecting a state does not use the set either.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ MEASURE = "nDCG@10"
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings, and what they came to on every set left out."""
+    """Settings, and their gain on each set left out."""
 
     name: str
     config: SparseConfig
     gains: dict[str, float]
-    """{set: nDCG@10 of BM25 + sparse less that of BM25}"""
+    """{set: nDCG@10 of BM25 + sparse, minus nDCG@10 of BM25}"""
 
     @property
     def mean(self) -> float:
@@ -45,28 +45,30 @@ class Trial:
 
 
 def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseConfig], Trained]) -> list[Trial]:
-    """The configuration as it is, then with each of `tries`, "FIELD=VALUE; FIELD=VALUE".
+    """Trials of the unchanged configuration and of each of `tries`, "FIELD=VALUE; FIELD=VALUE".
 
-    Every set of `config.train` is left out once. Trainings lie in the output's own folder; finished ones are read, not
-    repeated. Raises InputError for a single train set, for two of one name, and for settings that are none.
+    Every set of `config.train` is left out once. Trainings are stored in a folder of the output; finished ones are not
+    repeated. Raises InputError for a single train set, two sets of one name, and invalid settings.
     """
     names = [settings.title for settings in config.train]
     if len(names) < 2 or len(set(names)) < len(names):
         raise InputError(
-            f"train names {', '.join(names)}: leaving one out takes several sets, each with a name of its own",
-            "add sets to train, or give name: to one of two",
+            f"train names {', '.join(names)}: --try needs several sets with different names",
+            "add sets to train, or give a set another name (name:)",
         )
     if config.student.queries == "network":
-        raise InputError("what is chosen is the sum with BM25, and no search adds a SPLADE to it", "leave out --try")
+        raise InputError(
+            "--try measures BM25 + sparse, which no search does with student.queries network", "omit --try"
+        )
     wanted = {AS_CONFIGURED: config} | {text: changed(config, text) for text in tries}
     for name, trial in wanted.items():
         if name != AS_CONFIGURED and trial.train != config.train:
-            raise InputError(f"--try {name}: the sets that are left out must be the same for all", "leave out train")
+            raise InputError(f"--try {name}: all trials must leave out the same sets", "do not change train")
     return [Trial(name, trial, gains(trial, train)) for name, trial in wanted.items()]
 
 
 def changed(config: SparseConfig, text: str) -> SparseConfig:
-    """`config` with "FIELD=VALUE; FIELD=VALUE". Raises InputError for what does not fit."""
+    """`config` with "FIELD=VALUE; FIELD=VALUE" applied. Raises InputError for a field or value that does not fit."""
     overrides = [part.strip() for part in text.split(";") if part.strip()]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "configuration.yaml"
@@ -78,19 +80,19 @@ def changed(config: SparseConfig, text: str) -> SparseConfig:
 
 
 def gains(config: SparseConfig, train: Callable[[SparseConfig], Trained]) -> dict[str, float]:
-    """{set: nDCG@10 of BM25 + sparse less that of BM25, by a model trained on the other sets}."""
+    """{set: nDCG@10 of BM25 + sparse, minus nDCG@10 of BM25, by a model trained on the other sets}."""
     gain: dict[str, float] = {}
     for left in config.train:
         trained = train(leaving_out(config, left))
         measures = trained.measures
-        both = measures.get(f"{SUM} {MEASURE}", measures[MEASURE])  # with a base, what is trained is the sum
+        both = measures.get(f"{SUM} {MEASURE}", measures[MEASURE])  # with a base, plain measures are of the sum
         gain[left.title] = both - measures[f"{BASELINES[-1]} {MEASURE}"]
         logger.info("without %s: %+.4f on it", left.title, gain[left.title])
     return gain
 
 
 def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
-    """`config` trained on all sets but this one, and measured on it once, at the end."""
+    """`config` trained on all sets but `left`, and measured on `left` once, at the end."""
 
     def others(stage: StageSettings) -> list[QuestionSet]:
         return [settings for settings in stage.train if settings.path.resolve() != left.path.resolve()]
@@ -115,14 +117,14 @@ def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
 
 
 def chosen(tried: Sequence[Trial]) -> Trial:
-    """The best in the mean over the sets; of equals the first, which is as configured."""
+    """The trial with the best mean over the sets; of equals the first, so the configured settings win a tie."""
     return max(tried, key=lambda trial: trial.mean)
 
 
 def told(tried: Sequence[Trial]) -> str:
-    """A line for each trial: its mean gain in points, each set's, and on how many sets it is above what is configured."""
+    """A line for each trial: mean gain in points, gain on each set, number of sets where it beats the first trial."""
     sets = list(tried[0].gains)
-    lines = ["points of nDCG@10 that BM25 + sparse lies above BM25, on each set by a model that was not trained on it:"]
+    lines = ["gain of BM25 + sparse over BM25 in points of nDCG@10, on each set by a model that was not trained on it:"]
     for trial in tried:
         each = ", ".join(f"{name} {100 * trial.gains[name]:.2f}" for name in sets)
         above = sum(trial.gains[name] > tried[0].gains[name] for name in sets)

@@ -1,4 +1,4 @@
-"""What word pieces say without a model: the IDF of a corpus, and the BM25 impacts of texts."""
+"""Statistics of word pieces, without a model: the IDF of a corpus, and the BM25 impacts of texts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from trainers.sparse.settings import StudentSettings
 
 
 class Lexicon:
-    """What word pieces say without a model: the IDF of a corpus, and the BM25 impacts of texts.
+    """The IDF of a corpus by word pieces, and the BM25 impacts of texts.
 
-    idf: (vocabulary,), 0 for special tokens and ids that no token has. Raises InputError for a corpus without text.
+    idf: (vocabulary,), 0 for special tokens and unused ids. Raises InputError for a corpus without text.
     """
 
     def __init__(self, encoder: LexicalEncoder, size: int) -> None:
@@ -40,12 +40,12 @@ class Lexicon:
         *,
         table: Mapping[str, float] | None = None,
     ) -> Lexicon:
-        """The statistics of some texts by id; the weights of queries are what `settings.idf` says of them.
+        """The statistics of texts by id; `settings.idf` determines the weights of query tokens.
 
-        table: those of the start, which settings.idf "start" means.
+        table: the start's weights of query tokens, for settings.idf "start".
         """
         texts = (text for store in stores for text in store.values())
-        # A copy: truncation, which batches set, is a tokenizer's state, and statistics are of whole texts.
+        # A copy, because batches set truncation in the tokenizer, but statistics are of whole texts.
         whole = copy.deepcopy(tokenizer.backend_tokenizer)
         whole.no_truncation()
         whole.no_padding()
@@ -72,5 +72,5 @@ class Lexicon:
         )
 
     def impacts(self, texts: Sequence[str]) -> csr_matrix:
-        """(texts, vocabulary)."""
+        """BM25 impacts of texts, (texts, vocabulary)."""
         return self.encoder.encode_documents(texts).to_scipy()

@@ -15,7 +15,7 @@ from trainers.data.sets import DevSettings
 from trainers.doc2query.question_sets import QuestionSet
 
 STUDENT = "student"
-"""As a miner: the student of the fine-tuning stage, trained without pre-training (section 4.2)."""
+"""The miner of this name is the student of the fine-tuning stage, trained without pre-training (section 4.2)."""
 
 
 LogActivation = Literal["log", "double-log"]
@@ -23,37 +23,37 @@ LogActivation = Literal["log", "double-log"]
 
 @dataclass(slots=True)
 class StudentSettings:
-    """How documents are encoded, and how the tokens of a query are weighed."""
+    """How documents are encoded, and how the tokens of a query are weighted."""
 
     activation: LogActivation | None = None
-    """log(1 + ReLU(x)), or log(1 + log(1 + ReLU(x))); null keeps the activation of a sparse start, and is log for others"""
+    """log(1 + ReLU(x)), or log(1 + log(1 + ReLU(x))); null keeps a sparse start's activation; other starts get log"""
     queries: Literal["table", "network"] = "table"
-    """the IDF table (see `idf`) weighs the tokens of queries, or the network does, as for documents (a SPLADE teacher)"""
+    """what weights a query's tokens: the IDF table (see `idf`), or the network, as for documents (a SPLADE teacher)"""
     idf: str = "train"
-    """the IDF that weighs the tokens of queries: "train" (of all train sets), "own" (of each set), "start" (the start's
-    table), "none" (1 for each), or an idf.json"""
+    """the IDF table of query tokens: "train" (of all train sets), "own" (of each set), "start" (the start's table), "none"
+    (1 for each), or an idf.json"""
     idf_rate: float | None = None
-    """train the IDF table too, at this many times the learning rate; null does not train it"""
+    """also train the IDF table, at this many times the learning rate; null does not train it"""
     revive: float = 0.0
-    """the share of the gradient that a term of weight 0 gets if it would raise it; with 0 such a term stays at 0 for ever"""
+    """the share of its gradient that a term of weight 0 gets if that raises the weight; 0: the term stays at 0 for ever"""
     head: Literal["full", "sampled"] = "sampled"
     """sampled computes only the tokens of the queries and `columns` others"""
     columns: int = 1024
-    """vocabulary entries drawn in addition to the tokens of the queries"""
+    """with head "sampled": vocabulary entries drawn in addition to the tokens of the queries"""
     max_active: int | None = None
-    """the most terms of a text, its heaviest; with head "full" also in training; null keeps all"""
+    """a text keeps this many of its heaviest terms; with head "full" also in training; null keeps all"""
     prune: str | None = None
     """which terms a document keeps, TYPE:VALUE as for `osn ingest --prune`; with head "full" also in training; null keeps
     all"""
     document_length: int | None = None
-    """tokens that the model reads of a document, in use and on dev, and of a query if the network encodes it; null is as in
-    the last stage of training"""
+    """tokens read of a document in use and on dev, and of a query if the network encodes it; null takes the length of the
+    last stage"""
     query_length: int = 64
     """tokens read of a query in training; afterwards the tokenizer's own limit holds"""
     dropout: float | None = None
     """dropout of the network; null keeps the backbone's own"""
     frozen_layers: int = 0
-    """how many of the first layers are not trained, with the embeddings and the output layer: cheaper steps"""
+    """this many first layers stay untrained, with the embeddings and the output layer: cheaper steps"""
 
     def __post_init__(self) -> None:
         if self.columns < 1 or self.query_length < 3:
@@ -62,7 +62,7 @@ class StudentSettings:
         if not 0 <= self.revive <= 1:
             raise ValueError(f"revive must be from 0 to 1, not {self.revive}")
         if self.idf_rate is not None and (self.idf_rate <= 0 or self.idf == "own"):
-            raise ValueError("idf_rate must be above 0, and trains one table: idf must not be own")
+            raise ValueError("idf_rate must be above 0; it trains a single table, so idf must not be own")
         if self.max_active is not None and self.max_active < 1:
             raise ValueError(f"max_active must be at least 1, not {self.max_active}")
         if self.prune is not None:
@@ -71,9 +71,9 @@ class StudentSettings:
             except InputError as error:
                 raise ValueError(error.message) from None
         if self.queries == "network" and self.head != "full":
-            raise ValueError("any term may be in a query that the network encodes: queries network needs head full")
+            raise ValueError("queries network needs head full: a query that the network encodes may hold any term")
         if self.queries == "network" and (self.idf != "train" or self.idf_rate is not None):
-            raise ValueError("idf and idf_rate are about the table of queries: with queries network there is none")
+            raise ValueError("idf and idf_rate set the table of queries: with queries network there is no table")
 
     @property
     def double_log(self) -> bool:
@@ -86,37 +86,37 @@ class StudentSettings:
 
 @dataclass(slots=True)
 class WarmUpSettings:
-    """How a backbone without a masked-LM head gets one."""
+    """The start of a new masked-LM head, for a backbone without one."""
 
     expansions: float | None = 50
-    """how many terms a document gets that it does not contain, on average, before training; null does not change the bias"""
+    """mean number of terms before training that a document does not contain; null does not change the bias"""
     weight: float | None = None
-    """the mean weight of a document's largest such term before training; null does not change the scale"""
+    """mean weight, before training, of the largest such term of a document; null does not change the scale"""
 
 
 @dataclass(slots=True)
 class SparseObjective(ObjectiveSettings):
-    """The terms of `osn train dense`, and the teachers."""
+    """The loss terms of `osn train dense`, and the teachers."""
 
     temperature: float | None = 1.0
     """divides the scores of the contrastive term"""
     teachers: list[str] = field(default_factory=list)
     """teachers, as for `osn data teach` ("lexical" too); their scores for each set are computed once"""
     all_pairs: bool = False
-    """kl compares all documents of the batch, not only the query's candidates; the teachers must be siamese"""
+    """kl compares all documents of the batch, not only the query's candidates; teachers must be siamese"""
     base: Literal["bm25"] | None = None
-    """the score that is added to the student's in the loss: BM25 over the words of the set's documents; null adds nothing"""
+    """a score that the loss adds to the student's: BM25 over the words of the set's documents; null adds nothing"""
     sparse_weight: float = 1.0
-    """weight of the student's scores with a base: the loss compares base + sparse_weight · student"""
+    """weight of the student's scores if there is a base: the loss compares base + sparse_weight · student"""
 
     def __post_init__(self) -> None:
         ObjectiveSettings.__post_init__(self)
         if self.teachers and not self.distils:
             raise ValueError("teachers are named, but kl and margin_mse are 0: give one of them a weight")
         if self.all_pairs and self.margin_mse:
-            raise ValueError("margin_mse compares the query's own candidates: all_pairs is for kl")
+            raise ValueError("all_pairs works with kl only: margin_mse compares the query's own candidates")
         if self.sparse_weight <= 0 or (self.base is None and self.sparse_weight != 1):
-            raise ValueError("sparse_weight must be above 0, and weighs the student beside a base: name objective.base")
+            raise ValueError("sparse_weight must be above 0; it weights the student beside a base: name objective.base")
 
 
 @dataclass(slots=True)
@@ -126,16 +126,16 @@ class RegularizationSettings:
     weight: float = 1e-3
     """λ; the two kinds of FLOPS need different values"""
     query_weight: float | None = None
-    """λ for queries that the network encodes, with FLOPS over all queries of a batch; null is `weight`"""
+    """λ for queries that the network encodes; their FLOPS are over all queries of a batch; null takes `weight`"""
     flops: Literal["batch", "slot"] = "batch"
-    """batch: over all documents at once, as in sentence-transformers; slot: summed over the candidate slots, as in the
+    """batch: over all documents together, as in sentence-transformers; slot: of each candidate slot, summed, as in the
     paper's code"""
     least_terms: int | None = None
     """documents with at most this many terms are not regularized; null regularizes all"""
     delay: float = 0.0
-    """the share of the steps, at the start, with λ = 0"""
+    """λ is 0 for this share of the steps, at the start"""
     ramp: float = 1 / 3
-    """the share of the steps over which λ then grows quadratically; no state is selected before that"""
+    """then λ grows quadratically for this share of the steps; until its end no state is selected"""
 
     def __post_init__(self) -> None:
         if self.least_terms is not None and self.least_terms < 1:
@@ -143,7 +143,7 @@ class RegularizationSettings:
         if min(self.weight, self.query_weight or 0) < 0 or not 0 <= self.delay <= 1 or not 0 <= self.ramp <= 1:
             raise ValueError(
                 f"weight {self.weight}, query_weight {self.query_weight}, delay {self.delay}, ramp {self.ramp}: "
-                "none below 0, shares up to 1"
+                "weights must be at least 0, delay and ramp from 0 to 1"
             )
 
     @property
@@ -154,7 +154,7 @@ class RegularizationSettings:
     def at(self, step: int, steps: int, role: Role = "document") -> float:
         """λ of a role at a step: the weight times min(1, step / steps of the ramp)² (Formal et al. 2021, "SPLADE v2").
 
-        At full weight from the first step it would silence all terms before any has learned to be useful.
+        At full weight from the first step, it would silence all terms before they learn to be useful.
         """
         weight = self.weight if role == "document" or self.query_weight is None else self.query_weight
         late, ramp = step - self.delay * steps, round(self.ramp * steps)
@@ -170,12 +170,12 @@ class SparseCandidates:
     negatives: int = 1
     """hard negatives of a query, drawn at each visit"""
     depth: int = 100
-    """they are drawn from this many of the hardest"""
+    """negatives are drawn from this many of the hardest"""
     mine: str | None = "bm25"
-    """what finds more negatives if there are too few: "bm25", "student" (not pre-trained), a retriever of `osn data mine`;
-    null finds none"""
+    """the retriever that mines more negatives if there are too few: "bm25", "student" (not pre-trained), or a retriever of
+    `osn data mine`; null mines nothing"""
     consistency: int | None = None
-    """leave out queries without a positive among this many of the miner's best; null leaves out none"""
+    """leave out queries without a positive in this many best documents of the miner; null keeps all queries"""
 
     def __post_init__(self) -> None:
         if self.negatives < 0 or self.depth < 1:
@@ -194,7 +194,7 @@ class StageSettings:
     candidates: SparseCandidates = field(default_factory=SparseCandidates)
     regularization: RegularizationSettings = field(default_factory=RegularizationSettings)
     document_length: int | None = None
-    """tokens read of a document in this stage; null reads as many as in the last one"""
+    """tokens read of a document in this stage; null takes the last stage's"""
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=5e-5))
 
     def __post_init__(self) -> None:
@@ -207,7 +207,7 @@ class StageSettings:
 
 @dataclass(slots=True)
 class SparseConfig(StageSettings):
-    """The settings of `osn train sparse`. Those of StageSettings are for the last stage, fine-tuning."""
+    """The settings of `osn train sparse`. The fields of StageSettings are for the last stage, fine-tuning."""
 
     document_length: int = 256
     """tokens read of a document in training, on dev and in use, unless `student` or `pretraining` has its own"""
@@ -218,20 +218,22 @@ class SparseConfig(StageSettings):
     student: StudentSettings = field(default_factory=StudentSettings)
     warm_up: WarmUpSettings = field(default_factory=WarmUpSettings)
     pretraining: StageSettings | None = None
-    """an earlier stage; null has none"""
+    """an earlier stage; null: only fine-tuning"""
     dev: list[QuestionSet] = field(default_factory=list)
     """sets to measure on while training"""
     unseen: list[QuestionSet] = field(default_factory=list)
     """sets whose questions are removed from train"""
     selection: DevSettings = field(default_factory=DevSettings)
     cache: Path | None = None
-    """folder for made questions, teachers' scores, mined negatives and warm-ups, which trainings may share; null is within
-    the output"""
+    """folder for made questions, teachers' scores, mined negatives and warm-ups, which trainings may share; null takes a
+    folder in the output"""
 
     def __post_init__(self) -> None:
         for stage in (self, self.pretraining):
             if stage is not None and stage.regularization.query_weight is not None and self.student.queries == "table":
-                raise ValueError("regularization.query_weight is of queries that the network encodes: student.queries")
+                raise ValueError(
+                    "regularization.query_weight is for queries that the network encodes: set student.queries"
+                )
         StageSettings.__post_init__(self)
 
     @property
@@ -239,7 +241,7 @@ class SparseConfig(StageSettings):
         return self.cache or self.output / FOLDER
 
     def with_lengths(self) -> SparseConfig:
-        """This configuration with every length of documents named."""
+        """This configuration with every `document_length` filled in."""
         pretraining, length = self.pretraining, self.document_length
         return replace(
             self,
@@ -248,7 +250,7 @@ class SparseConfig(StageSettings):
         )
 
     def fine_tuning_from(self, start: str) -> SparseConfig:
-        """The last stage alone, which starts from the model `start`."""
+        """The last stage alone, starting from the model `start`."""
         return replace(self, start=start, pretraining=None, cache=self.folder)
 
     def pretraining_from(self, start: str, output: Path) -> SparseConfig:
@@ -269,6 +271,6 @@ class SparseConfig(StageSettings):
 
 
 def _check_length(length: int | None) -> None:
-    """Raises ValueError for fewer tokens of a document than a word and the two that frame it."""
+    """Raises ValueError for a length below 3: one word and the two special tokens around it."""
     if length is not None and length < 3:
         raise ValueError("document_length must be at least 3")

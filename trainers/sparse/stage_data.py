@@ -1,4 +1,4 @@
-"""What a stage learns from: hard negatives, mined where there are too few, and teachers' scores."""
+"""The data of a stage: hard negatives, mined if there are too few, and teachers' scores."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ LEAST_KNOWN = 0.5
 
 
 def mined(config: SparseConfig, sets: Sequence[TrainingData], miner: Path | None = None) -> list[TrainingData]:
-    """The sets with hard negatives, mined where queries have too few; left out is what the consistency filter says.
+    """The sets with hard negatives, mined if queries have too few, without the queries that the consistency filter rejects.
 
-    miner: the model that "student" means. A set's limit counts what the filter leaves.
+    miner: the model that "student" means. A set's limit counts the queries that the filter keeps.
     """
     candidates, spec = config.candidates, config.candidates.mine
     if spec is None:
@@ -37,7 +37,7 @@ def mined(config: SparseConfig, sets: Sequence[TrainingData], miner: Path | None
     if spec == STUDENT:
         assert miner is not None
         name, made_by = f"sparse:{miner}", hash_files(miner)
-    # Of a corpus whose questions are made, the limit is on documents.
+    # For a corpus with made questions, the limit is a number of documents.
     limits = {settings.title: settings.limit for settings in config.train if settings.questions is None}
     slug = f"{spec.partition(':')[0]}-{fingerprint(made_by, candidates.depth, candidates.consistency)[:6]}"
     result: list[TrainingData] = []
@@ -66,14 +66,14 @@ def mined(config: SparseConfig, sets: Sequence[TrainingData], miner: Path | None
         result.append(more)
     if not any(len(data) for data in result):
         raise InputError(
-            f"the consistency filter leaves no query: {spec} finds no positive in its top {candidates.consistency}",
+            f"the consistency filter keeps no query: {spec} finds no positive in its top {candidates.consistency}",
             "raise candidates.consistency, or mine with a better retriever",
         )
     return result
 
 
 def first_left(data: TrainingData, limit: int, mine: Callable[[TrainingData], TrainingData]) -> TrainingData:
-    """The first `limit` examples that mining leaves of `data`, of which no more than twice as many as needed are mined."""
+    """The first `limit` examples that mining keeps; mines a prefix of `data` that doubles until it suffices."""
     size = 2 * limit
     while True:
         left = mine(data if size >= len(data) else data.take(range(size)))
@@ -83,7 +83,7 @@ def first_left(data: TrainingData, limit: int, mine: Callable[[TrainingData], Tr
 
 
 def teachers(config: SparseConfig, sets: Sequence[TrainingData]) -> list[list[Teacher]]:
-    """Each set's teachers: the folders it names, or the stage's models, whose scores are computed where they are not."""
+    """Each set's teachers: the folders that it names, or the stage's models; missing scores are computed."""
     objective = config.objective
     if not objective.distils:
         return []
@@ -112,8 +112,8 @@ def teachers(config: SparseConfig, sets: Sequence[TrainingData]) -> list[list[Te
 
 
 def _taught(name: str, data: TrainingData, config: SparseConfig) -> Teacher:
-    """What a model says of a set, computed where it is not. Of a corpus that is much larger than what queries are compared
-    with, only that is encoded."""
+    """A model's scores for a set, computed if missing. If queries are compared with a small part of the corpus, only that
+    part is encoded."""
     depth = config.candidates.depth
     needed = data if name == LEXICAL else compared(data, config.candidates)
     folder = config.folder / "teachers" / data.name / cache_name(name, needed, depth=depth)
@@ -123,9 +123,9 @@ def _taught(name: str, data: TrainingData, config: SparseConfig) -> Teacher:
 
 
 def compared(data: TrainingData, candidates: SparseCandidates) -> TrainingData:
-    """`data` over the documents that its queries are compared with, where these are less than half of all; else `data`.
+    """`data` with only the documents that its queries are compared with, if these are less than half; else `data`.
 
-    A query with too few negatives is filled up at random, from all documents.
+    Queries with too few negatives get random ones from all documents, so then all documents are kept.
     """
     everyone = range(len(data))
     negatives = [data.negatives[index][: candidates.depth].tolist() for index in everyone]
@@ -148,14 +148,14 @@ def check_known(teacher: Teacher, data: TrainingData, candidates: SparseCandidat
     logger.info("%s scored %d of %d hard negatives looked at of %s", teacher.name, known, drawn, data.name)
     if known < LEAST_KNOWN * drawn:
         raise InputError(
-            f"{teacher.name} scored {known} of the {drawn} hard negatives that {data.name} draws from: its cache is of "
+            f"{teacher.name} scored {known} of the {drawn} hard negatives that {data.name} draws from: its cache is for "
             "other negatives",
-            "osn data teach with the same --negatives and --depth, or name it in objective.teachers to have it done",
+            "run osn data teach with the same --negatives and --depth, or name it in objective.teachers to have it done",
         )
 
 
 def check_names(stage: StageSettings) -> None:
-    """Raises InputError and ModelError for a miner or teacher that cannot be had, before anything is computed."""
+    """Raises InputError or ModelError for a miner or teacher that cannot be found, before anything is computed."""
     mine = stage.candidates.mine
     if mine is not None and mine != STUDENT:
         check_spec(mine)

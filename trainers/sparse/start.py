@@ -1,8 +1,8 @@
 """From a start to an untrained student.
 
-A start is a backbone, a masked language model, or a sparse model of any make: a Router, a siamese SPLADE (the same network
-for queries and documents), or a masked language model with `idf.json`. What belongs to a sparse model, its
-activation and its table, is read with it.
+A start is a backbone, a masked language model, or a sparse model in any format: a Router, a siamese SPLADE (the same
+network for queries and documents), or a masked language model with `idf.json`. The activation and the table of a sparse
+model are read with it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SparseStart:
-    """What a student starts from."""
+    """The start of a student."""
 
     model: Any
     """a masked language model"""
     tokenizer: PreTrainedTokenizerBase
     fresh: bool
-    """whether its head is new, because the directory has none"""
+    """True if the directory has no masked-LM head and a new one was made"""
 
 
 def load_start(name_or_path: str | Path, student: StudentSettings) -> SparseStart:
-    """The masked language model of a start, of a sparse model that of its documents.
+    """The masked language model of a start; for a sparse model, the one that encodes documents.
 
-    Warns of a sparse model's prompts and limits of terms, which the student does not have. Raises ModelError for a directory
-    that is no such model or whose head lacks weights, InputError for documents longer than its positions.
+    Warns of a sparse model's prompts and limits of terms, which the student does not have. Raises ModelError if the directory
+    is no such model or its head lacks weights, InputError if `document_length` exceeds its positions.
     """
     start = locate(name_or_path)
     folder, _ = _document_side(start)
@@ -58,9 +58,9 @@ def load_start(name_or_path: str | Path, student: StudentSettings) -> SparseStar
 
 
 def with_own_activation(config: SparseConfig) -> SparseConfig:
-    """`config` with the activation of its start where it names none.
+    """`config` with the activation of its start, unless it names one.
 
-    Raises ModelError for a sparse model whose weights are pooled in a way that the student's are not.
+    Raises ModelError for a sparse model that does not pool weights by their maximum, as the student does.
     """
     _, own = _document_side(locate(config.start))
     asked = config.student.activation
@@ -70,19 +70,19 @@ def with_own_activation(config: SparseConfig) -> SparseConfig:
 
 
 def _document_side(folder: Path) -> tuple[Path, LogActivation | None]:
-    """(the folder of the documents' transformer, its activation; None if the start is no sparse model)."""
+    """(folder of the documents' transformer, its activation or None if the start is not a sparse model)."""
     modules = routes(folder).get("document") or routes(folder).get("") or []
     if any(module.type == "SpladePooling" for module in modules):
         transformer, pooling = sparse_models.document_modules(folder)
         if pooling.strategy != "max":
             raise ModelError(
                 f"{folder} adds the weights of all positions ({pooling.strategy})",
-                "start from a model that takes the largest",
+                "start from a model with max pooling",
             )
         return transformer.path, "double-log" if pooling.double_log else "log"
     if modules:
         return modules[0].path, None
-    # A masked language model with a table is read with the plain activation, see `load_sparse`.
+    # A masked language model with a table has the plain activation, as in `load_sparse`.
     return folder, "log" if (folder / "idf.json").exists() else None
 
 
@@ -107,12 +107,12 @@ def start_table(name_or_path: str | Path) -> Mapping[str, float]:
     except ModelError as error:
         raise InputError(
             f"student.idf is start, but the start has no table of weights: {error.message}",
-            "student.idf=train counts one over the documents of the train sets",
+            "student.idf=train counts a table over the documents of the train sets",
         ) from None
 
 
 def build(config: SparseConfig, stores: Sequence[Mapping[str, str]]) -> SparseStudent:
-    """The untrained student; its statistics, and by default its table, are of the texts in `stores`.
+    """The untrained student; its statistics, and by default its table, come from the texts in `stores`.
 
     Raises as `load_start` and `start_table` do."""
     set_seed(config.training.seed)

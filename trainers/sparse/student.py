@@ -1,8 +1,8 @@
-"""The student that `osn train sparse` trains: documents become weighted word pieces, scored with IDF inside the match.
+"""The student that `osn train sparse` trains: it turns documents into weighted word pieces; matching weights them by IDF.
 
 "Towards Competitive Search Relevance For Inference-Free Learned Sparse Retrievers" (`inference-free-sparse`), sections 3
-and 4.1. Beyond the paper, BM25 may be added to the scores that the loss compares (`objective.base`), and the network may
-encode queries, too (`student.queries`): SPLADE (Formal et al. 2021, "SPLADE v2"), which teaches inference-free students.
+and 4.1. Beyond the paper, the loss may add BM25 to the scores (`objective.base`), and the network may also encode queries
+(`student.queries`): that is SPLADE (Formal et al. 2021, "SPLADE v2"), a teacher of inference-free students.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from trainers.sparse.tiled_head import activation, largest_logits
 
 KIND = "sparse"
 SILENT = -1e4
-"""The output bias of special tokens: no logit reaches 0, in training and in every library that loads the model."""
+"""The output bias of special tokens: keeps their logits below 0 in training and in every library that loads the model."""
 
 
 @dataclass
@@ -45,45 +45,44 @@ class SparsePart(Part):
     """Texts that are encoded together."""
 
     entries: Tensor | None = None
-    """(entries,) int64, the vocabulary entries that are computed, ascending; None is all of them"""
+    """(entries,) int64, the vocabulary entries to compute, ascending; None computes all"""
 
 
 @dataclass
 class SparseTargets:
-    """The queries of a batch, and what the loss knows of their documents: those of all processes, as `gather` brings them
-    together."""
+    """The queries of a batch, and the loss's inputs about the documents of all processes, in the order of `gather`."""
 
     query: Tensor
-    """(queries, entries) float32, the IDF of each token that the query holds"""
+    """(queries, entries) float32, the IDF of each token of the query, 0 for other entries"""
     candidates: Tensor
-    """(queries, 1 + negatives) int64, which of the documents are the query's own, the positive first"""
+    """(queries, 1 + negatives) int64, the rows of the query's own documents, the positive first"""
     excluded: Tensor
-    """(queries, documents) bool, documents that are no negatives of a query"""
+    """(queries, documents) bool, True for documents that must not count as negatives of a query"""
     present: Tensor
-    """(documents, entries) bool, whether the document holds the token"""
+    """(documents, entries) bool, True if the token is in the document's text"""
     shares: Tensor
-    """(entries,) float32, how many entries of the vocabulary each one stands for"""
+    """(entries,) float32, the number of vocabulary entries that each entry represents"""
     entries: Tensor | None = None
-    """(entries,) int64, the vocabulary entries that are compared; None is all of them"""
+    """(entries,) int64, the vocabulary entries to compare; None compares all"""
     base: Tensor | None = None
-    """(queries, documents) float32, BM25's scores, which are added to the student's"""
+    """(queries, documents) float32, the BM25 scores that are added to the student's; None adds nothing"""
     teacher: TeacherScores | None = None
-    """of the candidates, or with `all_pairs` of all documents"""
+    """scores of the candidates, or with `all_pairs` of all documents; None without distillation"""
 
 
 @dataclass
 class SparseBatch(CachedBatch):
-    """Roles: "document", and "query" where the network encodes queries."""
+    """Roles: "document", and "query" if the network encodes queries."""
 
     parts: dict[str, list[SparsePart]]
     targets: SparseTargets
 
 
 class SparseStudent(CachedModel):
-    """Documents under a sum of distillation and contrastive terms and the FLOPS regularizer; queries are not encoded, or
-    (`student.queries` "network") as documents are.
+    """A document encoder with distillation terms, a contrastive term and the FLOPS regularizer. If `student.queries` is
+    "network", it encodes queries in the same way; else queries are not encoded.
 
-    model: a masked language model, whose last layer becomes `head`.
+    model: a masked language model; its last layer becomes `head`.
     """
 
     def __init__(
@@ -109,13 +108,13 @@ class SparseStudent(CachedModel):
         self._lexicon = lexicon
         self.log_idf: nn.Parameter | None = None
         if settings.idf_rate is not None:
-            # Logarithms, so that no weight falls below 0; a token that weighs nothing is in no query.
+            # Logarithms, so that no weight falls below 0; queries leave out tokens of weight 0.
             self.log_idf = nn.Parameter(torch.from_numpy(lexicon.idf).clamp(min=1e-3).log())
         self.vocabulary = vocabulary_of(tokenizer.backend_tokenizer)
         real = np.zeros(len(self.head.weight), dtype=bool)
         special = special_tokens(tokenizer.backend_tokenizer)
         real[: len(self.vocabulary)] = [token not in special for token in self.vocabulary]
-        self.ordinary_entries: npt.NDArray[np.int64] = np.flatnonzero(real)  # all tokens but the special ones
+        self.ordinary_entries: npt.NDArray[np.int64] = np.flatnonzero(real)  # all tokens except special tokens
         self._silent = torch.from_numpy(np.flatnonzero(~real))
         self.silence()
         for parameter_name, parameter in model.named_parameters():
@@ -126,12 +125,12 @@ class SparseStudent(CachedModel):
 
     @property
     def encodes_queries(self) -> bool:
-        """Whether the loss compares queries as the network encodes them."""
+        """Whether the network encodes queries."""
         return self.settings.queries == "network"
 
     @property
     def lexicon(self) -> Lexicon:
-        """The statistics that the student is used with, its table as it stands."""
+        """The statistics to use the student with; a trained table in its present state."""
         if self.log_idf is None:
             return self._lexicon
         learned = self.log_idf.detach().exp().cpu().numpy()
@@ -147,7 +146,7 @@ class SparseStudent(CachedModel):
         ]
 
     def silence(self) -> None:
-        """Special tokens, and ids that no token has, get no weight."""
+        """Removes the weight of special tokens and unused ids."""
         with torch.no_grad():
             self.head.bias[self._silent.to(self.head.bias.device)] = SILENT
 
@@ -164,7 +163,7 @@ class SparseStudent(CachedModel):
         return Encoded(weights if part.entries is not None else self._heaviest(weights, role))
 
     def _heaviest(self, weights: Tensor, role: str) -> Tensor:
-        """Each text's `max_active` largest weights; a document's are pruned, too; the others 0: (texts, vocabulary)."""
+        """Sets all but each text's `max_active` largest weights to 0, and prunes documents: (texts, vocabulary)."""
         most, pruning = self.settings.max_active, self.settings.pruning
         if most is not None and most < weights.shape[1]:
             least = weights.topk(most, dim=1).values[:, -1:]
@@ -172,8 +171,8 @@ class SparseStudent(CachedModel):
         return weights if pruning is None or role != "document" else pruning.dense(weights)
 
     def loss_terms(self, vectors: dict[str, Tensor], targets: SparseTargets) -> Losses:
-        """vectors: the learned weights of this process's texts: "document" (documents, entries), and where the network
-        encodes queries "query" (queries, entries)."""
+        """vectors: the learned weights of this process's texts: "document" (documents, entries), and "query"
+        (queries, entries) if the network encodes queries."""
         learned = gather(vectors["document"])
         candidates, shares, objective = targets.candidates, targets.shares, self.objective
         queries = vectors["query"] if self.encodes_queries else self._weighed(targets)
@@ -186,7 +185,7 @@ class SparseStudent(CachedModel):
         distillation(objective, compared, targets.teacher, terms)
         factor = self.regularization.at(self.progress.step, self.progress.steps)
         flops = self._flops(learned, candidates, shares)
-        # With a factor of 0, too: every parameter then has a gradient in every step, as several processes need.
+        # Added even if the factor is 0: with several processes every parameter needs a gradient in every step.
         terms["flops"] = factor * flops
         measures = {
             "in_batch_accuracy": in_batch_accuracy(scores, candidates, targets.excluded),
@@ -202,7 +201,7 @@ class SparseStudent(CachedModel):
         return Losses(terms, measures | self._sparsity(learned, targets.present, shares))
 
     def _weighed(self, targets: SparseTargets) -> Tensor:
-        """(queries, entries), each token's IDF, as the table stands."""
+        """(queries, entries), each token's IDF by the table's present state."""
         if self.log_idf is None:
             return targets.query
         learned = self.log_idf if targets.entries is None else self.log_idf[targets.entries]
@@ -210,7 +209,7 @@ class SparseStudent(CachedModel):
 
     def _flops(self, learned: Tensor, candidates: Tensor, shares: Tensor) -> Tensor:
         if (least := self.regularization.least_terms) is not None:
-            # A document that is short enough is pressed no further, and the others for their own terms alone.
+            # Documents with few enough terms get no penalty, and do not add to the penalty of others.
             active = ((learned > 0).float() * shares).sum(dim=1, keepdim=True)
             learned = learned * (active > least)
         if self.regularization.flops == "batch":
@@ -218,7 +217,7 @@ class SparseStudent(CachedModel):
         return losses.flops_per_slot(learned[gather(candidates)], shares)
 
     def _sparsity(self, learned: Tensor, present: Tensor, shares: Tensor) -> dict[str, Tensor]:
-        """A document's active terms, and its expansions: the active terms that are not in its text, as far as that was read.
+        """The mean number of a document's active terms, and of its expansions: active terms that are not in the text read.
         Both are estimates if the vocabulary was sampled."""
         with torch.no_grad():
             active = learned > 0
@@ -227,8 +226,8 @@ class SparseStudent(CachedModel):
 
     @torch.inference_mode()
     def vectors(self, texts: Sequence[str], *, role: str = "document", tokens: int = 4096) -> SparseVectors:
-        """The learned weights of `texts` as the model stands; role: "query" or "document"; tokens: of one batch, with
-        padding."""
+        """The learned weights of `texts` by the model in its present state; role: "query" or "document"; tokens: per batch,
+        with padding."""
         device = self.head.weight.device
         length = self.settings.document_length or self.encoder_settings.document_length
         overhead = PART_OVERHEAD[device.type if device.type in PART_OVERHEAD else "cpu"]
@@ -259,7 +258,7 @@ class SparseStudent(CachedModel):
 
 
 def _frozen(model: Any, layers: int) -> list[nn.Module]:
-    """The embeddings and first layers of a model. Raises InputError if it has fewer."""
+    """The embeddings and the first `layers` layers of a model. Raises InputError if it has fewer."""
     if not layers:
         return []
     body = model.base_model

@@ -1,16 +1,16 @@
-"""The sparse head in training: pooled tile by tile, forward and backward, for all of the vocabulary or for a sample of it.
+"""The sparse head in training: pooled tile by tile, forward and backward, for the whole vocabulary or a sample of it.
 
-SPLADE's weight of the vocabulary entry v is activated(max_l h_l · w_v + b_v), see `models.sparse.head`. Its
-gradient reaches one position of each (document, entry), the largest, and only where the weight is above 0: of 30,522
-entries a trained document has some hundred. So the forward pass keeps no logits, only the largest of each pair, and
-the backward pass looks for the positions again, for the few entries that have a gradient.
+SPLADE's weight of the vocabulary entry v is activated(max_l h_l · w_v + b_v), see `models.sparse.head`. Its gradient
+reaches only the position of the maximum of each (document, entry), and only if the weight is above 0: some hundred of
+30,522 entries in a trained document. So the forward pass keeps no logits but the largest of each pair, and the backward
+pass finds the positions again, for the few entries that have a gradient.
 
-Inference-free scoring needs less still. s(q, d) reads the entries of the queries' tokens, some hundred in a batch; the
-others only enter the FLOPS regularizer, a sum over entries (`inference-free-sparse`, eq. 3), of which a uniform sample
-of the entries gives an unbiased estimate: `sample_entries`, `flops`.
+Inference-free scoring needs still less. s(q, d) reads the entries of the queries' tokens, some hundred in a batch. The
+other entries matter only to the FLOPS regularizer, a sum over entries (`inference-free-sparse`, eq. 3), which a uniform
+sample of them estimates without bias: `sample_entries`, `flops`.
 
-Everywhere: hidden (documents, length, size), mask (documents, length) with 1 for tokens, weight (vocabulary, size),
-bias (vocabulary,), entries (sampled,) ids of the vocabulary or None for all of it.
+Shapes everywhere: hidden (documents, length, size), mask (documents, length) with 1 for tokens, weight (vocabulary, size),
+bias (vocabulary,), entries (sampled,) ids of the vocabulary or None for all.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ PAIRS = 8192
 def largest_logits(
     hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, entries: Tensor | None = None, *, revive: float = 0.0
 ) -> Tensor:
-    """max(0, max over positions of h · w + b), with gradient for all: (documents, entries).
+    """max(0, max over positions of h · w + b), with gradients of hidden, weight and bias: (documents, entries).
 
-    Where several positions share the maximum, one of them gets the gradient, as in torch's `max`. revive: the share of
-    the gradient that a silenced pair gets where that would raise it; at 0, the true gradient, silence is for ever.
+    If several positions share the maximum, one of them gets the gradient, as in torch's `max`. revive: the share of its
+    gradient that a silenced pair gets if that raises it; with 0, the true gradient, a silenced pair stays silent.
     """
     logits: Tensor = _LargestLogits.apply(hidden, mask, weight, bias, entries, revive)
     return logits
 
 
 def activation(logits: Tensor, *, double_log: bool) -> Tensor:
-    """log(1 + x), or log(1 + log(1 + x)), of what `largest_logits` gives; without another ReLU, whose gradient at 0 would
-    be 0."""
+    """log(1 + x), or log(1 + log(1 + x)), of the output of `largest_logits`; without another ReLU, whose gradient at 0
+    would be 0."""
     once = logits.log1p()
     return once.log1p() if double_log else once
 
@@ -72,7 +72,7 @@ class _LargestLogits(torch.autograd.Function):
         tokens = hidden.reshape(-1, size)
         rows = documents * hidden.shape[1] + positions
         of_hidden = torch.zeros_like(tokens, dtype=weight.dtype)
-        # A frozen table costs no gradient of its size.
+        # Frozen weights need no gradient of their size.
         of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[2] else None
         for start in range(0, len(rows), PAIRS):
             part = slice(start, start + PAIRS)
@@ -85,7 +85,7 @@ class _LargestLogits(torch.autograd.Function):
 
 
 def _positions(hidden: Tensor, mask: Tensor, weight: Tensor, documents: Tensor, ids: Tensor) -> Tensor:
-    """Where the largest product of each (document, entry) stands; documents ascend. ids: of the entries."""
+    """The position of the largest product of each (document, entry); `documents` ascends; ids: the entries' ids."""
     positions = torch.empty_like(documents)
     ends = torch.bincount(documents, minlength=len(hidden)).cumsum(0).tolist()
     start = 0
@@ -102,13 +102,13 @@ def _positions(hidden: Tensor, mask: Tensor, weight: Tensor, documents: Tensor, 
 
 
 class VocabularySample(NamedTuple):
-    """The entries of the vocabulary that are computed."""
+    """The entries of the vocabulary to compute."""
 
     entries: npt.NDArray[np.int64]
-    """(entries,), ascending, none twice"""
+    """(entries,), ascending, without repetition"""
     shares: npt.NDArray[np.float32]
-    """(entries,), how many entries each one stands for in a sum over the vocabulary: 1 if it is there for certain, 1/p if it
-    was drawn with probability p"""
+    """(entries,), the number of entries that each represents in a sum over the vocabulary: 1 if it is always included, 1/p
+    if it was drawn with probability p"""
 
 
 def sample_entries(
@@ -116,8 +116,8 @@ def sample_entries(
 ) -> VocabularySample:
     """All of `wanted`, and `count` of the others in `among`, drawn uniformly without replacement.
 
-    Σ_j shares_j · f_j over what is returned has the expectation Σ_j f_j over all of `among`, for any f that does not
-    depend on the draw. FLOPS is such a sum; its gradient, too.
+    Σ_j shares_j · f_j over the returned entries has the expectation Σ_j f_j over all of `among`, for any f that does not
+    depend on the draw. FLOPS and its gradient are such sums.
     """
     certain = np.unique(wanted).astype(np.int64)
     others = np.setdiff1d(among, certain, assume_unique=True)

@@ -1,4 +1,4 @@
-"""`osn train sparse`, from settings to a model directory.
+"""`osn train sparse`: from settings to a model directory.
 
     osn train sparse --set 'train=[{path: scifact}]' --set selection.hold_back=0.1 --output models/sparse
     osn train sparse --config inference-free-sparse --output models/sparse      the paper's recipe, both stages
@@ -6,19 +6,19 @@
 
 The result loads in `SparseEncoder(path)` and in `models.sparse.load_sparse`.
 
-    sparse_command            the configuration; with --try it is chosen first (leave_one_out)
-    train_sparse              warm-up, miner, pre-training, fine-tuning; each of the last three is a stage
+    sparse_command            the configuration; --try first chooses settings (leave_one_out)
+    train_sparse              warm-up, then the stages: miner, pre-training, fine-tuning
     train_stage               negatives, student, teachers, batches of a stage → common.loop.train
     SparseCollate             drawn examples → token ids, IDF of queries, teachers' scores (batches)
     SparseStudent.encode      token ids → the weights of documents
     SparseStudent.loss_terms  weights → the terms of the loss (common.losses)
 
-The regularizer's weight is small and ramped up late, expansions are logged, and a backbone without a masked-LM head is
-warmed up (`warm_up` says why). As an extension, `student.revive` lets a share of the gradient through to silenced
-terms that it would raise.
+The regularizer's weight is small and grows late, expansions are logged, and a backbone without a masked-LM head is
+warmed up (`warm_up` says why). As an extension, `student.revive` passes a share of the gradient to silenced terms if it
+raises their weight.
 
-In search the index's own BM25 stands beside the student (engine bm25-sparse). `objective.base: bm25` has the loss compare
-that sum; dev measures name it in any case.
+Search adds the index's own BM25 to the student's score (engine bm25-sparse). With `objective.base: bm25` the loss compares
+that sum; dev measures include it in any case.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from trainers.sparse.warm_up import warmed_up
 Stage = TypeVar("Stage", bound=StageSettings)
 
 DRY_RUN_DOCUMENTS = 200
-"""Documents of each corpus in a dry run, in addition to those that its questions need."""
+"""Documents of each corpus in a dry run, in addition to those of its questions."""
 
 
 def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Trained:
     """The whole schedule: warm-up, the miner if the settings name one, pre-training, fine-tuning.
 
-    IDF is frozen over the stages: that of the last one's documents. Interrupted at any point, the same call goes on:
-    stages that are done are not repeated. documents: how many to read of each corpus, besides those that its questions need.
+    All stages use the same IDF, of the last stage's documents. After an interruption, the same call continues; finished
+    stages are not repeated. documents: how many to read of each corpus, besides those of its questions; None reads all.
     """
     check_output(config.output, KIND)
     pretraining = config.pretraining
@@ -70,8 +70,8 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Train
     miners = [stage.candidates.mine for stage in stages]
     if pretraining is None and STUDENT in miners:
         raise InputError(
-            "candidates.mine is student: that is the student trained without pre-training, and there is no pretraining",
-            "name another miner, or a pretraining",
+            "candidates.mine is student, the student trained without pre-training, but no pretraining is configured",
+            "name another miner, or configure pretraining",
         )
     for stage in stages:
         check_names(stage)
@@ -113,8 +113,8 @@ def train_stage(
 ) -> Trained:
     """One stage of `config` on prepared data, written to `output`.
 
-    lexicon: the texts whose statistics weigh queries' tokens, by default those of the stage. miner: the model that
-    candidates.mine "student" means. whole: the configuration that the stage ends.
+    lexicon: the texts whose statistics weight query tokens, by default the stage's documents. miner: the model that
+    candidates.mine "student" means. whole: the whole configuration, if this is its last stage.
     """
     sets = mined(config, prepared.train, miner)
     student = build(config, [data.documents for data in sets] if lexicon is None else lexicon)
@@ -127,7 +127,7 @@ def train_stage(
         settings=config.training,
         output=output,
         kind=KIND,
-        # What lies in the run's own folders is told by its content: a run may be moved, and go on.
+        # A start in the run's own folders is named relative to them: a moved run can continue.
         config=whole or replace(config, start=_within(config.start, config.folder, output)),
         data_hash=fingerprint(
             data.hash,
@@ -136,7 +136,7 @@ def train_stage(
             *loss_hash(config.objective.loss),
         ),
         evaluate=None if dev is None else partial(dev.measures, student),
-        # Before λ has its whole weight, a state is better on dev and several times as large.
+        # Until λ has its full weight, states score better on dev, but their vectors are several times as large.
         best_from=config.regularization.whole_from,
     )
 
@@ -148,8 +148,8 @@ def prepared_sets(
     documents: int | None = None,
     held: Sequence[TrainingData] = (),
 ) -> PreparedSets:
-    """The data of a stage, by default of fine-tuning; documents, held: see `prepare`. A consistency filter comes before a
-    set's limit: see `mined`."""
+    """The data of a stage, by default of fine-tuning; documents, held: see `prepare`. The consistency filter is applied
+    before a set's limit: see `mined`."""
     stage = stage or config
     filtered = stage.candidates.consistency is not None
     return prepare(
@@ -168,7 +168,7 @@ def prepared_sets(
 
 
 def _within(start: str, *folders: Path) -> str:
-    """A path without the one of `folders` that it lies in."""
+    """`start` relative to the first of `folders` that contains it; unchanged if none does."""
     for folder in folders:
         if Path(start).is_relative_to(folder):
             return str(Path(start).relative_to(folder))
@@ -176,10 +176,10 @@ def _within(start: str, *folders: Path) -> str:
 
 
 def rehearse(config: SparseConfig) -> Trained:
-    """Everything that `config` asks, on the first rows of its data, two steps a stage, nothing kept."""
+    """Run all of `config` on the first rows of its data, two steps per stage; nothing is kept."""
 
     def of_stage(stage: Stage, **changes: Any) -> Stage:
-        # A miner of two steps finds hardly anything: its filter would leave nothing to train on.
+        # A miner trained for two steps finds hardly anything: the filter would leave nothing to train on.
         candidates = replace(stage.candidates, consistency=None)
         return small(stage, max(32, 2 * stage.training.batch_size), candidates=candidates, **changes)
 
@@ -197,8 +197,8 @@ def rehearse(config: SparseConfig) -> Trained:
     "tries",
     multiple=True,
     metavar="FIELD=VALUE[; …]",
-    help="Train with these settings, too, leaving out each train set in turn, and keep what is best on the sets left out; "
-    "repeatable.",
+    help="Also try these settings: train without each train set in turn, and keep the settings that are best on the sets "
+    "left out; repeatable.",
 )
 def sparse_command(config: SparseConfig, dry_run: bool, tries: tuple[str, ...]) -> None:
     """Train an inference-free sparse model: documents are encoded, queries only tokenized.
@@ -207,11 +207,11 @@ def sparse_command(config: SparseConfig, dry_run: bool, tries: tuple[str, ...]) 
     osn train sparse --config inference-free-sparse --print-config
     osn train sparse --set 'train=[{path: scifact}]' --set selection.hold_back=0.1 --output models/sparse
     osn train sparse --set 'train=[{path: docs.jsonl.gz, questions: title}]' --set objective.base=bm25
-    osn train sparse --config splade --output models/splade     # a teacher, whose network encodes queries, too
+    osn train sparse --config splade --output models/splade     # a teacher; its network encodes queries, too
     osn train sparse --config my.yaml --try regularization.weight=0.002 --try student.revive=0.1 --output models/sparse
 
-    It prints dev measures, sparsity, and the results of presence and BM25 over word pieces, which need no training. If it is
-    stopped, run the same command again to continue.
+    It prints dev measures and sparsity, and baselines that need no training: presence and BM25 over word pieces, and BM25.
+    If it is stopped, run the same command again to continue.
     """
     if dry_run:
         for text in tries:
@@ -223,5 +223,5 @@ def sparse_command(config: SparseConfig, dry_run: bool, tries: tuple[str, ...]) 
             click.echo(f"{leave_one_out.told(tried)}\ntaken: {best.name}")
         config = best.config
     trained = rehearse(config) if dry_run else train_sparse(config)
-    # What needs no training is the same at the end.
+    # The baselines are the same before and after training.
     tell(config.output, trained, dry_run, width=40, without=tuple(f"start {baseline} nDCG" for baseline in BASELINES))

@@ -1,8 +1,8 @@
-"""How a backbone without a masked-LM head becomes a sparse student that has expansions to learn from.
+"""Warm-up: gives a backbone without a masked-LM head a new head, with expansions to learn from.
 
-A cold head under FLOPS regularization silences every term that is not in the document, and a silenced ReLU gets no
-gradient. So a fresh head starts as the identity (a position then lies nearest to its own token and to its kin), and its
-bias is set so that a given number of expansions are active.
+With an untrained head, FLOPS regularization silences every term that is not in the document, and a silenced ReLU gets no
+gradient. So a new head starts as the identity (a position scores its own token and similar tokens highest), and its bias is
+set so that a given number of expansions are active.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from trainers.sparse.settings import SparseConfig
 from trainers.sparse.start import build, load_start
 
 CALIBRATION = 64
-"""Documents by which a head's bias is set."""
+"""Number of documents for setting a head's bias."""
 
 
 def warmed_up(config: SparseConfig, prepared: PreparedSets) -> str:
-    """The model that the first stage starts from: `config.start`, or what the warm-up makes of it.
+    """The model that the first stage starts from: `config.start`, warmed up if it has no head.
 
-    A head that was trained is not warmed up: calibration would rescale it.
+    A trained head is not warmed up: calibration would rescale it.
     """
     if not load_start(config.start, config.student).fresh:
         return config.start
     settings, training = config.warm_up, config.training
     made_by = fingerprint(
-        # With the settings of a regression that there is no longer: a warm-up keeps its name, and what grew of it its start.
+        # Settings of a removed regression are included, so that the names of older warm-ups stay valid.
         {"impact_steps": 0, "batch_size": 32, "length": 128, **to_dict(settings)},
         config.student,
         hash_files(locate(config.start)),

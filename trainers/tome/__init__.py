@@ -1,9 +1,9 @@
-"""TOME: a query becomes a passage, the passage becomes a URL, by two models trained apart.
+"""TOME: one model writes a passage for a query, another the URL for the passage; they are trained separately.
 
-    train.py     the flow: start here
+    train.py     the whole flow (read this first)
     settings.py  the settings of `osn train tome`
-    data.py      the corpus as the stages see it, and the queries that lead to its documents
-    stages.py    what each stage reads and writes
+    data.py      the corpus in the form for the stages, and the queries for its documents
+    stages.py    the training examples of each stage
 
 "TOME: A Two-stage Approach for Model-based Retrieval" (`tome-model-based-retrieval`).
 """

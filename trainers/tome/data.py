@@ -1,4 +1,4 @@
-"""The corpus as the stages see it, and the queries of its documents."""
+"""The corpus in the form for the stages, and the queries for its documents."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class TomeCorpus:
-    """Documents as the stages see them, by the same rows."""
+    """The documents in the form for the stages; a document has the same row in all fields."""
 
     contents: TextStore
     """title and text"""
     passages: TextStore
-    """as stage 1 writes them, "title: … passage: …", by the same rows"""
+    """the texts that stage 1 writes ("title: … passage: …")"""
     urls: CorpusUrls
 
     @property
@@ -53,9 +53,9 @@ def tome_corpus(
     *,
     url_tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> TomeCorpus:
-    """The corpus, its passages cut by `tokenizer`, its URLs encoded by `url_tokenizer` (the same by default).
+    """The corpus, with passages cut by `tokenizer` and URLs encoded by `url_tokenizer` (by default the same).
 
-    Raises InputError as `CorpusUrls.build` does, and warns of URLs that do not come back from their tokens.
+    Raises InputError as `CorpusUrls.build` does, and warns of URLs that decoding their tokens does not restore.
     """
     contents, passages = TextStore(), TextStore()
     urls: list[tuple[str, str | None]] = []
@@ -70,8 +70,8 @@ def tome_corpus(
             changed.append(document.url)
     if changed:
         logger.warning(
-            "%d of %d URLs do not come back from their tokens (%r first): free decoding can never write them; "
-            "a byte-level tokenizer gives back all",
+            "%d of %d URLs cannot be restored from their tokens (%r first), so free decoding cannot write them; "
+            "a byte-level tokenizer restores all",
             len(changed),
             len(urls),
             changed[0],
@@ -87,11 +87,11 @@ def tome_corpus(
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """Texts that lead to documents."""
+    """Queries with their documents."""
 
     texts: TextStore
     pairs: npt.NDArray[np.int64]
-    """(pairs, 2): a row of `texts`, and the row of a document"""
+    """(pairs, 2), the rows of a text and its document"""
 
     @classmethod
     def of(cls, texts: TextStore, pairs: Sequence[tuple[int, int]]) -> Queries:
@@ -110,7 +110,7 @@ class Queries:
 
 
 def read_sets(config: TomeConfig, limit: int | None = None) -> list[TrainingData]:
-    """The data sets of `queries`, without the questions of `unseen`; of generated ones at most `candidates` a document.
+    """The data sets of `queries`, without the questions of `unseen`; generated queries: at most `candidates` per document.
 
     limit: queries of each set (for a dry run).
     """
@@ -133,7 +133,7 @@ def read_sets(config: TomeConfig, limit: int | None = None) -> list[TrainingData
 
 def generated_set(config: TomeConfig, corpus: TomeCorpus) -> TrainingData:
     """Queries that `generation.model` writes for every document, kept beside the model; without the questions of `unseen`,
-    at most `candidates` a document."""
+    at most `candidates` per document."""
     path = config.output / FOLDER / "queries.jsonl"
     with main_process_first():
         generate_queries(config.generation, corpus.contents, output=path)
@@ -143,7 +143,7 @@ def generated_set(config: TomeConfig, corpus: TomeCorpus) -> TrainingData:
 
 
 def first_candidates(data: TrainingData, candidates: int | None) -> TrainingData:
-    """The first `candidates` generated queries of each document, or all."""
+    """The first `candidates` generated queries of each document; None takes all."""
     if candidates is None:
         return data
     taken: Counter[int] = Counter()
@@ -157,7 +157,7 @@ def first_candidates(data: TrainingData, candidates: int | None) -> TrainingData
 
 
 def corpus_documents(config: TomeConfig, sets: Sequence[TrainingData], limit: int | None) -> Iterator[Document]:
-    """The corpus; of a dry run the first documents and those that its queries lead to."""
+    """The corpus; in a dry run only the first `limit` documents and the positives of its queries."""
     documents = read_documents(config.corpus)
     if limit is None:
         return documents
@@ -186,7 +186,7 @@ def gather(sets: Sequence[TrainingData], documents: TextStore) -> Queries:
 
 
 def split(queries: Queries, share: float, seed: int) -> tuple[Queries, Queries]:
-    """(train, dev) by query; dev gets that share of them, drawn at random. Their documents stay in training."""
+    """(train, dev), split by query: dev gets the share `share`, drawn at random. Their documents stay in training."""
     rows = np.unique(queries.pairs[:, 0])
     count = round(share * len(rows))
     drawn = np.random.default_rng([seed, 11]).permutation(rows)[:count]

@@ -19,10 +19,10 @@ class TomeConfig:
     With the default epochs, stage 1 sees each document about a hundred times, with 20 queries each, and stage 2 sees each
     passage fifty times.
 
-    Two measures are taken on at most 200 texts: "written", the share for which free decoding writes the right text, and the
-    log-likelihood of its tokens. For stage 1 the texts are queries held back; stage 2 learns by heart, so they are passages
-    that it learns. The last state is kept unless `select` names one of these measures: the likeliest state does not find
-    the most.
+    There are two measures: "written", the share of at most 200 texts for which free decoding writes the right target, and
+    the log-likelihood of its tokens. For stage 1 the texts are held-back queries; stage 2 memorizes, so they are passages
+    of its training. The last state is kept unless `select` names one of these measures, because the most likely state does
+    not find the most.
     """
 
     output: Path
@@ -30,26 +30,26 @@ class TomeConfig:
     corpus: Path
     """the corpus; each document has a URL"""
     backbone: str
-    """the sequence-to-sequence model of both stages"""
+    """directory or hub id of the sequence-to-sequence model that both stages start from"""
     queries: list[SetSettings] = field(default_factory=list)
     """data sets whose positives are documents of the corpus: BEIR folders, or files of `osn data generate-queries` for it"""
     unseen: list[SetSettings] = field(default_factory=list)
     """sets whose questions are removed from `queries`"""
     generation: GenerationSettings = field(default_factory=lambda: GenerationSettings(candidates=20))
-    """the generator of queries for every document, if its `model` is named"""
+    """the generator of queries for every document; without `model` none are generated"""
     candidates: int | None = None
-    """the most queries of a document from each generated file; null takes all"""
+    """the first N queries of a document from each generated file; null takes all"""
     spans: int = 0
-    """how many random spans of each document, of 4 to 24 words, are queries too, drawn anew at every visit; not in the paper
-    (NCI uses parts of documents as queries)"""
+    """number of random spans of each document, of 4 to 24 words, that serve as queries, drawn anew at every visit; not in
+    the paper (NCI uses parts of documents as queries)"""
     stages: Literal["both", "passage", "url", "single"] = "both"
     """with "passage" or "url", a second run with the same output trains the other stage; "single" is query to URL"""
     url_backbone: str | None = None
-    """the model of stage 2 (smaller in the paper); null is `backbone`"""
+    """the model that stage 2 starts from (smaller in the paper); null takes `backbone`"""
     settings: GenerativeSettings = field(default_factory=GenerativeSettings)
-    """what both stages read and write"""
+    """the inputs and targets of both stages"""
     dev_share: float = 0.02
-    """the share of `queries` that measures stage 1 and does not train it (their documents do train); 0 measures nothing"""
+    """the share of `queries` to measure stage 1 with, not trained on (their documents are); 0 measures nothing"""
     training: TrainingSettings = field(
         default_factory=lambda: TrainingSettings(epochs=5, learning_rate=5e-5, batch_size=128, select=LAST)
     )
@@ -63,7 +63,7 @@ class TomeConfig:
         if not 0 <= self.dev_share < 1:
             raise ValueError(f"dev_share must be from 0 to below 1, not {self.dev_share}")
         if self.spans < 0 or (self.candidates is not None and self.candidates < 1):
-            raise ValueError("spans must not be below 0, candidates not below 1")
+            raise ValueError("spans must be at least 0, candidates at least 1")
 
     @property
     def single(self) -> bool:

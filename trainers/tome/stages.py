@@ -1,4 +1,4 @@
-"""What each stage reads and writes: query to passage, passage to URL, query to URL."""
+"""The training examples of each stage: query to passage, passage to URL, query to URL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainers.encoders.sequence_to_sequence import LabelledBatch, LabelledRow, c
 from trainers.tome.data import Queries, TomeCorpus
 
 SPAN_WORDS = (4, 24)
-"""Words of a span, at least and at most."""
+"""Least and most words of a span."""
 
 
 @dataclass
@@ -28,7 +28,7 @@ class ToPassage:
     tokenizer: PreTrainedTokenizerBase
     settings: GenerativeSettings
     spans: int = 0
-    """random spans of each document that are queries too"""
+    """number of random spans of each document that serve as queries, too"""
 
     def __post_init__(self) -> None:
         self.query_tokens = self.tokens(self.queries.texts, self.settings.query_length)
@@ -51,7 +51,7 @@ class ToPassage:
         return f"span of {self.corpus.contents.ids[document]}", inputs, self.target(document)
 
     def target(self, document: int) -> Sequence[int]:
-        """The tokens to be written of a document."""
+        """The tokens to write for a document."""
         ids: list[int] = self.passage_tokens.rows([document])[0].tolist()
         return ids
 
@@ -60,7 +60,7 @@ class ToPassage:
 
 
 def span(text: str, visit: Visit) -> str:
-    """Some successive words of a text, drawn by the visit."""
+    """A random span of words from a text, drawn by the visit."""
     words, drawn = text.split(), visit.random()
     count = drawn.randint(*SPAN_WORDS)
     start = drawn.randint(0, max(0, len(words) - count))
@@ -74,7 +74,7 @@ class ToUrl(ToPassage):
     def __post_init__(self) -> None:
         super().__post_init__()
         codec = UrlTokenizer(self.tokenizer)
-        # What decoding is held to, token by token.
+        # The same sequences as constrained decoding allows.
         self.targets = self.corpus.urls.sequences(lambda url: codec.encode(self.settings.identifier(url)))
 
     def target(self, document: int) -> Sequence[int]:
@@ -83,7 +83,7 @@ class ToUrl(ToPassage):
 
 @dataclass
 class PassageToUrl(ToUrl):
-    """Stage 2: each passage of the corpus to its URL; without queries."""
+    """Stage 2: each passage of the corpus to its URL; it needs no queries."""
 
     def __len__(self) -> int:
         return len(self.corpus.passages)

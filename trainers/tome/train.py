@@ -1,14 +1,14 @@
-"""`osn train tome`: two models that find by writing, a passage for a query, then the URL of that passage.
+"""`osn train tome`: two models retrieve by generating a passage for a query, then the URL of that passage.
 
     osn train tome --set corpus=tldr --set 'queries=[{path: queries.jsonl}]' --backbone models/t5 --output models/tome
     osn train tome --config tome.yaml --set stages=single --output models/single-stage
 
-(`tome-model-based-retrieval`, section 3.) Stage 1 learns to write "title: … passage: …" of a document for a query of it,
-stage 2 the document's URL for that text, by cross-entropy. Stage 2 reads the corpus's own passages, so it does not wait for
+(`tome-model-based-retrieval`, section 3.) Stage 1 learns to write "title: … passage: …" of a document for a query, stage 2
+the document's URL for that text, by cross-entropy. Stage 2 reads the corpus's own passages, so it does not wait for
 stage 1 and may be trained elsewhere (`stages`). The single stage, query to URL, is the ablation.
 
-Retrieval is memory here: a document that no query leads to cannot be found. `generation` has a model of `osn train
-doc2query` write queries for every document (section 3.3).
+The models retrieve from memory: a document without a training query cannot be found. So with `generation`, a model of
+`osn train doc2query` writes queries for every document (section 3.3).
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ logger = logging.getLogger(__name__)
 
 
 MEASURED = 200
-"""Texts that are written to measure a stage, at most. The likelihood of stage 2 is of as many."""
+"""Largest number of texts to generate when measuring a stage; also the number for stage 2's likelihood."""
 
 
 def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Trained]:
-    """Train what `config.stages` says; {stage: what its training came to}. limit: documents and queries (a dry run).
+    """Train the stages of `config.stages`; returns {stage: result}. limit: documents and queries (for a dry run).
 
-    Interrupted at any point, the same call goes on; a stage that is trained is not trained again. The directory is a
-    model (`load_generative`) once its stages are there. Raises InputError for a corpus whose URLs will not do, and where
-    `output` holds another run.
+    After an interruption, the same call continues; a finished stage is not trained again. When all stages are done, the
+    directory is a model (`load_generative`). Raises InputError for a corpus with unsuitable URLs, and if `output` holds
+    another run.
     """
     _refuse_other_runs(config)
     _check_stages(config)
@@ -68,7 +68,7 @@ def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Tra
 
     sets = [] if config.stages == "url" else read_sets(config, limit)
     documents = corpus_documents(config, sets, limit)
-    # Both stages read passages. The first one, which has to write them, counts their tokens; URLs are the last one's.
+    # Stage 1's tokenizer cuts passages, because it has to write them; the last stage's tokenizer encodes URLs.
     of_passages = tokenizers[URL if single else PASSAGE]
     corpus = tome_corpus(documents, of_passages, settings, url_tokenizer=tokenizers[URL])
     _check_stages(config, corpus)
@@ -98,7 +98,7 @@ def _stages(config: TomeConfig) -> list[str]:
 
 
 def _refuse_other_runs(config: TomeConfig) -> None:
-    """Raises InputError if `output` holds something else, or a model of another number of stages."""
+    """Raises InputError if `output` holds something else, or a model with another number of stages."""
     check_output(config.output, KIND, (PASSAGE, URL, FILE))
     done = (read_osn_json(config.output) or {}).get("training", {}).get("stages")
     if not config.single and done == "single":
@@ -112,7 +112,7 @@ def _warn_of_unreached(data: ToPassage) -> None:
     reached = len(np.unique(data.queries.pairs[:, 1]))
     if reached < documents and not data.spans:
         logger.warning(
-            "no query leads to %d of %d documents: what was never written cannot be found (generation.model, spans)",
+            "%d of %d documents have no training query and cannot be found (see generation.model, spans)",
             documents - reached,
             documents,
         )
@@ -128,7 +128,7 @@ def _train_stage(
         assert dev is not None
         return {"written": share_written(model, Some(dev, MEASURED)), "log_likelihood": log_likelihood(model, dev)}
 
-    # A stage is known by what it is trained on, so that both together and one after the other come to the same.
+    # Only the stage's own inputs identify its run: training both stages at once or one by one gives the same.
     about = {
         "stage": "single" if config.single else stage,
         "backbone": backbone,
@@ -154,8 +154,8 @@ def _train_stage(
 
 
 def _check_stages(config: TomeConfig, corpus: TomeCorpus | None = None) -> None:
-    """Raises InputError if a stage that is there was trained with other settings, on another corpus, or on passages cut
-    otherwise: such stages do not read each other."""
+    """Raises InputError if a finished stage was trained with other settings, on another corpus, or on passages cut
+    differently: such stages do not fit together."""
     for stage in _stages(config):
         trained = (read_osn_json(config.output / stage) or {}).get("training", {})
         there = trained.get("settings", {})
@@ -172,9 +172,9 @@ def _check_stages(config: TomeConfig, corpus: TomeCorpus | None = None) -> None:
 
 
 def _complete(config: TomeConfig, corpus: TomeCorpus) -> None:
-    """`generative.json`, and last `osn.json`: the directory is a model then.
+    """Write `generative.json`, and `osn.json` last: this makes the directory a model.
 
-    Raises InputError if the stages were trained with different settings, and so do not read each other.
+    Raises InputError if the stages were trained with different settings: they do not fit together.
     """
     _check_stages(config)
     write_settings(config.output, config.settings, single_stage=config.single)
@@ -191,7 +191,7 @@ def _complete(config: TomeConfig, corpus: TomeCorpus) -> None:
 @click.command("tome")
 @config_options(TomeConfig, shortcuts=backbone_option("backbone"))
 def tome_command(config: TomeConfig, dry_run: bool) -> None:
-    """Train two models that find by writing: a passage for a query, then the URL of that passage.
+    """Train two models that retrieve by generating: a passage for a query, then the URL of that passage.
 
     If it is interrupted, run the same command again to continue. Afterwards `osn model urls` writes the URLs of a corpus,
     and `osn search --engine tome` searches with them.
@@ -215,7 +215,7 @@ def tome_command(config: TomeConfig, dry_run: bool) -> None:
                 click.echo(f"{stage}: {trained.steps} steps {trained.measures}")
             if config.stages in ("both", "single"):
                 load_generative(tried.output)
-        click.echo("dry run: two steps a stage taken, nothing kept")
+        click.echo("dry run: two steps per stage taken, nothing kept")
         return
     train_tome(config)
     click.echo(config.output)

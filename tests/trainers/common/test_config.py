@@ -121,7 +121,7 @@ def test_what_is_saved_is_read_back_equal(tmp_path: Path) -> None:
         ("output: x\npooling: max", "line 2", "pooling: expected one of cls, mean, found 'max'"),
         ("output: x\ntied: 1", "line 2", "tied: expected true or false, found 1"),
         ("output: x\ntraining: {learning_rate: 0}", "line 2", "learning_rate must be above 0"),
-        ("output: x\noutput: y", "line 2", "'output' stands twice"),
+        ("output: x\noutput: y", "line 2", "'output' is given twice"),
         ("train: []", "line 1", "'output' is missing"),
         ("output: [", "line 1", "not valid YAML"),
         ("output: x\ntrian:\n  - a", "line 2", "no field 'trian'"),

@@ -57,13 +57,13 @@ def test_info_nce_written_by_a_user_is_ours_with_its_weight(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [
-        ("own_a", "", "names no function"),
+        ("own_a", "", "is not the name of a function"),
         ("own_nowhere:f", None, "there is no module 'own_nowhere'"),
         ("own_b:f", "import not_there_at_all", "imports 'not_there_at_all', which is not installed"),
         ("own_c:f", "def f(:\n", "SyntaxError"),
         ("own_d:f", "1 / 0", r"own_d.py, line 1"),
         ("own_e:f", "def hinge(scores, targets): pass", "functions there: hinge"),
-        ("own_f:f", "f = 3", "is no function but of type int"),
+        ("own_f:f", "f = 3", "is not a function but of type int"),
         ("own_g:f", "def f(scores): pass", r"own_g:f\(scores\) cannot be called: too many positional"),
     ],
 )

@@ -72,8 +72,8 @@ def test_the_name_says_the_split(given: str, expected: tuple[str, str]) -> None:
 def test_what_does_not_serve_is_named(registered: str, tmp_path: Path) -> None:
     for names, said in (
         (["ir:no-such-set"], "has no data set 'no-such-set'"),
-        (["msmarco"], "names no data set"),
-        ([f"ir:{registered}/dev/small", f"ir:{registered}/dev/small"], "would be the split 'dev'"),
+        (["msmarco"], "is not the name of a data set"),
+        ([f"ir:{registered}/dev/small", f"ir:{registered}/dev/small"], "would be a second split 'dev'"),
         ([f"ir:{registered}/dev/small", "ir:osn-other/test"], "have different corpora"),
     ):
         with pytest.raises(InputError, match=said):

@@ -253,7 +253,7 @@ def test_a_cache_of_another_model_or_of_other_settings_is_refused(
         teach(dense, data, output=folder, precision="float32")
     with pytest.raises(ModelError, match="max_length: None there, 8 now"):
         teach(dense, data, output=folder, max_length=8)
-    with pytest.raises(ModelError, match="is no teacher's cache"):
+    with pytest.raises(ModelError, match="is not a teacher's cache"):
         open_teacher(tmp_path / "nothing", data)
     (folder / "queries.npy").write_bytes(b"broken")
     with pytest.raises(ModelError, match=r"queries\.npy cannot be read"):
@@ -284,7 +284,7 @@ def test_an_interrupted_cross_encoder_goes_on_and_ends_in_the_same_scores(
         teach(cross_encoder, data, output=tmp_path / "t")
     with pytest.raises(ModelError, match="is not finished"):
         open_teacher(tmp_path / "t", data)
-    with pytest.raises(ModelError, match=r"begun\.json is of something else"):
+    with pytest.raises(ModelError, match=r"begun\.json is for another model or other data"):
         teach(cross_encoder, data, output=tmp_path / "t", max_length=7)
     teach(cross_encoder, data, output=tmp_path / "t")
     assert calls == [3, 2, 2, 4]

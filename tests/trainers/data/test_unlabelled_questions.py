@@ -49,5 +49,5 @@ def test_a_corpus_that_gives_no_question_is_refused(tmp_path: Path) -> None:
 
 def test_documents_without_a_question_are_counted(titled: Path) -> None:
     assert unlabelled(titled, "title", name="titles").notes == [
-        "1 of 3 documents give no question: they need a title, and a text beside it"
+        "1 of 3 documents give no question: they need a title and a text"
     ]

@@ -84,7 +84,7 @@ def test_a_model_that_was_trained_for_something_else_writes_no_queries(
 ) -> None:
     other = shutil.copytree(t5, tmp_path / "t5")
     write_osn_json(other, "masked-lm")
-    with pytest.raises(ModelError, match="is a masked-lm model, which writes no queries"):
+    with pytest.raises(ModelError, match="is a masked-lm model, which cannot write queries"):
         generate_queries(small(other), documents, output=tmp_path / "generated.jsonl")
     assert [one.name for one in tmp_path.iterdir()] == ["t5"]
 

@@ -18,8 +18,8 @@ def test_questions_that_are_no_kind_and_no_model_are_named(tmp_path: Path) -> No
     corpus.write_text(
         json.dumps({"_id": "c", "title": "Wine", "text": "Wine is made of grapes in most places."}) + "\n"
     )
-    with pytest.raises(InputError, match="'titel' is neither title nor first-sentence"):
+    with pytest.raises(InputError, match="'titel' is not title, first-sentence or a query generator"):
         QuestionSet(corpus, questions="titel").load(tmp_path)
-    with pytest.raises(InputError, match="a document, where a question and what answers it were expected") as failure:
+    with pytest.raises(InputError, match="found a document, expected a question and its answer") as failure:
         QuestionSet(corpus).load()
     assert "questions: title" in str(failure.value)

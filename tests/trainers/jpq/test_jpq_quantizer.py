@@ -51,7 +51,7 @@ def test_what_cannot_be_quantized_is_named(config: JpqConfig) -> None:
     vectors = np.random.default_rng(0).normal(size=(300, 12)).astype(np.float32)
     with pytest.raises(InputError, match="subvectors 5 does not divide the dimension 12") as caught:
         fit_quantizer(vectors, QuantizerSettings(subvectors=5), seed=1)
-    assert caught.value.remedy == "what does: 1, 2, 3, 4, 6, 12"
+    assert caught.value.remedy == "divisors: 1, 2, 3, 4, 6, 12"
     with pytest.raises(InputError, match="255 documents are too few for 256 centroids"):
         fit_quantizer(vectors[:255], QuantizerSettings(subvectors=4), seed=1)
     with pytest.raises(InputError, match="query_length is 1000, but the start reads"):

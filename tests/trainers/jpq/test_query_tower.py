@@ -188,14 +188,14 @@ def test_layers_that_are_no_list_or_built_otherwise_are_refused() -> None:
         backbones.keep_layers(AlbertModel(AlbertConfig(num_hidden_layers=4, embedding_size=8, **size)), 2)
     # The first layer of a ModernBERT has no norm before its attention.
     modern = ModernBertModel(ModernBertConfig(num_hidden_layers=4, pad_token_id=0, **size))
-    with pytest.raises(InputError, match="modernbert: 1 of its 4 layers make no model of 1 layers"):
+    with pytest.raises(InputError, match="modernbert: 1 of its 4 layers do not form a model of 1 layers"):
         backbones.keep_layers(copy.deepcopy(modern), 1)
     backbones.keep_layers(modern, 2)
 
 
 def test_more_layers_than_the_start_has_are_refused_before_anything_is_encoded(config: JpqConfig) -> None:
     config = replace(config, query_layers=3, cache=None)
-    with pytest.raises(InputError, match="3 layers are asked for of 2"):
+    with pytest.raises(InputError, match="3 layers are asked for, but the model has 2"):
         Preparation(config)
     assert not list(config.folder.glob("documents-*"))
 

@@ -112,7 +112,7 @@ def test_what_cannot_be_paired_is_left_out_or_refused(tmp_path: Path, backbone: 
     config = settings(corpus, backbone, tmp_path / "out")
     with pytest.raises(InputError, match=r"no passage has a context \(random-passage\)"):
         usable_rows(read_passages(config), config)
-    with pytest.raises(InputError, match="nothing says where the queries of c come from"):
+    with pytest.raises(InputError, match="needs queries for c, but no generator"):
         read_passages(replace(config, context="query"))
     queries = write_queries(config, tmp_path / "q.jsonl")
     asked = replace(config, context="query", corpora=[CorpusSettings(corpus, queries=queries)])

@@ -308,7 +308,7 @@ def test_a_backbone_whose_layers_are_called_otherwise_is_refused(tmp_path: Path,
     tokenizer: Any = AutoTokenizer.from_pretrained(backbone)
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 16}
     backbones.save(MPNetForMaskedLM(MPNetConfig(vocab_size=len(tokenizer), **sizes)), tokenizer, tmp_path / "mpnet")
-    with pytest.raises(ModelError, match="MPNetForMaskedLM are not called as BERT's"):
+    with pytest.raises(ModelError, match="MPNetForMaskedLM cannot be called like BERT's"):
         train_query_as_context(settings(corpus, tmp_path / "mpnet", tmp_path / "out"))
 
 
@@ -324,7 +324,7 @@ def test_the_condenser_head_is_warm(tmp_path: Path, backbone: Path, corpus: Path
     assert any(not torch.equal(head[f"0.{name}"], weight) for name, weight in last.items())
     further = settings(corpus, config.output, tmp_path / "further")
     assert all(torch.equal(head[name], weight) for name, weight in build(further).layers.state_dict().items())
-    with pytest.raises(InputError, match="no Condenser head of 2 layers"):
+    with pytest.raises(InputError, match="is not a Condenser head of 2 layers"):
         build(replace(further, layers=2))
 
 

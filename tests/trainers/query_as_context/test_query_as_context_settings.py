@@ -21,7 +21,7 @@ from trainers.query_as_context.settings import CorpusSettings, QueryAsContextCon
         (["corpora=[]"], "corpora names no corpus"),
         (["passage_length=4"], "at least 8"),
         (["masking.passage=1.5"], "shares between 0 and 1"),
-        (["retriever={output: out, train: [{path: x}]}"], "retriever.output must be another folder"),
+        (["retriever={output: out, train: [{path: x}]}"], "retriever.output and output must be different"),
         (["retriever={output: out/retriever, train: [{path: x}]}"], "neither inside the other"),
         (["cache=out/passages"], "cache must not be inside output"),
         (["cache=out"], "cache must not be inside output"),

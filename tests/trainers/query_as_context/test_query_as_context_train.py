@@ -46,11 +46,11 @@ def test_what_cannot_end_well_is_refused_before_anything_is_made(tmp_path: Path,
     retriever = DenseConfig(output=tmp_path / "retriever", train=[missing])
     refused(replace(fine, retriever=retriever), "nowhere does not exist")
     asking = replace(fine, context="query")
-    refused(asking, "nothing says where the queries of articles come from")
+    refused(asking, "needs queries for articles")
     refused(
         replace(asking, corpora=[CorpusSettings(corpus, queries=tmp_path / "none.jsonl")]), "none.jsonl does not exist"
     )
-    refused(replace(asking, generation=GenerationSettings(str(backbone))), "no sequence-to-sequence model")
+    refused(replace(asking, generation=GenerationSettings(str(backbone))), "is not a sequence-to-sequence model")
     refused(replace(fine, layers=9), "layers is 9")
     (tmp_path / "retriever").mkdir()
     (tmp_path / "retriever" / "thesis.txt").touch()

@@ -81,11 +81,11 @@ def test_the_best_mean_gain_over_bm25_is_taken_and_of_equals_what_is_configured(
 @pytest.mark.parametrize(
     ("changes", "tries", "words"),
     [
-        ({"train": 1}, ["training.steps=6"], "takes several sets"),
-        ({"train": "twice"}, ["training.steps=6"], "takes several sets"),
+        ({"train": 1}, ["training.steps=6"], "needs several sets"),
+        ({"train": "twice"}, ["training.steps=6"], "needs several sets"),
         ({}, ["training.step=6"], "step"),
-        ({}, ["train=[{path: one}]"], "must be the same for all"),
-        ({"student": replace(SMALL, queries="network", head="full")}, ["training.steps=6"], "no search adds a SPLADE"),
+        ({}, ["train=[{path: one}]"], "must leave out the same sets"),
+        ({"student": replace(SMALL, queries="network", head="full")}, ["training.steps=6"], "--try measures BM25"),
     ],
 )
 def test_what_cannot_be_chosen_so_is_refused(config: SparseConfig, changes: dict, tries: list[str], words: str) -> None:

@@ -45,7 +45,7 @@ from trainers.sparse.train import prepared_sets, train_sparse  # noqa: E402
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"candidates": SparseCandidates(negatives=1, mine="student")}, "there is no pretraining"),
+        ({"candidates": SparseCandidates(negatives=1, mine="student")}, "no pretraining is configured"),
         ({"objective": SparseObjective(info_nce=0.0, kl=1.0)}, "no teacher and no scores to distil"),
         ({"document_length": 100}, "document_length is 100, but the backbone has 64 positions"),
         ({"candidates": SparseCandidates(mine="bm52")}, "there is no retriever 'bm52'"),
@@ -152,7 +152,7 @@ def test_a_run_whose_lengths_were_named_goes_on_without_their_names(tmp_path: Pa
 def test_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match="teachers are named, but kl and margin_mse are 0"):
         SparseObjective(teachers=["lexical"])
-    with pytest.raises(ValueError, match="all_pairs is for kl"):
+    with pytest.raises(ValueError, match="all_pairs works with kl only"):
         SparseObjective(kl=1.0, margin_mse=1.0, all_pairs=True)
 
 

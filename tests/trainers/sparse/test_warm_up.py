@@ -28,7 +28,7 @@ def test_a_damaged_start_is_refused(tmp_path: Path, backbone: Path, beir: Path) 
     model = build(config, [config.train[0].load().documents])
     with torch.no_grad():
         next(model.model.parameters()).fill_(torch.nan)
-    with pytest.raises(InputError, match="outputs that are not numbers"):
+    with pytest.raises(InputError, match="outputs of the start are not numbers"):
         calibrate(model, TEXTS[:2], expansions=7, weight=None)
 
 

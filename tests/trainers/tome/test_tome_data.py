@@ -137,6 +137,6 @@ def test_urls_that_a_tokenizer_changes_are_told_apart_from_those_that_are_lost(
     lower.eos_token, lower.pad_token = "[SEP]", "[PAD]"
     with caplog.at_level(logging.WARNING):
         tome_corpus([Document("a", "x", "", "zoo/Cat"), Document("b", "y", "", "zoo/dog")], lower, SMALL)
-    assert "2 of 2 URLs do not come back from their tokens" in caplog.text
+    assert "2 of 2 URLs cannot be restored from their tokens" in caplog.text
     with pytest.raises(InputError, match=r"'a' and 'b' have URLs that the tokenizer of .* cannot tell apart"):
         tome_corpus([Document("a", "x", "", "zoo/Cat"), Document("b", "y", "", "zoo/cat")], lower, SMALL)

@@ -1,4 +1,4 @@
-"""`osn data from-clicks`: judgements and training pairs of a click log.
+"""`osn data from-clicks`: judgements and training pairs from a click log.
 
 osn data from-clicks log.csv --output clicks --corpus corpus.jsonl
 """
@@ -28,25 +28,28 @@ from trainers.data.loading import read_documents
 
 PREFIX = "opensearch:"
 POSITIVE, NEGATIVE = 0.5, 0.1
-"""Shares of the best grade of a query: the least grade of a positive in a training pair, the largest of a negative."""
+"""Limits of grades in training pairs, as shares of a query's best grade: lowest of a positive, highest of a negative."""
 FEW_CLICKS = 100
-"""With this many clicks, the standard error of a propensity is at best a tenth of it."""
+"""With this many clicks, the standard error of a propensity is at least a tenth of it."""
 DIGITS = 4
+"""Decimals of a grade."""
 FILE = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True)
 class Judgements:
+    """Grades from a click log, and the propensities that they rest on."""
+
     grades: dict[str, dict[str, float]]
     """{query: {document: grade}}, for queries with a clicked document"""
     looks: dict[tuple[str, str], float]
-    """{(query, document): how often it was looked at, by the propensities}"""
+    """{(query, document): expected number of looks, by the propensities}"""
     places: list[dict[str, float | int | None]]
-    """For each position its propensity (None: no query connects it with the first), impressions and clicks."""
+    """each position's propensity (None if not connected with the first), impressions and clicks"""
     frequencies: Mapping[str, int]
-    """{query: searches}"""
+    """{query: number of searches}"""
     too_few: int
-    """Pairs of query and document with too few impressions."""
+    """number of pairs of query and document with too few impressions"""
 
 
 @click.command(name="from-clicks")
@@ -58,7 +61,7 @@ class Judgements:
     "--impression-action", default="impression", show_default=True, help="UBI's action_name of an impression."
 )
 @click.option("--output", type=FILE, required=True, help="The folder to write.")
-@click.option("--corpus", type=FILE, default=None, help="Texts of the documents, to write training pairs.")
+@click.option("--corpus", type=FILE, default=None, help="Texts of the documents, for training pairs.")
 @click.option(
     "--depth", type=click.IntRange(1, 60), default=10, show_default=True, help="Positions to use, from the top."
 )
@@ -67,7 +70,7 @@ class Judgements:
     type=click.IntRange(min=1),
     default=10,
     show_default=True,
-    help="Impressions that a document needs for a judgement.",
+    help="Impressions that a document needs to be judged.",
 )
 @click.option("--propensities", type=FILE, default=None, help="A file of position and propensity, if they are known.")
 @click.option(
@@ -75,7 +78,7 @@ class Judgements:
     type=click.FloatRange(0, 1),
     default=0.3,
     show_default=True,
-    help="Share of the queries to keep for testing.",
+    help="Share of the queries for testing.",
 )
 @connection_options
 def from_clicks(
@@ -94,18 +97,18 @@ def from_clicks(
 ) -> None:
     """Make judgements and training pairs from a click log.
 
-    LOG is a csv or tsv of query, document, position (from 1), clicked (0 or 1), a row for each shown document. For logs
-    in UBI's format give --ubi-queries and --ubi-events.
+    LOG is a csv or tsv of query, document, position (from 1), clicked (0 or 1), with a row for each shown document. For
+    logs in UBI's format give --ubi-queries and --ubi-events.
 
-    Users click on what is ranked high. The position-based model corrects for that: the chance of a click is the position's
-    propensity times the document's attraction. Both are estimated from the log alone (EM; Wang et al., 2018), from
-    documents that were shown at several positions for the same query. A grade is the attraction: the chance of a click at
-    the first position, from 0 to 1. Each estimate begins with two impressions of mean attraction, so that one lucky click
-    proves nothing. A document that was never clicked has grade 0.
+    Users click on documents that are ranked high. The position-based model corrects for that: the chance of a click is the
+    position's propensity times the document's attraction. Both are estimated from the log alone (EM; Wang et al., 2018),
+    from documents that were shown at several positions for the same query. A grade is the attraction: the chance of a click
+    at the first position, from 0 to 1. Each estimate begins with two impressions of mean attraction, so that one lucky
+    click proves nothing. A document that was never clicked has grade 0.
 
     It writes queries.jsonl (with `frequency`), qrels/train.tsv and qrels/test.tsv (with different queries) and
-    propensities.tsv. With --corpus it also writes pairs.jsonl of the train queries: positives have at least half of the
-    best grade, negatives at most a tenth, although users saw them.
+    propensities.tsv. With --corpus it also writes pairs.jsonl for the train queries: positives have at least half of the
+    best grade; negatives were seen, but have at most a tenth.
 
     \b
     osn data from-clicks log.csv --output clicks --corpus corpus.jsonl
@@ -151,12 +154,12 @@ def _report(read: ClickLog, found: Judgements, output: Path, min_impressions: in
     judged = sum(map(len, found.grades.values()))
     print(
         f"\n{judged:,} judgements of {len(found.grades):,} queries in {output}; {found.too_few:,} documents of a query were "
-        f"shown fewer than {min_impressions} times and have none"
+        f"shown fewer than {min_impressions} times and have no judgement"
     )
 
 
 def few_clicks(found: Judgements) -> list[str]:
-    """The places whose propensity rests on fewer than `FEW_CLICKS` clicks."""
+    """The places with fewer than `FEW_CLICKS` clicks, whose propensities are rough."""
     return [
         str(place["place"])
         for place in found.places
@@ -175,9 +178,9 @@ def _cells(place: Mapping[str, float | int | None]) -> list[str]:
 
 
 def judgements(log: ClickLog, min_impressions: int, known: list[float] | None = None) -> Judgements:
-    """Grades by the position-based click model. known: propensities, else they are estimated.
+    """Grades by the position-based click model. known: the propensities; None estimates them.
 
-    Raises InputError for a log without clicks, one in which no document changed its place, and one too small.
+    Raises InputError if the log has no clicks, is too small, or no document in it changed its place.
     """
     if not log.clicked.total():
         raise InputError("the log has no clicks")
@@ -188,9 +191,9 @@ def judgements(log: ClickLog, min_impressions: int, known: list[float] | None = 
     shown = np.array([log.shown[key] for key in keys], float)
     clicked = np.array([log.clicked[key] for key in keys], float)
     told_apart = InputError(
-        "no document was shown at the first and at another place for the same query, so that the place cannot be told "
-        "from the document",
-        "take a log over a change of the ranking, or give --propensities",
+        "no document was shown at the first and at another place for the same query, so that the effects of place and "
+        "document cannot be separated",
+        "take a log from before and after a change of the ranking, or give --propensities",
     )
     if known is None and not (places == 0).any():
         raise told_apart
@@ -215,7 +218,7 @@ def judgements(log: ClickLog, min_impressions: int, known: list[float] | None = 
     if not grades:
         raise InputError(
             f"no query has a clicked document that was shown {min_impressions} times",
-            "take a longer log, or --min-impressions",
+            "take a longer log, or lower --min-impressions",
         )
     told = [
         {
@@ -242,12 +245,12 @@ def read_propensities(path: Path, depth: int) -> list[float]:
 
 
 def query_id(query: str) -> str:
-    """An id that stays the same from log to log, and that a TREC file can hold."""
+    """An id that is the same in every log, and allowed in a TREC file."""
     return hashlib.sha256(query.encode()).hexdigest()[:12]
 
 
 def is_test(query: str, share: float) -> bool:
-    """Whether a query is one of the test part, which its words alone decide."""
+    """Whether a query is in the test part; only its words decide."""
     return int(query_id(query), 16) % 10_000 < share * 10_000
 
 
@@ -271,13 +274,13 @@ def write(folder: Path, found: Judgements, test_share: float) -> None:
 
 
 def write_pairs(folder: Path, found: Judgements, corpus: Path, test_share: float, min_looks: int) -> int:
-    """Write pairs.jsonl, a line a positive; how many. Raises InputError if the corpus has none of the documents."""
+    """Write pairs.jsonl, a line per positive, and return their number. Raises InputError if no document is in the corpus."""
     wanted = {document for of in found.grades.values() for document in of}
     texts = {document.id: document.contents for document in read_documents(corpus) if document.id in wanted}
     if not texts:
         raise InputError(f"{corpus} has none of the {len(wanted):,} documents that were clicked or shown")
     if missing := len(wanted) - len(texts):
-        click.echo(f"left out of pairs: {missing:,} documents that {corpus} does not have", err=True)
+        click.echo(f"left out of pairs: {missing:,} documents that are not in {corpus}", err=True)
     pairs = []
     for query, of in sorted(found.grades.items()):
         if is_test(query, test_share):

@@ -1,9 +1,9 @@
-"""Click logs, counted: how often a document was shown at a place for a query, and how often it was clicked there.
+"""Counts click logs: how often a document was shown at a place for a query, and how often it was clicked there.
 
-    csv, tsv   a row a shown document: query, document, position (from 1), clicked (0 or 1)
-    UBI        User Behavior Insights 1.x: a file, or index, of queries and one of events
+    csv, tsv   one row per shown document: query, document, position (from 1), clicked (0 or 1)
+    UBI        User Behavior Insights 1.x: a file or index of queries, and another of events
 
-Queries are told apart by their words: case and blanks make no other query.
+Queries that differ only in case and blanks are the same query.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ COLUMNS = {
     "position": ("position", "rank", "place"),
     "clicked": ("clicked", "click", "clicks"),
 }
-"""{what a column holds: the names that it may have}"""
+"""{content of a column: the names that it may have}"""
 YES_NO = {"1": 1, "true": 1, "0": 0, "false": 0}
 
 
 @dataclass
 class ClickLog:
+    """The counts of a click log."""
+
     shown: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     """{(query, document, place from 1): impressions}"""
     clicked: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     """{(query, document, place from 1): impressions that were clicked}"""
     searches: Counter[str] = field(default_factory=Counter)
-    """{query: how often it was asked}: of rows, which name no searches, the impressions of its most shown place"""
+    """{query: number of searches}; a csv or tsv does not name searches: then the impressions of the most shown place"""
     left_out: Counter[str] = field(default_factory=Counter)
-    """{reason: how many records}"""
+    """{reason: number of records}"""
 
     def add(self, query: str, document: str, place: int, clicked: int, depth: int) -> None:
         if place > depth:
@@ -55,7 +57,7 @@ def same_words(query: str) -> str:
 
 
 def read_rows(path: str | Path, depth: int) -> ClickLog:
-    """A csv or tsv with a header. Raises InputError with file and line at the first row that is no impression."""
+    """The counts of a csv or tsv with a header. Raises InputError with file and line at the first invalid row."""
     stream, file = open_binary(str(path))
     last = 0
 
@@ -111,11 +113,11 @@ def _columns(header: list[str], where: str) -> dict[str, int]:
 
 
 LogRecords = Iterable[tuple[str, Mapping[str, Any]]]
-"""(where it stands, record)"""
+"""(file and line, or index and id, of the record; record)"""
 
 
 def read_records(path: str | Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """JSON lines, of records or of hits with a `_source`. Raises InputError with file and line for what is none."""
+    """Reads JSON lines of records, or of hits with a `_source`. Raises InputError with file and line for other lines."""
     stream, file = open_binary(str(path))
     for number, line in read_lines(stream, file):
         where = f"{file}, line {number}"
@@ -130,11 +132,11 @@ def read_records(path: str | Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def read_ubi(queries: LogRecords, events: LogRecords, depth: int, clicks: str, impressions: str) -> ClickLog:
-    """A log in the form of UBI.
+    """The counts of a log in UBI's format.
 
-    clicks, impressions: the `action_name` of either. A search whose impressions were logged showed these; any other showed
-    `query_response_hit_ids`, down to `depth`. A document's place is that among these ids, else `position.ordinal`.
-    Raises InputError for a record without what UBI says it has.
+    clicks, impressions: the `action_name` of clicks and of impressions. A search without logged impressions counts as
+    having shown its `query_response_hit_ids`, down to `depth`. A document's place is its place among these ids, else
+    `position.ordinal`. Raises InputError for a record without a field that UBI requires.
     """
     searches: dict[str, tuple[str, list[str]]] = {}
     log = ClickLog()

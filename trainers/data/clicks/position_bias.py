@@ -1,12 +1,12 @@
-"""How likely a place is looked at, and a document clicked once it is: the position-based click model, fitted by EM.
+"""The position-based click model, fitted by EM.
 
     P(click | query, document, place) = propensity[place] * attraction[query, document]
 
-A user looks at a place or not, whatever stands there, and clicks what they look at if it attracts them (Richardson et al.,
-WWW 2007; Craswell et al., WSDM 2008). Both factors come from logs alone, without an experiment, by expectation
-maximization (Chuklin et al., Click Models for Web Search, 2015, section 4.2; for search logs Wang et al., WSDM 2018). They
-can be told apart only where some documents were shown for the same query at several places, and places are estimated from
-these documents alone.
+A user looks at a place or not, whatever document is there, and clicks a document that they look at if it attracts them
+(Richardson et al., WWW 2007; Craswell et al., WSDM 2008). Both factors are estimated from logs alone, without an
+experiment, by expectation maximization (Chuklin et al., Click Models for Web Search, 2015, section 4.2; for search logs
+Wang et al., WSDM 2018). They can be separated only if some documents were shown for the same query at several places;
+propensities are estimated from these documents alone.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 PRIOR = 2.0
-"""Impressions of mean attraction that each pair is given beforehand, so that one lucky click is not certainty."""
+"""Each pair starts with this many impressions of mean attraction, so that one lucky click does not give certainty."""
 ROUNDS = 3_000
+"""EM ends after this many rounds at most."""
 TOLERANCE = 1e-6
-"""EM ends once no propensity moves by more."""
+"""EM ends when no propensity changes by more."""
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -31,19 +32,19 @@ class PositionBias:
     """The result of EM."""
 
     propensity: Floats
-    """(places,), that of the first place is 1; NaN for a place that nothing connects with the first."""
+    """(places,), 1 for the first place; NaN for a place that is not connected with the first (see `connected`)"""
     attraction: Floats
     """(pairs,), the chance of a click at the first place"""
 
 
 def fit(pairs: Ints, places: Ints, shown: Floats, clicked: Floats, *, propensity: Floats | None = None) -> PositionBias:
-    """The model of counted impressions: row i says that pair `pairs[i]` was shown `shown[i]` times at `places[i]` (from 0)
-    and clicked `clicked[i]` times. propensity: where it is known, attraction alone is estimated.
+    """Fits the model to counted impressions: row i says that pair `pairs[i]` was shown `shown[i]` times at `places[i]`
+    (from 0) and clicked `clicked[i]` times. propensity: (places,), if known; then only attraction is estimated.
     """
     if propensity is None:
         reached = connected(pairs, places)
         several = np.bincount(pairs, minlength=int(pairs.max()) + 1) > 1
-        # Only documents that moved tell of places. Those that did not would, by the prior, lend places their quality.
+        # Only documents shown at several places show the effect of a place. With the prior, the others would bias it.
         moved = reached[places] & several[pairs]
         theta = np.full(len(reached), np.nan)
         theta[0] = 1.0
@@ -54,7 +55,7 @@ def fit(pairs: Ints, places: Ints, shown: Floats, clicked: Floats, *, propensity
     else:
         theta = propensity.astype(np.float64)
     kept = np.isfinite(theta[places])
-    scale = 1 / max(1.0, float(np.nanmax(theta)))  # probabilities, also where a lower place is looked at more
+    scale = 1 / max(1.0, float(np.nanmax(theta)))  # keeps probabilities below 1 if a lower place is looked at more
     _, gamma = _em(pairs[kept], places[kept], shown[kept], clicked[kept], theta * scale, PRIOR)
     attraction = np.full(int(pairs.max()) + 1, np.nan)
     attraction[: len(gamma)] = gamma * scale
@@ -64,7 +65,7 @@ def fit(pairs: Ints, places: Ints, shown: Floats, clicked: Floats, *, propensity
 def _em(
     pairs: Ints, places: Ints, shown: Floats, clicked: Floats, known: Floats | None, prior: float
 ) -> tuple[Floats, Floats]:
-    """(propensities, attractions) of greatest likelihood; known: propensities that stay as they are."""
+    """(propensities, attractions) of greatest likelihood; known: propensities to keep fixed."""
     theta: Floats = (1.0 / (1.0 + np.arange(int(places.max()) + 1))).astype(np.float64) if known is None else known
     count = int(pairs.max()) + 1
     impressions = np.bincount(pairs, shown, count)
@@ -73,7 +74,7 @@ def _em(
     for _ in range(ROUNDS):
         looked, attracted = theta[places], gamma[pairs]
         missed = np.maximum(1.0 - looked * attracted, 1e-12)
-        # What an impression without a click was: looked at and not attractive, or attractive and not looked at.
+        # Without a click, a document was looked at but not attractive, or attractive but not looked at.
         attractions = clicked + (shown - clicked) * attracted * (1.0 - looked) / missed
         looks = clicked + (shown - clicked) * looked * (1.0 - attracted) / missed
         mean = gamma[impressions > 0].mean()
@@ -92,7 +93,7 @@ def _em(
 
 
 def connected(pairs: Ints, places: Ints) -> npt.NDArray[np.bool_]:
-    """(places,): whether pairs that were shown at several places connect a place with the first, maybe over others."""
+    """(places,): whether a place is connected with the first, by pairs shown at several places, maybe via other places."""
     masks = np.zeros(int(pairs.max()) + 1, np.int64)
     np.bitwise_or.at(masks, pairs, np.int64(1) << places)
     reached, grows = 1, True
