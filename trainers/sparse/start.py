@@ -42,8 +42,8 @@ class SparseStart:
 def load_start(name_or_path: str | Path, student: StudentSettings) -> SparseStart:
     """The masked language model of a start; for a sparse model, the one that encodes documents.
 
-    Warns of a sparse model's prompts and limits of terms, which the student does not have. Raises ModelError if the directory
-    is no such model or its head lacks weights, InputError if `document_length` exceeds its positions.
+    Warns of a sparse model's prompts and limits of terms, which the student does not have. Raises ModelError if the
+    directory is no such model or its head lacks weights, InputError if `document_length` exceeds its positions.
     """
     start = locate(name_or_path)
     folder, _ = _document_side(start)
