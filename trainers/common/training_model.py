@@ -37,7 +37,14 @@ class TrainingProgress:
     """How far training is, in optimizer steps: for terms that are ramped up."""
 
     step: int = 0
+    """those taken"""
     steps: int = 1
+    """all that are to be taken"""
+
+    @property
+    def share(self) -> float:
+        """The part of the steps that is taken."""
+        return self.step / self.steps
 
 
 def decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:

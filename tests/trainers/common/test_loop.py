@@ -78,7 +78,7 @@ class Regression(TrainingModel):
             error = error * failure
         return Losses(
             {"error": error, "size": 0.01 * self.net[0].weight.square().sum()},  # type: ignore[union-attr]
-            {"share": torch.tensor(self.progress.step / self.progress.steps)},
+            {"share": torch.tensor(self.progress.share)},
         )
 
     def export(self, folder: Path) -> None:
