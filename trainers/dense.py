@@ -32,7 +32,7 @@ from trainers.common.own_loss import LOSS_OPTION, loss_hash
 from trainers.common.precision import computed_in, computing_in
 from trainers.common.run_folder import FIRST, FOLDER, Trained, tell
 from trainers.common.settings import EncoderSettings, Role, TrainingSettings
-from trainers.data.candidates import CandidateSettings, RetrievalData
+from trainers.data.candidates import CandidateSettings, RetrievalData, refuse_without_negatives
 from trainers.data.dev_measures import DevSet, dev_measures
 from trainers.data.examples import TrainingData
 from trainers.data.negatives import with_mined
@@ -92,6 +92,14 @@ class DenseConfig:
             raise ValueError("train names no data set")
         if self.objective.distils and self.candidates.negatives < 1:
             raise ValueError("distillation compares candidates: candidates.negatives must be at least 1")
+        if self.candidates.negatives < 1:
+            refuse_without_negatives(
+                {
+                    "two_stage": self.two_stage is not None,
+                    "candidates.mine": self.candidates.mine is not None,
+                    "train[].negatives": any(settings.negatives is not None for settings in self.train),
+                }
+            )
 
 
 # ------------------------------------------------ the model

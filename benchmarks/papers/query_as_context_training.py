@@ -345,7 +345,8 @@ class QueryAsContextExperiment:
             output=self.work / "models" / f"{slug(name)}-retriever",
             train=[SetSettings(self.asked(tested), name=tested) for tested in TESTED],
             start=str(start),
-            dev=[self.dev],
+            # The part that is held back of DEV has the name of its dev split.
+            dev=[replace(self.dev, name=f"{DEV}-dev-split")],
             unseen=[SetSettings(self.data / tested, split="test", name=f"{tested}-test") for tested in TESTED],
             encoder=EncoderSettings(
                 pooling="cls", normalize=False, query_length=QUERY_LENGTH, document_length=PASSAGE_LENGTH

@@ -271,6 +271,22 @@ def test_distillation_needs_candidates() -> None:
         DenseConfig(Path("x"), [SetSettings(Path("y"))], objective=ObjectiveSettings(kl=1.0))
 
 
+@pytest.mark.parametrize(
+    ("changes", "setting"),
+    [
+        ({"two_stage": TwoStageSettings()}, "two_stage"),
+        ({"candidates": CandidateSettings(mine="bm25")}, r"candidates\.mine"),
+        ({"train": [SetSettings(Path("y"), negatives=Path("n.jsonl"))]}, r"train\[\]\.negatives"),
+    ],
+)
+def test_what_finds_negatives_needs_negatives_to_be_drawn(changes: dict[str, Any], setting: str) -> None:
+    plain: dict[str, Any] = {"output": Path("x"), "train": [SetSettings(Path("y"))]}
+    with pytest.raises(ValueError, match=rf"{setting} would have no effect: candidates\.negatives must be at least 1"):
+        DenseConfig(**(plain | changes))
+    candidates = replace(changes.get("candidates", CandidateSettings()), negatives=1)
+    DenseConfig(**(plain | changes | {"candidates": candidates}))
+
+
 def test_the_second_stage_changes_what_it_names_alone() -> None:
     first = TrainingSettings(steps=100, learning_rate=1e-5, batch_size=8)
     second = second_stage(first, TwoStageSettings(learning_rate=5e-6))

@@ -34,6 +34,8 @@ C = TypeVar("C")
 
 MISSING = "…"
 """A printed configuration shows this in place of a required value."""
+EITHER: Mapping[str, Any] = types.MappingProxyType({"either": True})
+"""The metadata of dataclass fields of which one has to be given."""
 
 
 def load_config(kind: type[C], path: Path | None = None, overrides: Sequence[str] = (), *, fill: bool = False) -> C:
@@ -45,7 +47,7 @@ def load_config(kind: type[C], path: Path | None = None, overrides: Sequence[str
     node: yaml.Node | None = None
     if path is not None:
         node = _compose(path)
-    tree = _Tree.of_node(node, str(path)) if node is not None else _Tree({}, str(kind.__name__), None)
+    tree = _Tree.of_node(node, str(path)) if node is not None else _Tree({}, "the configuration", None)
     if not isinstance(tree.value, dict):
         raise InputError(f"{tree.place}: expected fields with values, found {_described(tree.value)}")
     for override in overrides:
@@ -119,13 +121,18 @@ def _dataclasses_in(hint: Any) -> list[type[Any]]:
 
 
 def _fill(kind: type[Any], tree: _Tree) -> None:
-    hints = get_type_hints(kind)
-    for field in dataclasses.fields(kind):
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+    hints, fields = get_type_hints(kind), dataclasses.fields(kind)
+    either = [field for field in fields if field.metadata == EITHER]
+    chosen = any(field.name in tree.value for field in either)
+    for field in fields:
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required or (field in either and not chosen):
             tree.value.setdefault(field.name, _missing(hints[field.name]))
 
 
 def _missing(hint: Any) -> _Tree:
+    if get_origin(hint) in (Union, types.UnionType):
+        (hint,) = (choice for choice in get_args(hint) if choice is not type(None))
     if get_origin(hint) is list:
         return _Tree([_missing(get_args(hint)[0])], MISSING, None)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):

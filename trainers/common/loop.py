@@ -66,8 +66,7 @@ def train(
     if (ended := run.ended()) is not None:
         logger.info("%s is trained already (%d steps)", output, ended.steps)
         return ended
-    run.start()
-    with _advice_on_memory(settings):
+    with run.started(), _advice_on_memory(settings):
         trainer = LoopTrainer(model, data, collate, settings=settings, run=run, evaluate=evaluate, best_from=best_from)
         resume_from = run.last_checkpoint()
         if resume_from is None and evaluate is not None:

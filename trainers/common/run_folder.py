@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -153,11 +154,25 @@ class RunFolder:
         now = _with_effect(to_dict(self.config))
         return differing(_known(_with_effect(_with_later(there, self.config)), now), now)
 
-    def start(self) -> None:
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        """The folder belongs to this run from here on. A run that fails before its first checkpoint gives the folder back:
+        what fails at once should not stand in the way of a corrected configuration."""
         if is_main_process():
+            if self.last_checkpoint() is None:  # Then it begins at its first step.
+                for folder in (self.checkpoints, self.best, self.logs):
+                    shutil.rmtree(folder, ignore_errors=True)
+                for file in ("history.jsonl", "trained"):
+                    (self.folder / file).unlink(missing_ok=True)
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.folder / "run.json", self.identity)
             save_config(self.config, self.output)
+        try:
+            yield
+        except BaseException:
+            if is_main_process() and self.last_checkpoint() is None:
+                (self.folder / "run.json").unlink(missing_ok=True)
+            raise
 
     # ------------------------------------------------ while it runs
 

@@ -23,7 +23,7 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerState, TrainingArguments
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback, TrainerControl
 
 from opensearch_neural.errors import InputError, OsnError
 from trainers.common.batches import Batch, CachedBatch, Collator, WholeBatchCollator
@@ -77,6 +77,7 @@ class LoopTrainer(Trainer):
         self._start = _trained_weights(model) if settings.start_share else {}
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
+        self.add_callback(_IntervalsOfSettings())
         if self.is_world_process_zero():
             self.add_callback(StepLines(run.output.name))
             if (writer := tensorboard(run.logs)) is not None:
@@ -300,6 +301,13 @@ class LoopTrainer(Trainer):
         if processes() > 1:
             dist.barrier()
         return trained
+
+
+class _IntervalsOfSettings(TrainerCallback):
+    """How often a continued run logs and saves is as its settings say, not as its checkpoint does."""
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        state.compute_steps(args, state.max_steps)
 
 
 def _trained_weights(model: nn.Module) -> dict[str, Tensor]:

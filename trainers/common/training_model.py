@@ -41,6 +41,11 @@ class TrainingProgress:
     steps: int = 1
     """all steps of the training"""
 
+    @property
+    def share(self) -> float:
+        """The share of the steps that is done."""
+        return self.step / self.steps
+
 
 def decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
     """Optimizer groups of the trained parameters: matrices, with weight decay, and the others, without."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -32,6 +32,18 @@ class CandidateSettings:
     def __post_init__(self) -> None:
         if self.negatives < 0 or self.depth < 1:
             raise ValueError(f"negatives {self.negatives} and depth {self.depth}: expected at least 0 and 1")
+
+
+def refuse_without_negatives(settings: Mapping[str, bool]) -> None:
+    """Raises ValueError, if `candidates.negatives` is 0, for settings that only say which negatives there are to draw from.
+
+    settings: {name: whether it is set}.
+    """
+    if without_effect := [name for name, is_set in settings.items() if is_set]:
+        raise ValueError(
+            f"no hard negatives are drawn, so {' and '.join(without_effect)} would have no effect: "
+            "candidates.negatives must be at least 1"
+        )
 
 
 class Drawn(NamedTuple):

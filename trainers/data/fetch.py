@@ -30,7 +30,8 @@ def fetch(names: Iterable[str], out: Path) -> dict[str, int]:
     """Write the documents, queries and judgements of data sets with the same corpus into the folder `out`.
 
     names: "ir:NAME", or "ir:NAME=SPLIT" if the name does not contain the split. Returns the numbers of documents, queries,
-    and judgements by split. Raises InputError for invalid names, and MissingExtra without ir_datasets.
+    and judgements by split. Raises InputError for invalid names and for a folder with judgements of other splits, whose
+    queries would be lost, and MissingExtra without ir_datasets.
     """
     splits: dict[str, Any] = {}
     corpora: dict[str, str] = {}
@@ -47,12 +48,16 @@ def fetch(names: Iterable[str], out: Path) -> dict[str, int]:
             f"{' and '.join(corpora.values())} have different corpora: {', '.join(corpora)}", "use a folder for each"
         )
     first = next(iter(splits.values()))
+    judged_splits = {split: data for split, data in splits.items() if data.has_queries() and data.has_qrels()}
+    if others := [split for split in splits_in(out) if split not in judged_splits]:
+        raise InputError(
+            f"{out} has judgements of {', '.join(others)}, whose queries would be lost",
+            "name all splits in one command, or another --output",
+        )
     written = {"documents": 0, "queries": 0}
     out.mkdir(parents=True, exist_ok=True)
     queries: dict[str, str] = {}
-    for split, dataset in splits.items():
-        if not (dataset.has_queries() and dataset.has_qrels()):
-            continue
+    for split, dataset in judged_splits.items():
         queries.update((query.query_id, query.default_text()) for query in downloaded(dataset.queries_iter()))
         with beside(out / "qrels" / f"{split}.tsv") as file:
             file.write("query-id\tcorpus-id\tscore\n")
@@ -71,6 +76,12 @@ def fetch(names: Iterable[str], out: Path) -> dict[str, int]:
             file.write(json.dumps(record_of(document), ensure_ascii=False) + "\n")
             written["documents"] += 1
     return written
+
+
+def splits_in(folder: Path) -> list[str]:
+    """The splits that a folder in BEIR layout has judgements of."""
+    names = [file.name.removesuffix(".gz").removesuffix(".zst") for file in (folder / "qrels").glob("*")]
+    return sorted(name.removesuffix(".tsv") for name in names if name.endswith(".tsv") and not name.startswith("."))
 
 
 def split_of(given: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import click
+import numpy as np
 
 from opensearch_neural.errors import InputError
 from trainers.data.examples import TrainingData
@@ -101,6 +102,25 @@ def without_questions_of(train: TrainingData, others: Iterable[TrainingData]) ->
         lost, train = len(train) - len(kept), train.take(kept)
         if lost:
             train.notes.append(f"{train.name}: {lost} examples left out because {other.name} has them")
+    return train
+
+
+def without_documents_of(train: TrainingData, others: Iterable[TrainingData]) -> TrainingData:
+    """`train` without the examples that have a relevant document of `others`, and without such hard negatives, by
+    normalised text."""
+    for other in others:
+        texts = {normalised(other.documents.text_at(row)) for row in set(other.positives.values.tolist())}
+        named = np.unique(np.concatenate([train.positives.values, train.negatives.values]))
+        shared = {row for row in named.tolist() if normalised(train.documents.text_at(row)) in texts}
+        if not shared:
+            continue
+        kept = [index for index, rows in enumerate(train.positives) if shared.isdisjoint(rows.tolist())]
+        negatives = [[row for row in train.negatives[index].tolist() if row not in shared] for index in kept]
+        lost, before, train = len(train) - len(kept), train, train.take(kept, negatives=negatives)
+        if lost:
+            train.notes.append(f"{train.name}: {lost} examples left out because {other.name} has their documents")
+        if fewer := sum(len(before.negatives[index]) for index in kept) - len(train.negatives.values):
+            train.notes.append(f"{train.name}: {fewer} hard negatives left out because {other.name} has them")
     return train
 
 

@@ -12,9 +12,9 @@ from opensearch_neural.errors import InputError
 from trainers.common.settings import TrainingSettings
 from trainers.data.dev_measures import DevSet, dev_set
 from trainers.data.examples import TrainingData
-from trainers.data.leaks import without_questions_of
+from trainers.data.leaks import without_documents_of, without_questions_of
 from trainers.data.loading import load_training
-from trainers.data.splits import fewer_documents, hold_back
+from trainers.data.splits import dev_name, fewer_documents, hold_back
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +92,29 @@ class PreparedSets:
     """the data from which the dev sets are drawn"""
 
 
+def check_names(train: Sequence[SetSettings], dev: Sequence[SetSettings], selection: DevSettings) -> None:
+    """Raises InputError if two train sets have the same name, or two sets to measure on, held-back parts of train among
+    them."""
+    refuse_same_names("train", train)
+    held = [] if selection.hold_back is None else [dev_name(settings.title) for settings in train]
+    refuse_same_names("dev", dev, held)
+
+
+def refuse_same_names(field: str, sets: Sequence[SetSettings], held: Sequence[str] = ()) -> None:
+    """Raises InputError if two of the sets that `field` of a configuration names have the same name: measures would be of
+    the last one alone. held: names of parts that are held back."""
+    names = [settings.title for settings in sets]
+    if len(set(names)) < len(names):
+        raise InputError(
+            f"two {field} sets have the same name: {', '.join(names)}", f"give each its own: {field}[…].name"
+        )
+    if both := sorted(set(names) & set(held)):
+        raise InputError(
+            f"the {field} set {both[0]} has the name of a part that is held back of train",
+            f"give the set another: {field}[…].name",
+        )
+
+
 def load_sets(
     train: Sequence[SetSettings],
     unseen: Sequence[SetSettings],
@@ -129,16 +152,18 @@ def prepare(
     folder: for generated questions. documents: how many to read of each corpus, besides those of its questions; None reads
     all. held: data of another stage's dev sets.
 
-    Raises InputError as `load_training` does, and if two train sets have the same name.
+    Raises InputError as `load_training` and `check_names` do.
     """
+    check_names(train, dev, selection)
     sets, measured = load_sets(train, unseen, dev, folder=folder, documents=documents)
-    names = [data.name for data in sets]
-    if len(set(names)) < len(names):
-        raise InputError(f"two train sets have the same name: {', '.join(names)}", "give each its own: train[…].name")
     if selection.hold_back is not None:
         parted = [hold_back(data, selection.hold_back, seed=seed) for data in sets]
-        sets = [part for part, _ in parted]
-        measured += [part for _, part in parted]
+        held_back = [part for _, part in parted]
+        # Of its own set each part is apart already.
+        sets = [
+            without_documents_of(part, [*held_back[:at], *held_back[at + 1 :]]) for at, (part, _) in enumerate(parted)
+        ]
+        measured += held_back
     sets = [without_questions_of(data, (*measured, *held)) for data in sets]
     for data in sets:
         logger.info("train: %s, %d examples%s", data.name, len(data), "".join(f"; {note}" for note in data.notes))

@@ -149,10 +149,14 @@ def hold_back(
     # Examples outside `sets` that share texts with held-back examples are in neither part.
     dev = sorted(index for index in held if part[index] >= 0)
     train = [index for index in range(len(data)) if index not in held]
-    dev_name = f"{data.name}-dev"
     if apart == "questions":
-        return data.take(train), data.take(dev, name=dev_name)
-    return _disjoint(data, train, dev, dev_name)
+        return data.take(train), data.take(dev, name=dev_name(data.name))
+    return _disjoint(data, train, dev)
+
+
+def dev_name(train: str) -> str:
+    """The name of the part that is held back of the set `train`."""
+    return f"{train}-dev"
 
 
 def _components(data: TrainingData, *, with_documents: bool) -> list[int]:
@@ -176,7 +180,7 @@ def _components(data: TrainingData, *, with_documents: bool) -> list[int]:
     return [find(index) for index in range(len(data))]
 
 
-def _disjoint(data: TrainingData, train: list[int], dev: list[int], dev_name: str) -> tuple[TrainingData, TrainingData]:
+def _disjoint(data: TrainingData, train: list[int], dev: list[int]) -> tuple[TrainingData, TrainingData]:
     canonical = data.documents.canonical()
 
     def texts(ragged: Ragged, indices: list[int]) -> set[int]:
@@ -190,7 +194,7 @@ def _disjoint(data: TrainingData, train: list[int], dev: list[int], dev_name: st
     dev_negatives = without(dev, of_train)
     parts = (
         data.take(train, negatives=train_negatives),
-        data.take(dev, negatives=dev_negatives, name=dev_name),
+        data.take(dev, negatives=dev_negatives, name=dev_name(data.name)),
     )
     for part, indices, other in zip(parts, (train, dev), ("dev", "train"), strict=True):
         if lost := sum(len(data.negatives[i]) for i in indices) - len(part.negatives.values):

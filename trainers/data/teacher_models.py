@@ -15,6 +15,7 @@ from opensearch_neural.models import directory
 from opensearch_neural.models.pretrained import quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.sparse.encoder import load_sparse
+from opensearch_neural.models.tokenizer import encodable
 from opensearch_neural.models.vectors import SparseVectors
 from trainers.data.teachers import LEXICAL, Scores, TeacherKind
 
@@ -92,8 +93,8 @@ def _siamese_network(folder: Path, device: str | None, batch_size: int, max_leng
 
     options: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": False, "save_to_cpu": True}
     return SparseSides(
-        lambda texts: rows(model.encode_document(list(texts), **options)),
-        lambda texts: rows(model.encode_query(list(texts), **options)),
+        lambda texts: rows(model.encode_document([encodable(text) for text in texts], **options)),
+        lambda texts: rows(model.encode_query([encodable(text) for text in texts], **options)),
         vocabulary,
     )
 
@@ -125,7 +126,8 @@ def cross_encoder(
     model.eval()
 
     def predict(pairs: list[tuple[str, str]]) -> Scores:
-        scores = model.predict(pairs, batch_size=batch_size, show_progress_bar=False, activation_fn=nn.Identity())
+        read = [(encodable(query), encodable(document)) for query, document in pairs]
+        scores = model.predict(read, batch_size=batch_size, show_progress_bar=False, activation_fn=nn.Identity())
         return np.asarray(scores, dtype=np.float32).reshape(-1)
 
     return predict

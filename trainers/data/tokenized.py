@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from opensearch_neural.models.tokenizer import encodable
 from trainers.common.batches import Part
 
 TokenIds = npt.NDArray[np.int32]
@@ -43,7 +44,7 @@ class TokenCache:
         """The token ids of each of `rows`, each at most `max_length` long."""
         missing = list(dict.fromkeys(row for row in rows if row not in self._ids))
         if missing:
-            texts = [self.prompt + self.text_at(row) for row in missing]
+            texts = [encodable(self.prompt + self.text_at(row)) for row in missing]
             encoded = self.tokenizer(
                 texts,
                 truncation=True,

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
+from opensearch_neural.models.tokenizer import encodable
 from trainers.common.batches import IGNORED
 from trainers.common.sampling import Visit
 from trainers.data.masking import continuations
@@ -77,7 +78,8 @@ class Copying:
 def copying_of(documents: TextStore, tokenizer: PreTrainedTokenizerBase, passage_length: int) -> Copying:
     """Counts rarity in at most COUNTED evenly spaced documents of a corpus. passage_length: tokens read of each."""
     rows = range(0, len(documents), max(1, -(-len(documents) // COUNTED)))
-    read = (tokenizer(documents.text_at(row), truncation=True, max_length=passage_length)["input_ids"] for row in rows)
+    texts = (encodable(documents.text_at(row)) for row in rows)
+    read = (tokenizer(text, truncation=True, max_length=passage_length)["input_ids"] for text in texts)
     return Copying.of(read, tokenizer)
 
 

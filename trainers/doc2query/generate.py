@@ -79,6 +79,7 @@ def generate_queries(
         if not loaded:
             read: Any
             read, words = backbones.sequence_to_sequence(model)
+            backbones.check_lengths(read, read=sampling.passage_length, written=sampling.query_length)
             place = device or ("cuda" if torch.cuda.is_available() else "cpu")
             copies = copying_of(documents, words, sampling.passage_length) if sampling.copying else None
             loaded.append((read.to(place, dtype=getattr(torch, computed)).eval(), words, copies))

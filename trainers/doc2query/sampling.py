@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
+from opensearch_neural.models.tokenizer import encodable
 from trainers.common.batches import IGNORED
 from trainers.data.tokenized import mask_of, pad_rows
 from trainers.doc2query.copying import Copying, CopyingScores
@@ -92,8 +93,8 @@ def sample_queries(
     copying: favours words of the passages, with the weight `sampling.copying`; None makes it for these passages.
     """
     ids = [
-        tokenizer(sampling.prefix + passage, truncation=True, max_length=sampling.passage_length)["input_ids"]
-        for passage in passages
+        tokenizer(text, truncation=True, max_length=sampling.passage_length)["input_ids"]
+        for text in (encodable(sampling.prefix + passage) for passage in passages)
     ]
     if sampling.copying and copying is None:
         copying = Copying.of(ids, tokenizer)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from opensearch_neural.models.tokenizer import encodable
 from trainers.common.config import backbone_option, config_options
 from trainers.common.loop import train
 from trainers.common.sampling import Visit
@@ -64,9 +65,10 @@ class QueryPairs:
 
     def __getitem__(self, visit: Visit) -> LabelledRow:
         example, config = self.data.example(visit.index), self.config
-        passage = config.prefix + self.data.documents[visit.random().choice(example.positives)]
+        passage = encodable(config.prefix + self.data.documents[visit.random().choice(example.positives)])
+        query = encodable(example.query)
         inputs = self.tokenizer(passage, truncation=True, max_length=config.passage_length)["input_ids"]
-        target = self.tokenizer(text_target=example.query, truncation=True, max_length=config.query_length)["input_ids"]
+        target = self.tokenizer(text_target=query, truncation=True, max_length=config.query_length)["input_ids"]
         return example.query_id, inputs, target
 
     def collate(self, items: Sequence[LabelledRow]) -> LabelledBatch:
@@ -91,6 +93,7 @@ def train_doc2query(config: Doc2QueryConfig, *, limit: int | None = None) -> Pat
         model, tokenizer = backbones.sequence_to_sequence(config.backbone)
     else:
         model, tokenizer = backbones.encoder_decoder(config.backbone)
+    backbones.check_lengths(model, read=config.passage_length, written=config.query_length)
     data, dev = read_data(config, limit)
     pairs = QueryPairs(data, tokenizer, config)
     copying: Copying | None = None

@@ -289,6 +289,14 @@ def check_length(model: PreTrainedModel, name: str, length: int | None) -> None:
         raise InputError(f"{name} is {length}, but the backbone has {positions} positions")
 
 
+def check_lengths(model: PreTrainedModel, *, read: int, written: int) -> None:
+    """Raises InputError if the encoder of a sequence-to-sequence model has fewer positions than `read`, the setting
+    passage_length, or its decoder fewer than `written`, query_length."""
+    whole: Any = model
+    check_length(whole.get_encoder(), "passage_length", read)
+    check_length(whole.get_decoder(), "query_length", written)
+
+
 def encoder_decoder(
     name_or_path: str | Path, *, layers: int | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -39,6 +39,7 @@ def train_masked_lm(config: MaskedLmConfig, *, limit: int | None = None) -> Path
     working = config.output / ".training"
     torch.manual_seed(config.training.seed)
     model, tokenizer = _starting_point(config, working, limit)
+    backbones.check_length(model, "max_length", config.max_length)
     spans = bool(model.config.is_encoder_decoder)
     special_tokens = 1 if spans else 2  # per window
     train_windows, dev_windows = tokenize_corpus(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from opensearch_neural.errors import InputError, ModelError
 from trainers.common.run_folder import check_output
+from trainers.data.sets import check_names, refuse_same_names
 from trainers.encoders import backbones
 from trainers.encoders.bi_encoder import KIND as DENSE_KIND
 from trainers.query_as_context.model import build, masked_lm_head
@@ -20,11 +21,15 @@ from trainers.query_as_context.settings import QueryAsContextConfig
 def refuse_early(config: QueryAsContextConfig) -> None:
     """Raises early the errors that later steps would raise after hours.
 
-    InputError for occupied folders and missing data, ModelError for an unsuitable backbone or generator.
+    InputError for occupied folders, missing data and sets of the same name, ModelError for an unsuitable backbone or
+    generator.
     """
     check_output(config.output, KIND)
     sets = [*config.unseen, *config.dev, *config.test]
+    refuse_same_names("dev", config.dev)
+    refuse_same_names("test", config.test)
     if config.retriever is not None:
+        check_names(config.retriever.train, config.retriever.dev, config.retriever.selection)
         check_output(config.retriever.output, DENSE_KIND)
         sets += [*config.retriever.train, *config.retriever.dev, *config.retriever.unseen]
     files = [corpus.queries for corpus in config.corpora if config.uses_queries and corpus.queries is not None]

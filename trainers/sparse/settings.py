@@ -11,6 +11,7 @@ from opensearch_neural.models.sparse.pruning import Pruning
 from trainers.common.objective import ObjectiveSettings
 from trainers.common.run_folder import FOLDER
 from trainers.common.settings import Role, TrainingSettings
+from trainers.data.candidates import refuse_without_negatives
 from trainers.data.sets import DevSettings
 from trainers.doc2query.question_sets import QuestionSet
 
@@ -203,6 +204,13 @@ class StageSettings:
         _check_length(self.document_length)
         if self.objective.distils and self.candidates.negatives < 1 and not self.objective.all_pairs:
             raise ValueError("distillation compares candidates: candidates.negatives must be at least 1")
+        if self.candidates.negatives < 1 and self.candidates.consistency is None:
+            refuse_without_negatives(
+                {
+                    "candidates.mine student": self.candidates.mine == STUDENT,
+                    "train[].negatives": any(settings.negatives is not None for settings in self.train),
+                }
+            )
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.models.generative.model import UrlTokenizer
 from opensearch_neural.models.generative.settings import GenerativeSettings
+from opensearch_neural.models.tokenizer import encodable
 from trainers.common.sampling import Visit
 from trainers.data.texts import TextStore
 from trainers.data.tokenized import TokenCache
@@ -46,7 +47,7 @@ class ToPassage:
             query, document = self.queries.pairs[at].tolist()
             return self.queries.texts.ids[query], self.query_tokens.rows([query])[0], self.target(document)
         document = (at - len(self.queries.pairs)) % len(self.corpus.contents)
-        text = span(self.corpus.contents.text_at(document), visit)
+        text = encodable(span(self.corpus.contents.text_at(document), visit))
         inputs = self.tokenizer(text, truncation=True, max_length=self.settings.query_length)["input_ids"]
         return f"span of {self.corpus.contents.ids[document]}", inputs, self.target(document)
 

@@ -220,6 +220,25 @@ more: []
     )
 
 
+@pytest.mark.parametrize("method", ["dense", "sparse", "mlr", "jpq", "mlm", "doc2query", "query-as-context", "tome"])
+def test_every_training_prints_a_configuration_to_fill_in(method: str) -> None:
+    printed = CliRunner().invoke(osn, ["train", method, "--print-config"], catch_exceptions=False)
+    assert printed.exit_code == 0, printed.output
+    assert "output: " in printed.stdout and "\n  batch_size: " in printed.stdout
+
+
+def test_a_configuration_of_which_either_of_two_fields_is_given_is_printed_with_both() -> None:
+    def printed(*overrides: str) -> str:
+        arguments = ["train", "mlm", "--print-config", *(word for one in overrides for word in ("--set", one))]
+        return CliRunner().invoke(osn, arguments, catch_exceptions=False).stdout
+
+    assert "\nbackbone: …\n" in printed() and "\nnew:\n  architecture: bert\n" in printed()
+    assert "\nbackbone: here\n" in printed("backbone=here") and "\nnew: null\n" in printed("backbone=here")
+    assert "\nbackbone: null\n" in printed("new.layers=2") and "\n  layers: 2\n" in printed("new.layers=2")
+    neither = CliRunner().invoke(osn, ["train", "mlm", "--output", "out", "--set", "corpus=[a]"])
+    assert str(neither.exception).startswith("the configuration: expected either 'backbone'")
+
+
 @pytest.mark.parametrize("method", ["dense", "sparse", "mlr", "mlm", "doc2query", "query-as-context", "tome"])
 def test_whatever_starts_from_a_backbone_is_told_it_alike(method: str) -> None:
     arguments = ["train", method, "--output", "out", "--backbone", "a", "--set", "nothing=1"]

@@ -78,7 +78,7 @@ class Regression(TrainingModel):
             error = error * failure
         return Losses(
             {"error": error, "size": 0.01 * self.net[0].weight.square().sum()},  # type: ignore[union-attr]
-            {"share": torch.tensor(self.progress.step / self.progress.steps)},
+            {"share": torch.tensor(self.progress.share)},
         )
 
     def export(self, folder: Path) -> None:
@@ -148,6 +148,23 @@ def test_a_killed_and_resumed_run_ends_in_the_weights_of_an_undisturbed_one(
     assert resumed.seen == undisturbed.seen[-len(resumed.seen) :]
 
 
+def test_a_continued_run_saves_and_logs_as_often_as_its_settings_say_now(tmp_path: Path) -> None:
+    run(tmp_path / "undisturbed", settings=settings(save_every=5))
+    broken = Regression()
+    broken.fail_at = die_at(6)
+    with pytest.raises(Killed):
+        run(tmp_path / "resumed", broken, settings=settings(save_every=5))
+    broken.fail_at = die_at(3)
+    often = settings(save_every=1, keep=20, log_every=1)
+    with pytest.raises(Killed):
+        run(tmp_path / "resumed", broken, settings=often)
+    checkpoints = tmp_path / "resumed/.training/checkpoints"
+    assert {path.name for path in checkpoints.iterdir()} == {f"checkpoint-{step}" for step in (5, 6, 7, 8)}
+    trained = run(tmp_path / "resumed", settings=often)
+    assert [entry["step"] for entry in trained.history if "error" in entry] == [2, 4, *range(6, 16)]
+    assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
+
+
 def test_a_checkpoint_that_was_not_written_to_its_end_is_not_resumed_from(tmp_path: Path) -> None:
     run(tmp_path / "undisturbed")
     broken = Regression()
@@ -213,6 +230,37 @@ def test_a_run_with_a_setting_that_is_gone_since_then_is_still_the_same_run(tmp_
     again = Regression()
     assert run(tmp_path / "model", again).steps == first.steps
     assert again.seen == []
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_leaves_the_output_to_a_corrected_one(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"evaluate": lambda: {"nDCG@10": 0.5}}
+    run(tmp_path / "undisturbed", **options)
+    output = tmp_path / "model"
+    with pytest.raises(InputError, match="there is no dev measure 'nDCG'"):
+        run(output, settings=settings(select="nDCG"), **options)
+    with pytest.raises(InputError, match="expected 1 weights, one for each data set"):
+        one_set = Numbers(20, sets=(SetRange("only", 0, 20, 0, 0),))
+        run(output, settings=settings(set_weights=[1.0, 2.0]), data=one_set, **options)
+    broken = Regression()
+    broken.fail_at = die_at(3)
+    with pytest.raises(Killed):
+        run(output, broken, settings=settings(learning_rate=0.5), **options)
+    run(output, **options)
+    assert_equal_weights(tmp_path / "undisturbed", output)
+    undisturbed, corrected = (
+        [json.loads(line)["step"] for line in (folder / ".training/history.jsonl").read_text().splitlines()]
+        for folder in (tmp_path / "undisturbed", output)
+    )
+    assert corrected == undisturbed, "lines of the runs that failed"
+
+
+def test_a_run_that_failed_after_a_checkpoint_is_refused_to_another_configuration(tmp_path: Path) -> None:
+    broken = Regression()
+    broken.fail_at = die_at(5)
+    with pytest.raises(Killed):
+        run(tmp_path / "model", broken)
+    with pytest.raises(InputError, match="another configuration"):
+        run(tmp_path / "model", settings=settings(learning_rate=0.1))
 
 
 def test_an_output_of_another_configuration_or_other_data_is_refused(tmp_path: Path) -> None:

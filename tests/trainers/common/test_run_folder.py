@@ -32,7 +32,8 @@ class Config:
 def stopped(folder: Path, saved: dict[str, object]) -> Path:
     """A folder in which training stopped, with the settings `saved` beside it."""
     run = RunFolder(folder, "kind", Config(folder, steps=9), "data")
-    run.start()
+    with run.started():
+        pass  # As if the process had been killed.
     identity = {**run.identity, "configuration": "of another version"}
     write_json(run.folder / "run.json", identity)
     (folder / "training.yaml").write_text(yaml.safe_dump(saved))

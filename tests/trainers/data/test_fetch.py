@@ -57,6 +57,18 @@ def test_splits_of_one_corpus_become_a_folder_that_training_and_evaluation_read(
     assert not list(out.rglob("*.part"))
 
 
+def test_queries_of_a_split_that_is_there_are_not_lost(registered: str, tmp_path: Path) -> None:
+    train, dev, out = f"ir:{registered}/train/small", f"ir:{registered}/dev/small", tmp_path / "tiny"
+    fetch([train], out)
+    for names in ([dev], [f"ir:{registered}"]):
+        with pytest.raises(InputError, match="has judgements of train, whose queries would be lost"):
+            fetch(names, out)
+    assert len(load_training(out)) == 1
+    fetch([dev, train], out)
+    assert len(load_training(out)) == 1
+    assert len(BeirData.load(out, "dev").qrels) == 2
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

@@ -209,6 +209,18 @@ def test_a_cross_encoder_is_cached_for_positives_and_the_hardest_negatives(
     assert np.isnan(scores).sum() == 7
 
 
+def test_half_a_surrogate_pair_in_a_text_is_scored(cross_encoder: Path, splade: Path, tmp_path: Path) -> None:
+    path = tmp_path / "half.jsonl"
+    path.write_text(
+        json.dumps({"query": "what \ud83d", "positive": f"{TEXTS[0]} \udc00", "negatives": [TEXTS[1]]}) + "\n"
+    )
+    data = load_training(path)
+    (query,) = data.query_texts()
+    for name, model in (("cross", cross_encoder), ("splade", splade)):
+        teacher = open_teacher(teach(model, data, output=tmp_path / name), data)
+        assert np.isfinite(teacher.scores([query], list(data.documents))).all()
+
+
 def test_a_cross_encoder_needs_negatives_and_one_output(
     cross_encoder: Path, data: TrainingData, tmp_path: Path
 ) -> None:

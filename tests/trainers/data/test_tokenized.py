@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,11 +14,23 @@ pytest.importorskip("transformers")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainers.data.tokenized import padded_parts
+from trainers.data.tokenized import TokenCache, padded_parts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 def texts(lengths: list[int]) -> list[np.ndarray]:
     return [np.full(length, at + 1, dtype=np.int32) for at, length in enumerate(lengths)]
+
+
+def test_half_a_surrogate_pair_is_read_as_a_character_that_is_unknown(
+    word_pieces: PreTrainedTokenizerBase, byte_level: PreTrainedTokenizerBase
+) -> None:
+    written = ["half \ud83d pair", "half \ufffd\ufffd\ufffd pair"]
+    for tokenizer in (word_pieces, byte_level):
+        half, replaced = TokenCache(tokenizer, written.__getitem__, max_length=16).rows([0, 1])
+        assert half.tolist() == replaced.tolist()
 
 
 @settings(max_examples=60, deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from doc2query_setup import NOUNS, passage
 from safetensors.torch import load_file
 from tiny import WORDS, tiny_backbone
 
+from opensearch_neural.errors import InputError
 from trainers.common.settings import TrainingSettings
+from trainers.data.texts import TextStore
 from trainers.doc2query import train as doc2query
+from trainers.doc2query.generate import generate_queries
 from trainers.doc2query.sampling import sample_queries
-from trainers.doc2query.settings import Doc2QueryConfig, Sampling
+from trainers.doc2query.settings import Doc2QueryConfig, GenerationSettings, Sampling
 from trainers.doc2query.train import doc2query_command, train_doc2query
 from trainers.encoders import backbones
 
@@ -64,6 +68,20 @@ def test_questions_of_unseen_sets_train_nothing(t5: Path, tmp_path: Path, monkey
     assert len(whole) == 8 and without == [query for query in whole if query != "what is q3"]
 
 
+def test_half_a_surrogate_pair_in_a_text_trains(t5: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(
+        "".join(json.dumps({"query": f"q{i} \ud83d", "positive": f"p{i} \udc00"}) + "\n" for i in range(20))
+    )
+    training = TrainingSettings(steps=5, batch_size=4)
+    config = Doc2QueryConfig(tmp_path / "m", [path], str(t5), dev_share=0.1, copying=True, training=training)
+    train_doc2query(config)
+    model, tokenizer = backbones.sequence_to_sequence(tmp_path / "m")
+    sampling = Sampling(candidates=1, top_k=1, query_length=4)
+    (written,) = sample_queries(model.eval(), tokenizer, ["half \ud83d"], sampling, seed=0)
+    assert len(written) == 1
+
+
 def test_the_training_command_dry_runs(t5: Path, tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps({"query": f"q{i}", "positive": f"p{i}"}) + "\n" for i in range(8)))
@@ -93,3 +111,12 @@ def test_an_encoder_twice_is_a_start_for_a_generator(tmp_path: Path) -> None:
     settings = TrainingSettings(steps=1, batch_size=4, device="cpu")
     config = Doc2QueryConfig(tmp_path / "out", [pairs], str(encoder), passage_length=16, training=settings)
     assert backbones.is_sequence_to_sequence(train_doc2query(config))
+    with pytest.raises(InputError, match="passage_length is 65, but the backbone has 64 positions"):
+        train_doc2query(replace(config, passage_length=65))
+    with pytest.raises(InputError, match="query_length is 65, but the backbone has 64 positions"):
+        train_doc2query(replace(config, query_length=65))
+    documents = TextStore([("a", "bab " * 100)])
+    asked = GenerationSettings(str(tmp_path / "both"), passage_length=65)
+    with pytest.raises(InputError, match="passage_length is 65, but the backbone has 64 positions"):
+        generate_queries(asked, documents, output=tmp_path / "queries.jsonl")
+    assert generate_queries(replace(asked, passage_length=64), documents, output=tmp_path / "queries.jsonl")

@@ -59,6 +59,12 @@ def test_a_new_bert_learns_the_language_of_its_corpus(corpus: Path, tmp_path: Pa
     assert train_masked_lm(config) == output
 
 
+def test_windows_that_are_longer_than_the_model_has_positions_are_refused(corpus: Path, tmp_path: Path) -> None:
+    new = NewBackbone(layers=1, hidden=32, heads=2, vocabulary=200, positions=24)
+    with pytest.raises(InputError, match="max_length is 32, but the backbone has 24 positions"):
+        train_masked_lm(small(corpus, tmp_path / "bert", new=new))
+
+
 def test_a_new_t5_learns_to_fill_spans(corpus: Path, tmp_path: Path) -> None:
     new = NewBackbone("t5", layers=1, hidden=32, heads=2, vocabulary=450, dropout=0.0)
     config = small(corpus, tmp_path / "t5", new=new)

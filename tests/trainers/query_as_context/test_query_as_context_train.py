@@ -21,6 +21,7 @@ from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from trainers.common.batches import IGNORED  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
+from trainers.data.candidates import CandidateSettings  # noqa: E402
 from trainers.data.loading import read_documents  # noqa: E402
 from trainers.data.sets import SetSettings  # noqa: E402
 from trainers.dense import DenseConfig, TwoStageSettings  # noqa: E402
@@ -45,6 +46,10 @@ def test_what_cannot_end_well_is_refused_before_anything_is_made(tmp_path: Path,
     refused(replace(fine, test=[missing]), "nowhere does not exist")
     retriever = DenseConfig(output=tmp_path / "retriever", train=[missing])
     refused(replace(fine, retriever=retriever), "nowhere does not exist")
+    twice = [SetSettings(corpus), SetSettings(corpus, split="test")]
+    refused(replace(fine, dev=twice), "two dev sets have the same name: articles")
+    refused(replace(fine, test=twice), "two test sets have the same name: articles")
+    refused(replace(fine, retriever=replace(retriever, train=twice)), "two train sets have the same name: articles")
     asking = replace(fine, context="query")
     refused(asking, "needs queries for articles")
     refused(
@@ -198,6 +203,7 @@ def schedule(tmp_path: Path, backbone: Path, beir: Path, **changes: Any) -> Quer
         train=[SetSettings(beir)],
         start="replaced by the checkpoint",
         training=two,
+        candidates=CandidateSettings(negatives=1),
         two_stage=TwoStageSettings(depth=10),
     )
     retriever.encoder.document_length = retriever.encoder.query_length = 16

@@ -13,9 +13,12 @@ torch = pytest.importorskip("torch")
 from tiny_sparse import TEXTS, configuration  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
+from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.sparse.calibration import calibrate  # noqa: E402
 from trainers.sparse.settings import (  # noqa: E402
     SparseCandidates,
+    SparseObjective,
+    StageSettings,
     WarmUpSettings,
 )
 from trainers.sparse.start import build  # noqa: E402
@@ -68,3 +71,14 @@ def test_a_fresh_head_is_calibrated_once_and_a_second_training_starts_from_the_s
 def test_consistency_needs_a_miner() -> None:
     with pytest.raises(ValueError, match=r"name it in candidates\.mine"):
         SparseCandidates(mine=None, consistency=5)
+
+
+def test_what_finds_negatives_needs_negatives_to_be_drawn() -> None:
+    plain, mined = [QuestionSet(Path("y"))], [QuestionSet(Path("y"), negatives=Path("n.jsonl"))]
+    labels, none = SparseObjective(info_nce=1.0), SparseCandidates(negatives=0)
+    for train, candidates in ((mined, none), (plain, replace(none, mine="student"))):
+        with pytest.raises(ValueError, match=r"would have no effect: candidates\.negatives must be at least 1"):
+            StageSettings(train, labels, candidates)
+    # The consistency filter searches by the miner.
+    StageSettings(plain, labels, replace(none, mine="student", consistency=5))
+    StageSettings(plain, labels, none)

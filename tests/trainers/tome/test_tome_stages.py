@@ -35,6 +35,14 @@ def test_spans_are_parts_of_their_document_drawn_anew_at_each_visit(t5: Path) ->
     assert tokenizer.decode(target, skip_special_tokens=True) == "passage: a b"
 
 
+def test_half_a_surrogate_pair_is_read_in_spans_and_passages(t5: Path) -> None:
+    tokenizer = backbones.load_tokenizer(t5)
+    corpus = tome_corpus([Document("a", "half \ud83d pair", "", "u/a")], tokenizer, SMALL)
+    data = ToPassage(gather([], corpus.contents), corpus, tokenizer, SMALL, spans=1)
+    _, inputs, _ = data[Visit(0, 0, 0, 42)]
+    assert tokenizer.decode(inputs, skip_special_tokens=True).startswith("half")
+
+
 def test_long_texts_and_urls_are_cut_at_their_lengths(t5: Path) -> None:
     tokenizer = backbones.load_tokenizer(t5)
     long = Document("a", "cat " * 100, "dog " * 50, "https://zoo.org/" + "x" * 200)
