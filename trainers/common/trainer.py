@@ -22,7 +22,7 @@ import torch.distributed as dist
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, Trainer, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from opensearch_neural.errors import InputError, OsnError
@@ -77,6 +77,7 @@ class LoopTrainer(Trainer):
         self._start = _trained_weights(model) if settings.start_share else {}
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
+        self.add_callback(_OwnIntervals())
         if self.is_world_process_zero():
             self.add_callback(StepLines(run.output.name))
             if (writer := tensorboard(run.logs)) is not None:
@@ -305,6 +306,13 @@ class LoopTrainer(Trainer):
 def _trained_weights(model: nn.Module) -> dict[str, Tensor]:
     """A copy of every weight that training changes; one that stands in two places is there once."""
     return {name: weight.detach().clone() for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+class _OwnIntervals(TrainerCallback):
+    """Saves and logs as often as the settings say: a run that goes on would take the intervals of its checkpoint."""
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        state.compute_steps(args, state.max_steps)
 
 
 class _Loader(DataLoader[Any]):
