@@ -39,7 +39,7 @@ from trainers.data.negatives import with_mined
 from trainers.data.retrieval_batches import RetrievalCollate
 from trainers.data.sets import DevSettings, PreparedSets, SetSettings, prepare, small
 from trainers.data.teacher_ensemble import open_teachers
-from trainers.data.teachers import Teacher
+from trainers.data.teachers import Teacher, teachers_hash
 from trainers.data.tokenized import PART_OVERHEAD
 from trainers.encoders.bi_encoder import BiEncoder
 from trainers.encoders.tower import Encoder, load_towers, read_start, resolved
@@ -185,7 +185,7 @@ def train_retriever(
     """One retriever from `config.start` on `sets`, written to `output`."""
     model = build(config)
     data = RetrievalData(sets, negatives=config.candidates.negatives, depth=config.candidates.depth)
-    device = config.training.device_type
+    device, teachers = config.training.device_type, _teachers(config, sets)
     computed = computed_in(config.training.precision, device)
     collate = RetrievalCollate(
         data.parts,
@@ -193,7 +193,7 @@ def train_retriever(
         config.objective,
         chunk_size=config.training.chunk_size,
         overhead=PART_OVERHEAD[device],
-        teachers=_teachers(config, sets),
+        teachers=teachers,
     )
 
     def measured() -> dict[str, float]:
@@ -209,6 +209,7 @@ def train_retriever(
         kind=model.kind,
         config=config,
         data_hash=fingerprint(data.hash, hash_files(locate(config.start)), *loss_hash(config.objective.loss)),
+        made_from=teachers_hash(teachers),
         evaluate=measured if dev else None,
     )
 

@@ -104,7 +104,10 @@ def check_output(output: Path, kind: str, parts: Collection[str] = ()) -> None:
 class RunFolder:
     """The files of one training run in its output directory."""
 
-    def __init__(self, output: Path, kind: str, config: Any, data_hash: str) -> None:
+    def __init__(
+        self, output: Path, kind: str, config: Any, data_hash: str, made_from: Mapping[str, str] | None = None
+    ) -> None:
+        """made_from: as in `loop.train`."""
         self.output, self.kind, self.config, self.data_hash = output, kind, config, data_hash
         self.folder = output / ".training"
         self._saved = output / "training.yaml"
@@ -115,6 +118,7 @@ class RunFolder:
             "kind": kind,
             "data_hash": data_hash,
             "configuration": fingerprint(_with_effect(to_dict(config))),
+            **(made_from or {}),
         }
 
     # ------------------------------------------------ whose run it is
@@ -126,7 +130,8 @@ class RunFolder:
         identity = self.folder / "run.json"
         if identity.exists():
             other = json.loads(identity.read_text(encoding="utf-8"))
-            changed = [name for name in self.identity if other.get(name) != self.identity[name]]
+            # A run of an earlier version did not note every part.
+            changed = [name for name, value in self.identity.items() if other.get(name, value) != value]
             if "configuration" in changed and not (fields := self._other_fields()) and self._saved.exists():
                 changed.remove("configuration")  # Settings that came later, not given.
             if "configuration" in changed:
@@ -137,8 +142,10 @@ class RunFolder:
                     f"choose another --output, or remove {self.output}",
                 )
             if changed:
+                others = {"start": "from another start", "teachers": "with other teachers"}
                 raise InputError(
-                    f"{self.output} holds a training run on other data, or from another start",
+                    f"{self.output} holds a training run "
+                    + others.get(changed[0], "on other data, or from another start"),
                     f"choose another --output, or remove {self.output}",
                 )
         elif content is not None:

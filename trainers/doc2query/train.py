@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import backbone_option, config_options
 from trainers.common.loop import train
 from trainers.common.sampling import Visit
@@ -116,6 +117,7 @@ def train_doc2query(config: Doc2QueryConfig, *, limit: int | None = None) -> Pat
         kind=KIND,
         config=config,
         data_hash=data.hash,
+        made_from={"start": hash_files(locate(config.backbone))},
         evaluate=evaluate if dev is not None else None,
     )
     return config.output

@@ -63,3 +63,17 @@ def test_a_run_of_other_settings_is_refused_by_their_names(
     changed: dict[str, object] = {"steps": 9, **config}
     with pytest.raises(InputError, match=f"another configuration \\({field_}: "):
         RunFolder(folder, "kind", Config(folder, **changed), "data").ended()  # type: ignore[arg-type]
+
+
+def test_a_run_from_other_files_is_refused_and_one_that_did_not_note_them_goes_on(tmp_path: Path) -> None:
+    def run(**made_from: str) -> RunFolder:
+        return RunFolder(tmp_path / "model", "kind", Config(tmp_path / "model"), "data", made_from)
+
+    run(start="a", teachers="b").start()
+    assert run(start="a", teachers="b").ended() is None
+    with pytest.raises(InputError, match="holds a training run from another start"):
+        run(start="c", teachers="b").ended()
+    with pytest.raises(InputError, match="holds a training run with other teachers"):
+        run(start="a", teachers="c").ended()
+    run().start()
+    assert run(start="a", teachers="b").ended() is None

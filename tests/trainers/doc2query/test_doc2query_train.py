@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 from doc2query_setup import NOUNS, passage
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny import WORDS, tiny_backbone
 
+from opensearch_neural.errors import InputError
 from trainers.common.settings import TrainingSettings
 from trainers.doc2query import train as doc2query
 from trainers.doc2query.sampling import sample_queries
@@ -62,6 +64,19 @@ def test_questions_of_unseen_sets_train_nothing(t5: Path, tmp_path: Path, monkey
         train_doc2query(Doc2QueryConfig(tmp_path / "model", [path], str(t5), unseen=unseen, dev_share=0.0))
     whole, without = ([example.query for example in data.data.examples] for data in trained)
     assert len(whole) == 8 and without == [query for query in whole if query != "what is q3"]
+
+
+def test_a_start_whose_weights_changed_is_another_start(t5: Path, tmp_path: Path) -> None:
+    path, start = tmp_path / "pairs.jsonl", tmp_path / "start"
+    path.write_text("".join(json.dumps({"query": f"what is q{at}", "positive": f"p{at}"}) + "\n" for at in range(8)))
+    shutil.copytree(t5, start)
+    settings = TrainingSettings(steps=1, batch_size=4, device="cpu")
+    config = Doc2QueryConfig(tmp_path / "model", [path], str(start), dev_share=0.0, training=settings)
+    assert train_doc2query(config) == train_doc2query(config)
+    weights = load_file(start / "model.safetensors")
+    save_file({name: 2 * weight for name, weight in weights.items()}, start / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match="from another start"):
+        train_doc2query(config)
 
 
 def test_the_training_command_dry_runs(t5: Path, tmp_path: Path) -> None:
