@@ -276,6 +276,14 @@ def test_a_dry_run_goes_through_all_stages_and_keeps_nothing(tmp_path: Path, bac
     assert not (tmp_path / "model").exists()
 
 
+def test_a_dry_run_holds_back_passages_with_several_questions(tmp_path: Path, backbone: Path) -> None:
+    rows = [{"query": f"{WORDS[at % 40]} {at}", "positive": f"{WORDS[at // 8]} bab"} for at in range(240)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    selection = DevSettings(hold_back=0.05)
+    config = configuration(backbone, tmp_path / "pairs.jsonl", tmp_path / "model", selection=selection)
+    assert rehearse(config).steps == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -101,11 +101,12 @@ def load_sets(
     documents: int | None = None,
 ) -> tuple[list[TrainingData], list[TrainingData]]:
     """(train, dev), questions of `unseen` left out of train. documents: how many to read of each corpus, besides those that
-    its questions need; all by default. folder: for generated questions. Raises InputError as `load_training` does."""
+    its questions need; all by default. A set with teachers keeps all: their caches are of its whole corpus. folder: for
+    generated questions. Raises InputError as `load_training` does."""
 
     def load(settings: SetSettings) -> TrainingData:
         data = settings.load(folder)
-        return data if documents is None else fewer_documents(data, documents)
+        return data if documents is None or settings.teachers else fewer_documents(data, documents)
 
     sets = [load(settings) for settings in train]
     others = [settings.load(folder) for settings in unseen]
@@ -163,7 +164,7 @@ def small(config: Config, rows: int, **changes: Any) -> Config:
 
 
 def rehearsed(hold_back: float | int | None, rows: int) -> float | int | None:
-    """As much of `rows` as a dry run can hold back: of few, a small share is none."""
+    """As much of `rows` as a dry run can hold back: of few, a small share is none, or less than one passage's questions."""
     if hold_back is None:
         return None
-    return min(hold_back, rows // 4) if isinstance(hold_back, int) else max(hold_back, 0.1)
+    return min(hold_back, rows // 4) if isinstance(hold_back, int) else max(hold_back, 0.25)

@@ -88,6 +88,16 @@ def test_the_training_command_dry_runs(t5: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "m").exists()
 
 
+def test_a_dry_run_holds_back_passages_with_many_questions(t5: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    rows = [{"query": f"what is q{at}", "positive": f"p{at // 8}"} for at in range(2000)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["--set", f"backbone={t5}", "--set", f"data=[{path}]", "--output", str(tmp_path / "m"), "--dry-run"]
+    result = CliRunner().invoke(doc2query_command, arguments)
+    assert result.exit_code == 0, result.output
+    assert not (tmp_path / "m").exists()
+
+
 def test_an_encoder_twice_is_a_start_for_a_generator(tmp_path: Path) -> None:
     encoder = tiny_backbone(tmp_path / "encoder", layers=3)
     model, tokenizer = backbones.encoder_decoder(encoder, layers=2)
