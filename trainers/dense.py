@@ -210,6 +210,7 @@ def train_retriever(
         config=config,
         data_hash=fingerprint(data.hash, hash_files(locate(config.start)), *loss_hash(config.objective.loss)),
         made_from=teachers_hash(teachers),
+        start_field="start",
         evaluate=measured if dev else None,
     )
 

@@ -50,21 +50,23 @@ def train(
     config: Any = None,
     data_hash: str = "",
     made_from: Mapping[str, str] | None = None,
+    start_field: str | None = None,
     evaluate: Evaluate | None = None,
     best_from: float = 0.0,
 ) -> Trained:
     """Train `model` on `data` and write it to `output` as a model directory of `kind`.
 
     collate: items of `data` to a batch. config: what is saved beside the model (the settings by default). made_from: hashes
-    of files that `data_hash` does not cover, by "start" and "teachers". evaluate: dev measures of `model` as it stands,
-    higher is better; called in the main process, in evaluation mode. best_from: the share of the steps before which a
-    state is measured, but neither kept nor counted for patience.
+    of files that `data_hash` does not cover, by "start" and "teachers". start_field: the field of `config` that names the
+    model that training starts from, whose files `data_hash` or `made_from` covers: they may lie elsewhere when a run goes
+    on. evaluate: dev measures of `model` as it stands, higher is better; called in the main process, in evaluation mode.
+    best_from: the share of the steps before which a state is measured, but neither kept nor counted for patience.
 
     Run again with the same configuration and data, it continues an interrupted run, to the same weights, and returns at
     once when training had ended. Raises InputError if `output` belongs to another configuration or other data,
     OsnError for a loss that is not finite and for too little memory.
     """
-    run = RunFolder(output, kind, settings if config is None else config, data_hash, made_from)
+    run = RunFolder(output, kind, settings if config is None else config, data_hash, made_from, start_field)
     if (ended := run.ended()) is not None:
         logger.info("%s is trained already (%d steps)", output, ended.steps)
         return ended

@@ -105,10 +105,17 @@ class RunFolder:
     """The files of one training run in its output directory."""
 
     def __init__(
-        self, output: Path, kind: str, config: Any, data_hash: str, made_from: Mapping[str, str] | None = None
+        self,
+        output: Path,
+        kind: str,
+        config: Any,
+        data_hash: str,
+        made_from: Mapping[str, str] | None = None,
+        start_field: str | None = None,
     ) -> None:
-        """made_from: as in `loop.train`."""
+        """made_from, start_field: as in `loop.train`."""
         self.output, self.kind, self.config, self.data_hash = output, kind, config, data_hash
+        self.made_from, self.start_field = made_from or {}, start_field
         self.folder = output / ".training"
         self._saved = output / "training.yaml"
         self.checkpoints = self.folder / "checkpoints"
@@ -118,7 +125,7 @@ class RunFolder:
             "kind": kind,
             "data_hash": data_hash,
             "configuration": fingerprint(_with_effect(to_dict(config))),
-            **(made_from or {}),
+            **self.made_from,
         }
 
     # ------------------------------------------------ whose run it is
@@ -132,7 +139,11 @@ class RunFolder:
             other = json.loads(identity.read_text(encoding="utf-8"))
             # A run of an earlier version did not note every part.
             changed = [name for name, value in self.identity.items() if other.get(name, value) != value]
-            if "configuration" in changed and not (fields := self._other_fields()) and self._saved.exists():
+            fields = self._other_fields() if "configuration" in changed else []
+            if "data_hash" not in changed and other.get("start") == self.made_from.get("start", other.get("start")):
+                # The same start, which lies elsewhere by now.
+                fields = [line for line in fields if not line.startswith(f"{self.start_field}: ")]
+            if "configuration" in changed and not fields and self._saved.exists():
                 changed.remove("configuration")  # Settings that came later, not given.
             if "configuration" in changed:
                 shown = "; ".join(fields[:5]) + (f"; and {len(fields) - 5} more" if len(fields) > 5 else "")
@@ -158,8 +169,7 @@ class RunFolder:
     def _other_fields(self) -> list[str]:
         """The fields of the configuration beside the model that differ from this one's."""
         there = yaml.safe_load(self._saved.read_text(encoding="utf-8")) if self._saved.exists() else {}
-        now = _with_effect(to_dict(self.config))
-        return differing(_known(_with_effect(_with_later(there, self.config)), now), now)
+        return differing(there, self.config)
 
     def start(self) -> None:
         if is_main_process():
@@ -233,7 +243,10 @@ def _with_effect(config: Any) -> Any:
 
 
 def _with_later(there: Any, config: Any) -> Any:
-    """`there` with the fields of `config` (a dataclass) that came after it, at their defaults: they change nothing."""
+    """`there` with the fields of `config` (a dataclass, or several by name) that came after it, at their defaults: they
+    change nothing."""
+    if isinstance(there, dict) and isinstance(config, Mapping):
+        return {name: _with_later(value, config.get(name)) for name, value in there.items()}
     if not isinstance(there, dict) or not is_dataclass(config):
         return there
     whole = dict(there)
@@ -254,12 +267,18 @@ def _known(there: Any, now: Any) -> Any:
     return there
 
 
-def differing(there: Any, now: Any, name: str = "") -> list[str]:
-    """The fields of plain values (`to_dict`) that are not the same, each with both."""
+def differing(there: Any, config: Any, name: str = "") -> list[str]:
+    """The fields of `config` that differ in `there`, the plain values (`to_dict`) of an earlier one, each with both. Fields
+    that came later, are gone since, or do not change the weights do not count. name: of the whole."""
+    now = _with_effect(to_dict(config))
+    return _differing(_known(_with_effect(_with_later(there, config)), now), now, name)
+
+
+def _differing(there: Any, now: Any, name: str) -> list[str]:
     if isinstance(there, dict) and isinstance(now, dict):
         names = [*there, *(key for key in now if key not in there)]
         return [
-            line for key in names for line in differing(there.get(key), now.get(key), f"{name}.{key}" if name else key)
+            line for key in names for line in _differing(there.get(key), now.get(key), f"{name}.{key}" if name else key)
         ]
     return [] if there == now else [f"{name}: {_brief(there)} there, {_brief(now)} now"]
 

@@ -121,6 +121,7 @@ def train_doc2query(config: Doc2QueryConfig, *, limit: int | None = None) -> Pat
         config=config,
         data_hash=data.hash,
         made_from={"start": hash_files(locate(config.backbone))},
+        start_field="backbone",
         evaluate=evaluate if dev is not None else None,
     )
     return config.output

@@ -72,6 +72,7 @@ def train_masked_lm(config: MaskedLmConfig, *, limit: int | None = None) -> Path
         config=config,
         data_hash=train_windows.hash,
         made_from=None if config.backbone is None else {"start": hash_files(locate(config.backbone))},
+        start_field="backbone",
         evaluate=evaluate if len(dev_windows) else None,
     )
     return config.output

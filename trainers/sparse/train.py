@@ -138,6 +138,7 @@ def train_stage(
             *loss_hash(config.objective.loss),
         ),
         made_from=teachers_hash(taught),
+        start_field="start",
         evaluate=None if dev is None else partial(dev.measures, student),
         # Before λ has its whole weight, a state is better on dev and several times as large.
         best_from=config.regularization.whole_from,
