@@ -37,7 +37,7 @@ from trainers.data.dev_measures import DevSet, dev_measures
 from trainers.data.examples import TrainingData
 from trainers.data.negatives import with_mined
 from trainers.data.retrieval_batches import RetrievalCollate
-from trainers.data.sets import DevSettings, PreparedSets, SetSettings, prepare, small
+from trainers.data.sets import DevSettings, PreparedSets, SetSettings, check_teachers, prepare, small
 from trainers.data.teacher_ensemble import open_teachers
 from trainers.data.teachers import Teacher, teachers_hash
 from trainers.data.tokenized import PART_OVERHEAD
@@ -61,6 +61,13 @@ class TwoStageSettings:
     """of the second stage; null takes the first's"""
     steps: int | None = None
     """of the second stage; null takes the first's"""
+
+    def __post_init__(self) -> None:
+        if self.depth < 1 or (self.keep is not None and self.keep < 1):
+            raise ValueError(f"depth {self.depth} and keep {self.keep} must be at least 1")
+        for name in ("learning_rate", "epochs", "steps"):
+            if (value := getattr(self, name)) is not None and value <= 0:
+                raise ValueError(f"{name} must be above 0, or null to take the first stage's, not {value}")
 
 
 @dataclass(slots=True)
@@ -92,6 +99,8 @@ class DenseConfig:
             raise ValueError("train names no data set")
         if self.objective.distils and self.candidates.negatives < 1:
             raise ValueError("distillation compares candidates: candidates.negatives must be at least 1")
+        check_teachers(self.train, self.objective.distils)
+        self.training.check_measured(bool(self.dev) or self.selection.hold_back is not None)
 
 
 # ------------------------------------------------ the model

@@ -68,6 +68,16 @@ class SetSettings:
         )
 
 
+def check_teachers(train: Sequence[SetSettings], distils: bool) -> None:
+    """Raises ValueError if a train set names teachers, and no term of the loss asks them."""
+    named = [settings.title for settings in train if settings.teachers]
+    if named and not distils:
+        raise ValueError(
+            f"{', '.join(named)}: teachers are named, but objective.kl and objective.margin_mse are 0: give one of them a "
+            "weight"
+        )
+
+
 @dataclass(slots=True)
 class DevSettings:
     """What a training measures on."""

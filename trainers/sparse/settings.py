@@ -10,8 +10,8 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.models.sparse.pruning import Pruning
 from trainers.common.objective import ObjectiveSettings
 from trainers.common.run_folder import FOLDER
-from trainers.common.settings import Role, TrainingSettings
-from trainers.data.sets import DevSettings
+from trainers.common.settings import Role, TrainingSettings, check_dropout
+from trainers.data.sets import DevSettings, check_teachers
 from trainers.doc2query.question_sets import QuestionSet
 
 STUDENT = "student"
@@ -59,6 +59,9 @@ class StudentSettings:
         if self.columns < 1 or self.query_length < 3:
             raise ValueError("columns must be at least 1, query_length at least 3")
         _check_length(self.document_length)
+        check_dropout(self.dropout)
+        if self.frozen_layers < 0:
+            raise ValueError(f"frozen_layers must not be below 0, not {self.frozen_layers}")
         if not 0 <= self.revive <= 1:
             raise ValueError(f"revive must be from 0 to 1, not {self.revive}")
         if self.idf_rate is not None and (self.idf_rate <= 0 or self.idf == "own"):
@@ -203,6 +206,7 @@ class StageSettings:
         _check_length(self.document_length)
         if self.objective.distils and self.candidates.negatives < 1 and not self.objective.all_pairs:
             raise ValueError("distillation compares candidates: candidates.negatives must be at least 1")
+        check_teachers(self.train, self.objective.distils)
 
 
 @dataclass(slots=True)
@@ -230,6 +234,8 @@ class SparseConfig(StageSettings):
 
     def __post_init__(self) -> None:
         for stage in (self, self.pretraining):
+            if stage is not None:
+                stage.training.check_measured(bool(self.dev) or self.selection.hold_back is not None)
             if stage is not None and stage.regularization.query_weight is not None and self.student.queries == "table":
                 raise ValueError("regularization.query_weight is of queries that the network encodes: student.queries")
         StageSettings.__post_init__(self)

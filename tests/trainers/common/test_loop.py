@@ -295,7 +295,7 @@ def test_the_last_state_is_kept_where_no_measure_selects(tmp_path: Path) -> None
     values = iter([0.9, 0.5, 0.4, 0.3])
     trained = run(
         tmp_path,
-        settings=settings(evaluate_every=5, select="last", patience=1),
+        settings=settings(evaluate_every=5, select="last"),
         evaluate=lambda: {"nDCG@10": next(values)},
     )
     assert (trained.best_step, trained.steps) == (15, 15)
