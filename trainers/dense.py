@@ -37,9 +37,9 @@ from trainers.data.dev_measures import DevSet, dev_measures
 from trainers.data.examples import TrainingData
 from trainers.data.negatives import with_mined
 from trainers.data.retrieval_batches import RetrievalCollate
-from trainers.data.sets import DevSettings, PreparedSets, SetSettings, prepare, small
+from trainers.data.sets import DevSettings, PreparedSets, SetSettings, check_teachers, prepare, small
 from trainers.data.teacher_ensemble import open_teachers
-from trainers.data.teachers import Teacher
+from trainers.data.teachers import Teacher, teachers_hash
 from trainers.data.tokenized import PART_OVERHEAD
 from trainers.encoders.bi_encoder import BiEncoder
 from trainers.encoders.tower import Encoder, load_towers, read_start, resolved
@@ -61,6 +61,13 @@ class TwoStageSettings:
     """epochs of the second stage; null takes the first stage's"""
     steps: int | None = None
     """optimizer steps of the second stage; null takes the first stage's"""
+
+    def __post_init__(self) -> None:
+        if self.depth < 1 or (self.keep is not None and self.keep < 1):
+            raise ValueError(f"depth {self.depth} and keep {self.keep} must be at least 1")
+        for name in ("learning_rate", "epochs", "steps"):
+            if (value := getattr(self, name)) is not None and value <= 0:
+                raise ValueError(f"{name} must be above 0, or null to take the first stage's, not {value}")
 
 
 @dataclass(slots=True)
@@ -100,6 +107,8 @@ class DenseConfig:
                     "train[].negatives": any(settings.negatives is not None for settings in self.train),
                 }
             )
+        check_teachers(self.train, self.objective.distils)
+        self.training.check_measured(bool(self.dev) or self.selection.hold_back is not None)
 
 
 # ------------------------------------------------ the model
@@ -193,7 +202,7 @@ def train_retriever(
     """One retriever from `config.start` on `sets`, written to `output`."""
     model = build(config)
     data = RetrievalData(sets, negatives=config.candidates.negatives, depth=config.candidates.depth)
-    device = config.training.device_type
+    device, teachers = config.training.device_type, _teachers(config, sets)
     computed = computed_in(config.training.precision, device)
     collate = RetrievalCollate(
         data.parts,
@@ -201,7 +210,7 @@ def train_retriever(
         config.objective,
         chunk_size=config.training.chunk_size,
         overhead=PART_OVERHEAD[device],
-        teachers=_teachers(config, sets),
+        teachers=teachers,
     )
 
     def measured() -> dict[str, float]:
@@ -217,6 +226,8 @@ def train_retriever(
         kind=model.kind,
         config=config,
         data_hash=fingerprint(data.hash, hash_files(locate(config.start)), *loss_hash(config.objective.loss)),
+        made_from=teachers_hash(teachers),
+        start_field="start",
         evaluate=measured if dev else None,
     )
 

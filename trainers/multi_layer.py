@@ -77,7 +77,7 @@ class RepresentationSettings:
 
     def __post_init__(self) -> None:
         if isinstance(self.layers, str):
-            if re.fullmatch(r"\d+(,\d+)*", self.layers):
+            if re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", self.layers):
                 self.layers = [int(number) for number in self.layers.split(",")]
             else:
                 _parsed(self.layers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from trainers.common.settings import EncoderSettings, TrainingSettings  # noqa: 
 from trainers.data.candidates import CandidateSettings  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
 from trainers.data.sets import DevSettings, SetSettings  # noqa: E402
+from trainers.data.teach import teach  # noqa: E402
 from trainers.dense import (  # noqa: E402
     DenseConfig,
     TwoStageSettings,
@@ -222,6 +224,28 @@ def test_distillation_without_any_score_names_the_set(tmp_path: Path, backbone: 
         train_dense(config)
 
 
+def test_other_teachers_make_another_run(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    cache = tmp_path / "teacher"
+    teach("lexical", load_training(beir), output=cache)
+    config = configuration(
+        backbone,
+        beir,
+        tmp_path / "model",
+        train=[SetSettings(beir, teachers=[cache])],
+        objective=ObjectiveSettings(info_nce=0.0, kl=1.0),
+        candidates=CandidateSettings(negatives=1),
+        training=TrainingSettings(steps=1, batch_size=8),
+    )
+    train_dense(config)
+    moved = cache.rename(tmp_path / "moved")
+    shutil.copytree(moved, cache)
+    assert train_dense(config).steps == 1
+    shutil.rmtree(cache)
+    teach(backbone, load_training(beir), output=cache, kind="dense")
+    with pytest.raises(InputError, match="with other teachers"):
+        train_dense(config)
+
+
 def test_held_back_questions_and_unseen_ones_are_not_trained_on(tmp_path: Path, backbone: Path, beir: Path) -> None:
     config = configuration(
         backbone,
@@ -250,6 +274,14 @@ def test_a_dry_run_goes_through_all_stages_and_keeps_nothing(tmp_path: Path, bac
     )
     assert rehearse(config).steps == 2
     assert not (tmp_path / "model").exists()
+
+
+def test_a_dry_run_holds_back_passages_with_several_questions(tmp_path: Path, backbone: Path) -> None:
+    rows = [{"query": f"{WORDS[at % 40]} {at}", "positive": f"{WORDS[at // 8]} bab"} for at in range(240)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    selection = DevSettings(hold_back=0.05)
+    config = configuration(backbone, tmp_path / "pairs.jsonl", tmp_path / "model", selection=selection)
+    assert rehearse(config).steps == 2
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import functools
 import hashlib
 import inspect
 import json
-import re
 import textwrap
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -38,10 +37,18 @@ EITHER: Mapping[str, Any] = types.MappingProxyType({"either": True})
 """The metadata of dataclass fields of which one has to be given."""
 
 
-def load_config(kind: type[C], path: Path | None = None, overrides: Sequence[str] = (), *, fill: bool = False) -> C:
+def load_config(
+    kind: type[C],
+    path: Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    texts: Mapping[str, str] | None = None,
+    fill: bool = False,
+) -> C:
     """The dataclass `kind` from a YAML file, or from its defaults, with `overrides` ("training.seed=7") applied.
 
-    fill: put `MISSING` in place of a required value that is missing, to show all fields.
+    texts: {dotted field: its value}, applied last; each is taken as it is, where an override is read as YAML. fill: put
+    `MISSING` in place of a required value that is missing, to show all fields.
     Raises InputError with the file, line and field of a value that does not fit.
     """
     node: yaml.Node | None = None
@@ -52,6 +59,8 @@ def load_config(kind: type[C], path: Path | None = None, overrides: Sequence[str
         raise InputError(f"{tree.place}: expected fields with values, found {_described(tree.value)}")
     for override in overrides:
         _override(tree, override)
+    for name, text in (texts or {}).items():
+        _put(tree, name, _Tree(text, f"--set {name}", None))
     if fill:
         _fill(kind, tree)
     loaded: C = _build(kind, tree, "")
@@ -171,7 +180,7 @@ def config_options(
 
     The command is called with `config`, a `kind` (which has a field `output: Path`), and `dry_run`, which asks it to
     build everything and take two steps on a few rows. shortcuts: {option: (dotted field, help)}, options that each set
-    one field, as `--set` does; numbers separated by commas are a list.
+    one field, as `--set` does, but take a text as it is; "null" means no value.
     """
     options_of = shortcuts or {}
 
@@ -197,15 +206,19 @@ def config_options(
             print_config: bool,
             **options: Any,
         ) -> None:
-            given = [*overrides, *([f"output={output}"] if output is not None else [])]
+            given = list(overrides)
+            texts = {} if output is None else {"output": str(output)}
             for option, (field, _) in options_of.items():
-                if (value := options.pop(option)) is not None:
-                    given.append(f"{field}=[{value}]" if re.fullmatch(r"[\d,\s]+", value) else f"{field}={value}")
+                value = options.pop(option)
+                if value in ("", "null"):
+                    given.append(f"{field}=null")
+                elif value is not None:
+                    texts[field] = value
             path = _recipe_or_file(config_path)
             if print_config:
-                click.echo(explained_yaml(load_config(kind, path, given, fill=True)), nl=False)
+                click.echo(explained_yaml(load_config(kind, path, given, texts=texts, fill=True)), nl=False)
                 return
-            config = load_config(kind, path, given)
+            config = load_config(kind, path, given, texts=texts)
             # Before torch starts its threads: they take over the setting.
             with flushed_denormals():
                 command(config=config, dry_run=dry_run, **options)
@@ -305,13 +318,17 @@ def _override(tree: _Tree, override: str) -> None:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise InputError(f"{where}: {text!r} is not valid YAML ({error})") from None
-    value = _Tree(None, where, None) if node is None else _Tree.of_node(node, where, lines=False)
+    _put(tree, name, _Tree(None, where, None) if node is None else _Tree.of_node(node, where, lines=False))
+
+
+def _put(tree: _Tree, name: str, value: _Tree) -> None:
+    """Set the field with the dotted `name`."""
     *parents, last = name.split(".")
     at = tree
     for parent in parents:
         if not isinstance(at.value, dict):
             at.value = {}
-        at = at.value.setdefault(parent, _Tree({}, where, None))
+        at = at.value.setdefault(parent, _Tree({}, value.file, None))
     if not isinstance(at.value, dict):
         at.value = {}
     at.value[last] = value

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -49,20 +49,25 @@ def train(
     kind: str,
     config: Any = None,
     data_hash: str = "",
+    made_from: Mapping[str, str] | None = None,
+    start_field: str | None = None,
     evaluate: Evaluate | None = None,
     best_from: float = 0.0,
 ) -> Trained:
     """Train `model` on `data` and write it to `output` as a model directory of `kind`.
 
     collate: turns items of `data` into a batch. config: the configuration to save beside the model (by default the
-    settings). evaluate: returns dev measures of `model` in its present state, higher is better; called in the main process,
-    in evaluation mode. best_from: states before this share of the steps are measured, but not kept or counted for patience.
+    settings). made_from: hashes of files that `data_hash` does not cover, by "start" and "teachers". start_field: the field
+    of `config` that names the model that training starts from; its files, covered by `data_hash` or `made_from`, may lie
+    elsewhere when a run is continued. evaluate: returns dev measures of `model` in its present state, higher is better;
+    called in the main process, in evaluation mode. best_from: states before this share of the steps are measured, but not
+    kept or counted for patience.
 
     Called again with the same configuration and data, it continues an interrupted run, to the same weights, and returns at
     once if training has ended. Raises InputError if `output` belongs to another configuration or other data,
     OsnError if the loss is not finite or memory runs out.
     """
-    run = RunFolder(output, kind, settings if config is None else config, data_hash)
+    run = RunFolder(output, kind, settings if config is None else config, data_hash, made_from, start_field)
     if (ended := run.ended()) is not None:
         logger.info("%s is trained already (%d steps)", output, ended.steps)
         return ended

@@ -104,8 +104,18 @@ def check_output(output: Path, kind: str, parts: Collection[str] = ()) -> None:
 class RunFolder:
     """The files of one training run in its output directory."""
 
-    def __init__(self, output: Path, kind: str, config: Any, data_hash: str) -> None:
+    def __init__(
+        self,
+        output: Path,
+        kind: str,
+        config: Any,
+        data_hash: str,
+        made_from: Mapping[str, str] | None = None,
+        start_field: str | None = None,
+    ) -> None:
+        """made_from, start_field: as in `loop.train`."""
         self.output, self.kind, self.config, self.data_hash = output, kind, config, data_hash
+        self.made_from, self.start_field = made_from or {}, start_field
         self.folder = output / ".training"
         self._saved = output / "training.yaml"
         self.checkpoints = self.folder / "checkpoints"
@@ -115,6 +125,7 @@ class RunFolder:
             "kind": kind,
             "data_hash": data_hash,
             "configuration": fingerprint(_with_effect(to_dict(config))),
+            **self.made_from,
         }
 
     # ------------------------------------------------ whose run it is
@@ -126,8 +137,13 @@ class RunFolder:
         identity = self.folder / "run.json"
         if identity.exists():
             other = json.loads(identity.read_text(encoding="utf-8"))
-            changed = [name for name in self.identity if other.get(name) != self.identity[name]]
-            if "configuration" in changed and not (fields := self._other_fields()) and self._saved.exists():
+            # Runs of earlier versions did not note every part.
+            changed = [name for name, value in self.identity.items() if other.get(name, value) != value]
+            fields = self._other_fields() if "configuration" in changed else []
+            if "data_hash" not in changed and other.get("start") == self.made_from.get("start", other.get("start")):
+                # The same start, in another place.
+                fields = [line for line in fields if not line.startswith(f"{self.start_field}: ")]
+            if "configuration" in changed and not fields and self._saved.exists():
                 changed.remove("configuration")  # Only settings added since, at their defaults.
             if "configuration" in changed:
                 shown = "; ".join(fields[:5]) + (f"; and {len(fields) - 5} more" if len(fields) > 5 else "")
@@ -137,8 +153,10 @@ class RunFolder:
                     f"choose another --output, or remove {self.output}",
                 )
             if changed:
+                others = {"start": "from another start", "teachers": "with other teachers"}
                 raise InputError(
-                    f"{self.output} holds a training run on other data, or from another start",
+                    f"{self.output} holds a training run "
+                    + others.get(changed[0], "on other data, or from another start"),
                     f"choose another --output, or remove {self.output}",
                 )
         elif content is not None:
@@ -151,8 +169,7 @@ class RunFolder:
     def _other_fields(self) -> list[str]:
         """The fields in which the configuration saved beside the model differs from this run's."""
         there = yaml.safe_load(self._saved.read_text(encoding="utf-8")) if self._saved.exists() else {}
-        now = _with_effect(to_dict(self.config))
-        return differing(_known(_with_effect(_with_later(there, self.config)), now), now)
+        return differing(there, self.config)
 
     @contextmanager
     def started(self) -> Iterator[None]:
@@ -240,7 +257,10 @@ def _with_effect(config: Any) -> Any:
 
 
 def _with_later(there: Any, config: Any) -> Any:
-    """`there` with the missing fields of `config` (a dataclass), which were added later, at their defaults."""
+    """`there` with the missing fields of `config` (a dataclass, or several by name), which were added later, at their
+    defaults."""
+    if isinstance(there, dict) and isinstance(config, Mapping):
+        return {name: _with_later(value, config.get(name)) for name, value in there.items()}
     if not isinstance(there, dict) or not is_dataclass(config):
         return there
     whole = dict(there)
@@ -261,12 +281,20 @@ def _known(there: Any, now: Any) -> Any:
     return there
 
 
-def differing(there: Any, now: Any, name: str = "") -> list[str]:
-    """The fields in which two plain values (`to_dict`) differ, each with both values."""
+def differing(there: Any, config: Any, name: str = "") -> list[str]:
+    """The fields in which `config` differs from `there`, the plain values of an earlier one; each with both values.
+
+    Fields that were added later, are gone since, or do not change the weights do not count. name: of the whole.
+    """
+    now = _with_effect(to_dict(config))
+    return _differing(_known(_with_effect(_with_later(there, config)), now), now, name)
+
+
+def _differing(there: Any, now: Any, name: str) -> list[str]:
     if isinstance(there, dict) and isinstance(now, dict):
         names = [*there, *(key for key in now if key not in there)]
         return [
-            line for key in names for line in differing(there.get(key), now.get(key), f"{name}.{key}" if name else key)
+            line for key in names for line in _differing(there.get(key), now.get(key), f"{name}.{key}" if name else key)
         ]
     return [] if there == now else [f"{name}: {_brief(there)} there, {_brief(now)} now"]
 

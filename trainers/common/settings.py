@@ -86,6 +86,19 @@ class TrainingSettings:
             raise ValueError(f"start_share must be from 0 to below 1, not {self.start_share}")
         if self.embedding_rate is not None and self.embedding_rate <= 0:
             raise ValueError(f"embedding_rate must be above 0, not {self.embedding_rate}")
+        if min(self.weight_decay, self.workers) < 0:
+            raise ValueError(f"weight_decay {self.weight_decay} and workers {self.workers} must not be below 0")
+        if self.max_gradient_norm is not None and self.max_gradient_norm <= 0:
+            raise ValueError(f"max_gradient_norm must be above 0, or null to clip none, not {self.max_gradient_norm}")
+        if self.patience is not None and self.select == LAST:
+            raise ValueError("patience waits for a gain in a dev measure, and select is last: name a measure there")
+
+    def check_measured(self, measured: bool) -> None:
+        """Raises ValueError if a setting goes by dev measures and none are taken."""
+        if not measured and (self.patience is not None or self.select not in (None, LAST)):
+            raise ValueError(
+                "training.select and training.patience go by dev measures, and there is nothing to measure on"
+            )
 
     def two_steps(self, most: int | None = None) -> TrainingSettings:
         """The settings of a dry run: two steps, each evaluated, saved and logged. most: the largest batch size."""
@@ -98,6 +111,12 @@ class TrainingSettings:
         import torch
 
         return "cuda" if self.device == "auto" and torch.cuda.is_available() else "cpu"
+
+
+def check_dropout(dropout: float | None) -> None:
+    """Raises ValueError for what is no share of dropout."""
+    if dropout is not None and not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be from 0 to below 1, not {dropout}")
 
 
 @dataclass(slots=True)
@@ -124,6 +143,7 @@ class EncoderSettings:
     def __post_init__(self) -> None:
         if min(self.query_length, self.document_length) < 3:
             raise ValueError("query_length and document_length must leave room for text: at least 3")
+        check_dropout(self.dropout)
 
     def length(self, role: Role) -> int:
         return self.query_length if role == "query" else self.document_length

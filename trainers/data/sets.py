@@ -68,6 +68,16 @@ class SetSettings:
         )
 
 
+def check_teachers(train: Sequence[SetSettings], distils: bool) -> None:
+    """Raises ValueError if a train set names teachers, and no term of the loss asks them."""
+    named = [settings.title for settings in train if settings.teachers]
+    if named and not distils:
+        raise ValueError(
+            f"{', '.join(named)}: teachers are named, but objective.kl and objective.margin_mse are 0: give one of them a "
+            "weight"
+        )
+
+
 @dataclass(slots=True)
 class DevSettings:
     """The data for dev measures."""
@@ -124,11 +134,12 @@ def load_sets(
     documents: int | None = None,
 ) -> tuple[list[TrainingData], list[TrainingData]]:
     """(train, dev), with train free of questions of `unseen`. documents: how many to read of each corpus, besides those of
-    its questions; None reads all. folder: for generated questions. Raises InputError as `load_training` does."""
+    its questions; None reads all. A set with teachers keeps all: their caches cover its whole corpus. folder: for generated
+    questions. Raises InputError as `load_training` does."""
 
     def load(settings: SetSettings) -> TrainingData:
         data = settings.load(folder)
-        return data if documents is None else fewer_documents(data, documents)
+        return data if documents is None or settings.teachers else fewer_documents(data, documents)
 
     sets = [load(settings) for settings in train]
     others = [settings.load(folder) for settings in unseen]
@@ -188,7 +199,7 @@ def small(config: Config, rows: int, **changes: Any) -> Config:
 
 
 def rehearsed(hold_back: float | int | None, rows: int) -> float | int | None:
-    """`hold_back` adapted to the few `rows` of a dry run, where a small share would be no row."""
+    """How much of `rows` a dry run can hold back: a small share of few is none, or less than a passage's questions."""
     if hold_back is None:
         return None
-    return min(hold_back, rows // 4) if isinstance(hold_back, int) else max(hold_back, 0.1)
+    return min(hold_back, rows // 4) if isinstance(hold_back, int) else max(hold_back, 0.25)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.files import read_json_object
+from trainers.common.config import fingerprint
 from trainers.data.embedding_cache import FORMAT, read_sparse, read_vectors
 from trainers.data.examples import TrainingData
 
@@ -40,6 +41,11 @@ class Teacher(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def hash(self) -> str:
+        """Of the model, its settings and the texts that its cache was made of."""
+        ...
 
     def scores(self, query_ids: Sequence[str], document_ids: Sequence[str]) -> Scores:
         """The teacher's scores of all pairs, (queries, documents), higher is better.
@@ -73,15 +79,23 @@ def open_teacher(folder: str | Path, data: TrainingData) -> Teacher:
                 f"osn data teach {record['model']['name']} DATA --output ANOTHER_FOLDER",
             )
     name, kind = record["model"]["name"], record["kind"]
+    # The name may be a folder, which may have been moved since.
+    made_of = fingerprint({**record, "model": record["model"]["hash"]})
     if kind == "dense":
         queries = read_vectors(folder / "queries.npy", len(data.queries))
         documents = read_vectors(folder / "documents.npy", len(data.documents))
-        return SiameseTeacher(name, data, partial(_dense_pairs, queries, documents))
+        return SiameseTeacher(name, data, partial(_dense_pairs, queries, documents), made_of)
     if kind == "sparse":
         of_queries = read_sparse(folder / "queries", data.queries).to_scipy()
         of_documents = read_sparse(folder / "documents", data.documents).to_scipy()
-        return SiameseTeacher(name, data, partial(_sparse_pairs, of_queries, of_documents))
-    return PairTeacher.read(name, data, folder)
+        return SiameseTeacher(name, data, partial(_sparse_pairs, of_queries, of_documents), made_of)
+    return PairTeacher.read(name, data, folder, made_of)
+
+
+def teachers_hash(teachers: Sequence[Sequence[Teacher]]) -> dict[str, str]:
+    """{"teachers": a hash of the teachers of each set}; {} where there are none."""
+    hashes = [[teacher.hash for teacher in of_set] for of_set in teachers]
+    return {"teachers": fingerprint(hashes)} if any(hashes) else {}
 
 
 def _dense_pairs(queries: npt.NDArray[Any], documents: npt.NDArray[Any], of: Rows, to: Rows) -> Scores:
@@ -101,6 +115,8 @@ class SiameseTeacher:
     name: str
     data: TrainingData
     all_pairs: AllPairs
+    hash: str = ""
+    """the cache's, of its teacher and its data"""
 
     def scores(self, query_ids: Sequence[str], document_ids: Sequence[str]) -> Scores:
         queries = np.array([self.data.queries.row(query) for query in query_ids], dtype=np.int64)
@@ -123,15 +139,17 @@ class PairTeacher:
     """(pairs,), document rows, ascending for each query"""
     values: npt.NDArray[np.float32]
     """(pairs,), the scores"""
+    hash: str = ""
+    """the cache's, of its teacher and its data"""
 
     @classmethod
-    def read(cls, name: str, data: TrainingData, folder: Path) -> PairTeacher:
+    def read(cls, name: str, data: TrainingData, folder: Path, hash: str) -> PairTeacher:
         try:
             with np.load(folder / "pairs.npz", allow_pickle=False) as pairs:
                 arrays = (pairs["indptr"], pairs["documents"], pairs["scores"])
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(f"{folder / 'pairs.npz'} cannot be read: {error}", "make the cache again") from None
-        return cls(name, data, *arrays)
+        return cls(name, data, *arrays, hash)
 
     def scores(self, query_ids: Sequence[str], document_ids: Sequence[str]) -> Scores:
         wanted = np.array([self.data.documents.row(document) for document in document_ids], dtype=np.int32)

@@ -46,6 +46,7 @@ class Doc2QueryConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.dev_share < 1:
             raise ValueError(f"dev_share must be from 0 to below 1, not {self.dev_share}")
+        self.training.check_measured(self.dev_share > 0)
 
 
 @dataclass(frozen=True, slots=True)

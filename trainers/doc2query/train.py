@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from opensearch_neural.models.directory import hash_files, locate
 from opensearch_neural.models.tokenizer import encodable
 from trainers.common.config import backbone_option, config_options
 from trainers.common.loop import train
@@ -40,6 +41,9 @@ from trainers.encoders.sequence_to_sequence import (
     collate_rows,
     log_likelihood,
 )
+
+REHEARSED = 50
+"""Examples of each data set in a dry run."""
 
 
 @dataclass
@@ -119,9 +123,20 @@ def train_doc2query(config: Doc2QueryConfig, *, limit: int | None = None) -> Pat
         kind=KIND,
         config=config,
         data_hash=data.hash,
+        made_from={"start": hash_files(locate(config.backbone))},
+        start_field="backbone",
         evaluate=evaluate if dev is not None else None,
     )
     return config.output
+
+
+def rehearse(config: Doc2QueryConfig) -> None:
+    """Two steps on the first rows of each data set; nothing is kept."""
+    # Passages may have many questions each, which are held back together.
+    dev_share = max(config.dev_share, 0.5) if config.dev_share else 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        tried = replace(config, output=Path(folder), dev_share=dev_share, training=config.training.two_steps(4))
+        train_doc2query(tried, limit=REHEARSED)
 
 
 @click.command("doc2query")
@@ -135,8 +150,7 @@ def doc2query_command(config: Doc2QueryConfig, dry_run: bool) -> None:
     osn train doc2query --backbone models/t5 --set "data=[squad-mix]" --output models/doc2query
     """
     if dry_run:
-        with tempfile.TemporaryDirectory() as folder:
-            train_doc2query(replace(config, output=Path(folder), training=config.training.two_steps(4)), limit=50)
+        rehearse(config)
         click.echo("dry run: two steps taken, nothing kept")
         return
     click.echo(train_doc2query(config))

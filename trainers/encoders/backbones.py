@@ -37,6 +37,7 @@ from opensearch_neural.models import directory
 from opensearch_neural.models.pretrained import first_line, load_model, load_sequence_to_sequence, load_tokenizer, quiet
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.sparse.word_pieces import train_word_pieces
+from trainers.common.settings import check_dropout
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class NewBackbone:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.hidden % self.heads:
             raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
+        check_dropout(self.dropout)
 
 
 def new_backbone(new: NewBackbone, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:

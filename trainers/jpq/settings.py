@@ -8,7 +8,7 @@ from typing import Literal
 
 from opensearch_neural.models.dense.quantized import CENTROIDS
 from trainers.common.run_folder import FOLDER
-from trainers.common.settings import TrainingSettings
+from trainers.common.settings import TrainingSettings, check_dropout
 from trainers.data.examples import TrainingData, training_pairs
 from trainers.data.loading import text_store
 from trainers.data.splits import Apart
@@ -164,6 +164,8 @@ class JpqConfig:
     def __post_init__(self) -> None:
         if not self.train:
             raise ValueError("train names no data set")
+        check_dropout(self.dropout)
+        self.training.check_measured(bool(self.dev) or self.selection.hold_back is not None)
         if self.query_length is not None and self.query_length < 3:
             raise ValueError("query_length must leave room for text: at least 3")
         if self.query_layers is not None and self.query_layers < 0:

@@ -62,6 +62,7 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
         kind=KIND,
         config=config,
         data_hash=fingerprint(data.hash, ready.start.info.hash),
+        start_field="start",
         evaluate=partial(dev_measures, model, dev) if dev else None,
     )
 

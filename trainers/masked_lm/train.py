@@ -20,6 +20,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from opensearch_neural.errors import InputError
+from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import backbone_option, config_options
 from trainers.common.loop import train
 from trainers.encoders import backbones
@@ -71,6 +72,8 @@ def train_masked_lm(config: MaskedLmConfig, *, limit: int | None = None) -> Path
         kind="sequence-to-sequence" if spans else KIND,
         config=config,
         data_hash=train_windows.hash,
+        made_from=None if config.backbone is None else {"start": hash_files(locate(config.backbone))},
+        start_field="backbone",
         evaluate=evaluate if len(dev_windows) else None,
     )
     return config.output

@@ -53,6 +53,7 @@ def pretrain(config: QueryAsContextConfig, passages: Passages, dev: Sequence[Dev
         kind=KIND,
         config=alone,
         data_hash=fingerprint(passages.hash, hash_files(locate(config.backbone))),
+        start_field="backbone",
         evaluate=measured if len(held) or dev else None,
     )
 

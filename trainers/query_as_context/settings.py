@@ -121,6 +121,9 @@ class QueryAsContextConfig:
             raise ValueError("corpora names no corpus")
         if not 0 <= self.dev_share < 1:
             raise ValueError(f"dev_share must be from 0 to below 1, not {self.dev_share}")
+        for training in (self.training, self.condenser):
+            if training is not None:
+                training.check_measured(self.dev_share > 0 or bool(self.dev))
         if min(self.passage_length, self.query_length) < 8 or min(self.layers, self.least_passages) < 1:
             raise ValueError("passage_length and query_length must be at least 8, layers and least_passages at least 1")
         if self.temperature <= 0 or (self.candidates is not None and self.candidates < 1):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import TypeVar
 
 from opensearch_neural.errors import InputError
 from trainers.common.config import fingerprint, load_config, to_yaml
@@ -25,6 +26,8 @@ from trainers.sparse.dev_measures import BASELINES, SUM
 from trainers.sparse.settings import SparseConfig, StageSettings
 
 logger = logging.getLogger(__name__)
+
+Stage = TypeVar("Stage", bound=StageSettings)
 
 AS_CONFIGURED = "as configured"
 MEASURE = "nDCG@10"
@@ -92,27 +95,30 @@ def gains(config: SparseConfig, train: Callable[[SparseConfig], Trained]) -> dic
 
 
 def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
-    """`config` trained on all sets but `left`, and measured on `left` once, at the end."""
+    """`config` trained on all sets but `left`, and measured on `left` at the end; with epochs in place of steps, along the
+    way too, which chooses nothing."""
 
-    def others(stage: StageSettings) -> list[QuestionSet]:
-        return [settings for settings in stage.train if settings.path.resolve() != left.path.resolve()]
+    def others(stage: Stage) -> Stage:
+        kept = [at for at, settings in enumerate(stage.train) if settings.path.resolve() != left.path.resolve()]
+        if not kept:
+            raise InputError(f"without {left.title} there is nothing to train on", "add sets to train")
+        weights = stage.training.set_weights
+        if isinstance(weights, list) and len(weights) == len(stage.train):
+            weights = [weights[at] for at in kept]
+        training = replace(stage.training, set_weights=weights, select=LAST, patience=None)
+        return replace(stage, train=[stage.train[at] for at in kept], training=training)
 
-    pretraining = config.pretraining
-    if not others(config) or (pretraining is not None and not others(pretraining)):
-        raise InputError(f"without {left.title} there is nothing to train on", "add sets to train")
+    fine_tuning = others(config)
     place = config.output / FOLDER / "leave-one-out" / fingerprint(replace(config, output=Path("output"), cache=None))
     return replace(
-        config,
+        fine_tuning,
         output=place / left.title,
         cache=config.folder,
-        train=others(config),
-        pretraining=None
-        if pretraining is None
-        else replace(pretraining, train=others(pretraining), training=replace(pretraining.training, select=LAST)),
+        pretraining=None if config.pretraining is None else others(config.pretraining),
         dev=[left],
         unseen=[*config.unseen, left],
         selection=replace(config.selection, hold_back=None),
-        training=replace(config.training, evaluate_every=config.training.steps, select=LAST),
+        training=replace(fine_tuning.training, evaluate_every=config.training.steps),
     )
 
 

@@ -10,9 +10,9 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.models.sparse.pruning import Pruning
 from trainers.common.objective import ObjectiveSettings
 from trainers.common.run_folder import FOLDER
-from trainers.common.settings import Role, TrainingSettings
+from trainers.common.settings import Role, TrainingSettings, check_dropout
 from trainers.data.candidates import refuse_without_negatives
-from trainers.data.sets import DevSettings
+from trainers.data.sets import DevSettings, check_teachers
 from trainers.doc2query.question_sets import QuestionSet
 
 STUDENT = "student"
@@ -60,6 +60,9 @@ class StudentSettings:
         if self.columns < 1 or self.query_length < 3:
             raise ValueError("columns must be at least 1, query_length at least 3")
         _check_length(self.document_length)
+        check_dropout(self.dropout)
+        if self.frozen_layers < 0:
+            raise ValueError(f"frozen_layers must not be below 0, not {self.frozen_layers}")
         if not 0 <= self.revive <= 1:
             raise ValueError(f"revive must be from 0 to 1, not {self.revive}")
         if self.idf_rate is not None and (self.idf_rate <= 0 or self.idf == "own"):
@@ -211,6 +214,7 @@ class StageSettings:
                     "train[].negatives": any(settings.negatives is not None for settings in self.train),
                 }
             )
+        check_teachers(self.train, self.objective.distils)
 
 
 @dataclass(slots=True)
@@ -238,6 +242,8 @@ class SparseConfig(StageSettings):
 
     def __post_init__(self) -> None:
         for stage in (self, self.pretraining):
+            if stage is not None:
+                stage.training.check_measured(bool(self.dev) or self.selection.hold_back is not None)
             if stage is not None and stage.regularization.query_weight is not None and self.student.queries == "table":
                 raise ValueError(
                     "regularization.query_weight is for queries that the network encodes: set student.queries"

@@ -43,6 +43,7 @@ from trainers.common.run_folder import FOLDER, Trained, check_output, tell
 from trainers.data.candidates import RetrievalData
 from trainers.data.examples import TrainingData
 from trainers.data.sets import PreparedSets, prepare, small
+from trainers.data.teachers import teachers_hash
 from trainers.sparse import leave_one_out
 from trainers.sparse.batches import SparseCollate
 from trainers.sparse.dev_measures import BASELINES, DevRetrieval
@@ -120,10 +121,11 @@ def train_stage(
     student = build(config, [data.documents for data in sets] if lexicon is None else lexicon)
     dev = DevRetrieval(student, prepared.dev) if prepared.dev else None
     data = RetrievalData(sets, negatives=config.candidates.negatives, depth=config.candidates.depth)
+    taught = teachers(config, sets)
     return train(
         student,
         data,
-        SparseCollate(config, sets, student, teachers=teachers(config, sets)),
+        SparseCollate(config, sets, student, teachers=taught),
         settings=config.training,
         output=output,
         kind=KIND,
@@ -135,6 +137,8 @@ def train_stage(
             hash_files(locate(config.start)),
             *loss_hash(config.objective.loss),
         ),
+        made_from=teachers_hash(taught),
+        start_field="start",
         evaluate=None if dev is None else partial(dev.measures, student),
         # Until λ has its full weight, states score better on dev, but their vectors are several times as large.
         best_from=config.regularization.whole_from,

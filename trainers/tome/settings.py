@@ -62,6 +62,8 @@ class TomeConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.dev_share < 1:
             raise ValueError(f"dev_share must be from 0 to below 1, not {self.dev_share}")
+        for training in (self.training, self.url_training):
+            training.check_measured(self.dev_share > 0)
         if self.spans < 0 or (self.candidates is not None and self.candidates < 1):
             raise ValueError("spans must be at least 0, candidates at least 1")
 

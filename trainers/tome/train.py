@@ -149,6 +149,7 @@ def _train_stage(
             hash_files(locate(backbone)),
             *([data.corpus.contents.hash] if data.spans else []),
         ),
+        start_field="backbone",
         evaluate=evaluate if dev is not None else None,
     )
 
@@ -159,7 +160,7 @@ def _check_stages(config: TomeConfig, corpus: TomeCorpus | None = None) -> None:
     for stage in _stages(config):
         trained = (read_osn_json(config.output / stage) or {}).get("training", {})
         there = trained.get("settings", {})
-        if there and (fields := differing(there, to_dict(config.settings), "settings")):
+        if there and (fields := differing(there, config.settings, "settings")):
             raise InputError(
                 f"{config.output / stage} was trained with other settings ({'; '.join(fields)})",
                 "both stages need the same: train one of them again, to another --output",

@@ -8,6 +8,7 @@ from typing import Literal
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from opensearch_neural.cli import osn
@@ -52,6 +53,7 @@ class Config:
     share: float | int | None = None
     weights: list[float] = field(default_factory=list)
     tied: bool = True
+    start: str | None = "a/model"
 
 
 @dataclass
@@ -199,6 +201,31 @@ def test_a_command_gets_its_configuration_and_can_print_it(tmp_path: Path) -> No
     (tmp_path / "printed.yaml").write_text(printed.stdout)
     assert load_config(Config, tmp_path / "printed.yaml") == config
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["models/run #2", "2026-11-28", "2024", "010", "@scope/model", "models/a: b", "[a]", "null", "true", "models/😀"],
+)
+def test_an_output_and_a_shortcut_are_taken_as_they_are(tmp_path: Path, text: str) -> None:
+    seen: list[Config] = []
+
+    @click.command()
+    @config_options(Config, shortcuts={"start": ("start", "A model.")})
+    def command(config: Config, dry_run: bool) -> None:
+        seen.append(config)
+
+    arguments = ["--config", str(written(tmp_path)), "--output", text, "--start", text]
+    assert CliRunner().invoke(command, arguments, catch_exceptions=False).exit_code == 0
+    assert seen[0].output == Path(text)
+    assert seen[0].start == (None if text == "null" else text)
+
+
+@pytest.mark.parametrize(("text", "layers"), [("4", [4]), ("2, 4,6", [2, 4, 6]), ("last:2", "last:2")])
+def test_numbers_of_layers_are_a_list(text: str, layers: list[int] | str) -> None:
+    arguments = ["train", "mlr", "--layers", text, "--set", "train=[{path: x}]", "--output", "x", "--print-config"]
+    result = CliRunner().invoke(osn, arguments, catch_exceptions=False)
+    assert yaml.safe_load(result.stdout)["representation"]["layers"] == layers
 
 
 def test_what_is_printed_explains_each_part_once_and_shows_what_has_to_be_given() -> None:

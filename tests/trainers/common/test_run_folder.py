@@ -64,3 +64,51 @@ def test_a_run_of_other_settings_is_refused_by_their_names(
     changed: dict[str, object] = {"steps": 9, **config}
     with pytest.raises(InputError, match=f"another configuration \\({field_}: "):
         RunFolder(folder, "kind", Config(folder, **changed), "data").ended()  # type: ignore[arg-type]
+
+
+def test_a_configuration_of_several_dataclasses_may_lack_what_came_later(tmp_path: Path) -> None:
+    def run(weight: float = 2.0) -> RunFolder:
+        config = {"stage": "url", "settings": Loss(weight=weight)}
+        return RunFolder(tmp_path / "model", "kind", config, "data")
+
+    first = run()
+    first.start()
+    write_json(first.folder / "run.json", {**first.identity, "configuration": "of another version"})
+    saved = {"stage": "url", "settings": {"temperature": 1.0, "gone": 3}}  # before `weight` was there
+    (first.output / "training.yaml").write_text(yaml.safe_dump(saved))
+    assert run().ended() is None
+    with pytest.raises(InputError, match=r"another configuration \(settings.weight: 2.0 there, 3.0 now\)"):
+        run(weight=3.0).ended()
+
+
+def test_a_start_may_lie_elsewhere_if_its_files_are_known_to_be_the_same(tmp_path: Path) -> None:
+    def run(start: str, data: str = "data", made_from: dict[str, str] | None = None, steps: int = 1) -> RunFolder:
+        config = {"start": start, "steps": steps}
+        return RunFolder(tmp_path / "model", "kind", config, data, made_from, start_field="start")
+
+    run("here").start()
+    assert run("there").ended() is None
+    with pytest.raises(InputError, match=r"another configuration \(start: 'here' there, 'there' now\)"):
+        run("there", "other data").ended()
+    with pytest.raises(InputError, match=r"another configuration \(steps: 1 there, 2 now\)"):
+        run("there", steps=2).ended()
+    with pytest.raises(InputError, match="another configuration"):
+        run("there", made_from={"start": "a"}).ended()
+    run("here", made_from={"start": "a"}).start()
+    assert run("there", made_from={"start": "a"}).ended() is None
+    with pytest.raises(InputError, match="another configuration"):
+        run("there", made_from={"start": "b"}).ended()
+
+
+def test_a_run_from_other_files_is_refused_and_one_that_did_not_note_them_goes_on(tmp_path: Path) -> None:
+    def run(**made_from: str) -> RunFolder:
+        return RunFolder(tmp_path / "model", "kind", Config(tmp_path / "model"), "data", made_from)
+
+    run(start="a", teachers="b").start()
+    assert run(start="a", teachers="b").ended() is None
+    with pytest.raises(InputError, match="holds a training run from another start"):
+        run(start="c", teachers="b").ended()
+    with pytest.raises(InputError, match="holds a training run with other teachers"):
+        run(start="a", teachers="c").ended()
+    run().start()
+    assert run(start="a", teachers="b").ended() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from doc2query_setup import NOUNS, passage
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny import WORDS, tiny_backbone
 
 from opensearch_neural.errors import InputError
@@ -82,12 +83,35 @@ def test_half_a_surrogate_pair_in_a_text_trains(t5: Path, tmp_path: Path) -> Non
     assert len(written) == 1
 
 
+def test_a_start_whose_weights_changed_is_another_start(t5: Path, tmp_path: Path) -> None:
+    path, start = tmp_path / "pairs.jsonl", tmp_path / "start"
+    path.write_text("".join(json.dumps({"query": f"what is q{at}", "positive": f"p{at}"}) + "\n" for at in range(8)))
+    shutil.copytree(t5, start)
+    settings = TrainingSettings(steps=1, batch_size=4, device="cpu")
+    config = Doc2QueryConfig(tmp_path / "model", [path], str(start), dev_share=0.0, training=settings)
+    assert train_doc2query(config) == train_doc2query(config)
+    weights = load_file(start / "model.safetensors")
+    save_file({name: 2 * weight for name, weight in weights.items()}, start / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match="from another start"):
+        train_doc2query(config)
+
+
 def test_the_training_command_dry_runs(t5: Path, tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps({"query": f"q{i}", "positive": f"p{i}"}) + "\n" for i in range(8)))
     arguments = ["--set", f"backbone={t5}", "--set", f"data=[{path}]", "--output", str(tmp_path / "m"), "--dry-run"]
     result = CliRunner().invoke(doc2query_command, arguments, catch_exceptions=False)
     assert result.exit_code == 0
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_dry_run_holds_back_passages_with_many_questions(t5: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    rows = [{"query": f"what is q{at}", "positive": f"p{at // 8}"} for at in range(2000)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["--set", f"backbone={t5}", "--set", f"data=[{path}]", "--output", str(tmp_path / "m"), "--dry-run"]
+    result = CliRunner().invoke(doc2query_command, arguments)
+    assert result.exit_code == 0, result.output
     assert not (tmp_path / "m").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from masked_lm_setup import sentences, windows_of
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from opensearch_neural.errors import InputError
@@ -106,6 +107,18 @@ def test_an_interrupted_run_ends_in_the_same_weights(
     assert weights.keys() == resumed.keys()
     for name in weights:
         torch.testing.assert_close(resumed[name], weights[name], rtol=0, atol=0)
+
+
+def test_a_start_whose_weights_changed_is_another_start(corpus: Path, tmp_path: Path, headless: Path) -> None:
+    start = tmp_path / "start"
+    shutil.copytree(headless, start)
+    settings = TrainingSettings(steps=1, batch_size=8)
+    config = small(corpus, tmp_path / "model", backbone=str(start), new=None, training=settings, dev_share=0.0)
+    assert train_masked_lm(config) == train_masked_lm(config)
+    weights = load_file(start / "model.safetensors")
+    save_file({name: 2 * weight for name, weight in weights.items()}, start / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match="from another start"):
+        train_masked_lm(config)
 
 
 def test_the_command_takes_yaml_and_overrides_and_a_dry_run_keeps_nothing(corpus: Path, tmp_path: Path) -> None:

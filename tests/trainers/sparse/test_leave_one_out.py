@@ -18,7 +18,7 @@ from opensearch_neural.models.directory import read_osn_json  # noqa: E402
 from trainers.common.config import to_yaml  # noqa: E402
 from trainers.common.run_folder import Trained  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
-from trainers.sparse.leave_one_out import chosen, told, trials  # noqa: E402
+from trainers.sparse.leave_one_out import chosen, leaving_out, told, trials  # noqa: E402
 from trainers.sparse.settings import SparseConfig, StageSettings  # noqa: E402
 from trainers.sparse.train import sparse_command  # noqa: E402
 
@@ -55,6 +55,26 @@ def test_each_set_is_measured_once_at_the_end_by_a_model_of_the_others(config: S
         )
         assert one.training.select == one.pretraining.training.select == "last", "a state is chosen by the set left out"
         assert one.cache == config.folder
+
+
+def test_the_weight_of_the_set_left_out_goes_with_it(config: SparseConfig) -> None:
+    before = StageSettings(
+        train=[QuestionSet(Path("docs.jsonl"), questions="title"), *config.train[1:]],
+        training=replace(config.training, set_weights=[4.0, 5.0, 6.0]),
+    )
+    training = replace(config.training, set_weights=[1.0, 2.0, 3.0])
+    config = replace(config, training=training, pretraining=before)
+    left_out = leaving_out(config, config.train[1])
+    assert left_out.training.set_weights == [1.0, 3.0]
+    assert left_out.pretraining is not None and left_out.pretraining.training.set_weights == [4.0, 6.0]
+    power = replace(config, training=replace(training, set_weights=0.5))
+    assert leaving_out(power, config.train[1]).training.set_weights == 0.5
+
+
+def test_patience_is_for_what_is_trained_at_the_end(config: SparseConfig) -> None:
+    waiting = replace(config.training, patience=2)
+    config = replace(config, training=waiting, selection=replace(config.selection, hold_back=0.5))
+    assert leaving_out(config, config.train[0]).training.patience is None
 
 
 def test_the_best_mean_gain_over_bm25_is_taken_and_of_equals_what_is_configured(config: SparseConfig) -> None:

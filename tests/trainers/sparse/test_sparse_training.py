@@ -113,6 +113,19 @@ def test_a_dry_run_reads_few_documents_and_leaves_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_dry_run_takes_a_sets_own_teachers(tmp_path: Path, backbone: Path) -> None:
+    many = tiny_beir(tmp_path / "many", documents=500)
+    cache = teach("lexical", QuestionSet(many).load(), output=tmp_path / "teacher")
+    config = configuration(
+        backbone,
+        many,
+        tmp_path / "model",
+        train=[QuestionSet(many, teachers=[cache])],
+        objective=SparseObjective(info_nce=0.0, kl=1.0),
+    )
+    assert sparse.rehearse(config).steps == 2
+
+
 def test_one_length_of_documents_holds_in_training_on_dev_and_in_use(
     tmp_path: Path, backbone: Path, beir: Path
 ) -> None:

@@ -86,6 +86,18 @@ def test_another_configuration_is_refused(zoo: Path, t5: Path, tmp_path: Path) -
         train_tome(config_for(output, zoo, t5, stages="single"))
 
 
+def test_a_stage_from_before_a_setting_was_there_is_still_that_stage(zoo: Path, t5: Path, tmp_path: Path) -> None:
+    output = tmp_path / "tome"
+    steps = train_tome(config_for(output, zoo, t5, stages="url"))["url"].steps
+    for name in ("osn.json", "training.yaml", ".training/run.json"):
+        file = output / "url" / name
+        text = file.read_text().replace('"number_urls": false', '"gone": 1').replace("number_urls: false", "gone: 1")
+        file.write_text(text.replace('"configuration": "', '"configuration": "0'))
+    assert train_tome(config_for(output, zoo, t5, stages="url"))["url"].steps == steps
+    train_tome(config_for(output, zoo, t5, stages="passage"))
+    assert load_generative(output, device="cpu").passage is not None
+
+
 def test_stages_of_different_corpora_are_not_joined(zoo: Path, t5: Path, tmp_path: Path) -> None:
     train_tome(config_for(tmp_path / "tome", zoo, t5, stages="url"))
     other = tmp_path / "other.jsonl"

@@ -1,0 +1,94 @@
+"""Settings that would have no effect, or would fail hours later, are refused at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sentence_transformers")
+
+from opensearch_neural.errors import InputError
+from trainers.common.config import load_config
+from trainers.dense import DenseConfig
+from trainers.doc2query.settings import Doc2QueryConfig
+from trainers.jpq.settings import JpqConfig
+from trainers.masked_lm.settings import MaskedLmConfig
+from trainers.multi_layer import MlrConfig
+from trainers.query_as_context.settings import QueryAsContextConfig
+from trainers.sparse.settings import SparseConfig
+from trainers.tome.settings import TomeConfig
+
+TRAIN = ["output=out", "train=[{path: a}]"]
+PRETRAINING = "pretraining={train: [{path: b}], training: {patience: 2}}"
+NEEDED: dict[Any, list[str]] = {
+    DenseConfig: TRAIN,
+    MlrConfig: TRAIN,
+    SparseConfig: TRAIN,
+    JpqConfig: TRAIN,
+    Doc2QueryConfig: ["output=out", "data=[a]", "backbone=b"],
+    MaskedLmConfig: ["output=out", "corpus=[a]", "backbone=b"],
+    TomeConfig: ["output=out", "corpus=a", "backbone=b"],
+    QueryAsContextConfig: ["output=out", "corpora=[{path: a}]", "backbone=b"],
+}
+
+
+@pytest.mark.parametrize("setting", ["patience=2", "select=nDCG@10"])
+@pytest.mark.parametrize(
+    ("kind", "unmeasured", "measured"),
+    [
+        (DenseConfig, [], ["dev=[{path: d}]"]),
+        (MlrConfig, [], ["selection.hold_back=0.1"]),
+        (SparseConfig, [], ["selection.hold_back=0.1"]),
+        (JpqConfig, [], ["dev=[{path: d}]"]),
+        (Doc2QueryConfig, ["dev_share=0"], []),
+        (MaskedLmConfig, ["dev_share=0"], []),
+        (QueryAsContextConfig, ["dev_share=0"], ["dev_share=0", "dev=[{path: d}]"]),
+    ],
+)
+def test_what_goes_by_dev_measures_needs_some(
+    kind: Any, unmeasured: list[str], measured: list[str], setting: str
+) -> None:
+    given = [*NEEDED[kind], f"training.{setting}"]
+    with pytest.raises(InputError, match="there is nothing to measure on"):
+        load_config(kind, None, [*given, *unmeasured])
+    assert load_config(kind, None, [*given, *measured])
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "words"),
+    [
+        (SparseConfig, [PRETRAINING], "nothing to measure on"),
+        (TomeConfig, ["dev_share=0", "url_training.select=written"], "nothing to measure on"),
+        (TomeConfig, ["training.patience=2"], "select is last"),
+        (QueryAsContextConfig, ["dev_share=0", "condenser={patience: 2}"], "nothing to measure on"),
+        (DenseConfig, ["train=[{path: a, teachers: [t]}]"], "a: teachers are named, but objective.kl"),
+        (SparseConfig, ["train=[{path: a, teachers: [t]}]"], "a: teachers are named, but objective.kl"),
+        (SparseConfig, ["pretraining={train: [{path: b, teachers: [t]}]}"], "b: teachers are named"),
+        (DenseConfig, ["two_stage.depth=0"], "depth 0 and keep None must be at least 1"),
+        (DenseConfig, ["two_stage.keep=0"], "depth 200 and keep 0 must be at least 1"),
+        (DenseConfig, ["two_stage.learning_rate=-1e-5"], "learning_rate must be above 0"),
+        (DenseConfig, ["two_stage.learning_rate=0"], "learning_rate must be above 0"),
+        (DenseConfig, ["two_stage.epochs=0"], "epochs must be above 0"),
+        (DenseConfig, ["two_stage.steps=0"], "steps must be above 0"),
+        (DenseConfig, ["encoder.dropout=10"], "dropout must be from 0 to below 1"),
+        (SparseConfig, ["student.dropout=10"], "dropout must be from 0 to below 1"),
+        (JpqConfig, ["dropout=-0.1"], "dropout must be from 0 to below 1"),
+        (MaskedLmConfig, ["backbone=null", "new.dropout=1"], "dropout must be from 0 to below 1"),
+        (SparseConfig, ["student.frozen_layers=-1"], "frozen_layers must not be below 0"),
+        (DenseConfig, ["training.weight_decay=-1"], "weight_decay -1.0 and workers 0 must not be below 0"),
+        (DenseConfig, ["training.workers=-1"], "workers -1 must not be below 0"),
+        (DenseConfig, ["training.max_gradient_norm=0"], "max_gradient_norm must be above 0"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(kind: Any, settings: list[str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        load_config(kind, None, [*NEEDED[kind], *settings])
+
+
+def test_the_settings_of_a_second_stage_may_be_left_out_or_named() -> None:
+    given = [*TRAIN, "two_stage={depth: 1, keep: 1, learning_rate: 1e-5, epochs: 0.5, steps: 1}"]
+    config = load_config(DenseConfig, None, given)
+    assert config.output == Path("out") and config.two_stage is not None and config.two_stage.epochs == 0.5
