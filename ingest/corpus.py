@@ -41,7 +41,7 @@ class CorpusSource:
     """Where a corpus lies and how its records are read."""
 
     path: str
-    """A BEIR folder, a file, hf:NAME, or - for standard input."""
+    """A BEIR folder, a file, hf:NAME, or - for standard input. Empty: the corpus that stored vectors were encoded of."""
     format: str | None = None
     """The format. None: by the file's name."""
     id_field: str | None = None
@@ -90,9 +90,10 @@ class CorpusSource:
 
 
 def corpus_options(*, required: bool) -> Callable[[Command], Command]:
-    """Add the options that name a corpus to a click command, which gets `corpus: CorpusSource`, or None without one.
+    """Add the options that name a corpus to a click command, which gets `corpus: CorpusSource`, or None without any.
 
-    The corpus is the command's argument; `--corpus`, its former name, is still taken.
+    The corpus is the command's argument; `--corpus`, its former name, is still taken. If no corpus is named, but how one is
+    read, the path is empty.
     """
     options = [
         click.argument("corpus", required=False),
@@ -123,7 +124,9 @@ def corpus_options(*, required: bool) -> Callable[[Command], Command]:
         path = named if corpus is None else corpus
         if path is None and required:
             raise click.UsageError("name a corpus: a BEIR folder, a file, hf:NAME, or - for standard input")
-        return None if path is None else CorpusSource(path, **reading)
+        if path is None and not any(reading.values()):
+            return None
+        return CorpusSource(path or "", **reading)
 
     return options_of(source, "corpus", *options)
 

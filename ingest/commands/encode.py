@@ -15,6 +15,7 @@ from ingest.settings import Models, RayOptions, model_options
 from ingest.vectors.shards import SHARD_RECORDS
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.renamed import output_option
+from opensearch_neural.errors import InputError
 
 
 @click.command(cls=Headed, first="output sparse dense passages text-field title-field limit dtype json")
@@ -91,6 +92,11 @@ def encode(
     from ingest.vectors.encode_corpus import EncodeJob, run_encode
 
     ray = None
+    if ray_address is None and (ray_workers, ray_cpus, ray_gpus) != (None, RayOptions.cpus, None):
+        raise InputError(
+            "--ray-workers, --ray-cpus and --ray-gpus describe the workers of a Ray cluster, and none is asked for",
+            "give --ray too, or leave them out",
+        )
     if ray_address is not None:
         ray = RayOptions(ray_address, ray_workers, ray_cpus, ray_gpus)
     job = EncodeJob(

@@ -44,11 +44,11 @@ def index() -> None:
 def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: bool) -> None:
     """Show the models with their hashes, counts, sizes by part, and whether the IDF table still fits the documents."""
     from ingest.inspection import inspect_index
-    from ingest.versions.builds import versions
+    from ingest.versions.builds import builds_of
 
     client = connect(settings=connection)
     inspection = inspect_index(client, name, sample=sample)
-    builds = [version for alias in inspection.alias for version in versions(client, alias)]
+    builds = builds_of(client, inspection.alias)
     if as_json:
         told = asdict(inspection) | {"meta": inspection.meta.to_dict()}
         told["builds"] = [{"index": v.index, "serving": v.serving, "complete": v.complete} for v in builds]

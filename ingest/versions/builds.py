@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,17 @@ def versions(client: OpenSearch, alias: str) -> list[Version]:
         created = int(index["settings"]["index"]["creation_date"])
         builds.append(Version(name, created, name == serving, complete, build, meta))
     return sorted(builds, key=lambda version: (version.created, version.index), reverse=True)
+
+
+@translate_errors()
+def builds_of(client: OpenSearch, aliases: Sequence[str]) -> list[Version]:
+    """All builds of the aliases. An alias of several indexes is passed over: it is for searches, and has no builds."""
+    return [
+        version
+        for alias in aliases
+        if len(client.indices.get_alias(name=alias)) == 1
+        for version in versions(client, alias)
+    ]
 
 
 def serving_index(client: OpenSearch, alias: str) -> str | None:
