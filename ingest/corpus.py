@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import stat
 import sys
@@ -31,6 +32,8 @@ from opensearch_neural.index.record import PassageMeta
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
     from tokenizers import Tokenizer
+
+log = logging.getLogger(__name__)
 
 Records = Callable[[Callable[[Rejected], None]], Iterator[Document]]
 """Reads a corpus from its beginning at each call; what cannot be read goes to the function given."""
@@ -69,9 +72,22 @@ class CorpusSource:
         return json.dumps([self.format, self.id_field, self.title_field, self.text_field, self.url_field])
 
     def reader(self, place: str) -> Records:
-        """The function that reads the corpus, which now lies at `place`, from its beginning at each call."""
+        """The function that reads the corpus, which now lies at `place`, from its beginning at each call.
+
+        What it warns of it tells once, however often the corpus is read.
+        """
+        file = self.name if is_read_once(self.path) else place
+        told: set[str] = set()
+
+        def warn(message: str) -> None:
+            if message not in told:
+                told.add(message)
+                log.warning(message.replace(place, file))
+
         if Path(place).is_file() and is_dead_letter_file(Path(place)):
-            return lambda on_reject: islice(mended(Path(place), on_reject, self.names), self.limit)
+            return lambda on_reject: islice(
+                mended(Path(place), on_reject, self.names, warn=warn, file=file), self.limit
+            )
 
         def read(on_reject: Callable[[Rejected], None]) -> Iterator[Document]:
             return read_corpus(
@@ -83,10 +99,11 @@ class CorpusSource:
                 url_field=self.url_field,
                 limit=self.limit,
                 on_reject=on_reject,
+                warn=warn,
                 check_first=True,
             )
 
-        return _named(read, place, self.name) if is_read_once(self.path) else read
+        return read if file == place else _named(read, place, file)
 
 
 def corpus_options(*, required: bool) -> Callable[[Command], Command]:

@@ -98,14 +98,14 @@ def _write(
                 check_continued(job.index, wrote, corpus.name)
             mapping = job.new_index.mapping
             fields = {} if mapping is None else read_field_mappings(mapping)
+            records = corpus.reader(place)
             flat_objects = wrote is None and quick_capabilities(client).version_number >= FLAT_OBJECT_RELEASE
             if wrote is None:
                 limit = job.new_index.field_limit or FIELD_LIMIT
                 mapped = {name.partition(".")[0] for name in fields}
                 if is_index(corpus.path):
                     warn_of_queries(client, corpus.path, corpus.names, mapped)
-                check_fields(corpus.reader(place)(ignore), mapped=mapped, limit=limit, flat_objects=flat_objects)
-            records = corpus.reader(place)
+                check_fields(records(ignore), mapped=mapped, limit=limit, flat_objects=flat_objects)
             if stored is None:
                 asked = Asked(job.models, wrote, job.index, records, corpus.name, client, counts_while_writing=True)
                 content = content_by_models(asked, job.new_index)

@@ -47,7 +47,7 @@ GRACE_SECONDS = 5.0
 class Report:
     index: str
     documents: int
-    """Documents (or passages) of the corpus now in the index."""
+    """Documents (or passages) of the corpus now in the index. The other counts are of documents or passages, too."""
     letters: int
     """Records and documents that were not taken."""
     skipped: int
@@ -67,6 +67,8 @@ class Report:
     """Documents in the index whose sparse vector is empty, because no word of theirs is in the model's vocabulary."""
     first_reason: str | None = None
     """Why this run did not take the first document that it did not take."""
+    passages: bool = False
+    """Whether the index holds documents in passages."""
 
 
 class TooManyErrors(OsnError):
@@ -166,6 +168,7 @@ def ingest(
         others=max(0, others),
         without_tokens=without_tokens,
         first_reason=letters.first_reason,
+        passages=target.meta.passages is not None,
     )
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -82,6 +83,28 @@ def test_standard_input_is_a_corpus(osn: Osn, client: Any, index_name: str, tmp_
     assert sorted((letter["file"], letter["line"]) for letter in told) == [("stdin", 31), ("stdin", 32)]
     ran = osn(*small("-", index_name), input=lines + '{"_id": "cut')
     assert ran.returncode == 1 and "stdin, line 32: the file ends within this record" in ran.stderr, ran.stderr
+
+
+def test_a_warning_names_the_corpus_and_not_its_copy_and_is_told_once(
+    osn: Osn, client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """The lexical model and the survey of fields read the corpus, too."""
+    lines = "".join(json.dumps(record) + "\n" for record in [*records(3), {"_id": "t", "title": "rain"}])
+    ran = osn(*small("-", index_name), input=lines)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.count("stdin, line 4: no text, only a title") == ran.stderr.count("no text") == 1, ran.stderr
+    assert tempfile.gettempdir() not in ran.stderr
+
+
+def test_passages_are_called_passages(osn: Osn, client: Any, index_name: str, tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [*records(10), {"_id": "w", "text": "!"}])
+    ran = osn("ingest", str(corpus), "--alias", index_name, "--replicas", "0", "--passages", "5:3")
+    assert ran.returncode == 0, ran.stderr
+    passages = client.count(index=index_name)["count"]
+    assert passages > 11
+    assert f"{passages} passages in {index_name}-" in ran.stdout and "documents" not in ran.stdout, ran.stdout
+    ran = osn("index", "inspect", index_name)
+    assert f"serves now, {passages} passages" in ran.stdout, ran.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
