@@ -329,7 +329,7 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
     meta = existing_record(client, index)
     segments.refresh(client, index)
     deleted = 0
-    for part in stored_documents.by_thousands(dict.fromkeys(ids)):
+    for part in stored_documents.by_thousands(dict.fromkeys(id for id in ids if id)):
         if meta.passages is None:
             deleted += stored_documents.delete_by_query(client, index, {"ids": {"values": part}})
             continue
@@ -343,6 +343,8 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
 
 def _read(client: OpenSearch, index: str, meta: IndexMeta, id: str) -> tuple[Document, dict[str, int]] | None:
     """(document, what a conditional write of it takes)."""
+    if not id:  # no document has such an id, and OpenSearch cannot be asked for it
+        return None
     if meta.passages is not None:
         return _join(client, index, id)
     answer = client.get(index=index, id=id, params={"ignore": 404})

@@ -61,6 +61,8 @@ def copy_index(client: OpenSearch, corpus: str, file: IO[bytes]) -> int:
     `_source`, and for one that could not be read whole; ClusterError for what the cluster refuses.
     """
     index = corpus.removeprefix(PREFIX)
+    if not index:
+        raise InputError(f"{corpus} names no index", f"{PREFIX}INDEX")
     with ExitStack() as parts, translate_errors():
         sorted_parts: list[IO[bytes]] = []
         lines: list[bytes] = []

@@ -14,6 +14,7 @@ from ingest.dead_letters import EXIT_WITH_LETTERS
 from ingest.settings import Models, RayOptions, model_options
 from ingest.vectors.shards import SHARD_RECORDS
 from opensearch_neural.commands.headings import Headed
+from opensearch_neural.commands.option_groups import FiniteRange
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.errors import InputError
 
@@ -61,7 +62,7 @@ from opensearch_neural.errors import InputError
     "--ray-cpus", type=click.IntRange(min=1), default=RayOptions.cpus, show_default=True, help="CPUs of each worker."
 )
 @click.option(
-    "--ray-gpus", type=click.FloatRange(min=0), default=None, help="GPUs of each worker.  [default: 1 if there are any]"
+    "--ray-gpus", type=FiniteRange(min=0), default=None, help="GPUs of each worker.  [default: 1 if there are any]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def encode(

@@ -89,8 +89,10 @@ def builds_of(client: OpenSearch, aliases: Sequence[str]) -> list[Version]:
 def serving_index(client: OpenSearch, alias: str) -> str | None:
     """The index that an alias names; None if there is no such alias.
 
-    Raises ClusterError if it names several, or is no alias but an index.
+    Raises InputError for an empty name, ClusterError if it names several, or is no alias but an index.
     """
+    if not alias:
+        raise InputError("the name of the alias is empty", "name one alias")
     if not client.indices.exists(index=alias):
         return None
     if not client.indices.exists_alias(name=alias):
@@ -198,6 +200,8 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
     Looks at these two indexes alone, and does not wait for replicas.
     Raises ClusterError when there is none to go back to, or it is gone, red or incomplete.
     """
+    if to == "":
+        raise InputError("the name of the index is empty", "name one with --to, or leave the option out")
     present = serving_index(client, alias)
     if present is None:
         raise ClusterError(f"there is no alias {alias!r}", "`osn ingest --alias` makes one")

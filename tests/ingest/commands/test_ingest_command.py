@@ -150,6 +150,46 @@ def test_what_cannot_work_is_said_without_a_traceback(
     assert message in ran.stderr and "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["documents", "get", "--index", "INDEX", ""], "holds no document ''"),
+        (["documents", "update", "--index", "INDEX", "", "--set", "a=b"], "holds no document ''"),
+        (["documents", "delete", "--index", "INDEX", ""], ""),
+        (["documents", "get", "--index", "", "a"], "the name of the index is empty"),
+        (["documents", "delete", "--index", "", "a"], "the name of the index is empty"),
+        (["index", "inspect", ""], "the name of the index is empty"),
+        (["index", "finish", ""], "the name of the index is empty"),
+        (["index", "abort", ""], "the name of the index is empty"),
+        (["index", "prune", ""], "the name of the alias is empty"),
+        (["index", "rollback", ""], "the name of the alias is empty"),
+        (["index", "rollback", "INDEX", "--to", ""], "the name of the index is empty"),
+        (["ingest", "opensearch:", "--index", "NEW"], "opensearch: names no index"),
+        (["search", "--index", "", "rain"], "the name of the index is empty"),
+        (["lint", "--index", "", "body.json"], "the name of the index is empty"),
+    ],
+)
+def test_an_empty_name_ends_in_a_message(
+    osn: Osn, client: Any, index_name: str, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    """As a variable of the shell that is not set gives it. To OpenSearch it names all indexes."""
+    run_job(client, job(write_jsonl(tmp_path / "d.jsonl", records(3)), index_name), show_progress=False)
+    (tmp_path / "body.json").write_text('{"query": {"match_all": {}}}')
+    named = {"INDEX": index_name, "NEW": f"{index_name}-new"}
+    ran = osn(*[named.get(argument, argument) for argument in arguments])
+    assert "Traceback" not in ran.stderr and message in ran.stderr, ran.stderr
+    assert ran.returncode == (1 if message else 0)
+    assert client.count(index=index_name)["count"] == 3
+
+
+@pytest.mark.parametrize(
+    ("option", "number"), [("--batch-mb", "inf"), ("--batch-mb", "nan"), ("--chunk-mb", "nan"), ("--patience", "nan")]
+)
+def test_a_number_that_is_not_finite_is_refused(osn: Osn, tmp_path: Path, option: str, number: str) -> None:
+    ran = osn("ingest", str(write_jsonl(tmp_path / "d.jsonl", records(3))), "--index", "x", option, number)
+    assert ran.returncode == 2 and f"'{number}' is not a finite number" in ran.stderr, ran.stderr
+
+
 def test_a_folder_that_cannot_be_written_to_is_named(osn: Osn, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "d.jsonl", records(3))
     ran = osn("encode", "--corpus", "d.jsonl", "--out", "d.jsonl/vectors", "--sparse", "lexical")
