@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import stat
 import sys
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
     from tokenizers import Tokenizer
 
+log = logging.getLogger(__name__)
+
 Records = Callable[[Callable[[Rejected], None]], Iterator[Document]]
 """A function that reads a corpus from its beginning at each call, and passes unreadable records to the given function."""
 
@@ -41,7 +44,7 @@ class CorpusSource:
     """The place of a corpus, and how its records are read."""
 
     path: str
-    """A BEIR folder, a file, hf:NAME, or - for standard input."""
+    """A BEIR folder, a file, hf:NAME, or - for standard input. Empty: the corpus that stored vectors were encoded of."""
     format: str | None = None
     """The format. None: from the file's name."""
     id_field: str | None = None
@@ -69,9 +72,22 @@ class CorpusSource:
         return json.dumps([self.format, self.id_field, self.title_field, self.text_field, self.url_field])
 
     def reader(self, place: str) -> Records:
-        """A function that reads the corpus from its beginning at each call. place: the file where the corpus is now."""
+        """A function that reads the corpus from its beginning at each call. place: the file where the corpus is now.
+
+        It tells each warning once, however often the corpus is read.
+        """
+        file = self.name if is_read_once(self.path) else place
+        told: set[str] = set()
+
+        def warn(message: str) -> None:
+            if message not in told:
+                told.add(message)
+                log.warning(message.replace(place, file))
+
         if Path(place).is_file() and is_dead_letter_file(Path(place)):
-            return lambda on_reject: islice(mended(Path(place), on_reject, self.names), self.limit)
+            return lambda on_reject: islice(
+                mended(Path(place), on_reject, self.names, warn=warn, file=file), self.limit
+            )
 
         def read(on_reject: Callable[[Rejected], None]) -> Iterator[Document]:
             return read_corpus(
@@ -83,16 +99,18 @@ class CorpusSource:
                 url_field=self.url_field,
                 limit=self.limit,
                 on_reject=on_reject,
+                warn=warn,
                 check_first=True,
             )
 
-        return _named(read, place, self.name) if is_read_once(self.path) else read
+        return read if file == place else _named(read, place, file)
 
 
 def corpus_options(*, required: bool) -> Callable[[Command], Command]:
-    """Add the options that name a corpus to a click command, which gets `corpus: CorpusSource`, or None without one.
+    """Add the options that name a corpus to a click command, which gets `corpus: CorpusSource`, or None without any.
 
-    The corpus is the command's argument; its former name `--corpus` still works.
+    The corpus is the command's argument; its former name `--corpus` still works. The path is empty if only the way of
+    reading is given.
     """
     options = [
         click.argument("corpus", required=False),
@@ -123,7 +141,9 @@ def corpus_options(*, required: bool) -> Callable[[Command], Command]:
         path = named if corpus is None else corpus
         if path is None and required:
             raise click.UsageError("name a corpus: a BEIR folder, a file, hf:NAME, or - for standard input")
-        return None if path is None else CorpusSource(path, **reading)
+        if path is None and not any(reading.values()):
+            return None
+        return CorpusSource(path or "", **reading)
 
     return options_of(source, "corpus", *options)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import logging
 import os
 import re
 import sys
@@ -22,13 +23,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from opensearch_neural.corpus.documents import Document, FieldNames, OnReject, Rejected
+from opensearch_neural.corpus.documents import Defect, Document, FieldNames, OnReject, Rejected, Warn, as_document
+from opensearch_neural.corpus.json_lines import ONLY_TITLE, parse_object
 from opensearch_neural.corpus.passages import Passage
-from opensearch_neural.corpus.reader import read_corpus
+from opensearch_neural.corpus.text_files import printable
 from opensearch_neural.errors import InputError
 
 if sys.platform != "win32":
     import fcntl
+
+log = logging.getLogger(__name__)
 
 EXIT_WITH_LETTERS = 3
 """The exit status of a command that finished but rejected documents."""
@@ -165,40 +169,47 @@ def is_dead_letter_file(path: Path) -> bool:
         return False
 
 
-def mended(path: Path, on_reject: OnReject, names: FieldNames = USUAL) -> Iterator[Document]:
+def mended(
+    path: Path,
+    on_reject: OnReject,
+    names: FieldNames = USUAL,
+    *,
+    warn: Warn = log.warning,
+    file: str | None = None,
+) -> Iterator[Document]:
     """The documents of a dead-letter file, read as if they were in their corpus, with the field names `names`.
 
     A record (or the text of a line) that is still invalid is passed to `on_reject` again, with its original file and line.
+    file: the name of the dead-letter file in messages. None: its path.
     """
-    origins: list[tuple[str, int | None, dict[str, Any] | None]] = []
-    with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8", errors="surrogatepass") as lines:
-        for number, content in _lines(path):
-            letter = _letter(content)
-            if letter is None:
-                reason = "not a dead letter: a line of JSON with `document` or `raw`"
-                on_reject(Rejected(str(path), number, reason, content))
-                continue
-            document = letter.get("document")
-            passage = None
-            if isinstance(document, dict):
-                if isinstance(document.get("passage"), dict) and "parent" in document:
-                    passage = {"parent": document.pop("parent"), **document.pop("passage")}
-                text = json.dumps(document)
-            else:
-                # It must be one line, and not empty, since empty lines are not counted.
-                text = _by_usual_names(" ".join(str(letter["raw"]).splitlines()) or "null", names)
-            lines.write(text + "\n")
-            origins.append((str(letter.get("file", path)), letter.get("line"), passage))
-        lines.flush()
-
-        def reject(rejected: Rejected) -> None:
-            file, line, _ = origins[(rejected.line or 1) - 1]
-            on_reject(Rejected(file, line, rejected.reason, rejected.raw))
-
-        for document in read_corpus(lines.name, on_reject=reject):
-            file, line, passage = origins[(document.line or 1) - 1]
-            document.file, document.line = file, line
-            yield document if passage is None else _passage(document, passage)
+    here = file or str(path)
+    told = False
+    for number, content in _lines(path):
+        letter = _letter(content)
+        if letter is None:
+            reason = "not a dead letter: a line of JSON with `document` or `raw`"
+            on_reject(Rejected(here, number, reason, content))
+            continue
+        record = letter.get("document")
+        passage = None
+        if isinstance(record, dict):
+            if isinstance(record.get("passage"), dict) and "parent" in record:
+                passage = {"parent": record.pop("parent"), **record.pop("passage")}
+            text = json.dumps(record)
+        else:
+            text = _by_usual_names(" ".join(str(letter["raw"]).splitlines()) or "null", names)
+        line = text.encode("utf-8", "surrogatepass")
+        origin = str(letter.get("file", here)), letter.get("line")
+        try:
+            document = as_document(parse_object(line), USUAL, here, number)
+        except Defect as defect:
+            on_reject(Rejected(*origin, str(defect), printable(line)))
+            continue
+        if not document.text and not told:
+            told = True
+            warn(f"{here}, line {number}: {ONLY_TITLE}")
+        document.file, document.line = origin
+        yield document if passage is None else _passage(document, passage)
 
 
 def _by_usual_names(raw: str, names: FieldNames) -> str:
@@ -206,13 +217,13 @@ def _by_usual_names(raw: str, names: FieldNames) -> str:
     parts = [part for part in ("id", "title", "text", "url") if getattr(names, part) != getattr(USUAL, part)]
     try:
         record = json.loads(raw) if parts else None
-    except ValueError:
+        if not isinstance(record, dict):
+            return raw
+        named = {getattr(USUAL, part)[0]: name for part in parts if (name := names.find(record, part)) is not None}
+        kept = {name: value for name, value in record.items() if name not in named.values()}
+        return json.dumps({**kept, **{part: record[name] for part, name in named.items()}})
+    except (ValueError, RecursionError):  # its reader says what is wrong
         return raw
-    if not isinstance(record, dict):
-        return raw
-    named = {getattr(USUAL, part)[0]: name for part in parts if (name := names.find(record, part)) is not None}
-    kept = {name: value for name, value in record.items() if name not in named.values()}
-    return json.dumps({**kept, **{part: record[name] for part, name in named.items()}})
 
 
 def _passage(document: Document, passage: dict[str, Any]) -> Passage:
@@ -249,7 +260,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def _letter(line: str) -> dict[str, Any] | None:
     try:
         letter = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if isinstance(letter, dict) and ("raw" in letter or isinstance(letter.get("document"), dict)):
         return letter

@@ -27,7 +27,7 @@ from ingest.vectorizers import Encoders, NotingLargest, for_index
 from ingest.writing import stored_documents
 from ingest.writing import target as targets
 from ingest.writing.bulk import BulkWriter
-from ingest.writing.bulk_actions import prepare
+from ingest.writing.bulk_actions import nested_by_dots, prepare
 from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.corpus.documents import INDEX_FIELDS, Document, FieldNames, document_of
@@ -256,7 +256,8 @@ class Documents:
 
     @translate_errors()
     def update(self, id: str, changes: Mapping[str, Any], *, refresh: bool = True) -> Document:
-        """Change some fields of a document, and encode it again; a field given as None is removed.
+        """Change some fields of a document, and encode it again; a field given as None is removed. `a.b` is a field of the
+        object `a`.
 
         The text may have any name that `add` accepts (text, body, content, …), unless the document has another field with
         that name.
@@ -275,12 +276,13 @@ class Documents:
             text_name = FieldNames().find(changes, "text")
             if text_name is not None and text_name not in document.fields:  # as `add` reads it
                 changes = {"text" if name == text_name else name: value for name, value in changes.items()}
-            record = {**document.record(), **changes}
+            record = _with_changes(document.record(), changes)
             if "_id" in changes and changes["_id"] != id:
                 raise InputError(
                     "the id of a document cannot be changed", "add it with the new id, and delete the old document"
                 )
             changed = document_of({key: value for key, value in record.items() if value is not None}, where=id)
+            changed.fields = nested_by_dots(changed.fields)
             if self.meta.passages is not None:
                 written = self.add([changed], refresh=refresh)
                 if written.refused:
@@ -328,7 +330,7 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
     meta = existing_record(client, index)
     segments.refresh(client, index)
     deleted = 0
-    for part in stored_documents.by_thousands(dict.fromkeys(ids)):
+    for part in stored_documents.by_thousands(dict.fromkeys(id for id in ids if id)):
         if meta.passages is None:
             deleted += stored_documents.delete_by_query(client, index, {"ids": {"values": part}})
             continue
@@ -342,6 +344,8 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
 
 def _read(client: OpenSearch, index: str, meta: IndexMeta, id: str) -> tuple[Document, dict[str, int]] | None:
     """(document, parameters of a write that fails if the document has changed)."""
+    if not id:  # no document has such an id, and OpenSearch cannot be asked for it
+        return None
     if meta.passages is not None:
         return _join(client, index, id)
     answer = client.get(index=index, id=id, params={"ignore": 404})
@@ -369,6 +373,44 @@ def _encoders(models: IndexModels, meta: IndexMeta) -> Encoders:
         reconstructed=meta.reconstructed is not None,
         prune=Pruning.parse(meta.prune) if meta.prune else None,
     )
+
+
+def _with_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with some fields changed, and without those that are changed to None.
+
+    A field with a name as `a.b` may lie in an object `a` of the record. Raises InputError if it lies in a list of objects.
+    """
+    changed = dict(record)
+    for name, value in changes.items():
+        changed = _without(changed, name)
+        if value is not None:
+            changed[name] = value
+    return changed
+
+
+def _without(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The tree without a field, and without the objects that held nothing else."""
+    kept: dict[str, Any] = {}
+    for key, value in tree.items():
+        if key == name:
+            continue
+        rest = name.removeprefix(f"{key}.")
+        if rest == name:
+            kept[key] = value
+        elif isinstance(value, dict):
+            inner = _without(value, rest)
+            if inner or not value:
+                kept[key] = inner
+        else:
+            if isinstance(value, list) and any(
+                _without(part, rest) != part for part in value if isinstance(part, dict)
+            ):
+                raise InputError(
+                    f"{key!r} is a list of objects, so {rest!r} of one of them cannot be changed",
+                    f"change {key!r} as a whole",
+                )
+            kept[key] = value
+    return kept
 
 
 def _document(id: str, source: Mapping[str, Any]) -> Document:

@@ -61,6 +61,8 @@ def copy_index(client: OpenSearch, corpus: str, file: IO[bytes]) -> int:
     cannot be read whole; ClusterError if the cluster refuses a request.
     """
     index = corpus.removeprefix(PREFIX)
+    if not index:
+        raise InputError(f"{corpus} names no index", f"{PREFIX}INDEX")
     with ExitStack() as parts, translate_errors():
         sorted_parts: list[IO[bytes]] = []
         lines: list[bytes] = []

@@ -42,7 +42,7 @@ class Job:
     """The settings of one ingest."""
 
     corpus: CorpusSource | None
-    """None: the corpus of `vectors`."""
+    """None, or one whose path is empty: the corpus of `vectors`."""
     index: str = ""
     """The index to write; empty if there is an alias."""
     alias: str | None = None
@@ -67,6 +67,11 @@ def run_job(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Repo
     if bool(job.index) == bool(job.alias):
         raise InputError(
             "an ingest writes either to an index or to a new index under an alias", "give --index or --alias"
+        )
+    if not job.alias and job.gate != Gate():
+        raise InputError(
+            "--require and --allow-shrink are for the moment when an alias moves to a new index, and this ingest moves none",
+            "give --alias in place of --index, or leave them out",
         )
     stored = None if job.vectors is None else StoredVectors(*find_manifest(job.vectors))
     corpus = corpus_of(job, stored)
@@ -93,19 +98,21 @@ def _write(
                 check_continued(job.index, wrote, corpus.name)
             mapping = job.new_index.mapping
             fields = {} if mapping is None else read_field_mappings(mapping)
+            records = corpus.reader(place)
             flat_objects = wrote is None and quick_capabilities(client).version_number >= FLAT_OBJECT_RELEASE
             if wrote is None:
                 limit = job.new_index.field_limit or FIELD_LIMIT
                 mapped = {name.partition(".")[0] for name in fields}
                 if is_index(corpus.path):
                     warn_of_queries(client, corpus.path, corpus.names, mapped)
-                check_fields(corpus.reader(place)(ignore), mapped=mapped, limit=limit, flat_objects=flat_objects)
-            records = corpus.reader(place)
+                check_fields(records(ignore), mapped=mapped, limit=limit, flat_objects=flat_objects)
             if stored is None:
                 asked = Asked(job.models, wrote, job.index, records, corpus.name, client, counts_while_writing=True)
                 content = content_by_models(asked, job.new_index)
             else:
                 content = content_of_files(job.models, job.new_index, stored, records, wrote)
+                if corpus.limit != stored.manifest.corpus.limit:
+                    content = replace(content, total=None)  # documents are limited, and records counted
             if job.new_index.dense_type != "float" and content.meta.dense is None:
                 raise InputError(
                     f"--dense-type {job.new_index.dense_type} needs dense vectors, and this ingest writes none",
@@ -166,7 +173,7 @@ def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
     Raises InputError for options that contradict each other.
     """
     if stored is None:
-        if job.corpus is None:
+        if job.corpus is None or not job.corpus.path:
             raise InputError("no corpus is named", "osn ingest CORPUS …, or give --vectors")
         return job.corpus
     # --pq is allowed: its model encodes queries, and this machine may not know it.
@@ -177,8 +184,24 @@ def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
             "leave them out, or encode again with `osn encode`; only --pq and --dense-from-codes go with --vectors",
         )
     encoded = stored.manifest.corpus
-    if job.corpus is not None:
-        return replace(encoded, path=job.corpus.path)
-    if encoded.path == "stdin":
+    asked = job.corpus or CorpusSource("")
+    if not asked.path and encoded.path == "stdin":
         raise InputError("the corpus was read from standard input when it was encoded", "osn ingest CORPUS --vectors …")
-    return encoded
+    for part in ("id_field", "title_field", "text_field", "url_field"):
+        if getattr(asked, part) not in (None, getattr(encoded, part)):
+            used = "the default" if getattr(encoded, part) is None else repr(getattr(encoded, part))
+            raise InputError(
+                f"--{part.replace('_', '-')} {getattr(asked, part)}: the vectors were encoded with {used}",
+                "leave the option out, or encode again with `osn encode`",
+            )
+    if encoded.limit is not None and (asked.limit or 0) > encoded.limit:
+        raise InputError(
+            f"--limit {asked.limit}: only the first {encoded.limit} documents were encoded",
+            "leave the option out, or encode again with `osn encode`",
+        )
+    return replace(
+        encoded,
+        path=asked.path or encoded.path,
+        format=asked.format or encoded.format,
+        limit=asked.limit or encoded.limit,
+    )

@@ -13,7 +13,7 @@ from typing import Literal
 import click
 
 from opensearch_neural.cluster.patience import RetryPolicy
-from opensearch_neural.commands.option_groups import options_of
+from opensearch_neural.commands.option_groups import FiniteRange, options_of
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import DenseType, PassageMeta
 from opensearch_neural.models.sparse.pruning import Pruning
@@ -269,7 +269,7 @@ writing_options = options_of(
     click.option(
         "--chunk-mb",
         "chunk_bytes",
-        type=click.FloatRange(0.1, 95),
+        type=FiniteRange(0.1, 95),
         default=Writing.chunk_bytes // MB,
         show_default=True,
         callback=lambda context, option, megabytes: int(megabytes * MB),
@@ -278,7 +278,7 @@ writing_options = options_of(
     click.option(
         "--batch-mb",
         "batch_bytes",
-        type=click.FloatRange(min=0.1),
+        type=FiniteRange(min=0.1),
         default=Writing.batch_bytes // MB,
         show_default=True,
         callback=lambda context, option, megabytes: int(megabytes * MB),
@@ -295,7 +295,7 @@ writing_options = options_of(
     click.option(
         "--patience",
         "retry",
-        type=click.FloatRange(min=0),
+        type=FiniteRange(min=0),
         default=int(RetryPolicy.patience),
         show_default=True,
         callback=lambda context, option, seconds: RetryPolicy(seconds),

@@ -14,7 +14,9 @@ from ingest.dead_letters import EXIT_WITH_LETTERS
 from ingest.settings import Models, RayOptions, model_options
 from ingest.vectors.shards import SHARD_RECORDS
 from opensearch_neural.commands.headings import Headed
+from opensearch_neural.commands.option_groups import FiniteRange
 from opensearch_neural.commands.renamed import output_option
+from opensearch_neural.errors import InputError
 
 
 @click.command(cls=Headed, first="output sparse dense passages text-field title-field limit dtype json")
@@ -60,7 +62,7 @@ from opensearch_neural.commands.renamed import output_option
     "--ray-cpus", type=click.IntRange(min=1), default=RayOptions.cpus, show_default=True, help="CPUs of each worker."
 )
 @click.option(
-    "--ray-gpus", type=click.FloatRange(min=0), default=None, help="GPUs of each worker.  [default: 1 if there are any]"
+    "--ray-gpus", type=FiniteRange(min=0), default=None, help="GPUs of each worker.  [default: 1 if there are any]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def encode(
@@ -91,6 +93,11 @@ def encode(
     from ingest.vectors.encode_corpus import EncodeJob, run_encode
 
     ray = None
+    if ray_address is None and (ray_workers, ray_cpus, ray_gpus) != (None, RayOptions.cpus, None):
+        raise InputError(
+            "--ray-workers, --ray-cpus and --ray-gpus describe the workers of a Ray cluster, and none is asked for",
+            "give --ray too, or leave them out",
+        )
     if ray_address is not None:
         ray = RayOptions(ray_address, ray_workers, ray_cpus, ray_gpus)
     job = EncodeJob(

@@ -17,6 +17,8 @@ from opensearch_neural.commands.renamed import Renamed
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
+    from ingest.versions.builds import Version
+
 
 @click.group(cls=HeadedGroup)
 def index() -> None:
@@ -44,11 +46,11 @@ def index() -> None:
 def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: bool) -> None:
     """Show the models with their hashes, counts, sizes by part, and whether the IDF table still fits the documents."""
     from ingest.inspection import inspect_index
-    from ingest.versions.builds import versions
+    from ingest.versions.builds import builds_of
 
     client = connect(settings=connection)
     inspection = inspect_index(client, name, sample=sample)
-    builds = [version for alias in inspection.alias for version in versions(client, alias)]
+    builds = builds_of(client, inspection.alias)
     if as_json:
         told = asdict(inspection) | {"meta": inspection.meta.to_dict()}
         told["builds"] = [{"index": v.index, "serving": v.serving, "complete": v.complete} for v in builds]
@@ -62,7 +64,7 @@ def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: boo
         print(f"              `osn ingest` continues it{takes}{deletes}")
     for version in builds:
         state = "serves now" if version.serving else "complete" if version.complete else "not complete"
-        print(f"  build       {version.index}: {state}, {_counted(client, version.index)}")
+        print(f"  build       {version.index}: {state}, {_counted(client, version)}")
     of_parents = f" passages of {inspection.parents:,} documents" if inspection.parents else ""
     print(f"  documents   {inspection.documents:,}{of_parents}")
     if inspection.without_tokens:
@@ -182,16 +184,17 @@ def abort(connection: ConnectionSettings, name: str) -> None:
     print(f"{delete(connect(settings=connection), name)} deleted")
 
 
-def _counted(client: OpenSearch, index: str) -> str:
-    """The number of documents of an index, in words."""
+def _counted(client: OpenSearch, version: Version) -> str:
+    """The number of documents, or passages, of a build, in words."""
     from opensearchpy.exceptions import TransportError
 
     try:
-        answer = client.count(index=index)
+        answer = client.count(index=version.index)
     except TransportError:
         return "its shards do not answer"
     missing = answer["_shards"]["failed"]
-    return f"{answer['count']:,} documents" + (f", and {missing} shards do not answer" if missing else "")
+    unit = "passages" if version.meta.passages else "documents"
+    return f"{answer['count']:,} {unit}" + (f", and {missing} shards do not answer" if missing else "")
 
 
 def _bytes(size: float) -> str:

@@ -112,7 +112,8 @@ def ingest(
 
 def _show(report: Report) -> None:
     rate = (report.documents - report.skipped) / max(report.seconds, 1e-9)
-    print(f"{report.documents} documents in {report.index}, verified ({report.seconds:.1f} s, {rate:.0f}/s)")
+    unit = "passages" if report.passages else "documents"
+    print(f"{report.documents} {unit} in {report.index}, verified ({report.seconds:.1f} s, {rate:.0f}/s)")
     if report.alias:
         print(f"{report.alias} now names {report.index}" + (f", before {report.replaced}" if report.replaced else ""))
     if report.replaced:
@@ -121,12 +122,12 @@ def _show(report: Report) -> None:
         print(f"{report.skipped} of them were written by the interrupted run")
     if report.others:
         print(
-            f"it holds {report.others} other documents, of other corpora or no longer in this one; --remove-others "
+            f"it holds {report.others} other {unit}, of other corpora or no longer in this one; --remove-others "
             "removes them"
         )
     if report.without_tokens:
         print(
-            f"{report.without_tokens} documents in it have no word of the sparse model's vocabulary: only BM25 finds them"
+            f"{report.without_tokens} {unit} in it have no word of the sparse model's vocabulary: only BM25 finds them"
         )
     if report.letters:
         print(f"{report.letters} were rejected: see {report.dead_letters}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -75,11 +76,24 @@ def versions(client: OpenSearch, alias: str) -> list[Version]:
     return sorted(builds, key=lambda version: (version.created, version.index), reverse=True)
 
 
+@translate_errors()
+def builds_of(client: OpenSearch, aliases: Sequence[str]) -> list[Version]:
+    """All builds of the aliases. An alias of several indexes is passed over: it is for searches, and has no builds."""
+    return [
+        version
+        for alias in aliases
+        if len(client.indices.get_alias(name=alias)) == 1
+        for version in versions(client, alias)
+    ]
+
+
 def serving_index(client: OpenSearch, alias: str) -> str | None:
     """The index that an alias names; None if there is no such alias.
 
-    Raises ClusterError if the alias names several indexes, or if the name is an index.
+    Raises InputError for an empty name, ClusterError if the alias names several indexes, or if the name is an index.
     """
+    if not alias:
+        raise InputError("the name of the alias is empty", "name one alias")
     if not client.indices.exists(index=alias):
         return None
     if not client.indices.exists_alias(name=alias):
@@ -189,6 +203,8 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
     Reads only these two indexes, and does not wait for replicas.
     Raises ClusterError if there is no earlier build, or if it is deleted, red or incomplete.
     """
+    if to == "":
+        raise InputError("the name of the index is empty", "name one with --to, or leave the option out")
     present = serving_index(client, alias)
     if present is None:
         raise ClusterError(f"there is no alias {alias!r}", "`osn ingest --alias` makes one")

@@ -59,6 +59,8 @@ def _unfinished(client: OpenSearch, name: str) -> tuple[str, bool]:
 
     Raises InputError if it is complete now, ClusterError if it is being written.
     """
+    if not name:
+        raise InputError("the name of the index is empty", "name one index, or the alias of a build")
     waiting = (
         [version.index for version in versions(client, name) if not version.served] if _is_alias(client, name) else []
     )

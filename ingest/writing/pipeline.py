@@ -49,7 +49,7 @@ class Report:
 
     index: str
     documents: int
-    """Documents (or passages) of the corpus that are in the index now."""
+    """Documents (or passages) of the corpus that are in the index now. The other counts are of the same."""
     letters: int
     """Rejected records and documents."""
     skipped: int
@@ -70,6 +70,8 @@ class Report:
     without a sparse model."""
     first_reason: str | None = None
     """The reason of the first rejection in this run."""
+    passages: bool = False
+    """Whether the index holds documents in passages."""
 
 
 class TooManyErrors(OsnError):
@@ -169,6 +171,7 @@ def ingest(
         others=max(0, others),
         without_tokens=without_tokens,
         first_reason=letters.first_reason,
+        passages=target.meta.passages is not None,
     )
 
 

@@ -149,7 +149,12 @@ def _check_existing(client: OpenSearch, index: str, wrote: IndexMeta, asked: New
     if asked.keep_replicas and loading is not None and "number_of_replicas" in loading["restore"]:
         different.append("--keep-replicas")
     if different:
-        remedy = "leave it out, or write another index" + (" (--restart)" if loading is not None else "")
+        remedy = "leave it out, or write another index"
+        if loading is not None:
+            is_build = "build" in wrote.extra
+            remedy += (
+                " (--restart)" if is_build else f"; `osn index abort {index}` deletes this one, which is not complete"
+            )
         raise InputError(f"the index {index!r} exists already, without {', '.join(different)}", remedy)
     if wrote.forward_index and not asked.forward_index:
         raise InputError(f"the index {index!r} exists already, with a forward index", "leave out --no-forward-index")
@@ -261,9 +266,12 @@ def _create(
 
 
 def _with_replicas(client: OpenSearch, index: str, wrote: IndexMeta, replicas: int) -> IndexMeta:
-    """Change the number of replicas that an index which is still loading gets at the end."""
+    """Change the number of replicas of an index that is still loading: at the end, or now if it is loaded with replicas."""
     loading = wrote.extra[LOADING]
-    if loading["restore"].get("number_of_replicas", replicas) != replicas:
+    if "number_of_replicas" not in loading["restore"]:
+        if int(_settings(client, index)[1]["number_of_replicas"]) != replicas:
+            _restore(client, index, {"number_of_replicas": replicas})
+    elif loading["restore"]["number_of_replicas"] != replicas:
         changed = {**loading, "restore": {**loading["restore"], "number_of_replicas": replicas}}
         wrote = wrote.with_extra(**{LOADING: changed})
         write_record(client, index, wrote)

@@ -37,7 +37,7 @@ def lint_command(connection: ConnectionSettings, file: IO[str], index: str | Non
     """
     try:
         body = read_body(file)
-        findings = of_cluster(body, index, connection) if index else lint(body)
+        findings = of_cluster(body, index, connection) if index is not None else lint(body)
     except RecursionError:
         raise InputError("the body is nested deeper than any search body", 'expected {"query": {…}}') from None
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,6 +16,16 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 CORPUS = "Folder, file or data set that `osn ingest` reads, except opensearch:INDEX"
 """The help of --corpus in commands that read a corpus only from files."""
+
+
+class FiniteRange(click.FloatRange):
+    """Numbers of a range. Infinity and NaN, which `FloatRange` takes, are refused."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        number = super().convert(value, parameter, context)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", parameter, context)
+        return number
 
 
 def seed_option(help: str, *, default: int = 0) -> Callable[[Command], Command]:

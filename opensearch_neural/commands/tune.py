@@ -18,7 +18,7 @@ from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.evaluate import warn_of_engines
 from opensearch_neural.commands.headings import Headed
-from opensearch_neural.commands.option_groups import seed_option
+from opensearch_neural.commands.option_groups import FiniteRange, seed_option
 from opensearch_neural.engines.settings import First
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Summary, data_facts
@@ -54,7 +54,7 @@ SHOWN_BELOW = 0.1
     "--split", default="train", show_default=True, help="Split to tune on. Do not report results on the same split."
 )
 @click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries without judgements.")
-@click.option("--keep", type=click.FloatRange(0, 1), default=0.99, show_default=True, help="Share of quality to keep.")
+@click.option("--keep", type=FiniteRange(0, 1), default=0.99, show_default=True, help="Share of quality to keep.")
 @click.option("--most", type=click.IntRange(min=5), default=150, show_default=True, help="Most queries in each half.")
 @click.option(
     "--passes",

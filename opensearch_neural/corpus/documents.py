@@ -75,6 +75,8 @@ class Rejected:
 
 
 OnReject = Callable[[Rejected], None]
+Warn = Callable[[str], None]
+"""Takes a doubt about a corpus that is read all the same."""
 
 
 def raise_rejected(rejected: Rejected) -> None:

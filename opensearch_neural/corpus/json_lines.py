@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import re
 from collections.abc import Iterator
@@ -17,16 +16,19 @@ from opensearch_neural.corpus.documents import (
     FieldNames,
     OnReject,
     Rejected,
+    Warn,
     as_document,
     plain,
 )
 from opensearch_neural.corpus.text_files import BadLine, Unterminated, cut_off, printable, read_lines
 from opensearch_neural.errors import InputError
 
-log = logging.getLogger(__name__)
+ONLY_TITLE = "no text, only a title (told once per file)"
 
 
-def read_json_lines(stream: BufferedReader, file: str, names: FieldNames, on_reject: OnReject) -> Iterator[Document]:
+def read_json_lines(
+    stream: BufferedReader, file: str, names: FieldNames, on_reject: OnReject, warn: Warn
+) -> Iterator[Document]:
     """The documents of a file. Raises InputError for a JSON array, for damage, and for a file that ends within a record."""
     told = False
     for number, line in read_lines(stream, file):
@@ -46,7 +48,7 @@ def read_json_lines(stream: BufferedReader, file: str, names: FieldNames, on_rej
             continue
         if not document.text and not told:
             told = True
-            log.warning("%s, line %d: no text, only a title (told once per file)", file, number)
+            warn(f"{file}, line {number}: {ONLY_TITLE}")
         yield document
 
 

@@ -12,18 +12,21 @@ The reader does not detect ids that occur twice, which would need memory for all
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 from opensearch_neural.corpus.data_sets import SAVED, read_data_set
-from opensearch_neural.corpus.documents import Document, FieldNames, OnReject, raise_rejected
+from opensearch_neural.corpus.documents import Document, FieldNames, OnReject, Warn, raise_rejected
 from opensearch_neural.corpus.first_records import FIRST_RECORDS, LookAhead
 from opensearch_neural.corpus.json_lines import read_json_lines
 from opensearch_neural.corpus.parquet import read_parquet
 from opensearch_neural.corpus.separated_values import read_csv, read_tsv
 from opensearch_neural.corpus.text_files import open_binary, reason_of
 from opensearch_neural.errors import InputError
+
+log = logging.getLogger(__name__)
 
 FORMATS = ("beir", "jsonl", "parquet", "csv", "tsv", "quoted-tsv", "hf")
 COMPRESSIONS = ("", ".gz", ".zst")
@@ -48,6 +51,7 @@ def read_corpus(
     url_field: str | None = None,
     limit: int | None = None,
     on_reject: OnReject | None = None,
+    warn: Warn = log.warning,
     check_first: bool = False,
 ) -> Iterator[Document]:
     """Stream the documents of a corpus.
@@ -75,9 +79,9 @@ def read_corpus(
     elif format == "csv":
         documents = read_csv(*open_binary(place), names, on_reject)
     elif format in ("tsv", "quoted-tsv"):
-        documents = read_tsv(*open_binary(place), names, on_reject, quoted=format == "quoted-tsv")
+        documents = read_tsv(*open_binary(place), names, on_reject, warn, quoted=format == "quoted-tsv")
     else:
-        documents = read_json_lines(*open_binary(place), names, on_reject)
+        documents = read_json_lines(*open_binary(place), names, on_reject, warn)
     if ahead is not None:
         most = FIRST_RECORDS if limit is None else min(limit, FIRST_RECORDS)
         documents = ahead.checked(

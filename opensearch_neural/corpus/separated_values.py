@@ -21,6 +21,7 @@ from opensearch_neural.corpus.documents import (
     FieldNames,
     OnReject,
     Rejected,
+    Warn,
     as_document,
     check_columns,
     plain,
@@ -60,7 +61,13 @@ def read_csv(stream: BufferedReader, file: str, names: FieldNames, on_reject: On
 
 
 def read_tsv(
-    stream: BufferedReader, file: str, names: FieldNames, on_reject: OnReject, *, quoted: bool = False
+    stream: BufferedReader,
+    file: str,
+    names: FieldNames,
+    on_reject: OnReject,
+    warn: Warn = log.warning,
+    *,
+    quoted: bool = False,
 ) -> Iterator[Document]:
     """Rows of a tsv. Without a header it has two columns, id and text, as in MS MARCO: all after the first tab is text.
 
@@ -76,11 +83,11 @@ def read_tsv(
         return _quoted_rows(lines, file, names, on_reject, "\t")
     part_names = {*names.text, *names.title}
     if len(names.id) == 1 or (set(cells) & {*names.id} and set(cells) & part_names) or len(cells) < 2:
-        return _unquoted_rows(lines, file, names, on_reject)
+        return _unquoted_rows(lines, file, names, on_reject, warn)
     ahead = list(islice(lines, FIRST_LINES))
     if min(len(_cells(line)) for _, line in ahead if isinstance(line, BadLine) or line.strip()) > 2:
         check_columns(cells, names, f"{file}, line {first[0]}")
-    log.warning("%s: no header with an id and a text column: its two columns are read as id and text", file)
+    warn(f"{file}: no header with an id and a text column: its two columns are read as id and text")
     return _ids_and_texts(chain(ahead, lines), file, on_reject)
 
 
@@ -89,7 +96,9 @@ def _cells(line: bytes | BadLine) -> list[str]:
     return [cell.strip() for cell in text.split("\t")]
 
 
-def _unquoted_rows(lines: NumberedLines, file: str, names: FieldNames, on_reject: OnReject) -> Iterator[Document]:
+def _unquoted_rows(
+    lines: NumberedLines, file: str, names: FieldNames, on_reject: OnReject, warn: Warn
+) -> Iterator[Document]:
     header: list[str] = []
     told = False
     for number, line, cells in _split_lines(lines, file, on_reject):
@@ -99,11 +108,9 @@ def _unquoted_rows(lines: NumberedLines, file: str, names: FieldNames, on_reject
             continue
         if not told and any(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells):
             told = True
-            log.warning(
-                "%s, line %d: a cell in quotation marks, which are read as part of the text (told once per file); "
-                "--format quoted-tsv reads them as a csv's",
-                file,
-                number,
+            warn(
+                f"{file}, line {number}: a cell in quotation marks, which are read as part of the text (told once per "
+                "file); --format quoted-tsv reads them as a csv's"
             )
         _check_end(isinstance(line, Unterminated), cells, header, file, number)
         try:

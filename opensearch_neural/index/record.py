@@ -262,6 +262,8 @@ async def existing_record_async(client: AsyncOpenSearch, index: str) -> IndexMet
 
 
 def _refuse_pattern(index: str) -> None:
+    if not index:  # to OpenSearch: all indexes
+        raise ClusterError("the name of the index is empty", "name one index, or an alias")
     if index == "_all" or index.startswith("<") or any(sign in index for sign in "*,"):
         raise ClusterError(f"{index!r} is a pattern, not the name of an index", "name one index, or an alias")
 

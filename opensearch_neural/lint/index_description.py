@@ -37,9 +37,11 @@ class IndexDescription:
     def of(cls, client: OpenSearch, index: str) -> IndexDescription:
         """Read the description from the cluster, with two requests. If a name stands for several indexes, the first counts.
 
-        Raises ClusterError for a pattern that no index matches, and the client's errors: NotFoundError if there is no such
-        index.
+        Raises ClusterError for an empty name and for a pattern that no index matches, and the client's errors: NotFoundError
+        if there is no such index.
         """
+        if not index:
+            raise ClusterError("the name of the index is empty", "name one index, or an alias")
         answers = client.indices.get(index=index, flat_settings=True, include_defaults=True)
         if not answers:
             raise ClusterError(f"there is no index {index!r} on this cluster")

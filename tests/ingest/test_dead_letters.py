@@ -10,7 +10,7 @@ import pytest
 from corpora import letters
 
 from ingest.corpus import CorpusSource
-from ingest.dead_letters import DeadLetters, is_dead_letter_file, letters_path, mended, next_path
+from ingest.dead_letters import DeadLetters, is_dead_letter_file, letters_of, letters_path, mended, next_path
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.errors import InputError
@@ -92,6 +92,50 @@ def test_a_raw_line_is_read_by_the_names_of_its_corpus_and_no_more_than_the_limi
     ]  # fmt: skip
     assert [each.reason for each in rejected] == ["not a dead letter: a line of JSON with `document` or `raw`"]
     assert len(list(replace(source, limit=2).reader(source.path)(rejected.append))) == 2
+
+
+def test_a_first_line_that_begins_as_a_list_is_one_letter_and_costs_no_other(tmp_path: Path) -> None:
+    for raw in ('["a", "b"]', "[INFO] ready"):
+        path = tmp_path / f"{len(raw)}.jsonl"
+        dead = DeadLetters(path)
+        dead.add(Rejected("docs.jsonl", 17, "no object", raw), "no object")
+        dead.add(GOOD, "refused")
+        dead.close()
+        documents, rejected = read(path)
+        assert documents == [GOOD]
+        assert [(each.file, each.line, each.raw) for each in rejected] == [("docs.jsonl", 17, raw)]
+
+
+def test_a_line_that_is_nested_too_deeply_is_a_letter_again(tmp_path: Path) -> None:
+    deep = '{"_id": "a", "body": ' + "[" * 100_000
+    dead = DeadLetters(tmp_path / "l.jsonl")
+    dead.add(Rejected("docs.jsonl", 17, "too deep", deep), "too deep")
+    dead.add(GOOD, "refused")
+    dead.close()
+    with (tmp_path / "l.jsonl").open("a") as file:
+        file.write('{"dead_letter": 1, "document": ' + '{"a": ' * 100_000 + "\n")
+    source = CorpusSource(str(tmp_path / "l.jsonl"), text_field="body")
+    rejected: list[Rejected] = []
+    assert list(source.reader(source.path)(rejected.append)) == [GOOD]
+    assert [(each.line, each.reason) for each in rejected] == [
+        (17, "nested deeper than 50 levels"),
+        (3, "not a dead letter: a line of JSON with `document` or `raw`"),
+    ]
+    assert len(list(letters_of(tmp_path / "l.jsonl"))) == 2
+
+
+def test_a_warning_of_letters_names_their_file_and_line_and_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dead = DeadLetters(tmp_path / "l.jsonl")
+    dead.add(GOOD, "refused")
+    for id in "bc":
+        dead.add(Document(id, "", "a title", file="docs.jsonl", line=9), "refused")
+    dead.close()
+    records = CorpusSource(str(tmp_path / "l.jsonl")).reader(str(tmp_path / "l.jsonl"))
+    for _ in range(2):
+        assert [document.id for document in records(print)] == ["a", "b", "c"]
+    assert caplog.messages == [f"{tmp_path / 'l.jsonl'}, line 2: no text, only a title (told once per file)"]
 
 
 def test_the_letters_of_letters_go_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

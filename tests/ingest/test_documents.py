@@ -101,6 +101,52 @@ def test_an_update_knows_the_text_by_the_names_that_adding_knows_it_by(client: A
     assert (changed.text, changed.fields) == ("limbs", {"body": "long"})
 
 
+@pytest.mark.parametrize("mapping", [None, {"a": {"type": "object"}}], ids=["flat", "object"])
+def test_a_field_with_a_dot_in_its_name_is_changed_where_it_lies(
+    client: Any, index_name: str, tmp_path: Path, passages: PassageMeta | None, mapping: dict[str, Any] | None
+) -> None:
+    if mapping is not None:
+        (tmp_path / "mapping.json").write_text(json.dumps(mapping))
+    lines = [{"_id": "x", "text": "rain", "a.b": 1, "a.c.d": "kept"}, {"_id": "y", "text": "sun", "a": {"b": 1}}]
+    settings = job(
+        write_jsonl(tmp_path / "d.jsonl", lines),
+        index_name,
+        sparse="none",
+        passages=passages,
+        mapping=None if mapping is None else tmp_path / "mapping.json",
+    )
+    run_job(client, settings, show_progress=False)
+    documents = Documents(client, index_name)
+
+    def held(id: str) -> dict[str, Any]:
+        found = documents.get(id)
+        assert found is not None
+        return found.fields
+
+    def ids(value: int) -> list[str]:
+        answer = client.search(index=index_name, body={"query": {"term": {"a.b": value}}, "sort": ["_id"]})
+        return [hit["_id"].partition("#")[0] for hit in answer["hits"]["hits"]]
+
+    assert ids(1) == ["x", "y"]
+    changed = documents.update("x", {"a.b": 2})
+    assert changed.fields == held("x") == {"a": {"b": 2, "c": {"d": "kept"}}}
+    assert (ids(1), ids(2)) == (["y"], ["x"])
+    documents.update("x", {"a.b": None, "a.e": 3})
+    assert held("x") == {"a": {"c": {"d": "kept"}, "e": 3}}
+    documents.update("y", {"a.b": None})
+    assert held("y") == {} and ids(1) == []
+
+
+def test_a_field_of_a_list_of_objects_is_changed_with_the_list_alone(client: Any, index: str) -> None:
+    documents = Documents(client, index)
+    documents.add([{"_id": "x", "text": "rain", "a": [{"b": 1}, {"b": 2}]}])
+    for changes in ({"a.b": 4}, {"a.b": None}):
+        with pytest.raises(InputError, match="'a' is a list of objects, so 'b' of one of them cannot be changed"):
+            documents.update("x", changes)
+    documents.update("x", {"a": [{"b": 4}], "n": 1})
+    assert documents.get("x") == Document("x", "rain", fields={"a": [{"b": 4}], "n": 1})
+
+
 def test_a_document_that_becomes_shorter_leaves_no_passage_behind(client: Any, index: str, tmp_path: Path) -> None:
     id = HUNDRED[9]["_id"]
     Documents(client, index).update(id, {"text": "rain"})

@@ -181,6 +181,32 @@ def test_a_number_of_replicas_that_the_cluster_refuses_can_be_corrected(
     assert settings["number_of_replicas"] == "0" and "refresh_interval" not in settings
 
 
+def test_a_load_with_replicas_that_goes_on_gets_another_number_of_them(client, index_name: str, tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [*records(100), "broken"])
+    begun = job(corpus, index_name, replicas=1, keep_replicas=True, sparse="none", writing={"max_errors": 0})
+    with pytest.raises(TooManyErrors):
+        run_job(client, begun, show_progress=False)
+    more = replace(begun, writing=replace(begun.writing, max_errors=1))
+    with pytest.raises(InputError, match="without --shards 3") as refused:
+        run_job(client, replace(more, new_index=NewIndex(shards=3)), show_progress=False)
+    assert refused.value.remedy and f"`osn index abort {index_name}`" in refused.value.remedy
+    assert run_job(client, replace(more, new_index=NewIndex(replicas=2)), show_progress=False).documents == 100
+    assert client.indices.get_settings(index=index_name)[index_name]["settings"]["index"]["number_of_replicas"] == "2"
+
+
+def test_of_an_unfinished_build_the_remedy_begins_another(client, index_name: str, tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [*records(100), "broken"])
+    begun = replace(job(corpus, "", sparse="none", writing={"max_errors": 0}), alias=index_name)
+    with pytest.raises(TooManyErrors):
+        run_job(client, begun, show_progress=False)
+    other = replace(begun, new_index=NewIndex(shards=3, replicas=0))
+    with pytest.raises(InputError, match="without --shards 3") as refused:
+        run_job(client, other, show_progress=False)
+    assert refused.value.remedy and refused.value.remedy.endswith("(--restart)")
+    again = replace(other, writing=replace(other.writing, restart=True, max_errors=1))
+    assert run_job(client, again, show_progress=False).documents == 100
+
+
 def test_without_models_the_index_serves_bm25(client, index_name: str, tmp_path: Path) -> None:
     run_job(client, job(jsonl(tmp_path), index_name, sparse="none"), show_progress=False)
     mapping = client.indices.get_mapping(index=index_name)[index_name]["mappings"]

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -84,6 +85,28 @@ def test_standard_input_is_a_corpus(osn: Osn, client: Any, index_name: str, tmp_
     assert ran.returncode == 1 and "stdin, line 32: the file ends within this record" in ran.stderr, ran.stderr
 
 
+def test_a_warning_names_the_corpus_and_not_its_copy_and_is_told_once(
+    osn: Osn, client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """The lexical model and the survey of fields read the corpus, too."""
+    lines = "".join(json.dumps(record) + "\n" for record in [*records(3), {"_id": "t", "title": "rain"}])
+    ran = osn(*small("-", index_name), input=lines)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.count("stdin, line 4: no text, only a title") == ran.stderr.count("no text") == 1, ran.stderr
+    assert tempfile.gettempdir() not in ran.stderr
+
+
+def test_passages_are_called_passages(osn: Osn, client: Any, index_name: str, tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [*records(10), {"_id": "w", "text": "!"}])
+    ran = osn("ingest", str(corpus), "--alias", index_name, "--replicas", "0", "--passages", "5:3")
+    assert ran.returncode == 0, ran.stderr
+    passages = client.count(index=index_name)["count"]
+    assert passages > 11
+    assert f"{passages} passages in {index_name}-" in ran.stdout and "documents" not in ran.stdout, ran.stdout
+    ran = osn("index", "inspect", index_name)
+    assert f"serves now, {passages} passages" in ran.stdout, ran.stderr
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_02_a_pipe_is_read_once_and_whole(osn: Osn, client: Any, index_name: str, tmp_path: Path) -> None:
     pipe = tmp_path / "docs.csv"
@@ -125,6 +148,46 @@ def test_what_cannot_work_is_said_without_a_traceback(
     ran = osn("ingest", "--index", index_name, *arguments)
     assert ran.returncode == 1
     assert message in ran.stderr and "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["documents", "get", "--index", "INDEX", ""], "holds no document ''"),
+        (["documents", "update", "--index", "INDEX", "", "--set", "a=b"], "holds no document ''"),
+        (["documents", "delete", "--index", "INDEX", ""], ""),
+        (["documents", "get", "--index", "", "a"], "the name of the index is empty"),
+        (["documents", "delete", "--index", "", "a"], "the name of the index is empty"),
+        (["index", "inspect", ""], "the name of the index is empty"),
+        (["index", "finish", ""], "the name of the index is empty"),
+        (["index", "abort", ""], "the name of the index is empty"),
+        (["index", "prune", ""], "the name of the alias is empty"),
+        (["index", "rollback", ""], "the name of the alias is empty"),
+        (["index", "rollback", "INDEX", "--to", ""], "the name of the index is empty"),
+        (["ingest", "opensearch:", "--index", "NEW"], "opensearch: names no index"),
+        (["search", "--index", "", "rain"], "the name of the index is empty"),
+        (["lint", "--index", "", "body.json"], "the name of the index is empty"),
+    ],
+)
+def test_an_empty_name_ends_in_a_message(
+    osn: Osn, client: Any, index_name: str, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    """As a variable of the shell that is not set gives it. To OpenSearch it names all indexes."""
+    run_job(client, job(write_jsonl(tmp_path / "d.jsonl", records(3)), index_name), show_progress=False)
+    (tmp_path / "body.json").write_text('{"query": {"match_all": {}}}')
+    named = {"INDEX": index_name, "NEW": f"{index_name}-new"}
+    ran = osn(*[named.get(argument, argument) for argument in arguments])
+    assert "Traceback" not in ran.stderr and message in ran.stderr, ran.stderr
+    assert ran.returncode == (1 if message else 0)
+    assert client.count(index=index_name)["count"] == 3
+
+
+@pytest.mark.parametrize(
+    ("option", "number"), [("--batch-mb", "inf"), ("--batch-mb", "nan"), ("--chunk-mb", "nan"), ("--patience", "nan")]
+)
+def test_a_number_that_is_not_finite_is_refused(osn: Osn, tmp_path: Path, option: str, number: str) -> None:
+    ran = osn("ingest", str(write_jsonl(tmp_path / "d.jsonl", records(3))), "--index", "x", option, number)
+    assert ran.returncode == 2 and f"'{number}' is not a finite number" in ran.stderr, ran.stderr
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(osn: Osn, tmp_path: Path) -> None:

@@ -256,3 +256,45 @@ def test_the_commands(
     assert f"60 documents in {index_name}, verified" in ran.stdout
     ran = osn("ingest", "--index", index_name)
     assert ran.returncode == 1 and "osn ingest CORPUS …, or give --vectors" in ran.stderr
+
+
+def test_of_the_options_of_reading_a_limit_counts_beside_vectors_and_what_contradicts_them_is_refused(
+    osn: Callable[..., subprocess.CompletedProcess[str]], client: Any, index_name: str, tmp_path: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(60))
+    encoded = encoding(corpus, tmp_path / "v")
+    run_encode(replace(encoded, corpus=replace(encoded.corpus, limit=40)), show_progress=False)
+    for number, named in enumerate(([], [str(corpus)])):
+        index = f"{index_name}-{number}"
+        command = ["ingest", *named, "--vectors", "v", "--index", index, "--replicas", "0"]
+        ran = osn(*command, "--limit", "41")
+        assert ran.returncode == 1 and "only the first 40 documents were encoded" in ran.stderr, ran.stderr
+        ran = osn(*command, "--text-field", "title")
+        assert ran.returncode == 1, ran.stderr
+        assert "--text-field title: the vectors were encoded with the default" in ran.stderr
+        assert not client.indices.exists(index=index)
+        ran = osn(*command, "--limit", "5")
+        assert ran.returncode == 0, ran.stderr
+        assert snapshot(client, index).keys() == {record["_id"] for record in records(5)}
+        ran = osn(*command)
+        assert ran.returncode == 0, ran.stderr
+        assert len(snapshot(client, index)) == 40
+
+
+def test_vectors_fit_a_corpus_that_lies_in_another_format(client: Any, index_name: str, tmp_path: Path) -> None:
+    lines = [{"_id": record["_id"], "text": record["text"]} for record in records(20)]
+    run_encode(encoding(write_jsonl(tmp_path / "d.jsonl", lines), tmp_path / "v"), show_progress=False)
+    table = tmp_path / "d.txt"
+    table.write_text("_id,text\n" + "".join(f"{line['_id']},{line['text']}\n" for line in lines))
+    settings = job(table, index_name, tokenizer=None, vectors=tmp_path / "v")
+    settings = replace(settings, corpus=CorpusSource(str(table), format="csv"))
+    assert run_job(client, settings, show_progress=False).documents == 20
+
+
+def test_options_of_a_ray_cluster_without_one_are_refused(
+    osn: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(3))
+    ran = osn("encode", str(corpus), "--output", "v", "--sparse", "lexical", "--ray-gpus", "1")
+    assert ran.returncode == 1 and "give --ray too" in ran.stderr, ran.stderr
+    assert not (tmp_path / "v").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import threading
@@ -161,6 +162,35 @@ def test_names_that_cannot_be(client: Any, index_name: str, tmp_path: Path) -> N
         run_job(client, replace(build(path, index_name), index="both"), show_progress=False)
     with pytest.raises(ClusterError, match="there is no alias"):
         versions.rollback(client, f"{index_name}-missing")
+
+
+@pytest.mark.parametrize("option", [("--require", "rain => nosuch"), ("--allow-shrink",)])
+def test_checks_before_a_swap_are_refused_where_no_alias_is_swapped(
+    osn: Callable[..., subprocess.CompletedProcess[str]],
+    client: Any,
+    index_name: str,
+    tmp_path: Path,
+    option: tuple[str, ...],
+) -> None:
+    path = corpus(tmp_path / "d.jsonl", 5)
+    ran = osn("ingest", str(path), "--index", index_name, *option)
+    assert ran.returncode == 1 and "give --alias in place of --index" in ran.stderr, ran.stderr
+    assert not client.indices.exists(index=index_name)
+
+
+def test_an_index_that_a_shared_alias_names_is_inspected_with_the_builds_of_its_own(
+    osn: Callable[..., subprocess.CompletedProcess[str]], client: Any, index_name: str, tmp_path: Path
+) -> None:
+    path, other = corpus(tmp_path / "d.jsonl", 5), f"{index_name}-other"
+    run_job(client, build(path, index_name, sparse="none"), show_progress=False)
+    run_job(client, job(path, other, sparse="none"), show_progress=False)
+    serving = versions.serving_index(client, index_name)
+    client.indices.put_alias(index=f"{serving},{other}", name=f"{index_name}-all")
+    ran = osn("index", "inspect", index_name)
+    assert f"build       {serving}: serves now, 5 documents" in ran.stdout, ran.stderr
+    ran = osn("index", "inspect", other, "--json")
+    told = json.loads(ran.stdout)
+    assert (told["alias"], told["builds"]) == ([f"{index_name}-all"], []), ran.stderr
 
 
 def test_the_commands(

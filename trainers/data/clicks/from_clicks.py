@@ -18,6 +18,7 @@ import numpy as np
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
+from opensearch_neural.commands.option_groups import FiniteRange
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.segments import read_query_values
 from opensearch_neural.evaluation.tables import table
@@ -75,7 +76,7 @@ class Judgements:
 @click.option("--propensities", type=FILE, default=None, help="A file of position and propensity, if they are known.")
 @click.option(
     "--test-share",
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     default=0.3,
     show_default=True,
     help="Share of the queries for testing.",
