@@ -41,6 +41,7 @@ from opensearch_neural.models import directory
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.queries import MOST_HITS
+from opensearch_neural.retrievers.opensearch import search
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -333,7 +334,7 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
             continue
         query = {"terms": {"parent": part}}
         there = {"there": {"cardinality": {"field": "parent", "precision_threshold": 40_000}}}
-        answer = client.search(index=index, body={"query": query, "size": 0, "aggs": there})
+        answer = search(client, index, {"query": query, "size": 0, "aggs": there})
         deleted += answer["aggregations"]["there"]["value"]
         stored_documents.delete_by_query(client, index, query)
     return deleted
@@ -351,9 +352,10 @@ def _read(client: OpenSearch, index: str, meta: IndexMeta, id: str) -> tuple[Doc
 
 
 def _join(client: OpenSearch, index: str, id: str) -> tuple[Document, dict[str, int]] | None:
+    """The document of all its passages. Raises ClusterError if a shard, and with it a passage, may be missing."""
     segments.refresh(client, index)
     body = {"query": {"term": {"parent": id}}, "size": MOST_HITS, "sort": [{"passage.number": "asc"}]}
-    hits = client.search(index=index, body=body)["hits"]["hits"]
+    hits = search(client, index, body)["hits"]["hits"]
     if not hits:
         return None
     text = joined((hit["_source"]["passage"]["start"], hit["_source"]["text"]) for hit in hits)

@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.errors import InputError
+from opensearch_neural.queries import partial_answer
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -201,6 +202,6 @@ def _slice(client: OpenSearch, name: str, pit: dict[str, str], number: int, slic
 
 def _search(client: OpenSearch, index: str, pit: dict[str, str], **body: Any) -> dict[str, Any]:
     answer: dict[str, Any] = client.search(body={"pit": pit, **body})
-    if answer["_shards"]["failed"]:
-        raise InputError(f"{index!r} cannot be read whole: a shard does not answer", "look at its health")
+    if lacking := partial_answer(answer):
+        raise InputError(f"{index!r} cannot be read whole: {'; '.join(lacking.values())}", "look at its health")
     return answer

@@ -190,7 +190,7 @@ def _counted(client: OpenSearch, index: str) -> str:
         answer = client.count(index=index)
     except TransportError:
         return "its shards do not answer"
-    missing = answer["_shards"]["failed"]
+    missing = answer["_shards"]["total"] - answer["_shards"]["successful"]
     return f"{answer['count']:,} documents" + (f", and {missing} shards do not answer" if missing else "")
 
 
