@@ -97,6 +97,7 @@ def ingest(
     swap: Publication | None = None,
     still_ours: Callable[[], None] | None = None,
     when_written: Callable[[], None] | None = None,
+    when_complete: Callable[[int], None] | None = None,
     show_progress: bool = True,
 ) -> Report:
     """Write all documents of the content into the target, then verify and finish it.
@@ -111,6 +112,8 @@ def ingest(
         swap: makes the index serve when it is complete and fit. Then nothing else may be in it.
         still_ours: raises if another ingest has taken the index over.
         when_written: called when every document is in the index, before it is checked and serves.
+        when_complete: called when the index is complete, before `swap` makes it serve, with the number of documents that an
+            interrupted run had written. A run that is killed meanwhile is continued as any other.
 
     Raises:
         ClusterError: OpenSearch did not take the documents, the verification failed, or the index is not fit to serve.
@@ -149,6 +152,8 @@ def ingest(
         others = 0 if alone else stored_documents.count(client, target.index) - run.written
         without_tokens = stored_documents.count_without_tokens(client, target.index) if target.meta.sparse else None
         targets.finish(client, target, merge=writing.merge, corpus_name=corpus_name)
+        if when_complete is not None:
+            when_complete(run.skipped)
         replaced = swap.serve() if swap is not None else None
         run.journal.remove()
     finally:

@@ -34,6 +34,7 @@ from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.index.query_side import LARGEST, read_largest
 from opensearch_neural.index.record import PassageMeta, existing_record
 
 pytestmark = pytest.mark.faults
@@ -563,6 +564,25 @@ def test_13_a_kill_at_the_swap_costs_no_encoding(
     third = run(client, settings)
     assert third.index not in (built.index, second.index), "a build that has served is not continued"
     assert versions.rollback(client, index_name) == (second.index, third.index)
+
+
+@pytest.mark.parametrize("alias", [True, False], ids=["a build", "an index"])
+def test_13_a_kill_once_the_index_is_complete_costs_no_encoding(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path, osn_home: Path, alias: bool, monkeypatch: Any
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(100))
+    settings = build(corpus, index_name) if alias else job(corpus, index_name)
+    with monkeypatch.context() as patch:
+        patch.setattr("ingest.job.keep_measures", killed)
+        with pytest.raises(Killed):
+            run(client, settings)
+    (index,) = client.indices.get(index=f"{index_name}*")
+    if alias:
+        assert versions.serving_index(client, index_name) is None, "a build serves with what searches need"
+    killable.finish(killable.begin(cluster_url, settings, osn_home, tmp_path))
+    assert killable.encoded(tmp_path) == 0, "nothing is encoded again"
+    assert list(client.indices.get(index=f"{index_name}*")) == [index]
+    assert read_largest(client, existing_record(client, index_name).extra[LARGEST]) is not None
 
 
 # ---------------------------------------------------------------- 9: documents at fault
