@@ -144,7 +144,10 @@ def ingest(
         if not run.written and not run.letter_count:
             raise InputError(f"{corpus_name} holds no document", "name a corpus with at least one")
         run.still_ours()
-        run.retries += verification.verify(content.records, run.written, run.writer, content.vectorizer)
+        held, retries = verification.verify(content.records, run.written, run.writer, content.vectorizer)
+        run.retries += retries
+        run.letter_count -= held - run.written  # of what an interrupted run could not write some may be taken now
+        run.written = held
         if when_written is not None:
             when_written()
         if swap is not None:

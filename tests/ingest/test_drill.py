@@ -629,6 +629,57 @@ def test_09_documents_that_an_ingest_pipeline_fails_on_become_letters(
     assert all(letter["status"] == 500 and "not today" in letter["reason"] for letter in told)
 
 
+@pytest.mark.parametrize("remove_others", [False, True])
+def test_09_what_an_interrupted_run_could_not_write_and_is_taken_now_is_counted(
+    client: Any,
+    index_name: str,
+    tmp_path: Path,
+    remove_others: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run(client, job(write_jsonl(tmp_path / "first.jsonl", records(20, seed=1)), index_name))
+    poison = {"convert": {"if": "ctx.text.contains('poison')", "field": "text", "type": "integer"}}
+    lines = records(60)
+    for number in (3, 40):
+        lines[number]["text"] = "poison"
+    settings = job(write_jsonl(tmp_path / "d.jsonl", lines), index_name, writing={"remove_others": remove_others})
+    refusing_one = replace(settings, writing=replace(settings.writing, max_errors=0))
+    client.ingest.put_pipeline(id=index_name, body={"processors": [poison]})
+    try:
+        client.indices.put_settings(index=index_name, body={"index.default_pipeline": index_name})
+        with pytest.raises(TooManyErrors):
+            run(client, refusing_one)
+    finally:
+        client.indices.put_settings(index=index_name, body={"index.default_pipeline": None})
+        client.ingest.delete_pipeline(id=index_name)
+    report = run(client, settings)
+    assert (report.documents, report.letters, report.dead_letters) == (60, 0, None)
+    assert report.others == (0 if remove_others else 20)
+    assert len(snapshot(client, index_name)) == 60 + report.others
+    assert "had acknowledged" not in caplog.text
+
+
+def test_09_what_was_lost_and_is_no_longer_taken_is_no_success(
+    client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(client, job(write_jsonl(tmp_path / "first.jsonl", records(20, seed=1)), index_name))
+    settings = job(write_jsonl(tmp_path / "d.jsonl", records(60)), index_name)
+    with monkeypatch.context() as patch:
+        patch.setattr("ingest.writing.target.finish", killed)
+        with pytest.raises(Killed):
+            run(client, settings)
+    client.delete(index=index_name, id="doc-0-000003")
+    client.ingest.put_pipeline(id=index_name, body={"processors": [{"convert": {"field": "text", "type": "integer"}}]})
+    try:
+        client.indices.put_settings(index=index_name, body={"index.default_pipeline": index_name})
+        with pytest.raises(ClusterError, match=r"lacks 1 documents .* does not take them again"):
+            run(client, settings)
+    finally:
+        client.indices.put_settings(index=index_name, body={"index.default_pipeline": None})
+        client.ingest.delete_pipeline(id=index_name)
+    assert run(client, settings).documents == 60
+
+
 def test_09_healthy_documents_are_no_letters_when_the_cluster_takes_none(
     client: Any, cluster_url: str, index_name: str, tmp_path: Path
 ) -> None:
