@@ -26,7 +26,7 @@ from ingest.splade import with_kept_table
 from ingest.vectorizers import Encoders, NotingLargest, for_index
 from ingest.writing import stored_documents
 from ingest.writing import target as targets
-from ingest.writing.bulk import BulkWriter
+from ingest.writing.bulk import DROPPED, BulkWriter, is_dropped
 from ingest.writing.bulk_actions import prepare
 from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.cluster.patience import RetryPolicy
@@ -301,13 +301,15 @@ class Documents:
             raise InputError(f"{document.id}: {prepared.unfit[0].reason}")
         params = {**condition, "refresh": "true" if refresh else "false"}
         try:
-            self.client.index(
+            answer = self.client.index(
                 index=target, id=document.id, body=orjson.loads(prepared.actions[0].source), params=params
             )
         except ConflictError:
             return False
         except RequestError as error:
             raise InputError(f"{document.id}: {reason_of(error)[1]}") from error
+        if is_dropped(answer):
+            raise InputError(f"{document.id}: {DROPPED}")
         return True
 
     def delete(self, ids: Iterable[str]) -> int:

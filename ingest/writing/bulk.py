@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ ATTEMPTS_OF_ONE = 4
 """Attempts after which a document may be at fault, and not the cluster."""
 MOST_SUSPECTS = 16
 """More documents than these are not at fault all at once."""
+DROPPED = "an ingest pipeline of the cluster drops it"
 NEIGHBOURS, NEIGHBOUR_BYTES = 64, 1 << 16
 """How many accepted documents are remembered to compare with, and their most bytes."""
 
@@ -223,6 +224,8 @@ class BulkWriter:
         if status != 200:
             return Failure(position, status, str(answer))
         result = answer["items"][0]["index"]
+        if is_dropped(result):
+            return Failure(position, result["status"], DROPPED)
         if result["status"] in (200, 201):
             outcome.created += result["status"] == 201
             outcome.updated += result["status"] == 200
@@ -247,9 +250,11 @@ class BulkWriter:
     def _passes(self, neighbour: _Accepted) -> bool:
         """Whether a document that was accepted is accepted again, unless it was changed since."""
         status, answer = self._send([neighbour.action], condition=(neighbour.seq_no, neighbour.primary_term))
-        if status != 200 or answer["items"][0]["index"]["status"] != 200:
+        if status != 200:
             return False
         result = answer["items"][0]["index"]
+        if result["status"] != 200 or is_dropped(result):
+            return False
         neighbour.seq_no, neighbour.primary_term = result["_seq_no"], result["_primary_term"]
         return True
 
@@ -300,7 +305,9 @@ class BulkWriter:
         for position, item in zip(positions, items, strict=True):
             result = item["index"]
             status = result["status"]
-            if status in (200, 201):
+            if is_dropped(result):
+                outcome.failures.append(Failure(position, status, DROPPED))
+            elif status in (200, 201):
                 outcome.created += status == 201
                 outcome.updated += status == 200
                 self._remember(actions[position], result)
@@ -336,6 +343,11 @@ class _Accepted:
     action: Action
     seq_no: int
     primary_term: int
+
+
+def is_dropped(result: Mapping[str, Any]) -> bool:
+    """Whether an ingest pipeline has dropped a document that was to be indexed: OpenSearch answers with status 200."""
+    return bool(result.get("result") == "noop")
 
 
 def _reason(result: dict[str, Any]) -> str:

@@ -629,6 +629,33 @@ def test_09_documents_that_an_ingest_pipeline_fails_on_become_letters(
     assert all(letter["status"] == 500 and "not today" in letter["reason"] for letter in told)
 
 
+def test_09_documents_that_an_ingest_pipeline_drops_become_letters(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """OpenSearch answers each of them with status 200."""
+    run(client, job(write_jsonl(tmp_path / "first.jsonl", records(5, seed=1)), index_name))
+    poison = {"drop": {"if": "ctx.text.contains('poison')"}}
+    client.ingest.put_pipeline(id=index_name, body={"processors": [poison]})
+    client.indices.put_settings(index=index_name, body={"index.default_pipeline": index_name})
+    lines = records(200)
+    for number in (20, 140, 141):
+        lines[number]["text"] = "poison"
+    lines[141]["filler"] = "x" * 100_000  # larger than what is remembered of accepted documents
+    service = Documents(client, index_name)
+    try:
+        report = run(client, job(write_jsonl(tmp_path / "d.jsonl", lines), index_name))
+        assert [each.id for each in service.add([{"_id": "a", "text": "poison"}]).refused] == ["a"]
+        with pytest.raises(InputError, match="drops it"):
+            service.update("doc-0-000001", {"text": "poison"})
+    finally:
+        client.indices.put_settings(index=index_name, body={"index.default_pipeline": None})
+        client.ingest.delete_pipeline(id=index_name)
+    assert (report.documents, report.letters, report.others) == (197, 3, 5) and report.dead_letters is not None
+    told = letters(report.dead_letters)
+    assert {letter["line"] for letter in told} == {21, 141, 142}
+    assert all("pipeline of the cluster drops it" in letter["reason"] for letter in told)
+
+
 @pytest.mark.parametrize("remove_others", [False, True])
 def test_09_what_an_interrupted_run_could_not_write_and_is_taken_now_is_counted(
     client: Any,
