@@ -142,12 +142,16 @@ def _other_below(name: str, mapping: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _line(hit: dict[str, Any], index: str) -> bytes:
-    if not hit.get("_source"):
+    if "_source" not in hit:
         raise InputError(
             f"the document {hit['_id']!r} of {index!r} has no _source, so it cannot be read",
             "ingest from the source of the documents",
         )
-    return json.dumps({"_id": hit["_id"], **hit["_source"]}, ensure_ascii=False).encode() + b"\n"
+    record = {"_id": hit["_id"], **hit["_source"]}
+    try:
+        return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # half a surrogate pair, which UTF-8 does not have: the reader rejects the record
+        return json.dumps(record).encode() + b"\n"
 
 
 def _pages(client: OpenSearch, index: str) -> Iterator[Hits]:
