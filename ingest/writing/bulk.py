@@ -242,8 +242,20 @@ class BulkWriter:
         return next((each for each in reversed(accepted) if self._shard(each.action.id) == shard), None)
 
     def _shard(self, id: str) -> int | None:
-        """The number of the shard that an id belongs to; None if no node has it, or there is no such index any more."""
-        answer = self.client.search_shards(index=self.index, params={"routing": id, "ignore": 404})
+        """The number of the shard that an id belongs to; None if no node has it, there is no such index any more, or the
+        cluster does not answer that now."""
+        from opensearchpy.exceptions import ConnectionError as LostConnection
+        from opensearchpy.exceptions import SerializationError, TransportError
+
+        try:
+            with patience(0):  # as in `_send`
+                answer = self.client.search_shards(index=self.index, params={"routing": id, "ignore": 404})
+        except (LostConnection, SerializationError):
+            return None
+        except TransportError as error:
+            if may_pass_later(int(error.status_code)):
+                return None
+            raise
         (copies,) = answer.get("shards", [[]])  # of a shard that is not assigned none are listed
         return int(copies[0]["shard"]) if copies else None
 

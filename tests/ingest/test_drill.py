@@ -33,6 +33,7 @@ from ingest.writing import lease, pipeline
 from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.patience import RetryPolicy
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.query_side import LARGEST, read_largest
 from opensearch_neural.index.record import PassageMeta, existing_record
@@ -820,6 +821,30 @@ def test_12_control_requests_have_the_patience_of_all_others(
         settings = build(write_jsonl(tmp_path / "d.jsonl", records(60)), index_name, sparse="none")
         assert run(connect(proxy.url), settings).documents == 60
     assert len(failing) > 5
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_12_a_cluster_that_refuses_everything_for_a_while_is_waited_for(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path, status: int
+) -> None:
+    """Which shard a document belongs to cannot be asked either."""
+    began = 0.0
+
+    def refuse(request: Request) -> Fault | None:
+        nonlocal began
+        if not proxy.bulks or "osn-leases" in request.path:
+            return None
+        began = began or time.monotonic()
+        return Fault("status", status=status) if time.monotonic() - began < 3 else None
+
+    policy = RetryPolicy(patience=60, base=0.05, cap=0.2, item_patience=0.5)
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(100))
+    settings = job(corpus, index_name, writing={"retry": policy, "batch_documents": 10})
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        proxy.fault = refuse
+        impatient = connect(settings=ConnectionSettings((proxy.url,), patience=0.3))
+        assert run(impatient, settings).documents == 100
+    assert proxy.faults["status"] > 8
 
 
 def test_12_opensearch_pys_own_retries_do_not_multiply_ours(
