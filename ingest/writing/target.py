@@ -346,6 +346,7 @@ def finish(client: OpenSearch, target: Target, *, merge: bool, corpus_name: str 
         _restore(client, target.index, loading["restore"])
     if merge:
         merge_segments(client, target.index)
+        current = read_record(client, target.index)  # others may have stored something meanwhile
     if current is None or current.unfinished is None:
         return
     adding = [name for name in current.adding if corpus_name is not None and name != corpus_name]

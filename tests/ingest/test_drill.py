@@ -29,14 +29,14 @@ from ingest.job import Job, run_job
 from ingest.settings import Models
 from ingest.versions import builds as versions
 from ingest.versions.swap import Gate, Requirement, SwapRefused, parse_requirement
-from ingest.writing import lease, pipeline
+from ingest.writing import lease, pipeline, target
 from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.query_side import LARGEST, read_largest
-from opensearch_neural.index.record import PassageMeta, existing_record
+from opensearch_neural.index.record import PassageMeta, existing_record, write_record
 
 pytestmark = pytest.mark.faults
 
@@ -763,6 +763,29 @@ def test_08_a_merge_is_asked_after_and_not_repeated(
     assert asked == ["1"], "what is merged is not merged again"
     parts = client.indices.segments(index=index_name)["indices"][index_name]["shards"]["0"][0]["segments"]
     assert len(parts) == 1
+
+
+def test_08_what_others_store_in_the_record_meanwhile_stays(
+    client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While segments are merged, and while a new build's replicas are waited for."""
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(60))
+
+    def storing(module: Any, name: str, **entries: Any) -> None:
+        original = getattr(module, name)
+
+        def store_first(client: Any, index: str, *arguments: Any) -> None:
+            write_record(client, index, existing_record(client, index).with_extra(**entries))
+            original(client, index, *arguments)
+
+        monkeypatch.setattr(module, name, store_first)
+
+    storing(target, "merge_segments", merging={"window": 1})
+    storing(versions, "_wait_for_replicas", waiting={"window": 2})
+    run(client, build(corpus, index_name, writing={"merge": True}))
+    record = existing_record(client, index_name)
+    assert (record.unfinished, record.extra["build"]["swapped"]) == (None, True)
+    assert (record.extra.get("merging"), record.extra.get("waiting")) == ({"window": 1}, {"window": 2})
 
 
 # ---------------------------------------------------------------- 10: a service that holds Documents
