@@ -28,6 +28,7 @@ from ingest.writing import stored_documents
 from ingest.writing import target as targets
 from ingest.writing.bulk import DROPPED, BulkWriter, is_dropped
 from ingest.writing.bulk_actions import prepare
+from ingest.writing.target import Target
 from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.corpus.documents import INDEX_FIELDS, Document, FieldNames, document_of
@@ -189,13 +190,13 @@ class Documents:
                 self._keep_shard_documents(index)
         return written
 
-    def _target(self) -> tuple[str, IndexMeta]:
-        """(name, record) of the index that is written now; an alias may name another one than when this was opened.
+    def _target(self) -> Target:
+        """The index that is written now; an alias may name another one than when this was opened.
 
         Raises ModelError when its vectors are made otherwise than these models make them.
         """
-        name = targets.own_name(self.client, self.index)
-        record = existing_record(self.client, name)
+        target = targets.existing_target(self.client, self.index)
+        name, record = target.index, target.meta
         made = ("sparse", "dense", "quantized", "passages", "prune")
         if any(getattr(record, part) != getattr(self.meta, part) for part in made):
             raise ModelError(
@@ -207,10 +208,11 @@ class Documents:
             vectorizer = for_index(self._encoders, record, query)
             self._vectorizer = NotingLargest(vectorizer, raising(self.client, name, record))
             self._raised = (name, record.prune_postings)
-        return name, record
+        return target
 
     def _write(self, documents: list[Document], written: Written) -> None:
-        target, record = self._target()
+        written_to = self._target()
+        target, record = written_to.index, written_to.meta
         parts: list[Document] = []
         for document in documents:
             try:
@@ -220,6 +222,7 @@ class Documents:
         counts = Counter(_document_id(part) for part in parts)
         there = self._there(target, counts)
         prepared = prepare(parts, self._vectorizer, record)
+        self._check_unchanged(written_to)
         # By its own name: an alias that is swapped in between must not lead these vectors into another index.
         outcome = BulkWriter(self.client, target, policy=self._policy).write(prepared.actions)
         reasons = {_document_id(parts[unfit.position]): unfit.reason for unfit in prepared.unfit}
@@ -237,6 +240,14 @@ class Documents:
         if record.sparse is not None:
             self._counted.setdefault(target, record.extra.get(SHARD_DOCUMENTS) or 0)
             self._created[target] += sum(counts[id] for id in taken - there)
+
+    def _check_unchanged(self, target: Target) -> None:
+        """Raise ClusterError if the index was deleted while documents were encoded, which may take long: OpenSearch would
+        create it anew, with mappings that it guesses.
+
+        A write alias, through which `osn ingest` writes, would change the state of the cluster twice a write.
+        """
+        targets.verify_unchanged_index(self.client, target)
 
     def _there(self, target: str, ids: Iterable[str]) -> set[str]:
         """Those of the documents that the index holds."""
@@ -267,8 +278,8 @@ class Documents:
         Raises InputError when there is no such document, or the changed one is refused.
         """
         for _ in range(CONFLICTS):
-            target, made = self._target()
-            held = _read(self.client, target, self.meta, id)
+            target = self._target()
+            held = _read(self.client, target.index, self.meta, id)
             if held is None:
                 raise InputError(f"{self.index!r} holds no document {id!r}", "add it with all its fields")
             document, condition = held
@@ -286,23 +297,22 @@ class Documents:
                 if written.refused:
                     raise InputError(f"{id}: {written.refused[0].reason}")
                 return changed
-            if self._replace(target, made, changed, condition, refresh):
+            if self._replace(target, changed, condition, refresh):
                 return changed
         raise ClusterError(f"{id!r} was changed by somebody else {CONFLICTS} times in a row", "try again")
 
-    def _replace(
-        self, target: str, made: IndexMeta, document: Document, condition: dict[str, int], refresh: bool
-    ) -> bool:
+    def _replace(self, target: Target, document: Document, condition: dict[str, int], refresh: bool) -> bool:
         """Whether the document was written; False when another write came in between."""
         from opensearchpy.exceptions import ConflictError, RequestError
 
-        prepared = prepare([document], self._vectorizer, made)
+        prepared = prepare([document], self._vectorizer, target.meta)
         if prepared.unfit:
             raise InputError(f"{document.id}: {prepared.unfit[0].reason}")
+        self._check_unchanged(target)
         params = {**condition, "refresh": "true" if refresh else "false"}
         try:
             answer = self.client.index(
-                index=target, id=document.id, body=orjson.loads(prepared.actions[0].source), params=params
+                index=target.index, id=document.id, body=orjson.loads(prepared.actions[0].source), params=params
             )
         except ConflictError:
             return False

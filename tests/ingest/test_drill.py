@@ -23,6 +23,7 @@ import pytest
 from corpora import job, letters, records, small_tokenizer, snapshot, write_jsonl
 from fault_proxy import Fault, FaultProxy, Request
 
+from ingest import documents
 from ingest.corpus import CorpusSource
 from ingest.documents import Documents
 from ingest.job import Job, run_job
@@ -519,6 +520,36 @@ def test_07_an_index_deleted_under_way_is_not_made_anew(
     assert not client.indices.get_alias(index=index_name)[index_name]["aliases"]
 
 
+def test_07_documents_do_not_make_a_deleted_index_anew(
+    client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do they write into another one that has its name since."""
+    first, second = (write_jsonl(tmp_path / f"{seed}.jsonl", records(20, seed=seed)) for seed in (0, 1))
+    prepare = documents.prepare
+    for ask in ("add", "update"):
+        for replaced in (False, True):
+            run(client, job(first, index_name))
+            service = Documents(client, index_name)
+
+            def delete(*arguments: Any, replaced: bool = replaced) -> Any:
+                client.indices.delete(index=index_name)
+                if replaced:
+                    run(client, job(second, index_name))
+                return prepare(*arguments)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(documents, "prepare", delete)
+                with pytest.raises(ClusterError, match="was deleted or replaced while it was being written"):
+                    if ask == "add":
+                        service.add(records(2, seed=2))
+                    else:
+                        service.update("doc-0-000001", {"title": "x"})
+            assert client.indices.exists(index=index_name) == replaced
+            if replaced:
+                assert snapshot(client, index_name).keys() == {record["_id"] for record in records(20, seed=1)}
+                client.indices.delete(index=index_name)
+
+
 # ---------------------------------------------------------------- 13: the swap
 
 
@@ -802,7 +833,11 @@ def test_10_documents_held_over_a_swap_to_another_model_are_refused(
         with pytest.raises(ModelError, match="was written with other models"):
             write()
     assert len(snapshot(client, index_name)) == 40
-    assert Documents(client, index_name).add(records(2, seed=2)).created == 2
+    again = Documents(client, index_name)
+    assert again.add(records(2, seed=2)).created == 2
+    client.indices.put_alias(index=f"{index_name}-*", name=index_name)
+    with pytest.raises(ClusterError, match="names 2 indexes"):
+        again.add(records(2, seed=2))
 
 
 # ---------------------------------------------------------------- 11: memory
