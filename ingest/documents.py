@@ -26,8 +26,9 @@ from ingest.splade import with_kept_table
 from ingest.vectorizers import Encoders, NotingLargest, for_index
 from ingest.writing import stored_documents
 from ingest.writing import target as targets
-from ingest.writing.bulk import BulkWriter
+from ingest.writing.bulk import DROPPED, BulkWriter, is_dropped
 from ingest.writing.bulk_actions import nested_by_dots, prepare
+from ingest.writing.target import Target
 from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.corpus.documents import INDEX_FIELDS, Document, FieldNames, document_of
@@ -41,6 +42,7 @@ from opensearch_neural.models import directory
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.queries import MOST_HITS
+from opensearch_neural.retrievers.opensearch import search
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -189,13 +191,13 @@ class Documents:
                 self._keep_shard_documents(index)
         return written
 
-    def _target(self) -> tuple[str, IndexMeta]:
-        """(name, record) of the index to write; an alias may now name another index than when this was opened.
+    def _target(self) -> Target:
+        """The index to write; an alias may now name another index than when this was opened.
 
         Raises ModelError if that index was written with other models or settings.
         """
-        name = targets.own_name(self.client, self.index)
-        record = existing_record(self.client, name)
+        target = targets.existing_target(self.client, self.index)
+        name, record = target.index, target.meta
         made = ("sparse", "dense", "quantized", "passages", "prune")
         if any(getattr(record, part) != getattr(self.meta, part) for part in made):
             raise ModelError(
@@ -207,10 +209,11 @@ class Documents:
             vectorizer = for_index(self._encoders, record, query)
             self._vectorizer = NotingLargest(vectorizer, raising(self.client, name, record))
             self._raised = (name, record.prune_postings)
-        return name, record
+        return target
 
     def _write(self, documents: list[Document], written: Written) -> None:
-        target, record = self._target()
+        written_to = self._target()
+        target, record = written_to.index, written_to.meta
         parts: list[Document] = []
         for document in documents:
             try:
@@ -220,6 +223,7 @@ class Documents:
         counts = Counter(_document_id(part) for part in parts)
         there = self._there(target, counts)
         prepared = prepare(parts, self._vectorizer, record)
+        self._check_unchanged(written_to)
         # Write by the index's own name: if an alias is swapped in between, the vectors must not go to another index.
         outcome = BulkWriter(self.client, target, policy=self._policy).write(prepared.actions)
         reasons = {_document_id(parts[unfit.position]): unfit.reason for unfit in prepared.unfit}
@@ -237,6 +241,14 @@ class Documents:
         if record.sparse is not None:
             self._counted.setdefault(target, record.extra.get(SHARD_DOCUMENTS) or 0)
             self._created[target] += sum(counts[id] for id in taken - there)
+
+    def _check_unchanged(self, target: Target) -> None:
+        """Raise ClusterError if the index was deleted while documents were encoded, which may take long: OpenSearch would
+        create it anew, with mappings that it guesses.
+
+        A write alias, through which `osn ingest` writes, would change the state of the cluster twice a write.
+        """
+        targets.verify_unchanged_index(self.client, target)
 
     def _there(self, target: str, ids: Iterable[str]) -> set[str]:
         """The ids of the documents that the index holds already."""
@@ -268,8 +280,8 @@ class Documents:
         Raises InputError if there is no such document, or if the changed document is refused.
         """
         for _ in range(CONFLICTS):
-            target, made = self._target()
-            held = _read(self.client, target, self.meta, id)
+            target = self._target()
+            held = _read(self.client, target.index, self.meta, id)
             if held is None:
                 raise InputError(f"{self.index!r} holds no document {id!r}", "add it with all its fields")
             document, condition = held
@@ -288,28 +300,29 @@ class Documents:
                 if written.refused:
                     raise InputError(f"{id}: {written.refused[0].reason}")
                 return changed
-            if self._replace(target, made, changed, condition, refresh):
+            if self._replace(target, changed, condition, refresh):
                 return changed
         raise ClusterError(f"another process changed {id!r} {CONFLICTS} times in a row", "try again")
 
-    def _replace(
-        self, target: str, made: IndexMeta, document: Document, condition: dict[str, int], refresh: bool
-    ) -> bool:
+    def _replace(self, target: Target, document: Document, condition: dict[str, int], refresh: bool) -> bool:
         """Whether the document was written; False if another write came in between."""
         from opensearchpy.exceptions import ConflictError, RequestError
 
-        prepared = prepare([document], self._vectorizer, made)
+        prepared = prepare([document], self._vectorizer, target.meta)
         if prepared.unfit:
             raise InputError(f"{document.id}: {prepared.unfit[0].reason}")
+        self._check_unchanged(target)
         params = {**condition, "refresh": "true" if refresh else "false"}
         try:
-            self.client.index(
-                index=target, id=document.id, body=orjson.loads(prepared.actions[0].source), params=params
+            answer = self.client.index(
+                index=target.index, id=document.id, body=orjson.loads(prepared.actions[0].source), params=params
             )
         except ConflictError:
             return False
         except RequestError as error:
             raise InputError(f"{document.id}: {reason_of(error)[1]}") from error
+        if is_dropped(answer):
+            raise InputError(f"{document.id}: {DROPPED}")
         return True
 
     def delete(self, ids: Iterable[str]) -> int:
@@ -336,7 +349,7 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
             continue
         query = {"terms": {"parent": part}}
         there = {"there": {"cardinality": {"field": "parent", "precision_threshold": 40_000}}}
-        answer = client.search(index=index, body={"query": query, "size": 0, "aggs": there})
+        answer = search(client, index, {"query": query, "size": 0, "aggs": there})
         deleted += answer["aggregations"]["there"]["value"]
         stored_documents.delete_by_query(client, index, query)
     return deleted
@@ -356,9 +369,10 @@ def _read(client: OpenSearch, index: str, meta: IndexMeta, id: str) -> tuple[Doc
 
 
 def _join(client: OpenSearch, index: str, id: str) -> tuple[Document, dict[str, int]] | None:
+    """The document of all its passages. Raises ClusterError if a shard, and with it a passage, may be missing."""
     segments.refresh(client, index)
     body = {"query": {"term": {"parent": id}}, "size": MOST_HITS, "sort": [{"passage.number": "asc"}]}
-    hits = client.search(index=index, body=body)["hits"]["hits"]
+    hits = search(client, index, body)["hits"]["hits"]
     if not hits:
         return None
     text = joined((hit["_source"]["passage"]["start"], hit["_source"]["text"]) for hit in hits)

@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.errors import InputError
+from opensearch_neural.queries import partial_answer
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -142,12 +143,16 @@ def _other_below(name: str, mapping: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _line(hit: dict[str, Any], index: str) -> bytes:
-    if not hit.get("_source"):
+    if "_source" not in hit:
         raise InputError(
             f"the document {hit['_id']!r} of {index!r} has no _source, so it cannot be read",
             "ingest from the original source of the documents",
         )
-    return json.dumps({"_id": hit["_id"], **hit["_source"]}, ensure_ascii=False).encode() + b"\n"
+    record = {"_id": hit["_id"], **hit["_source"]}
+    try:
+        return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # half a surrogate pair, which UTF-8 does not have: the reader rejects the record
+        return json.dumps(record).encode() + b"\n"
 
 
 def _pages(client: OpenSearch, index: str) -> Iterator[Hits]:
@@ -202,6 +207,6 @@ def _slice(client: OpenSearch, name: str, pit: dict[str, str], number: int, slic
 
 def _search(client: OpenSearch, index: str, pit: dict[str, str], **body: Any) -> dict[str, Any]:
     answer: dict[str, Any] = client.search(body={"pit": pit, **body})
-    if answer["_shards"]["failed"]:
-        raise InputError(f"{index!r} cannot be read whole: a shard does not answer", "look at its health")
+    if lacking := partial_answer(answer):
+        raise InputError(f"{index!r} cannot be read whole: {'; '.join(lacking.values())}", "look at its health")
     return answer

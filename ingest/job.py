@@ -136,6 +136,12 @@ def _write(
                 keep_encoder(client, content.query, content.meta.sparse.name)
             vectorizer = for_index(content.vectorizer, target.meta, content.query)
             noted = NotingLargest(vectorizer, raising(client, target.index, target.meta))
+
+            def keep(skipped: int) -> None:
+                query = content.query if table is None else table.query
+                if query is not None:
+                    keep_measures(client, target, query, noted, everything=wrote is None and not skipped)
+
             report = pipeline.ingest(
                 client,
                 target,
@@ -148,13 +154,10 @@ def _write(
                 swap=Swap(client, job.alias, job.index, job.gate) if job.alias else None,
                 still_ours=lease.check,
                 when_written=None if table is None else partial(keep_table, client, target.index, table),
+                when_complete=keep,
                 whole_documents=not is_dead_letter_file(Path(place)),
                 show_progress=show_progress,
             )
-            query = content.query if table is None else table.query
-            if query is not None:
-                everything = wrote is None and not report.skipped
-                keep_measures(client, target, query, noted, everything=everything)
         return replace(report, alias=job.alias)
 
 

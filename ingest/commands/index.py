@@ -192,7 +192,7 @@ def _counted(client: OpenSearch, version: Version) -> str:
         answer = client.count(index=version.index)
     except TransportError:
         return "its shards do not answer"
-    missing = answer["_shards"]["failed"]
+    missing = answer["_shards"]["total"] - answer["_shards"]["successful"]
     unit = "passages" if version.meta.passages else "documents"
     return f"{answer['count']:,} {unit}" + (f", and {missing} shards do not answer" if missing else "")
 

@@ -138,10 +138,10 @@ def serve(client: OpenSearch, alias: str, index: str, *, patience: float = REPLI
     Waits up to `patience` seconds for replicas that are being created, so that the index serves with all its copies from the
     first query. Raises ClusterError if the index is not complete.
     """
-    meta = existing_record(client, index)
-    if targets.LOADING in meta.extra:
+    if targets.LOADING in existing_record(client, index).extra:
         raise ClusterError(f"the index {index!r} is not complete", "run its `osn ingest` command again")
     _wait_for_replicas(client, index, patience)
+    meta = existing_record(client, index)  # others may have stored something meanwhile
     previous = serving_index(client, alias)
     record = dict(meta.extra.get(BUILD, {}))
     if not record.get("swapped") and previous != index:

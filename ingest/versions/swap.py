@@ -15,7 +15,7 @@ from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.health import index_health
 from opensearch_neural.index.record import existing_record
-from opensearch_neural.retrievers.opensearch import scores_of
+from opensearch_neural.retrievers.opensearch import scores_of, search
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -109,7 +109,7 @@ class Swap:
     def _check_requirement(self, requirement: Requirement) -> None:
         engines = open_engines(self.client, self.index)
         body = engines.body(engines.default, requirement.query, size=requirement.k)
-        ids = list(scores_of(body, self.client.search(index=self.index, body=body), requirement.k))
+        ids = list(scores_of(body, search(self.client, self.index, body), requirement.k))
         if requirement.id not in ids:
             raise SwapRefused(
                 f"{requirement.query!r} does not find {requirement.id!r} among the first {requirement.k} hits in "
@@ -131,7 +131,5 @@ def _documents(client: OpenSearch, index: str) -> int:
     if passages is None:
         return stored_documents.count(client, index)
     parents = {"parents": {"cardinality": {"field": "parent", "precision_threshold": 40_000}}}
-    answer = client.search(index=index, body={"size": 0, "aggs": parents})
-    if answer["_shards"]["failed"]:
-        raise ClusterError(f"{answer['_shards']['failed']} shards of {index!r} do not answer")
+    answer = search(client, index, {"size": 0, "aggs": parents})
     return int(answer["aggregations"]["parents"]["value"])

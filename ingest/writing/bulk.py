@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ ATTEMPTS_OF_ONE = 4
 """After so many attempts, the document may be at fault instead of the cluster."""
 MOST_SUSPECTS = 16
 """If more documents fail at once, the documents are not suspected."""
+DROPPED = "an ingest pipeline of the cluster drops it"
 NEIGHBOURS, NEIGHBOUR_BYTES = 64, 1 << 16
 """How many accepted documents are remembered for comparison, and the most bytes of each."""
 
@@ -226,6 +227,8 @@ class BulkWriter:
         if status != 200:
             return Failure(position, status, str(answer))
         result = answer["items"][0]["index"]
+        if is_dropped(result):
+            return Failure(position, result["status"], DROPPED)
         if result["status"] in (200, 201):
             outcome.created += result["status"] == 201
             outcome.updated += result["status"] == 200
@@ -242,17 +245,31 @@ class BulkWriter:
         return next((each for each in reversed(accepted) if self._shard(each.action.id) == shard), None)
 
     def _shard(self, id: str) -> int | None:
-        """The number of an id's shard; None if no node has that shard, or if the index no longer exists."""
-        answer = self.client.search_shards(index=self.index, params={"routing": id, "ignore": 404})
+        """The number of an id's shard; None if no node has that shard, if the index no longer exists, or if the cluster
+        cannot answer now."""
+        from opensearchpy.exceptions import ConnectionError as LostConnection
+        from opensearchpy.exceptions import SerializationError, TransportError
+
+        try:
+            with patience(0):  # as in `_send`
+                answer = self.client.search_shards(index=self.index, params={"routing": id, "ignore": 404})
+        except (LostConnection, SerializationError):
+            return None
+        except TransportError as error:
+            if may_pass_later(int(error.status_code)):
+                return None
+            raise
         (copies,) = answer.get("shards", [[]])  # empty for a shard that is not assigned
         return int(copies[0]["shard"]) if copies else None
 
     def _passes(self, neighbour: _Accepted) -> bool:
         """Whether an accepted document is accepted again; False also if it was changed since."""
         status, answer = self._send([neighbour.action], condition=(neighbour.seq_no, neighbour.primary_term))
-        if status != 200 or answer["items"][0]["index"]["status"] != 200:
+        if status != 200:
             return False
         result = answer["items"][0]["index"]
+        if result["status"] != 200 or is_dropped(result):
+            return False
         neighbour.seq_no, neighbour.primary_term = result["_seq_no"], result["_primary_term"]
         return True
 
@@ -303,7 +320,9 @@ class BulkWriter:
         for position, item in zip(positions, items, strict=True):
             result = item["index"]
             status = result["status"]
-            if status in (200, 201):
+            if is_dropped(result):
+                outcome.failures.append(Failure(position, status, DROPPED))
+            elif status in (200, 201):
                 outcome.created += status == 201
                 outcome.updated += status == 200
                 self._remember(actions[position], result)
@@ -339,6 +358,11 @@ class _Accepted:
     action: Action
     seq_no: int
     primary_term: int
+
+
+def is_dropped(result: Mapping[str, Any]) -> bool:
+    """Whether an ingest pipeline has dropped a document that was to be indexed: OpenSearch answers with status 200."""
+    return bool(result.get("result") == "noop")
 
 
 def _reason(result: dict[str, Any]) -> str:

@@ -102,6 +102,7 @@ def ingest(
     swap: Publication | None = None,
     still_ours: Callable[[], None] | None = None,
     when_written: Callable[[], None] | None = None,
+    when_complete: Callable[[int], None] | None = None,
     show_progress: bool = True,
 ) -> Report:
     """Write all documents of the content into the target, then verify and finish it.
@@ -116,6 +117,8 @@ def ingest(
         swap: makes the index serve when it is complete and passes the checks. Then the index may hold nothing else.
         still_ours: raises if another ingest has taken the index over.
         when_written: called when every document is in the index, before the index is checked and serves.
+        when_complete: called when the index is complete, before `swap` makes it serve, with the number of documents that an
+            interrupted run had written. A run that is killed meanwhile can be continued like any other.
 
     Raises:
         ClusterError: OpenSearch did not accept the documents, the verification failed, or the index must not serve.
@@ -146,7 +149,10 @@ def ingest(
         if not run.written and not run.letter_count:
             raise InputError(f"{corpus_name} holds no document", "name a corpus with at least one")
         run.still_ours()
-        run.retries += verification.verify(content.records, run.written, run.writer, content.vectorizer)
+        held, retries = verification.verify(content.records, run.written, run.writer, content.vectorizer)
+        run.retries += retries
+        run.letter_count -= held - run.written  # of what an interrupted run could not write some may be taken now
+        run.written = held
         if when_written is not None:
             when_written()
         if swap is not None:
@@ -154,6 +160,8 @@ def ingest(
         others = 0 if alone else stored_documents.count(client, target.index) - run.written
         without_tokens = stored_documents.count_without_tokens(client, target.index) if target.meta.sparse else None
         targets.finish(client, target, merge=writing.merge, corpus_name=corpus_name)
+        if when_complete is not None:
+            when_complete(run.skipped)
         replaced = swap.serve() if swap is not None else None
         run.journal.remove()
     finally:

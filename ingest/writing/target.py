@@ -125,8 +125,14 @@ def _without_refused_scripts(client: OpenSearch, index: str, wrote: IndexMeta, n
 
 
 def existing_target(client: OpenSearch, index: str) -> Target:
-    record = existing_record(client, index)
-    name, settings = _settings(client, index)
+    """The index of this name, or the one that an alias of this name leads to now. Raises as `existing_record` does."""
+    from opensearchpy.exceptions import NotFoundError
+
+    try:
+        name, settings = _settings(client, index)
+    except (NotFoundError, ValueError):
+        name, settings = index, {"uuid": ""}  # that there is none, or that there are several, is told next
+    record = existing_record(client, name)  # by its own name: the alias may lead to another one by now
     return Target(name, settings["uuid"], record, record.loading, f"{WRITE_ALIAS}{settings['uuid']}")
 
 
@@ -354,6 +360,7 @@ def finish(client: OpenSearch, target: Target, *, merge: bool, corpus_name: str 
         _restore(client, target.index, loading["restore"])
     if merge:
         merge_segments(client, target.index)
+        current = read_record(client, target.index)  # others may have stored something meanwhile
     if current is None or current.unfinished is None:
         return
     adding = [name for name in current.adding if corpus_name is not None and name != corpus_name]
@@ -380,7 +387,13 @@ def _restore(client: OpenSearch, index: str, settings: dict[str, Any]) -> None:
 
 def verify_unchanged_index(client: OpenSearch, target: Target) -> None:
     """Raise ClusterError if the index was deleted, or replaced by another of the same name, while it was being written."""
-    if not client.indices.exists(index=target.index) or _settings(client, target.index)[1]["uuid"] != target.uuid:
+    from opensearchpy.exceptions import NotFoundError
+
+    try:
+        unchanged = _settings(client, target.index)[1]["uuid"] == target.uuid
+    except NotFoundError:
+        unchanged = False
+    if not unchanged:
         raise ClusterError(
             f"the index {target.index!r} was deleted or replaced while it was being written",
             "run the same command again to start over",

@@ -47,6 +47,11 @@ class Verification:
         self.ids = FirstRecords()
         self._refused: set[str] = set()
 
+    @property
+    def _taken(self) -> int:
+        """How many documents of the corpus are to be in the index, once each of its ids was looked up."""
+        return len(self.ids) - len(self._refused)
+
     def refuse(self, ids: Sequence[str]) -> None:
         """Note documents that were rejected.
 
@@ -57,39 +62,41 @@ class Verification:
         if ids and not (self.alone and self.empty_at_first) and (self.alone or self.target.meta.passages):
             stored_documents.delete_ids(self.client, self.target.index, ids)
 
-    def verify(self, records: Records, written: int, writer: BulkWriter, vectorizer: Vectorizer) -> int:
-        """Make sure that the index holds every accepted id of the corpus; returns how many requests were retried.
+    def verify(self, records: Records, written: int, writer: BulkWriter, vectorizer: Vectorizer) -> tuple[int, int]:
+        """Make sure that the index holds a document for each accepted id of the corpus; returns the number of these
+        documents and of the requests that were retried.
 
         If the index holds only this corpus and was empty at first, the count proves it; otherwise ids are compared.
         Documents that were acknowledged but are missing (the last copy of a shard was lost, its translog is not synced with
         each request, somebody deleted them) are written again. Contents are not compared.
 
-        written: how many documents of the corpus were acknowledged.
-        Raises ClusterError if documents stay missing, or if other documents keep appearing.
+        written: how many documents of the corpus were acknowledged. Documents that an interrupted run could not write, and
+            that the cluster takes now, are added when ids are compared.
+        Raises ClusterError if documents stay missing or are no longer taken, or if other documents keep appearing.
         """
         index = self.target.index
         targets.verify_unchanged_index(self.client, self.target)
         segments.refresh(self.client, index)
         if not self.alone:
-            retries = self._write_missing(records, writer, vectorizer)
+            retries = self._write_missing(records, written, writer, vectorizer)
             if self.target.meta.passages and self.whole_documents:
                 self._remove_last_passages(records)
             segments.refresh(self.client, index)  # surplus documents are counted next
-            return retries
+            return self._taken, retries
         if stored_documents.count(self.client, index) == written and self.empty_at_first:
-            return 0
+            return written, 0
         removed = self._remove_surplus()
         if removed:
             log.warning("removed %d documents from %r that are not in the corpus", removed, index)
-        retries = self._write_missing(records, writer, vectorizer)
+        retries = self._write_missing(records, written, writer, vectorizer)
         segments.refresh(self.client, index)
         counted = stored_documents.count(self.client, index)
-        if counted != written:
+        if counted != self._taken:
             raise ClusterError(
-                f"{index!r} holds {counted} documents, but the corpus {written}",
+                f"{index!r} holds {counted} documents, but the corpus {self._taken}",
                 "is something else writing to it? Run the same command again to continue",
             )
-        return retries
+        return counted, retries
 
     def _remove_surplus(self) -> int:
         """Remove documents that are not in the corpus or were rejected; returns how many."""
@@ -112,16 +119,26 @@ class Verification:
         for part in stored_documents.by_thousands(counts):
             stored_documents.remove_last_passages(self.client, self.target.index, dict(part))
 
-    def _write_missing(self, records: Records, writer: BulkWriter, vectorizer: Vectorizer) -> int:
+    def _write_missing(self, records: Records, written: int, writer: BulkWriter, vectorizer: Vectorizer) -> int:
+        """Write what the index lacks, look again, and return how many requests were retried."""
         retries = 0
+        acknowledged = written
         for _ in range(3):
             missing = 0
             for documents in stored_documents.by_thousands(records(ignore)):
                 missing_here, retried = self._look_up(documents, writer, vectorizer)
                 missing, retries = missing + missing_here, retries + retried
+            if self._taken < written:
+                raise ClusterError(
+                    f"{self.target.index!r} lacks {written - self._taken} documents of the corpus that it had taken, and "
+                    "does not take them again",
+                    "was its mapping, or an ingest pipeline of the cluster, changed? --restart writes the corpus anew",
+                )
             if not missing:
                 return retries
-            log.warning("%d documents that %r had acknowledged were not in it", missing, self.target.index)
+            if lost := missing - (self._taken - acknowledged):
+                log.warning("%d documents that %r had acknowledged were not in it", lost, self.target.index)
+            acknowledged = self._taken
         raise ClusterError(
             f"{self.target.index!r} repeatedly lacks {missing} documents of the corpus that it had acknowledged",
             "is something else deleting them? Check the cluster's log; run the same command again to continue",

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from corpora import WORDS, job, records, snapshot, write_jsonl
+from fault_proxy import FaultProxy, Request
 
 from ingest.commands.documents import ids_in, parse_change
 from ingest.documents import Documents, delete_documents, read_document
 from ingest.job import run_job
+from ingest.versions.swap import Gate, Swap
+from opensearch_neural.cluster.connect import connect
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
@@ -168,6 +174,70 @@ def test_a_document_is_read_as_it_was_written(client: Any, index: str, text: str
     assert found.text.split() == text.split()
     assert (found.title, found.url, found.fields) == (document.title, document.url, document.fields)
     assert documents.get("missing") is None
+
+
+@contextmanager
+def without_shard(client: Any, index: str, shard: int) -> Iterator[None]:
+    """The primary shard of the index is nowhere meanwhile: OpenSearch answers searches by the other shards alone."""
+    recoveries = "cluster.routing.allocation.node_initial_primaries_recoveries"
+    shards = client.cat.shards(index=index, params={"format": "json"})
+    (node,) = {each["node"] for each in shards if int(each["shard"]) == shard}
+    cancel = {"index": index, "shard": shard, "node": node, "allow_primary": True}
+    client.cluster.put_settings(body={"transient": {recoveries: 0}})
+    try:
+        client.cluster.reroute(body={"commands": [{"cancel": cancel}]})
+        yield
+    finally:
+        client.cluster.put_settings(body={"transient": {recoveries: None}})
+        client.cluster.reroute()
+        client.cluster.health(index=index, params={"wait_for_status": "green"})
+
+
+def test_a_document_is_not_read_changed_or_deleted_by_a_part_of_its_passages(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path
+) -> None:
+    """A shard is lost after the refresh, which waits for it."""
+    text = " ".join(random.Random(5).choices(WORDS, k=60))
+    corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": "long", "text": text}])
+    run_job(client, job(corpus, index_name, passages=PassageMeta(5, 5), shards=2), show_progress=False)
+    before = snapshot(client, index_name)
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        asked = connect(proxy.url)
+        documents = Documents(asked, index_name)
+        for ask in (
+            lambda: read_document(asked, index_name, "long"),
+            lambda: documents.update("long", {"title": "x"}),
+            lambda: delete_documents(asked, index_name, ["long"]),
+        ):
+            with ExitStack() as until_answered:
+
+                def lose(request: Request) -> None:
+                    if request.path == f"/{index_name}/_search":
+                        until_answered.enter_context(without_shard(client, index_name, 1))
+                        hits = client.search(index=index_name, body={"size": 100})["hits"]["hits"]
+                        assert 0 < len(hits) < len(before)
+
+                proxy.fault = lose
+                with pytest.raises(ClusterError, match="no node answers for 1 of 2 shards"):
+                    ask()
+            assert snapshot(client, index_name) == before
+    Documents(client, index_name).update("long", {"title": "x"})
+    held = read_document(client, index_name, "long")
+    assert held is not None and (held.title, held.text) == ("x", text)
+
+
+def test_documents_are_not_counted_while_a_shard_is_nowhere(
+    osn: Callable[..., subprocess.CompletedProcess[str]], client: Any, index_name: str, tmp_path: Path
+) -> None:
+    alias = f"{index_name}-a"
+    corpus = write_jsonl(tmp_path / "d.jsonl", HUNDRED)
+    settings = replace(job(corpus, "", passages=PassageMeta(5, 5), shards=2), alias=alias)
+    index = run_job(client, settings, show_progress=False).index
+    with without_shard(client, index, 1):
+        ran = osn("index", "inspect", alias)
+        assert "documents, and 1 shards do not answer" in ran.stdout, ran.stderr
+        with pytest.raises(ClusterError, match="no node answers for 1 of 2 shards"):
+            Swap(client, alias, index, Gate()).check()
 
 
 def test_deleting_needs_no_model(client: Any, index: str, osn_home: Path) -> None:

@@ -23,18 +23,21 @@ import pytest
 from corpora import job, letters, records, small_tokenizer, snapshot, write_jsonl
 from fault_proxy import Fault, FaultProxy, Request
 
+from ingest import documents
 from ingest.corpus import CorpusSource
 from ingest.documents import Documents
 from ingest.job import Job, run_job
 from ingest.settings import Models
 from ingest.versions import builds as versions
 from ingest.versions.swap import Gate, Requirement, SwapRefused, parse_requirement
-from ingest.writing import lease, pipeline
+from ingest.writing import lease, pipeline, target
 from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.patience import RetryPolicy
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.index.record import PassageMeta, existing_record
+from opensearch_neural.index.query_side import LARGEST, read_largest
+from opensearch_neural.index.record import PassageMeta, existing_record, write_record
 
 pytestmark = pytest.mark.faults
 
@@ -517,6 +520,36 @@ def test_07_an_index_deleted_under_way_is_not_made_anew(
     assert not client.indices.get_alias(index=index_name)[index_name]["aliases"]
 
 
+def test_07_documents_do_not_make_a_deleted_index_anew(
+    client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do they write into another one that has its name since."""
+    first, second = (write_jsonl(tmp_path / f"{seed}.jsonl", records(20, seed=seed)) for seed in (0, 1))
+    prepare = documents.prepare
+    for ask in ("add", "update"):
+        for replaced in (False, True):
+            run(client, job(first, index_name))
+            service = Documents(client, index_name)
+
+            def delete(*arguments: Any, replaced: bool = replaced) -> Any:
+                client.indices.delete(index=index_name)
+                if replaced:
+                    run(client, job(second, index_name))
+                return prepare(*arguments)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(documents, "prepare", delete)
+                with pytest.raises(ClusterError, match="was deleted or replaced while it was being written"):
+                    if ask == "add":
+                        service.add(records(2, seed=2))
+                    else:
+                        service.update("doc-0-000001", {"title": "x"})
+            assert client.indices.exists(index=index_name) == replaced
+            if replaced:
+                assert snapshot(client, index_name).keys() == {record["_id"] for record in records(20, seed=1)}
+                client.indices.delete(index=index_name)
+
+
 # ---------------------------------------------------------------- 13: the swap
 
 
@@ -565,6 +598,25 @@ def test_13_a_kill_at_the_swap_costs_no_encoding(
     assert versions.rollback(client, index_name) == (second.index, third.index)
 
 
+@pytest.mark.parametrize("alias", [True, False], ids=["a build", "an index"])
+def test_13_a_kill_once_the_index_is_complete_costs_no_encoding(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path, osn_home: Path, alias: bool, monkeypatch: Any
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(100))
+    settings = build(corpus, index_name) if alias else job(corpus, index_name)
+    with monkeypatch.context() as patch:
+        patch.setattr("ingest.job.keep_measures", killed)
+        with pytest.raises(Killed):
+            run(client, settings)
+    (index,) = client.indices.get(index=f"{index_name}*")
+    if alias:
+        assert versions.serving_index(client, index_name) is None, "a build serves with what searches need"
+    killable.finish(killable.begin(cluster_url, settings, osn_home, tmp_path))
+    assert killable.encoded(tmp_path) == 0, "nothing is encoded again"
+    assert list(client.indices.get(index=f"{index_name}*")) == [index]
+    assert read_largest(client, existing_record(client, index_name).extra[LARGEST]) is not None
+
+
 # ---------------------------------------------------------------- 9: documents at fault
 
 
@@ -607,6 +659,84 @@ def test_09_documents_that_an_ingest_pipeline_fails_on_become_letters(
     told = letters(report.dead_letters)
     assert {letter["line"] for letter in told} == {21, 141, 142}
     assert all(letter["status"] == 500 and "not today" in letter["reason"] for letter in told)
+
+
+def test_09_documents_that_an_ingest_pipeline_drops_become_letters(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """OpenSearch answers each of them with status 200."""
+    run(client, job(write_jsonl(tmp_path / "first.jsonl", records(5, seed=1)), index_name))
+    poison = {"drop": {"if": "ctx.text.contains('poison')"}}
+    client.ingest.put_pipeline(id=index_name, body={"processors": [poison]})
+    client.indices.put_settings(index=index_name, body={"index.default_pipeline": index_name})
+    lines = records(200)
+    for number in (20, 140, 141):
+        lines[number]["text"] = "poison"
+    lines[141]["filler"] = "x" * 100_000  # larger than what is remembered of accepted documents
+    service = Documents(client, index_name)
+    try:
+        report = run(client, job(write_jsonl(tmp_path / "d.jsonl", lines), index_name))
+        assert [each.id for each in service.add([{"_id": "a", "text": "poison"}]).refused] == ["a"]
+        with pytest.raises(InputError, match="drops it"):
+            service.update("doc-0-000001", {"text": "poison"})
+    finally:
+        client.indices.put_settings(index=index_name, body={"index.default_pipeline": None})
+        client.ingest.delete_pipeline(id=index_name)
+    assert (report.documents, report.letters, report.others) == (197, 3, 5) and report.dead_letters is not None
+    told = letters(report.dead_letters)
+    assert {letter["line"] for letter in told} == {21, 141, 142}
+    assert all("pipeline of the cluster drops it" in letter["reason"] for letter in told)
+
+
+@pytest.mark.parametrize("remove_others", [False, True])
+def test_09_what_an_interrupted_run_could_not_write_and_is_taken_now_is_counted(
+    client: Any,
+    index_name: str,
+    tmp_path: Path,
+    remove_others: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run(client, job(write_jsonl(tmp_path / "first.jsonl", records(20, seed=1)), index_name))
+    poison = {"convert": {"if": "ctx.text.contains('poison')", "field": "text", "type": "integer"}}
+    lines = records(60)
+    for number in (3, 40):
+        lines[number]["text"] = "poison"
+    settings = job(write_jsonl(tmp_path / "d.jsonl", lines), index_name, writing={"remove_others": remove_others})
+    refusing_one = replace(settings, writing=replace(settings.writing, max_errors=0))
+    client.ingest.put_pipeline(id=index_name, body={"processors": [poison]})
+    try:
+        client.indices.put_settings(index=index_name, body={"index.default_pipeline": index_name})
+        with pytest.raises(TooManyErrors):
+            run(client, refusing_one)
+    finally:
+        client.indices.put_settings(index=index_name, body={"index.default_pipeline": None})
+        client.ingest.delete_pipeline(id=index_name)
+    report = run(client, settings)
+    assert (report.documents, report.letters, report.dead_letters) == (60, 0, None)
+    assert report.others == (0 if remove_others else 20)
+    assert len(snapshot(client, index_name)) == 60 + report.others
+    assert "had acknowledged" not in caplog.text
+
+
+def test_09_what_was_lost_and_is_no_longer_taken_is_no_success(
+    client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(client, job(write_jsonl(tmp_path / "first.jsonl", records(20, seed=1)), index_name))
+    settings = job(write_jsonl(tmp_path / "d.jsonl", records(60)), index_name)
+    with monkeypatch.context() as patch:
+        patch.setattr("ingest.writing.target.finish", killed)
+        with pytest.raises(Killed):
+            run(client, settings)
+    client.delete(index=index_name, id="doc-0-000003")
+    client.ingest.put_pipeline(id=index_name, body={"processors": [{"convert": {"field": "text", "type": "integer"}}]})
+    try:
+        client.indices.put_settings(index=index_name, body={"index.default_pipeline": index_name})
+        with pytest.raises(ClusterError, match=r"lacks 1 documents .* does not take them again"):
+            run(client, settings)
+    finally:
+        client.indices.put_settings(index=index_name, body={"index.default_pipeline": None})
+        client.ingest.delete_pipeline(id=index_name)
+    assert run(client, settings).documents == 60
 
 
 def test_09_healthy_documents_are_no_letters_when_the_cluster_takes_none(
@@ -666,6 +796,29 @@ def test_08_a_merge_is_asked_after_and_not_repeated(
     assert len(parts) == 1
 
 
+def test_08_what_others_store_in_the_record_meanwhile_stays(
+    client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While segments are merged, and while a new build's replicas are waited for."""
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(60))
+
+    def storing(module: Any, name: str, **entries: Any) -> None:
+        original = getattr(module, name)
+
+        def store_first(client: Any, index: str, *arguments: Any) -> None:
+            write_record(client, index, existing_record(client, index).with_extra(**entries))
+            original(client, index, *arguments)
+
+        monkeypatch.setattr(module, name, store_first)
+
+    storing(target, "merge_segments", merging={"window": 1})
+    storing(versions, "_wait_for_replicas", waiting={"window": 2})
+    run(client, build(corpus, index_name, writing={"merge": True}))
+    record = existing_record(client, index_name)
+    assert (record.unfinished, record.extra["build"]["swapped"]) == (None, True)
+    assert (record.extra.get("merging"), record.extra.get("waiting")) == ({"window": 1}, {"window": 2})
+
+
 # ---------------------------------------------------------------- 10: a service that holds Documents
 
 
@@ -680,7 +833,11 @@ def test_10_documents_held_over_a_swap_to_another_model_are_refused(
         with pytest.raises(ModelError, match="was written with other models"):
             write()
     assert len(snapshot(client, index_name)) == 40
-    assert Documents(client, index_name).add(records(2, seed=2)).created == 2
+    again = Documents(client, index_name)
+    assert again.add(records(2, seed=2)).created == 2
+    client.indices.put_alias(index=f"{index_name}-*", name=index_name)
+    with pytest.raises(ClusterError, match="names 2 indexes"):
+        again.add(records(2, seed=2))
 
 
 # ---------------------------------------------------------------- 11: memory
@@ -722,6 +879,30 @@ def test_12_control_requests_have_the_patience_of_all_others(
         settings = build(write_jsonl(tmp_path / "d.jsonl", records(60)), index_name, sparse="none")
         assert run(connect(proxy.url), settings).documents == 60
     assert len(failing) > 5
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_12_a_cluster_that_refuses_everything_for_a_while_is_waited_for(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path, status: int
+) -> None:
+    """Which shard a document belongs to cannot be asked either."""
+    began = 0.0
+
+    def refuse(request: Request) -> Fault | None:
+        nonlocal began
+        if not proxy.bulks or "osn-leases" in request.path:
+            return None
+        began = began or time.monotonic()
+        return Fault("status", status=status) if time.monotonic() - began < 3 else None
+
+    policy = RetryPolicy(patience=60, base=0.05, cap=0.2, item_patience=0.5)
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(100))
+    settings = job(corpus, index_name, writing={"retry": policy, "batch_documents": 10})
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        proxy.fault = refuse
+        impatient = connect(settings=ConnectionSettings((proxy.url,), patience=0.3))
+        assert run(impatient, settings).documents == 100
+    assert proxy.faults["status"] > 8
 
 
 def test_12_opensearch_pys_own_retries_do_not_multiply_ours(

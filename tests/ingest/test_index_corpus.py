@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
+from corpora import letters
 from fault_proxy import Fault, FaultProxy, Request
 
 from ingest import index_corpus
@@ -161,6 +163,30 @@ def test_an_ingest_takes_the_documents_with_their_fields(
     document = client.get(index=index_name, id="d7")["_source"]
     assert document == {"title": "Number 7", "text": "rain", "price": 7}
     assert client.count(index=index_name)["count"] == 2500
+
+
+def test_a_document_that_cannot_be_taken_costs_no_other(client: OpenSearch, index_name: str, tmp_path: Path) -> None:
+    theirs = f"{index_name}-theirs"
+    sources = {
+        "1": b'{"text":"half \\ud83d"}',
+        "2": b"{}",
+        "3": b'{"text":"whole \\ud83d\\ude00"}',
+        "\U0001f600": b'{"text":"rain"}',
+    }
+    for id, source in sources.items():
+        client.transport.perform_request("PUT", f"/{theirs}/_doc/{quote(id)}", body=source)
+    client.indices.refresh(index=theirs)
+    lines = [{"_id": "2"}, {"_id": "3", "text": "whole \U0001f600"}, {"_id": "\U0001f600", "text": "rain"}]
+    assert copied(client, theirs)[1:] == [json.dumps(line, ensure_ascii=False).encode() for line in lines]
+    job = Job(CorpusSource(f"opensearch:{theirs}"), index_name, dead_letters=tmp_path / "dead.jsonl")
+    report = run_job(client, job, show_progress=False)
+    assert (report.documents, report.letters) == (2, 2)
+    reasons = [letter["reason"] for letter in letters(tmp_path / "dead.jsonl")]
+    assert "half a surrogate pair" in reasons[0] and "no text" in reasons[1]
+    client.indices.create(index=f"{index_name}-blind", body={"mappings": {"_source": {"enabled": False}}})
+    client.index(index=f"{index_name}-blind", id="1", body={"text": "rain"}, params={"refresh": "true"})
+    with pytest.raises(InputError, match="has no _source"):
+        copied(client, f"{index_name}-blind")
 
 
 def test_fields_that_queries_find_otherwise_are_named() -> None:
