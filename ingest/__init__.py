@@ -9,7 +9,7 @@ A document on its way to the index, top to bottom:
     index_corpus.py             an index of the cluster as a corpus
     preflight.py                checks the fields of the first records
     models.py                   the models: those that are named, or those of the index
-    splade.py                   a SPLADE without a query table gets the corpus's IDF table
+    corpus_table.py             a SPLADE without a query table gets the corpus's IDF table
     content.py                  the content to write: records, vectorizer and the index's record
     writing/lease.py            a lease on the cluster: one ingest at a time for an index
     writing/target.py           the index being written: create or check it, finish it

@@ -22,7 +22,7 @@ import orjson
 
 from ingest.kept_for_searches import raising
 from ingest.models import splitting_tokenizer
-from ingest.splade import with_kept_table
+from ingest.corpus_table import with_kept_table
 from ingest.vectorizers import Encoders, NotingLargest, for_index
 from ingest.writing import stored_documents
 from ingest.writing import target as targets

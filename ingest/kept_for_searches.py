@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ingest.splade import CorpusTable
+from ingest.corpus_table import CorpusTable
 from ingest.vectorizers import NotingLargest
 from ingest.writing.target import Target
 from opensearch_neural.cluster.errors import translate_errors

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.corpus import Records, as_passages, ignore
 from ingest.settings import Models
-from ingest.splade import Asked, CorpusTable, OfCorpus, while_writing, with_corpus_table
+from ingest.corpus_table import Asked, CorpusTable, OfCorpus, while_writing, with_corpus_table
 from ingest.vectorizers import Encoders
 from opensearch_neural.corpus.documents import Rejected
 from opensearch_neural.corpus.passages import words

@@ -9,7 +9,7 @@ tune.py                `osn tune`: the fastest setting that keeps the quality
 lint.py                `osn lint`: mistakes in a search body
 ui.py                  `osn ui`: engines beside each other in a browser
 model.py               `osn model`, the group of the next commands
-models.py              `osn model list`: published sparse models, and those on this machine
+model_list.py          `osn model list`: published sparse models, and those on this machine
 lexical.py             `osn model lexical`: a sparse model without training
 idf.py                 `osn model idf`: the IDF table of a corpus
 average.py             `osn model average`: the average of several models

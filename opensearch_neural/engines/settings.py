@@ -12,7 +12,7 @@ from opensearch_neural.engines.engine import Opened
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.models.sparse.pruning import Pruning
-from opensearch_neural.queries import Rare
+from opensearch_neural.queries import MOST_RESCORED, Rare
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 WINDOW = 30
 """Hits of each shard that get their whole score, if a shard holds at most FITTED documents."""
 FITTED = 100_000
-MOST_RESCORED = 10_000
-"""The default of `index.max_rescore_window`, the widest window that an index accepts."""
 
 
 def fitting_window(documents: int, power: float, window: int = WINDOW) -> int:

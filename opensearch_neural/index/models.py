@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index.query_side import encoder_of, read_encoder
-from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta, check_counted, check_same_model
+from opensearch_neural.index.record import TO_SEARCH, DenseMeta, IndexMeta, SparseMeta, check_counted, check_same_model
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.registry import MODEL_OPTIONS
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 ModelKind = Literal["sparse", "dense", "quantized"]
 IndexPart = Literal["sparse", "dense", "reconstructed", "quantized"]
 """The kinds of vectors that an index can hold for a document."""
-
-TO_SEARCH = "search with the model that wrote the index, or ingest again with this one"
 
 
 class IndexModels:

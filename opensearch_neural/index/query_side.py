@@ -25,7 +25,7 @@ import numpy as np
 from opensearch_neural import queries
 from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.files import packed_json, unpacked_json
-from opensearch_neural.index.record import IndexMeta, check_same_model
+from opensearch_neural.index.record import TO_SEARCH, IndexMeta, check_same_model
 from opensearch_neural.models import registry
 from opensearch_neural.models.sparse.table_encoder import QUERY_FILES, TableEncoder
 
@@ -117,8 +117,7 @@ def encoder_of(kind: type[Encoder], wrote: SparseMeta, stored: bytes | None, ind
         encoder = kind.load(registry.find(wrote.hash, wrote.name, "sparse", files=QUERY_FILES))
     else:
         encoder = kind.from_bytes(stored, name=wrote.name)
-    remedy = "search with the model that wrote the index, or ingest again with this one"
-    check_same_model(index, "sparse", (wrote.name, wrote.query_hash), (wrote.name, encoder.hash), remedy)
+    check_same_model(index, "sparse", (wrote.name, wrote.query_hash), (wrote.name, encoder.hash), TO_SEARCH)
     return encoder
 
 

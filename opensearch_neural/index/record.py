@@ -293,6 +293,9 @@ def write_record(client: OpenSearch, index: str, record: IndexMeta) -> None:
     client.indices.put_mapping(index=index, body={"_meta": {"osn": record.to_dict()}})
 
 
+TO_SEARCH = "search with the model that wrote the index, or ingest again with this one"
+
+
 def check_same_model(index: str, kind: str, wrote: tuple[str, str], this: tuple[str, str], remedy: str) -> None:
     """Raise ModelError unless both models are the same.
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.index.record import IndexMeta
-from opensearch_neural.queries import MOST_HITS
+from opensearch_neural.queries import MOST_HITS, MOST_RESCORED
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-MOST_RESCORED = 10_000
 MOST_TERMS = 65_536
 
 

@@ -36,6 +36,7 @@ from opensearch_neural.queries.clauses import (
 from opensearch_neural.queries.dense import (
     COLLAPSED_PASSAGES,
     MOST_HITS,
+    MOST_RESCORED,
     cascade,
     dense_rescore,
     hybrid,
@@ -66,6 +67,7 @@ __all__ = [
     "DOT_ALIAS",
     "HELD",
     "MOST_HITS",
+    "MOST_RESCORED",
     "MOST_LISTED",
     "REPLACED",
     "Body",

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 COLLAPSED_PASSAGES = 5
 
 MOST_HITS = 10_000
-"""The default of index.max_result_window: OpenSearch refuses a search beyond it."""
+"""The default of `index.max_result_window`: OpenSearch refuses a search beyond it."""
+MOST_RESCORED = 10_000
+"""The default of `index.max_rescore_window`, the widest window that an index accepts."""
 
 RESCORE_WINDOW = 100
 

@@ -26,7 +26,7 @@ from ingest.corpus import CorpusSource
 from ingest.documents import Documents
 from ingest.job import Job, run_job
 from ingest.settings import Models, NewIndex
-from ingest.splade import Asked
+from ingest.corpus_table import Asked
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
 from ingest.versions.builds import serving_index
 from ingest.versions.swap import Gate, SwapRefused, parse_requirement
@@ -154,7 +154,7 @@ def half(client: OpenSearch, index_name: str, tmp_path: Path, splade: Path, monk
 WHILE_ENCODING = "while documents are encoded"
 MOMENTS: dict[str, tuple[str, bool]] = {
     "before the index is verified": ("ingest.writing.verification.Verification.verify", True),
-    "before the model is saved": ("ingest.splade._saved", True),
+    "before the model is saved": ("ingest.corpus_table._saved", True),
     "before the query encoder is kept": ("ingest.kept_for_searches.keep_encoder", True),
     "before the record names the table": ("ingest.kept_for_searches.write_record", True),
     "before the index is finished": ("ingest.writing.target.finish", False),

@@ -5,7 +5,7 @@
     question_sets.py  data sets whose questions are made if they have none
     generate.py       `osn data generate-queries`: queries for a whole corpus
     sampling.py       samples queries from a generator
-    copying.py        makes the words of the passage more likely
+    passage_words.py  makes the words of the passage more likely
     consistency.py    keeps the queries that find their passage
 
 docT5query (Nogueira & Lin, 2019).

@@ -30,7 +30,7 @@ from trainers.data.negatives import RETRIEVERS, open_retriever
 from trainers.data.resumable_chunks import Chunk, summary, write_in_chunks
 from trainers.data.texts import TextStore
 from trainers.doc2query.consistency import CHUNK, filter_generated
-from trainers.doc2query.copying import Copying, copying_of
+from trainers.doc2query.passage_words import Copying, copying_of
 from trainers.doc2query.sampling import sample_queries
 from trainers.doc2query.settings import GenerationSettings
 from trainers.encoders import backbones

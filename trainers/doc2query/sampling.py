@@ -14,7 +14,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from opensearch_neural.models.tokenizer import encodable
 from trainers.common.batches import IGNORED
 from trainers.data.tokenized import mask_of, pad_rows
-from trainers.doc2query.copying import Copying, CopyingScores
+from trainers.doc2query.passage_words import Copying, CopyingScores
 from trainers.doc2query.settings import Sampling
 
 

@@ -38,7 +38,7 @@ class Doc2QueryConfig:
     dev_share: float = 0.02
     """the share of the pairs, split by document, to keep for measuring"""
     copying: bool = True
-    """fit the weight of the passage's words on that share (see copying.py); docT5query does not"""
+    """fit the weight of the passage's words on that share (see passage_words.py); docT5query does not"""
     training: TrainingSettings = field(
         default_factory=lambda: TrainingSettings(epochs=4, learning_rate=3e-4, batch_size=32, bucket=16)
     )
@@ -88,7 +88,7 @@ class GenerationSettings:
     temperature: float = 1.0
     """sampling temperature"""
     copying: float | None = None
-    """extra weight of the passage's own words (see copying.py); null takes the fitted weight, or 0"""
+    """extra weight of the passage's own words (see passage_words.py); null takes the fitted weight, or 0"""
     query_length: int | None = None
     """the most tokens of a query; null takes the training's, or 64"""
     passage_length: int | None = None

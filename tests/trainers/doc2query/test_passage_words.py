@@ -12,7 +12,7 @@ from tiny import WORDS, tiny_backbone
 from torch import Tensor
 
 from trainers.doc2query import copying
-from trainers.doc2query.copying import Copying, CopyingScores, fitted
+from trainers.doc2query.passage_words import Copying, CopyingScores, fitted
 from trainers.doc2query.settings import GenerationSettings
 from trainers.encoders.sequence_to_sequence import LabelledRow, collate_rows
 
