@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ingest.corpus import Records, as_passages, ignore
+from ingest.corpus_table import Asked, CorpusTable, splade_of
 from ingest.models import choose, dense_meta, quantized_meta, reconstructed_meta, sparse_meta, stored_dense_meta
 from ingest.settings import Models, NewIndex
-from ingest.corpus_table import Asked, CorpusTable, splade_of
 from ingest.vectorizers import Changed, Vectorizer, coded, pruned, reconstructed
 from ingest.vectors.stored_vectors import Manifest, StoredVectors
 from opensearch_neural.errors import InputError

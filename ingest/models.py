@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest.corpus import Records, as_passages, ignore
-from ingest.settings import Models
 from ingest.corpus_table import Asked, CorpusTable, OfCorpus, while_writing, with_corpus_table
+from ingest.settings import Models
 from ingest.vectorizers import Encoders
 from opensearch_neural.corpus.documents import Rejected
 from opensearch_neural.corpus.passages import words

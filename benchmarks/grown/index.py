@@ -15,9 +15,9 @@ from benchmarks.grown.documents import DrawnVectors, Resampler
 from benchmarks.load.run import RESAMPLED
 from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore
+from ingest.corpus_table import Asked
 from ingest.kept_for_searches import keep_measures
 from ingest.settings import Models, NewIndex, Writing
-from ingest.corpus_table import Asked
 from ingest.vectorizers import NotingLargest, Vectorizer, Vectors, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.writing.pipeline import ingest as run_pipeline

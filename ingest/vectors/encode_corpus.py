@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest.corpus import CorpusSource, Records, everything, spooled
+from ingest.corpus_table import Asked
 from ingest.models import ChosenModels, choose, quantized_meta, sparse_meta, splitting_tokenizer
 from ingest.settings import Models, RayOptions
-from ingest.corpus_table import Asked
 from ingest.vectorizers import Encoders
 from ingest.vectors.shards import (
     SHARD_RECORDS,

@@ -23,10 +23,10 @@ pytest.importorskip("torch", reason="needs the extra [encode]")
 
 import ingest.job
 from ingest.corpus import CorpusSource
+from ingest.corpus_table import Asked
 from ingest.documents import Documents
 from ingest.job import Job, run_job
 from ingest.settings import Models, NewIndex
-from ingest.corpus_table import Asked
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
 from ingest.versions.builds import serving_index
 from ingest.versions.swap import Gate, SwapRefused, parse_requirement

@@ -3,8 +3,8 @@
     osn train doc2query --backbone models/t5 --set data=[squad-mix] --output models/doc2query
 
 docT5query (Nogueira & Lin, 2019): a sequence-to-sequence model reads a passage and writes a query. A small generator's
-queries are often fluent but unrelated to the passage: `passage_words.py` makes the passage's words more likely, by a weight that
-training fits on held-back pairs and records in osn.json.
+queries are often fluent but unrelated to the passage: `passage_words.py` makes the passage's words more likely, by a weight
+that training fits on held-back pairs and records in osn.json.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from trainers.data.examples import TrainingData
 from trainers.data.leaks import without_questions_of
 from trainers.data.loading import load_training
 from trainers.data.splits import hold_back, merge
-from trainers.doc2query.passage_words import Copying, copying_of, fitted
 from trainers.doc2query.generate import KIND
+from trainers.doc2query.passage_words import Copying, copying_of, fitted
 from trainers.doc2query.settings import COPYING, Doc2QueryConfig
 from trainers.encoders import backbones
 from trainers.encoders.sequence_to_sequence import (
