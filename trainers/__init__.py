@@ -6,6 +6,6 @@
 
 Packages of methods: `sparse`, `jpq`, `query_as_context`, `doc2query`, `tome`, `masked_lm`. Begin with a method's `train.py`:
 it shows the way from the data to the model folder. `common/loop.py` runs the steps of every method, and `common/losses.py`
-has the losses of the papers. `data` reads questions and documents, mines negatives and keeps teachers' scores; `encoders` makes
-the networks.
+has the losses of the papers. `data` reads questions and documents, mines negatives and keeps teachers' scores; `encoders`
+makes the networks.
 """
