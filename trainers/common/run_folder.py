@@ -137,8 +137,8 @@ class RunFolder:
         identity = self.folder / "run.json"
         if identity.exists():
             other = json.loads(identity.read_text(encoding="utf-8"))
-            # Runs of earlier versions did not note every part.
-            changed = [name for name, value in self.identity.items() if other.get(name, value) != value]
+            noted = self.made_from | other  # runs of earlier versions did not note what they were made from
+            changed = [name for name, value in self.identity.items() if noted.get(name) != value]
             fields = self._other_fields() if "configuration" in changed else []
             if "data_hash" not in changed and other.get("start") == self.made_from.get("start", other.get("start")):
                 # The same start, in another place.
