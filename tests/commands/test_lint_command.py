@@ -78,5 +78,5 @@ def test_osn_search_warns_of_the_body_that_it_sends(client, cluster_url: str, in
     assert (quiet.returncode, quiet.stderr) == (0, "")
     warned = osn("search", "--url", cluster_url, "--index", index_name, "--engine", "bm25", "is it the")
     assert warned.returncode == 0
-    assert "warning: bends: query.match: no term is left of 'is it the': finds nothing" in warned.stderr
+    assert "warning: bends: query.match: no term is left of 'is it the': it finds nothing" in warned.stderr
     assert "warning" not in warned.stdout

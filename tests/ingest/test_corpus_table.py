@@ -84,9 +84,9 @@ def test_a_machine_without_the_table_of_an_index_takes_it_from_the_cluster(
     save_file({name: weight * 1.01 for name, weight in weights.items()}, another / "model.safetensors")
     with monkeypatch.context() as patched:
         patched.setattr("opensearch_neural.models.sparse.lexical.count_documents", None)  # it is refused before that
-        with pytest.raises(ModelError, match=r"was written with the sparse model my-splade .* and another \(\w+\) is"):
+        with pytest.raises(ModelError, match=r"was written with the sparse model my-splade .*, but another \(\w+\) is"):
             run_job(client, job(other, index_name, sparse=str(another)), show_progress=False)
-        with pytest.raises(ModelError, match=r"was written with the sparse model my-splade .* and another \(\w+\) is"):
+        with pytest.raises(ModelError, match=r"was written with the sparse model my-splade .*, but another \(\w+\) is"):
             Documents(client, index_name, sparse=str(another))
     assert before.sparse is not None and not registry.link_of(before.sparse.hash).exists()
     assert run_job(client, job(other, index_name, sparse=str(splade)), show_progress=False).documents == 30

@@ -235,7 +235,7 @@ def test_documents_are_not_counted_while_a_shard_is_nowhere(
     index = run_job(client, settings, show_progress=False).index
     with without_shard(client, index, 1):
         ran = osn("index", "inspect", alias)
-        assert "documents, and 1 shards do not answer" in ran.stdout, ran.stderr
+        assert "passages, and 1 shards do not answer" in ran.stdout, ran.stderr
         with pytest.raises(ClusterError, match="no node answers for 1 of 2 shards"):
             Swap(client, alias, index, Gate()).check()
 

@@ -171,9 +171,9 @@ def test_times_are_medians_of_repeats(page: TestClient) -> None:
     [
         ({"engine": "nope"}, "there is no engine 'nope'"),
         ({"engine": "bm25", "index": ".kibana"}, "does not search the index '.kibana'"),
-        ({"size": "51"}, "not a number from 1 to 50"),
-        ({"size": "x"}, "not a number from 1 to 50"),
-        ({"size": "1" * 5000}, "not a number from 1 to 50"),
+        ({"size": "51"}, "the number of hits must be from 1 to 50"),
+        ({"size": "x"}, "the number of hits must be from 1 to 50"),
+        ({"size": "1" * 5000}, "the number of hits must be from 1 to 50"),
         ({"q": "x" * 2001}, "2,001 characters"),
         ({"filter": "lang"}, "expected FIELD=VALUE"),
         ({"filter": '{"nope": {}}'}, "nope"),

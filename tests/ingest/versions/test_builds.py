@@ -75,7 +75,7 @@ def test_rolling_back_and_forth(client: Any, index_name: str, tmp_path: Path) ->
     assert versions.rollback(client, index_name) == (built[1], built[2])
     with pytest.raises(InputError, match=r"names .* already"):
         versions.rollback(client, index_name, to=built[1])
-    with pytest.raises(ClusterError, match="is gone"):
+    with pytest.raises(ClusterError, match="was deleted"):
         versions.rollback(client, index_name, to=f"{index_name}-gone")
     assert versions.prune(client, index_name, keep=1) == [built[0]]
     assert versions.prune(client, index_name, keep=0) == [built[2]]

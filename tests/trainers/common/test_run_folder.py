@@ -72,7 +72,8 @@ def test_a_configuration_of_several_dataclasses_may_lack_what_came_later(tmp_pat
         return RunFolder(tmp_path / "model", "kind", config, "data")
 
     first = run()
-    first.start()
+    with first.started():
+        pass
     write_json(first.folder / "run.json", {**first.identity, "configuration": "of another version"})
     saved = {"stage": "url", "settings": {"temperature": 1.0, "gone": 3}}  # before `weight` was there
     (first.output / "training.yaml").write_text(yaml.safe_dump(saved))
@@ -86,7 +87,8 @@ def test_a_start_may_lie_elsewhere_if_its_files_are_known_to_be_the_same(tmp_pat
         config = {"start": start, "steps": steps}
         return RunFolder(tmp_path / "model", "kind", config, data, made_from, start_field="start")
 
-    run("here").start()
+    with run("here").started():
+        pass
     assert run("there").ended() is None
     with pytest.raises(InputError, match=r"another configuration \(start: 'here' there, 'there' now\)"):
         run("there", "other data").ended()
@@ -94,7 +96,8 @@ def test_a_start_may_lie_elsewhere_if_its_files_are_known_to_be_the_same(tmp_pat
         run("there", steps=2).ended()
     with pytest.raises(InputError, match="another configuration"):
         run("there", made_from={"start": "a"}).ended()
-    run("here", made_from={"start": "a"}).start()
+    with run("here", made_from={"start": "a"}).started():
+        pass
     assert run("there", made_from={"start": "a"}).ended() is None
     with pytest.raises(InputError, match="another configuration"):
         run("there", made_from={"start": "b"}).ended()
@@ -104,11 +107,13 @@ def test_a_run_from_other_files_is_refused_and_one_that_did_not_note_them_goes_o
     def run(**made_from: str) -> RunFolder:
         return RunFolder(tmp_path / "model", "kind", Config(tmp_path / "model"), "data", made_from)
 
-    run(start="a", teachers="b").start()
+    with run(start="a", teachers="b").started():
+        pass
     assert run(start="a", teachers="b").ended() is None
     with pytest.raises(InputError, match="holds a training run from another start"):
         run(start="c", teachers="b").ended()
     with pytest.raises(InputError, match="holds a training run with other teachers"):
         run(start="a", teachers="c").ended()
-    run().start()
+    with run().started():
+        pass
     assert run(start="a", teachers="b").ended() is None

@@ -11,7 +11,7 @@ import torch
 from tiny import WORDS, tiny_backbone
 from torch import Tensor
 
-from trainers.doc2query import copying
+from trainers.doc2query import passage_words
 from trainers.doc2query.passage_words import Copying, CopyingScores, fitted
 from trainers.doc2query.settings import GenerationSettings
 from trainers.encoders.sequence_to_sequence import LabelledRow, collate_rows
@@ -109,7 +109,7 @@ def test_the_weight_is_the_likeliest() -> None:
     # One token of two is certain; ln of the other is w·r − ln(7 + e^(w·r)) where it is copied.
     rarity = torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     weight, likelihood = fitted(Indifferent(), Pairs(copied=True), Copying(rarity, CONTINUATION))
-    assert weight == max(copying.WEIGHTS)
+    assert weight == max(passage_words.WEIGHTS)
     assert likelihood == pytest.approx((weight - math.log(7 + math.exp(weight))) / 2, abs=1e-5)
 
 
