@@ -89,6 +89,10 @@ def test_settings_that_cannot_be_meant_are_refused(kind: Any, settings: list[str
 
 
 def test_the_settings_of_a_second_stage_may_be_left_out_or_named() -> None:
-    given = [*TRAIN, "two_stage={depth: 1, keep: 1, learning_rate: 1e-5, epochs: 0.5, steps: 1}"]
+    given = [
+        *TRAIN,
+        "candidates.negatives=1",
+        "two_stage={depth: 1, keep: 1, learning_rate: 1e-5, epochs: 0.5, steps: 1}",
+    ]
     config = load_config(DenseConfig, None, given)
     assert config.output == Path("out") and config.two_stage is not None and config.two_stage.epochs == 0.5
