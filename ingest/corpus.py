@@ -139,6 +139,8 @@ def corpus_options(*, required: bool) -> Callable[[Command], Command]:
         if corpus is not None and named is not None:
             raise click.UsageError(f"two corpora, {corpus!r} and {named!r}: name one")
         path = named if corpus is None else corpus
+        if path == "":
+            raise click.UsageError("the name of the corpus is empty")
         if path is None and required:
             raise click.UsageError("name a corpus: a BEIR folder, a file, hf:NAME, or - for standard input")
         if path is None and not any(reading.values()):

@@ -44,7 +44,7 @@ def export_for_hub(
 
     licence: as the hub writes it, such as apache-2.0. name: the model's name in the card; None: the directory's name.
     base_model: a hub id. results: `summary.json` files of measurements, whose rows go into the card. only: {field of a row:
-    values} chooses among these rows ("variant", "engine", "measure"); a field without values chooses nothing.
+    values} chooses among these rows ("variant", "engine", "measure"); a field without values leaves out no row.
 
     Raises InputError if `out` exists, or if no row is chosen or more than a card can show; ModelError if the model is not in
     the layout of sentence-transformers, has no query table, has code of its own, or is not safe to load.

@@ -342,10 +342,11 @@ class QueryAsContextExperiment:
         """The paper's two stages at this size: CLS, raw inner products, BM25's negatives, then mined ones too."""
         steps = self.scale.fine_tuning_steps
         return DenseConfig(
-            output=self.work / "models" / f"{slug(name)}-retriever",
+            output=self.work / "models" / f"{slug(name)}-retriever-of-three",
             train=[SetSettings(self.asked(tested), name=tested) for tested in TESTED],
             start=str(start),
-            # The part that is held back of DEV has the name of its dev split.
+            # The held-back part of DEV has the name of its dev split. The recorded retrievers were selected by the held-back
+            # parts alone.
             dev=[replace(self.dev, name=f"{DEV}-dev-split")],
             unseen=[SetSettings(self.data / tested, split="test", name=f"{tested}-test") for tested in TESTED],
             encoder=EncoderSettings(

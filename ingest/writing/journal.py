@@ -78,6 +78,9 @@ class WrittenBatch:
     """How many documents OpenSearch acknowledged."""
     letters: int
     """How many records and documents were rejected."""
+    refused: tuple[int, ...] = ()
+    """The documents of `letters` that were not accepted, by their place among the batch's documents to write. Journals of
+    earlier versions do not have them."""
 
 
 class Journal:
@@ -171,8 +174,10 @@ def _line(batch: WrittenBatch) -> dict:
         "digest": batch.digest,
         "written": batch.written,
         "letters": batch.letters,
+        **({"refused": list(batch.refused)} if batch.refused else {}),
     }
 
 
 def _batch(line: dict) -> WrittenBatch:
-    return WrittenBatch(line["from"], line["to"], line["digest"], line["written"], line["letters"])
+    refused = tuple(line.get("refused", ()))
+    return WrittenBatch(line["from"], line["to"], line["digest"], line["written"], line["letters"], refused)

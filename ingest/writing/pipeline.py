@@ -340,9 +340,12 @@ class _Run:
         """Skip a batch that an earlier run wrote; only the ids are remembered."""
         if digest(items) != earlier.digest:
             raise changed_corpus(earlier.start, earlier.end)
-        for number, item in enumerate(items, earlier.start):
-            if isinstance(item, Document):
-                self.verification.ids.first(item.id, number)
+        ids = [
+            item.id
+            for number, item in enumerate(items, earlier.start)
+            if isinstance(item, Document) and self.verification.ids.first(item.id, number) == number
+        ]
+        self.verification.refused_before.update(ids[place] for place in earlier.refused)
         self.skipped += earlier.written
         self.written += earlier.written
         self.letter_count += earlier.letters
@@ -377,13 +380,14 @@ class _Run:
         for failure in outcome.failures:
             document = batch.documents[prepared.positions[failure.position]]
             self.letters.add(document, failure.reason, failure.status)
-        self.verification.refuse(
-            [batch.documents[prepared.positions[failure.position]].id for failure in outcome.failures]
-        )
+        failed = [prepared.positions[failure.position] for failure in outcome.failures]
+        self.verification.refuse([batch.documents[place].id for place in failed])
+        refused = tuple(sorted([*failed, *(each.position for each in prepared.unfit)]))
         letters = len(batch.set_aside) + len(outcome.failures)
         self.letters.sync()
         written = len(prepared.actions) - len(outcome.failures)
-        self.journal.done(WrittenBatch(batch.start, batch.start + batch.length, batch.digest, written, letters))
+        end = batch.start + batch.length
+        self.journal.done(WrittenBatch(batch.start, end, batch.digest, written, letters, refused))
         self.written += written
         self.letter_count += letters
         self.retries += outcome.retries

@@ -45,6 +45,8 @@ class Verification:
         self.empty_at_first = empty_at_first
         self.whole_documents = whole_documents
         self.ids = FirstRecords()
+        self.refused_before: set[str] = set()
+        """Documents that the interrupted run could not write: the index may hold an older version of each."""
         self._refused: set[str] = set()
 
     @property
@@ -145,13 +147,15 @@ class Verification:
         )
 
     def _look_up(self, documents: list[Document], writer: BulkWriter, vectorizer: Vectorizer) -> tuple[int, int]:
-        """Write the documents again that the index lacks; returns (how many it lacked and accepts, retried requests).
+        """Write the documents again that the index lacks, and those that an interrupted run could not write; returns (how
+        many the index accepts now, retried requests).
 
         The dead-letter file does not show which documents were rejected: it may hold an id that was also accepted, because
         the id occurs twice or was corrected since.
         """
         ids = list(dict.fromkeys(document.id for document in documents))
-        lacking = set(stored_documents.missing_ids(self.client, self.target.index, ids)) - self._refused
+        missing = stored_documents.missing_ids(self.client, self.target.index, ids)
+        lacking = {*missing, *self.refused_before.intersection(ids)} - self._refused
         if not lacking:
             return 0, 0
         again = list({document.id: document for document in reversed(documents) if document.id in lacking}.values())
@@ -159,5 +163,6 @@ class Verification:
         outcome = writer.write(prepared.actions)
         positions = [each.position for each in prepared.unfit]
         positions += [prepared.positions[failure.position] for failure in outcome.failures]
-        self._refused.update(again[position].id for position in positions)
+        self.refuse([again[position].id for position in positions])
+        self.refused_before -= lacking
         return len(lacking - self._refused), outcome.retries

@@ -718,6 +718,27 @@ def test_09_what_an_interrupted_run_could_not_write_and_is_taken_now_is_counted(
     assert "had acknowledged" not in caplog.text
 
 
+def test_09_what_an_interrupted_run_could_not_write_is_not_its_older_version(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    run(client, job(write_jsonl(tmp_path / "first.jsonl", records(60)), index_name))
+    lines = [{**each, "text": f"{each['text']} again"} for each in records(60)]
+    for number in (3, 40):
+        lines[number]["text"] = "poison"
+    settings = job(write_jsonl(tmp_path / "d.jsonl", lines), index_name)
+    poison = {"convert": {"if": "ctx.text.contains('poison')", "field": "text", "type": "integer"}}
+    client.ingest.put_pipeline(id=index_name, body={"processors": [poison]})
+    try:
+        client.indices.put_settings(index=index_name, body={"index.default_pipeline": index_name})
+        with pytest.raises(TooManyErrors):
+            run(client, replace(settings, writing=replace(settings.writing, max_errors=0)))
+        report = run(client, settings)
+    finally:
+        client.indices.put_settings(index=index_name, body={"index.default_pipeline": None})
+        client.ingest.delete_pipeline(id=index_name)
+    assert (report.documents, report.letters) == (58, 2) and report.dead_letters is not None
+
+
 def test_09_what_was_lost_and_is_no_longer_taken_is_no_success(
     client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,7 +187,8 @@ class RunFolder:
         try:
             yield
         except BaseException:
-            if is_main_process() and self.last_checkpoint() is None:
+            ended = (self.output / "osn.json").exists()
+            if is_main_process() and self.last_checkpoint() is None and not ended:
                 (self.folder / "run.json").unlink(missing_ok=True)
             raise
 

@@ -82,7 +82,8 @@ class LoopTrainer(Trainer):
             self.add_callback(StepLines(run.output.name))
             if (writer := tensorboard(run.logs)) is not None:
                 self.add_callback(writer)
-        self.best = run.read_best()
+        # Without a checkpoint the run begins anew, and a best state would be that of a failed one.
+        self.best = BestState() if run.last_checkpoint() is None else run.read_best()
         self._sums: dict[str, Tensor] = {}
         self._batches_summed = 0
         self._pending: list[tuple[Losses, list[str]]] = []

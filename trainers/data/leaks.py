@@ -108,19 +108,26 @@ def without_questions_of(train: TrainingData, others: Iterable[TrainingData]) ->
 def without_documents_of(train: TrainingData, others: Iterable[TrainingData]) -> TrainingData:
     """`train` without the examples that have a relevant document of `others`, and without such hard negatives, by
     normalised text."""
-    for other in others:
-        texts = {normalised(other.documents.text_at(row)) for row in set(other.positives.values.tolist())}
-        named = np.unique(np.concatenate([train.positives.values, train.negatives.values]))
-        shared = {row for row in named.tolist() if normalised(train.documents.text_at(row)) in texts}
-        if not shared:
-            continue
-        kept = [index for index, rows in enumerate(train.positives) if shared.isdisjoint(rows.tolist())]
-        negatives = [[row for row in train.negatives[index].tolist() if row not in shared] for index in kept]
-        lost, before, train = len(train) - len(kept), train, train.take(kept, negatives=negatives)
-        if lost:
-            train.notes.append(f"{train.name}: {lost} examples left out because {other.name} has their documents")
-        if fewer := sum(len(before.negatives[index]) for index in kept) - len(train.negatives.values):
-            train.notes.append(f"{train.name}: {fewer} hard negatives left out because {other.name} has them")
+    texts = {
+        normalised(other.documents.text_at(row)): other.name
+        for other in others
+        for row in set(other.positives.values.tolist())
+    }
+    if not texts:
+        return train
+    named = np.unique(np.concatenate([train.positives.values, train.negatives.values]))
+    owners = ((row, texts.get(normalised(train.documents.text_at(row)))) for row in named.tolist())
+    shared = {row: owner for row, owner in owners if owner is not None}
+    if not shared:
+        return train
+    kept = [index for index, rows in enumerate(train.positives) if shared.keys().isdisjoint(rows.tolist())]
+    negatives = [[row for row in train.negatives[index].tolist() if row not in shared] for index in kept]
+    lost, before, train = len(train) - len(kept), train, train.take(kept, negatives=negatives)
+    names = " and ".join(sorted(set(shared.values())))
+    if lost:
+        train.notes.append(f"{train.name}: {lost} examples left out, whose documents are in {names}")
+    if fewer := sum(len(before.negatives[index]) for index in kept) - len(train.negatives.values):
+        train.notes.append(f"{train.name}: {fewer} hard negatives left out, which are in {names}")
     return train
 
 

@@ -158,7 +158,8 @@ def prepare(
     documents: int | None = None,
     held: Sequence[TrainingData] = (),
 ) -> PreparedSets:
-    """Load the data, hold back questions if asked, and remove the questions of `unseen`, dev and `held` from train.
+    """Load the data, hold back questions if asked, and remove the questions of `unseen`, dev and `held` from train. What one
+    set holds back is removed from the others too: examples with its documents, and hard negatives among them.
 
     folder: for generated questions. documents: how many to read of each corpus, besides those of its questions; None reads
     all. held: data of another stage's dev sets.

@@ -11,6 +11,7 @@ result is an ordinary Hugging Face directory, which every other trainer takes as
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -94,14 +95,20 @@ def _starting_point(
 def _new_tokenizer(config: MaskedLmConfig, new: NewBackbone, folder: Path, limit: int | None) -> Path:
     """A tokenizer trained on the corpus, in `folder`.
 
-    It is kept, so that a resumed run does not have to train an identical tokenizer.
+    It is kept, so that a resumed run does not have to train an identical tokenizer. One that was made with other settings
+    is replaced.
     """
-    if (folder / "tokenizer.json").exists():
-        return folder
     pieces = new.pieces or ("wordpiece" if new.architecture == "bert" else "byte-level")
+    sample = TOKENIZER_SAMPLE if limit is None else min(limit, TOKENIZER_SAMPLE)
+    made_with = f"{pieces} {new.vocabulary} {new.positions} {sample} {', '.join(map(str, config.corpus))}\n"
+    note = folder / "made_with.txt"
+    if (folder / "tokenizer.json").exists():
+        # Earlier versions kept no note: there the run that is continued has the same settings.
+        if note.read_text() == made_with if note.exists() else (folder.parent / "run.json").exists():
+            return folder
+        shutil.rmtree(folder)
     if new.architecture == "t5" and pieces != "byte-level":
         raise InputError("a T5 needs sentinels and exact texts", "leave new.pieces out, or set it to byte-level")
-    sample = TOKENIZER_SAMPLE if limit is None else min(limit, TOKENIZER_SAMPLE)
     texts = (
         text for document in corpus_documents(config.corpus, sample) for text in (document.contents, document.url or "")
     )
@@ -109,6 +116,7 @@ def _new_tokenizer(config: MaskedLmConfig, new: NewBackbone, folder: Path, limit
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
         tokenizer.save_pretrained(beside)
+        (Path(beside) / note.name).write_text(made_with)
         folder.mkdir(exist_ok=True)
         # tokenizer.json last: if it exists, the folder is complete.
         for file in sorted(Path(beside).iterdir(), key=lambda file: file.name == "tokenizer.json"):

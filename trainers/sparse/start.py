@@ -42,12 +42,10 @@ class SparseStart:
 def load_start(name_or_path: str | Path, student: StudentSettings) -> SparseStart:
     """The masked language model of a start; for a sparse model, the one that encodes documents.
 
-    Warns of a sparse model's prompts and limits of terms, which the student does not have. Raises ModelError if the
-    directory is no such model or its head lacks weights, InputError if `document_length` exceeds its positions.
+    Raises ModelError if the directory is no such model or its head lacks weights, InputError if `document_length` exceeds
+    its positions.
     """
-    start = locate(name_or_path)
-    folder, _ = _document_side(start)
-    _warn_of_what_is_left(start, student)
+    folder, _ = _document_side(locate(name_or_path))
     model, tokenizer, fresh = backbones.masked_language_model(folder)
     if fresh:
         backbones.identity_head(model)
@@ -86,7 +84,9 @@ def _document_side(folder: Path) -> tuple[Path, LogActivation | None]:
     return folder, "log" if (folder / "idf.json").exists() else None
 
 
-def _warn_of_what_is_left(start: Path, student: StudentSettings) -> None:
+def warn_of_what_is_left(name_or_path: str | Path, student: StudentSettings) -> None:
+    """Log a warning of each thing that a sparse start has and the student does not: prompts, a limit of terms, its table."""
+    start = locate(name_or_path)
     for texts in ("document", "query"):
         if text := prompt(start, texts):
             logger.warning("%s encodes each %s after the prompt %r: the student has none", start, texts, text)

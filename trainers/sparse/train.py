@@ -49,7 +49,7 @@ from trainers.sparse.batches import SparseCollate
 from trainers.sparse.dev_measures import BASELINES, DevRetrieval
 from trainers.sparse.settings import STUDENT, SparseConfig, StageSettings
 from trainers.sparse.stage_data import check_names, mined, teachers
-from trainers.sparse.start import build, start_table, with_own_activation
+from trainers.sparse.start import build, start_table, warn_of_what_is_left, with_own_activation
 from trainers.sparse.student import KIND
 from trainers.sparse.warm_up import warmed_up
 
@@ -77,6 +77,7 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Train
     for stage in stages:
         check_names(stage)
     config = with_own_activation(config.with_lengths())
+    warn_of_what_is_left(config.start, config.student)
     if config.student.idf == "start":
         start_table(config.start)
     elif config.student.idf not in ("train", "own", "none"):
@@ -183,6 +184,9 @@ def rehearse(config: SparseConfig) -> Trained:
     """Run all of `config` on the first rows of its data, two steps per stage; nothing is kept."""
 
     def of_stage(stage: Stage, **changes: Any) -> Stage:
+        if stage.candidates.negatives < 1:  # The consistency filter alone uses what is mined.
+            train = [replace(settings, negatives=None) for settings in stage.train]
+            stage = replace(stage, train=train, candidates=replace(stage.candidates, mine=None, consistency=None))
         # A miner trained for two steps finds hardly anything: the filter would leave nothing to train on.
         candidates = replace(stage.candidates, consistency=None)
         return small(stage, max(32, 2 * stage.training.batch_size), candidates=candidates, **changes)

@@ -180,21 +180,6 @@ def test_a_checkpoint_that_was_not_written_to_its_end_is_not_resumed_from(tmp_pa
     assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
 
 
-def test_a_run_that_goes_on_saves_and_logs_as_often_as_its_command_says(tmp_path: Path) -> None:
-    broken = Regression()
-    broken.fail_at = die_at(6)
-    with pytest.raises(Killed):
-        run(tmp_path, broken, settings=settings(save_every=5, log_every=5))
-    again = Regression()
-    again.fail_at = die_at(4)
-    with pytest.raises(Killed):
-        run(tmp_path, again, settings=settings(save_every=1, log_every=2, keep=20))
-    saved = {path.name for path in (tmp_path / ".training/checkpoints").iterdir()}
-    assert saved == {"checkpoint-5", "checkpoint-6", "checkpoint-7", "checkpoint-8", "checkpoint-9"}
-    lines = [json.loads(line) for line in (tmp_path / ".training/history.jsonl").read_text().splitlines()]
-    assert [entry["step"] for entry in lines if "loss" in entry] == [5, 6, 8]
-
-
 def test_a_run_stopped_between_its_last_step_and_its_export_trains_no_further(tmp_path: Path) -> None:
     class Unwritable(Regression):
         def export(self, folder: Path) -> None:

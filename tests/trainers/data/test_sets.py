@@ -59,8 +59,8 @@ def test_a_held_back_part_shares_no_document_with_any_train_set(tmp_path: Path) 
     for train in data.train:
         for part in data.held:
             assert not find_leaks(train, part).of("document"), (train.name, part.name)
-    assert any("examples left out because b-dev has their documents" in note for note in data.train[0].notes)
-    assert any("hard negatives left out because" in note for note in data.train[2].notes), data.train[2].notes
+    assert any("examples left out, whose documents are in b-dev" in note for note in data.train[0].notes)
+    assert any("hard negatives left out, which are in " in note for note in data.train[2].notes), data.train[2].notes
 
 
 def test_sets_without_a_document_in_common_are_held_back_one_by_one(tmp_path: Path) -> None:

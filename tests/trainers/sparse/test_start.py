@@ -27,7 +27,7 @@ from trainers.sparse.settings import (  # noqa: E402
     StudentSettings,
     WarmUpSettings,
 )
-from trainers.sparse.start import build, load_start  # noqa: E402
+from trainers.sparse.start import build, load_start, warn_of_what_is_left  # noqa: E402
 from trainers.sparse.train import prepared_sets, train_sparse  # noqa: E402
 from trainers.sparse.warm_up import warmed_up  # noqa: E402
 
@@ -112,14 +112,14 @@ def test_what_of_a_start_the_student_does_not_have_is_told(
     config = json.loads((start / "config_sentence_transformers.json").read_text())
     config |= {"prompts": {"query": "find ", "document": "about "}, "max_active_dims": 6}
     (start / "config_sentence_transformers.json").write_text(json.dumps(config))
-    load_start(start, SETTINGS)
+    warn_of_what_is_left(start, SETTINGS)
     told = [record.getMessage() for record in caplog.records]
     assert any("each document after the prompt 'about '" in line for line in told)
     assert any("each query after the prompt 'find '" in line for line in told)
     assert any("the 6 heaviest terms of a text, the student all" in line for line in told)
     assert any("has a table of its own" in line for line in told)
     caplog.clear()
-    load_start(trained, replace(SETTINGS, idf="start"))
+    warn_of_what_is_left(trained, replace(SETTINGS, idf="start"))
     assert not caplog.records
 
 
