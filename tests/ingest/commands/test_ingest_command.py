@@ -190,6 +190,16 @@ def test_a_number_that_is_not_finite_is_refused(osn: Osn, tmp_path: Path, option
     assert ran.returncode == 2 and f"'{number}' is not a finite number" in ran.stderr, ran.stderr
 
 
+def test_an_empty_name_of_a_corpus_is_refused(osn: Osn) -> None:
+    for arguments in (
+        ["ingest", "", "--index", "x"],
+        ["ingest", "", "--vectors", "v", "--index", "x"],
+        ["encode", "", "--output", "v"],
+    ):
+        ran = osn(*arguments)
+        assert ran.returncode == 2 and "the name of the corpus is empty" in ran.stderr, ran.stderr
+
+
 def test_a_folder_that_cannot_be_written_to_is_named(osn: Osn, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "d.jsonl", records(3))
     ran = osn("encode", "--corpus", "d.jsonl", "--out", "d.jsonl/vectors", "--sparse", "lexical")

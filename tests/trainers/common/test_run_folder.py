@@ -117,3 +117,13 @@ def test_a_run_from_other_files_is_refused_and_one_that_did_not_note_them_goes_o
     with run().started():
         pass
     assert run(start="a", teachers="b").ended() is None
+
+
+def test_a_failure_after_the_model_is_written_leaves_the_run_its_record(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "model", "kind", Config(tmp_path / "model"), "data")
+    for ended in (False, True):
+        with pytest.raises(KeyboardInterrupt), run.started():
+            if ended:
+                write_json(run.output / "osn.json", {"kind": "kind"})
+            raise KeyboardInterrupt
+        assert (run.folder / "run.json").exists() is ended

@@ -66,6 +66,18 @@ def test_windows_that_are_longer_than_the_model_has_positions_are_refused(corpus
         train_masked_lm(small(corpus, tmp_path / "bert", new=new))
 
 
+def test_a_tokenizer_of_other_settings_is_made_anew(corpus: Path, tmp_path: Path) -> None:
+    refused = small(
+        corpus, tmp_path / "model", new=NewBackbone(layers=1, hidden=32, heads=2, vocabulary=60, positions=24)
+    )
+    with pytest.raises(InputError, match="max_length"):
+        train_masked_lm(refused)
+    config = small(corpus, tmp_path / "model")
+    train_masked_lm(config)
+    assert config.new is not None
+    assert len(backbones.load_tokenizer(tmp_path / "model")) > 60
+
+
 def test_a_new_t5_learns_to_fill_spans(corpus: Path, tmp_path: Path) -> None:
     new = NewBackbone("t5", layers=1, hidden=32, heads=2, vocabulary=450, dropout=0.0)
     config = small(corpus, tmp_path / "t5", new=new)

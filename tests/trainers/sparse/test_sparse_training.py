@@ -126,6 +126,18 @@ def test_a_dry_run_takes_a_sets_own_teachers(tmp_path: Path, backbone: Path) -> 
     assert sparse.rehearse(config).steps == 2
 
 
+def test_a_dry_run_without_hard_negatives_needs_no_miner(tmp_path: Path, backbone: Path) -> None:
+    many = tiny_beir(tmp_path / "many", documents=300)
+    config = configuration(
+        backbone,
+        many,
+        tmp_path / "model",
+        train=[QuestionSet(many, negatives=tmp_path / "negatives.jsonl")],
+        candidates=SparseCandidates(negatives=0, consistency=10),
+    )
+    assert sparse.rehearse(config).steps == 2
+
+
 def test_one_length_of_documents_holds_in_training_on_dev_and_in_use(
     tmp_path: Path, backbone: Path, beir: Path
 ) -> None:
