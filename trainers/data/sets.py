@@ -102,7 +102,7 @@ class PreparedSets:
     """the data from which the dev sets are drawn"""
 
 
-def check_names(train: Sequence[SetSettings], dev: Sequence[SetSettings], selection: DevSettings) -> None:
+def check_set_names(train: Sequence[SetSettings], dev: Sequence[SetSettings], selection: DevSettings) -> None:
     """Raises InputError if two train sets have the same name, or two sets to measure on, held-back parts of train among
     them."""
     refuse_same_names("train", train)
@@ -164,9 +164,9 @@ def prepare(
     folder: for generated questions. documents: how many to read of each corpus, besides those of its questions; None reads
     all. held: data of another stage's dev sets.
 
-    Raises InputError as `load_training` and `check_names` do.
+    Raises InputError as `load_training` and `check_set_names` do.
     """
-    check_names(train, dev, selection)
+    check_set_names(train, dev, selection)
     sets, measured = load_sets(train, unseen, dev, folder=folder, documents=documents)
     if selection.hold_back is not None:
         parted = [hold_back(data, selection.hold_back, seed=seed) for data in sets]

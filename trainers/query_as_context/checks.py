@@ -9,7 +9,7 @@ from torch import Tensor
 
 from opensearch_neural.errors import InputError, ModelError
 from trainers.common.run_folder import check_output
-from trainers.data.sets import check_names, refuse_same_names
+from trainers.data.sets import check_set_names, refuse_same_names
 from trainers.encoders import backbones
 from trainers.encoders.bi_encoder import KIND as DENSE_KIND
 from trainers.query_as_context.model import build, masked_lm_head
@@ -29,7 +29,7 @@ def refuse_early(config: QueryAsContextConfig) -> None:
     refuse_same_names("dev", config.dev)
     refuse_same_names("test", config.test)
     if config.retriever is not None:
-        check_names(config.retriever.train, config.retriever.dev, config.retriever.selection)
+        check_set_names(config.retriever.train, config.retriever.dev, config.retriever.selection)
         check_output(config.retriever.output, DENSE_KIND)
         sets += [*config.retriever.train, *config.retriever.dev, *config.retriever.unseen]
     files = [corpus.queries for corpus in config.corpora if config.uses_queries and corpus.queries is not None]
