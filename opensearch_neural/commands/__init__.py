@@ -20,9 +20,8 @@ connection_options.py  options that name a cluster
 engine_options.py      options that choose models and settings of engines
 evaluation_options.py  options that `osn eval` and `osn eval runs` share
 templates.py           the option --template
-groups.py              groups of commands that are found by entry point
+groups.py              groups of commands that are found by entry point, and listed without importing them
 headings.py            help with headings, for commands with many options
 renamed.py             old names of options
-outline.py             the help of all commands, read without importing them
 reading.py             reads a corpus with a progress bar
 """
