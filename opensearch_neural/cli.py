@@ -16,8 +16,7 @@ from collections.abc import Sequence
 import click
 
 from opensearch_neural import __version__
-from opensearch_neural.commands.groups import EntryPointGroup
-from opensearch_neural.commands.outline import OWN_PACKAGES
+from opensearch_neural.commands.groups import OWN_PACKAGES, EntryPointGroup
 from opensearch_neural.errors import InputError, OsnError
 
 SECTIONS = {

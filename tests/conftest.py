@@ -23,7 +23,7 @@ import pytest
 
 from opensearch_neural import node
 from opensearch_neural.errors import OsnError
-from opensearch_neural.node import launch
+from opensearch_neural.node import configuration
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -146,7 +146,7 @@ def index_name(client: OpenSearch) -> Iterator[str]:
 def _three_nodes() -> Iterator[node.ClusterState]:
     # Its nodes are killed and started again on their ports: away from those that other tests' clusters take meanwhile.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    (port,) = launch.free_ports(1, 9600 + 20 * worker, set())
+    (port,) = configuration.free_ports(1, 9600 + 20 * worker, set())
     yield from _local_cluster(f"osn-tests-three-{os.getpid()}", nodes=3, heap="512m", port=port)
 
 
@@ -200,7 +200,7 @@ def _container() -> Iterator[str]:
     container = DockerContainer(image).with_exposed_ports(9200)
     for name, value in {
         "discovery.type": "single-node",
-        **launch.DISK_WATERMARKS,
+        **configuration.DISK_WATERMARKS,
         "DISABLE_SECURITY_PLUGIN": "true",
         "DISABLE_INSTALL_DEMO_CONFIG": "true",
         "OPENSEARCH_JAVA_OPTS": "-Xms1g -Xmx1g",

@@ -9,7 +9,6 @@ patience.py        how long a request is tried again
 zones.py           replicas on clusters that balance their zones
 watermarks.py      how full a disk may be before OpenSearch stops writing
 errors.py          what an error of opensearch-py means and what to do about it
-network_errors.py  the same if no answer came
-attempt.py         the request that failed, without its secrets
+network_errors.py  the same if no answer came; the request that failed, without its secrets
 capabilities.py    what a cluster can do
 """

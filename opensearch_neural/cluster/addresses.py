@@ -20,9 +20,7 @@ def parse_url(url: str) -> tuple[str, str | None, str | None]:
     """(URL without credentials and with a port, user, password).
 
     A URL without a port means 9200 for http and 443 for https, as in opensearch-py.
-
-    Raises:
-        InputError: if it is not a URL of a cluster. The message hides everything before an @.
+    Raises InputError if it is not a URL of a cluster. The message hides everything before an @.
     """
     _, at, tail = url.rpartition("@")
     shown = f"{url.split('://', 1)[0] + '://' if '://' in url else ''}***@{tail}" if at else url

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from opensearch_neural.cluster.addresses import as_urls
-from opensearch_neural.cluster.attempt import Attempt, Credentials, not_opensearch
 from opensearch_neural.cluster.authentication import authorization, aws_signer, ssl_context, warn_of_risks
+from opensearch_neural.cluster.credentials import Credentials
 from opensearch_neural.cluster.errors import reason_of, translate_errors
+from opensearch_neural.cluster.network_errors import Attempt, not_opensearch
 from opensearch_neural.cluster.patience import CONNECT_SECONDS, patience, transport_class
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError, MissingExtra
@@ -94,7 +94,7 @@ def _settings(url: str | Iterable[str] | None, settings: ConnectionSettings | No
 def _client_arguments(settings: ConnectionSettings, *, asynchronous: bool) -> dict[str, Any]:
     warn_of_risks(settings)
     arguments: dict[str, Any] = {
-        "hosts": [_host(url) for url in settings.urls],
+        "hosts": list(settings.urls),
         "connection_class": _connection_class(asynchronous, signed=settings.credentials == "aws"),
         "osn_credentials": settings.credentials,
         "headers": authorization(settings),
@@ -110,14 +110,6 @@ def _client_arguments(settings: ConnectionSettings, *, asynchronous: bool) -> di
     if settings.credentials == "aws":
         arguments["http_auth"] = aws_signer(settings, asynchronous=asynchronous)
     return arguments
-
-
-def _host(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
-    host: dict[str, Any] = {"host": parts.hostname, "port": parts.port, "use_ssl": parts.scheme == "https"}
-    if parts.path:
-        host["url_prefix"] = parts.path
-    return host
 
 
 @functools.cache
@@ -200,11 +192,8 @@ def _first_answer(settings: ConnectionSettings) -> Iterator[None]:
 
 
 def _is_opensearch_all_the_same(error: Any, settings: ConnectionSettings) -> bool:
-    """Whether an error answer to `GET /` comes from an OpenSearch that is usable anyway.
-
-    Raises:
-        ClusterError: if it comes from something that is not OpenSearch.
-    """
+    """Whether an error answer to `GET /` comes from an OpenSearch that is usable anyway. Raises ClusterError if it is from
+    something else."""
     status = error.status_code
     kind, reason = reason_of(error)
     if status == 403 and "cluster:monitor/main" in reason:
@@ -220,11 +209,7 @@ def _is_opensearch_all_the_same(error: Any, settings: ConnectionSettings) -> boo
 
 
 def _identify(answer: Any, url: str) -> None:
-    """Check the answer to `GET /`.
-
-    Raises:
-        ClusterError: if it does not come from OpenSearch.
-    """
+    """Raise ClusterError if the answer to `GET /` does not come from OpenSearch."""
     version = answer.get("version") if isinstance(answer, dict) else None
     if not isinstance(version, dict):
         raise not_opensearch(url, "its answer to GET / names no version")

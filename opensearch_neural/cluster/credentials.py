@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from opensearch_neural.cluster.addresses import DEFAULT_URL, as_urls, parse_url
@@ -20,12 +20,19 @@ from opensearch_neural.files import expanded
 
 logger = logging.getLogger(__name__)
 
+Credentials = Literal["none", "password", "token", "aws", "certificate"]
+"""Which kind is sent."""
+
+SET_CREDENTIALS = (
+    "set OSN_USER and OSN_PASSWORD (or OSN_TOKEN), name a netrc file in OSN_NETRC, or enter the password "
+    "with --ask-password"
+)
+
 
 def credentials_of_environment(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
     """Set user, password and token in `values` from the environment or a netrc file, unless `overrides` has credentials.
 
-    Raises:
-        InputError: as `netrc_entry`.
+    Raises InputError as `netrc_entry` does.
     """
     in_urls = any("@" in url for url in as_urls(overrides.get("urls", ())))
     if in_urls or any(overrides.get(name) for name in ("password", "token", "aws_region")):
@@ -46,9 +53,7 @@ def netrc_entry(urls: Iterable[str], user: str | None) -> tuple[str, str] | None
     """(user, password) for the hosts of these URLs in the file that OSN_NETRC or NETRC names, or ~/.netrc; else None.
 
     Only an entry for exactly this host counts. A `default` entry does not: its password would go to any server.
-
-    Raises:
-        InputError: for a file that is not in netrc form, or that has entries for only some of the hosts.
+    Raises InputError for a file that is not in netrc form, or that has entries for only some of the hosts.
     """
     named = os.environ.get("OSN_NETRC") or os.environ.get("NETRC")
     path = expanded(named) if named else Path.home() / ".netrc"
@@ -91,8 +96,7 @@ def netrc_entry(urls: Iterable[str], user: str | None) -> tuple[str, str] | None
 def ask_password(user: str | None) -> tuple[str, str]:
     """(user, password) from a prompt on the terminal; asks for the user only if neither the caller nor OSN_USER names one.
 
-    Raises:
-        InputError: if there is no terminal.
+    Raises InputError if there is no terminal.
     """
     import click
 

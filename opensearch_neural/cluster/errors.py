@@ -14,18 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from opensearch_neural.cluster.attempt import SET_CREDENTIALS, Attempt, not_opensearch
-from opensearch_neural.cluster.network_errors import plain_http_to_tls, translate_network
+from opensearch_neural.cluster.credentials import SET_CREDENTIALS
+from opensearch_neural.cluster.network_errors import Attempt, not_opensearch, plain_http_to_tls, translate_network
 from opensearch_neural.errors import ClusterError
 
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Turn the exceptions of opensearch-py into `ClusterError`, as a context manager or as a decorator.
-
-    Raises:
-        ClusterError: for every opensearch-py exception raised inside. Other exceptions pass unchanged.
-    """
+    """Turn the exceptions of opensearch-py into `ClusterError`, as a context manager or as a decorator. Others pass."""
     try:
         yield
     except Exception as error:

@@ -10,16 +10,30 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from opensearch_neural.cluster.attempt import Attempt, not_opensearch
+from opensearch_neural.cluster.credentials import Credentials
 from opensearch_neural.cluster.patience import CONNECT_SECONDS
 from opensearch_neural.errors import ClusterError
 
 TLS_HANDSHAKE_SECONDS = 3.0
 
 Cause = TypeVar("Cause", bound=BaseException)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A failed request, without its credentials."""
+
+    url: str
+    """scheme://host:port/prefix, without credentials."""
+    method: str
+    path: str
+    timeout: float
+    """Seconds."""
+    credentials: Credentials
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -91,6 +105,13 @@ def translate_network(error: BaseException, attempt: Attempt | None) -> ClusterE
             "check the address, the network and the firewall",
         )
     return ClusterError(f"the request to {where} failed: {getattr(error, 'error', error)}")
+
+
+def not_opensearch(url: str, evidence: str) -> ClusterError:
+    return ClusterError(
+        f"{url} is not OpenSearch: {evidence}",
+        "check the host, the port and the path of the URL; OpenSearch listens on 9200 by default",
+    )
 
 
 def _is_other_protocol(error: BaseException) -> bool:

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from opensearch_neural.cluster.addresses import DEFAULT_URL, as_urls, parse_url
-from opensearch_neural.cluster.attempt import SET_CREDENTIALS, Credentials
-from opensearch_neural.cluster.credentials import credentials_of_environment
+from opensearch_neural.cluster.credentials import SET_CREDENTIALS, Credentials, credentials_of_environment
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import expanded
 
@@ -30,8 +29,7 @@ AWS_SERVICES = ("es", "aoss")  # managed domains and serverless collections
 class ConnectionSettings:
     """How to reach a cluster. Passwords and tokens are kept out of the repr.
 
-    Raises:
-        InputError: for values that cannot work, or credentials of two kinds.
+    Raises InputError for values that cannot work, or credentials of two kinds.
     """
 
     urls: tuple[str, ...] = (DEFAULT_URL,)
@@ -103,7 +101,8 @@ class ConnectionSettings:
                 "set OSN_PASSWORD, name a netrc file that has it in OSN_NETRC, or give --ask-password",
             )
         for name, value in (("user name", self.user), ("password", self.password)):
-            if value is not None and not _is_unicode(value):
+            # Python reads bytes of the environment that are not UTF-8 as lone surrogates.
+            if value is not None and re.search(r"[\ud800-\udfff]", value):
                 raise InputError(
                     f"the {name} is not in UTF-8", "set OSN_USER and OSN_PASSWORD in UTF-8, or give --ask-password"
                 )
@@ -157,10 +156,7 @@ class ConnectionSettings:
         """The settings of the environment, replaced by those `overrides` that are not None.
 
         Credentials come from the first source that has any: an override, the URL, OSN_TOKEN or OSN_USER and OSN_PASSWORD,
-        a netrc file with an entry for the host.
-
-        Raises:
-            InputError: naming the variable that cannot be read.
+        a netrc file with an entry for the host. Raises InputError, naming the variable that cannot be read.
         """
         overrides = {name: value for name, value in overrides.items() if value is not None}
         values: dict[str, Any] = {}
@@ -187,15 +183,6 @@ class ConnectionSettings:
                 raise InputError("an AWS service is named without a region", "set OSN_AWS_REGION, or give --aws-region")
         credentials_of_environment(values, overrides)
         return cls(**values)
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether the text is valid Unicode. An environment variable that is not in UTF-8 has lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _seconds(variable: str, value: str) -> float:

@@ -59,29 +59,11 @@ def connection_options(command: Command) -> Command:
     return cast(Command, gathered)
 
 
-def _connection(
-    *,
-    osn_urls: tuple[str, ...],
-    osn_user: str | None,
-    osn_ask: bool,
-    osn_ca: str | None,
-    osn_client_cert: str | None,
-    osn_client_key: str | None,
-    osn_insecure: bool,
-    osn_aws_region: str | None,
-    osn_aws_service: str | None,
-    osn_timeout: float | None,
-) -> ConnectionSettings:
-    user, password = ask_password(osn_user) if osn_ask else (osn_user, None)
-    return ConnectionSettings.from_env(
-        urls=osn_urls or None,
-        user=user,
-        password=password,
-        ca=osn_ca,
-        client_cert=osn_client_cert,
-        client_key=osn_client_key,
-        verify=False if osn_insecure else None,
-        aws_region=osn_aws_region,
-        aws_service=osn_aws_service,
-        timeout=osn_timeout,
-    )
+def _connection(*, osn_ask: bool, osn_insecure: bool, **options: Any) -> ConnectionSettings:
+    """The settings of the environment, replaced by the options that the user gave."""
+    settings = {name.removeprefix("osn_"): value for name, value in options.items()}
+    if osn_ask:
+        settings["user"], settings["password"] = ask_password(settings["user"])
+    if osn_insecure:
+        settings["verify"] = False
+    return ConnectionSettings.from_env(**{**settings, "urls": settings["urls"] or None})

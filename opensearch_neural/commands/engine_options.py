@@ -1,17 +1,21 @@
-"""The options of commands that search: the models and settings of the engines."""
+"""The options of commands that search: the models and settings of the engines, and the user's own queries (--template)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from opensearch_neural.commands.headings import taking
-from opensearch_neural.commands.option_groups import Command, options_of
+from opensearch_neural.commands.option_groups import Command, flags_on_command_line, options_of
 from opensearch_neural.engines import ENGINES
 from opensearch_neural.engines.options import Option
 from opensearch_neural.errors import InputError
+
+if TYPE_CHECKING:
+    from opensearch_neural.body_template import BodyTemplate
 
 MODELS = (
     click.option("--sparse", default=None, help="Sparse model, if the index's own is not found."),
@@ -57,14 +61,12 @@ PREFIX = "engine_"
 
 def refuse_options_without_effect(engines: Collection[str]) -> None:
     """Raise UsageError for an option on the command line that none of these engines takes."""
-    ctx = click.get_current_context()
+    flags = flags_on_command_line()
     for name, taken_by in _by_name().items():
-        given = ctx.get_parameter_source(f"{PREFIX}{name}") == click.core.ParameterSource.COMMANDLINE
-        takers = [engine for engine, _ in taken_by]
-        if given and not set(takers) & set(engines):
+        flag, takers = flags.get(f"{PREFIX}{name}"), [engine for engine, _ in taken_by]
+        if flag is not None and not set(takers) & set(engines):
             raise click.UsageError(
-                f"--{name.replace('_', '-')} has no effect with {', '.join(engines) or 'templates'}: "
-                f"it is an option of {', '.join(takers)}"
+                f"{flag} has no effect with {', '.join(engines) or 'templates'}: it is an option of {', '.join(takers)}"
             )
 
 
@@ -96,3 +98,23 @@ def _parsed_by(flag: str, option: Option) -> Callable[[click.Context, click.Para
             raise InputError(f"{flag} {text}: {error}") from None
 
     return parsed
+
+
+def read_templates(named: Sequence[str]) -> dict[str, BodyTemplate]:
+    """{name: template} of NAME=FILE. Raises InputError for an engine's name, and for a file that is not a template."""
+    from opensearch_neural.body_template import BodyTemplate
+
+    templates: dict[str, BodyTemplate] = {}
+    for text in named:
+        name, equals, file = text.partition("=")
+        if not (equals and file) or name.split() != [name] or "/" in name:
+            raise InputError(f"--template {text}: expected NAME=FILE", "for instance production=query.json")
+        if name in ENGINES or name in templates:
+            raise InputError(f"--template {text}: {name!r} is an engine already", "give it another name")
+        templates[name] = BodyTemplate.read(file)
+    return templates
+
+
+def template_paths(named: Sequence[str]) -> list[Path]:
+    """The files of NAME=FILE."""
+    return [Path(text.partition("=")[2]) for text in named]

@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from opensearch_neural.body_template import BodyTemplate
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.commands.engine_options import engine_options, refuse_options_without_effect
+from opensearch_neural.commands.engine_options import (
+    engine_options,
+    read_templates,
+    refuse_options_without_effect,
+    template_paths,
+)
 from opensearch_neural.commands.evaluate_runs import runs_command
-from opensearch_neural.commands.evaluation_options import Evaluation, chosen_baseline, evaluation_options, title_of
+from opensearch_neural.commands.evaluation_options import Evaluation, chosen_baseline, evaluation_options
 from opensearch_neural.commands.headings import HeadedGroup
-from opensearch_neural.commands.templates import read_templates, template_paths
+from opensearch_neural.commands.option_groups import warn
+from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.engines import ENGINES, Engines, open_engines
 from opensearch_neural.engines.sparse import Windowed
-from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.evaluation import engine_comparison
+from opensearch_neural.evaluation.engine_comparison import EngineResult
+from opensearch_neural.evaluation.provenance import machine_facts
 from opensearch_neural.progress import Progress
 from opensearch_neural.queries import MOST_HITS
+from opensearch_neural.retrievers import Retriever
+from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
+from opensearch_neural.retrievers.template import absent_count, template_retriever
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
-
-    from opensearch_neural.body_template import BodyTemplate
-    from opensearch_neural.corpus.judgements import JudgedQueries
-    from opensearch_neural.evaluation.engine_comparison import EngineResult
-    from opensearch_neural.evaluation.expectations import Expectation
-    from opensearch_neural.evaluation.results import Data, Row, Summary
 
 BASELINE = "bm25"
 
@@ -94,9 +100,6 @@ def evaluate(
     osn eval --index scifact --data data/scifact --report report.html
     osn eval runs bm25.trec mine.trec --qrels judged.qrels
     """
-    from opensearch_neural.evaluation import engine_comparison
-    from opensearch_neural.evaluation.results import data_facts
-
     if index is None:
         raise click.UsageError("Missing option '--index'.")
     templates = read_templates(template_files)
@@ -120,15 +123,25 @@ def evaluate(
         own: Collection[str] = ()
         if opened is not None:
             own = engine_comparison.own_documents(client, index, judged.queries, judged.qrels)
-            warn_of_own_documents(own)
+            if own:
+                warn(
+                    f"{len(own):,} queries are documents of the index too, with the same id and text; "
+                    "each is left out of its own hits, as in BEIR"
+                )
         production = Production(template_index or index, templates, id_field)
         if templates:
             production.warn_of_absent(client, judged)
         documents = document_count(client, opened, index if chosen else production.index)
         results = searched(client, opened, production, judged, chosen, evaluation.names, own, timed)
-        rows = evaluation.rows(judged, segment_of, results, against)
-        read = [*evaluation.facts(judged), *map(data_facts, template_paths(template_files))]
-        summary = summarize(client, opened, documents, judged, read, rows, results, expectations, evaluation.seed)
+        what = f"{documents:,} documents, {results[0].measured.queries:,} queries"
+        wrote = (
+            {} if opened is None else {kind: getattr(opened.meta, kind) for kind in ("sparse", "dense", "quantized")}
+        )
+        if models := ", ".join(f"{kind} {model.name}" for kind, model in wrote.items() if model is not None):
+            what += f"; {models}"
+        machine = {**machine_facts(), "opensearch": client.info()["version"]["number"]}
+        read = template_paths(template_files)
+        summary = evaluation.summary(judged, segment_of, results, against, expectations, read, what, machine=machine)
         titles = functools.partial(engine_comparison.titles, client, index) if opened is not None else None
         evaluation.tell(summary, results, judged, against, titles)
 
@@ -149,8 +162,6 @@ class Production:
 
     def warn_of_absent(self, client: OpenSearch, judged: JudgedQueries) -> None:
         """Warn of relevant documents that the index lacks. Raises InputError if it holds none of them."""
-        from opensearch_neural.retrievers.template import absent_count
-
         relevant = sorted({document for of in judged.qrels.values() for document, grade in of.items() if grade > 0})
         absent = absent_count(client, self.index, relevant, self.id_field)
         if absent == len(relevant):
@@ -166,14 +177,12 @@ def opened_index(client: OpenSearch, index: str, how: Mapping[str, Any], *, opti
 
     optional: warn and return None if `osn` did not write the index, if it is an alias of several, or if it does not exist.
     """
-    from opensearch_neural.errors import ClusterError
-
     try:
         return open_engines(client, index, **how)
     except (ModelError, ClusterError) as error:
         if not optional:
             raise
-        print(f"warning: only templates are measured: {error.message}", file=sys.stderr)
+        warn(f"only templates are measured: {error.message}")
         return None
 
 
@@ -202,26 +211,16 @@ def available_engines(opened: Engines) -> list[str]:
 
 def warn_of_absent(absent: int, relevant: int, index: str) -> None:
     if absent:
-        print(
-            f"warning: {absent:,} of the {relevant:,} documents judged relevant are not in the index {index!r}; "
-            "no engine can find these",
-            file=sys.stderr,
-        )
-
-
-def warn_of_own_documents(own: Collection[str]) -> None:
-    if own:
-        print(
-            f"warning: {len(own):,} queries are documents of the index too, with the same id and text; "
-            "each is left out of its own hits, as in BEIR",
-            file=sys.stderr,
+        warn(
+            f"{absent:,} of the {relevant:,} documents judged relevant are not in the index {index!r}; "
+            "no engine can find these"
         )
 
 
 def warn_of_engines(opened: Engines, engines: Collection[str]) -> None:
     for engine in engines:
         for warning in opened.engine(engine).warnings():
-            print(f"warning: {warning}", file=sys.stderr)
+            warn(warning)
 
 
 def searched(
@@ -234,11 +233,8 @@ def searched(
     own_documents: Collection[str],
     timed: int,
 ) -> list[EngineResult]:
-    """The result of each engine and template."""
-    from opensearch_neural.evaluation import engine_comparison
-    from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
-    from opensearch_neural.retrievers.template import template_retriever
-
+    """The result of each engine and template. An engine that searches a part of the documents also gets which of its pages
+    are proved exact."""
     queries, qrels = judged.queries, judged.qrels
     bodies = {} if opened is None else {engine: opened.body_of(engine) for engine in chosen}
     if opened is not None:
@@ -249,30 +245,24 @@ def searched(
     total = len(queries) * passes + engines * min(timed, len(queries))
     with Progress("eval", total=total, unit="queries") as shown:
         advance = shown.update
-        retrievers = [
-            OpenSearchRetriever(client, opened.index, engine, body_of, progress=advance)
-            for engine, body_of in bodies.items()
-            if opened is not None
-        ]
+
+        def measured(retriever: Retriever, most: int) -> EngineResult:
+            return engine_comparison.run_retriever(
+                retriever, queries, qrels, measures, own_documents=own_documents, most=most
+            )
+
+        results = []
+        for engine, body_of in bodies.items():
+            assert opened is not None
+            retriever = OpenSearchRetriever(client, opened.index, engine, body_of, progress=advance)
+            result = measured(retriever, ENGINES[engine].most_hits)
+            certain = engine_comparison.certified_queries(client, opened, engine, queries.values(), progress=advance)
+            results.append(replace(result, certified=certain))
         for name, template in production.templates.items():
-            retrievers.append(
-                template_retriever(
-                    client, production.index, name, template, id_field=production.id_field, progress=advance
-                )
+            of_template = template_retriever(
+                client, production.index, name, template, id_field=production.id_field, progress=advance
             )
-        results = [
-            engine_comparison.run_retriever(
-                retriever,
-                queries,
-                qrels,
-                measures,
-                own_documents=own_documents,
-                most=ENGINES[retriever.name].most_hits if retriever.name in ENGINES else MOST_HITS,
-            )
-            for retriever in retrievers
-        ]
-        if opened is not None:
-            results = [certified(client, opened, result, queries, advance) for result in results]
+            results.append(measured(of_template, MOST_HITS))
         if timed:
             bodies |= {name: template.body for name, template in production.templates.items()}
             texts = list(queries.values())[:timed]
@@ -284,50 +274,3 @@ def searched(
                 for result in results
             ]
         return results
-
-
-def certified(
-    client: OpenSearch,
-    opened: Engines,
-    result: EngineResult,
-    queries: Mapping[str, str],
-    progress: Callable[[int], object],
-) -> EngineResult:
-    """The result; if its engine searches only a part of the documents, also which of its pages are proved exact."""
-    from opensearch_neural.evaluation.engine_comparison import certified_queries
-
-    if result.engine not in ENGINES:
-        return result
-    certain = certified_queries(client, opened, result.engine, queries.values(), progress=progress)
-    return replace(result, certified=certain)
-
-
-def summarize(
-    client: OpenSearch,
-    opened: Engines | None,
-    documents: int,
-    judged: JudgedQueries,
-    read: list[Data],
-    rows: list[Row],
-    results: Sequence[EngineResult],
-    expectations: Sequence[Expectation],
-    seed: int,
-) -> Summary:
-    """The result file of this evaluation. read: names and hashes of the files it depends on."""
-    from opensearch_neural.evaluation.provenance import machine_facts
-    from opensearch_neural.evaluation.results import Summary
-
-    models = [
-        f"{kind} {meta.name}"
-        for kind in ("sparse", "dense", "quantized")
-        if opened is not None and (meta := getattr(opened.meta, kind)) is not None
-    ]
-    what = f"{documents:,} documents, {results[0].measured.queries:,} queries"
-    return Summary.of_this_run(
-        machine={**machine_facts(), "opensearch": client.info()["version"]["number"]},
-        data=read,
-        seeds=[seed],
-        rows=rows,
-        goals=[expectation.goal_of(results) for expectation in expectations],
-        title="; ".join([f"{title_of(judged)}: {what}", *([", ".join(models)] if models else [])]),
-    )

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from opensearch_neural.commands.evaluation_options import Evaluation, chosen_baseline, evaluation_options, title_of
+from opensearch_neural.commands.evaluation_options import Evaluation, chosen_baseline, evaluation_options
 from opensearch_neural.commands.headings import Headed
+from opensearch_neural.commands.option_groups import warn
 from opensearch_neural.errors import InputError
-
-if TYPE_CHECKING:
-    from opensearch_neural.retrievers import Run
+from opensearch_neural.evaluation.engine_comparison import PAGE, EngineResult, unjudged_hits
+from opensearch_neural.evaluation.measures import cutoff, measure, rank
+from opensearch_neural.evaluation.run_files import read_run
+from opensearch_neural.retrievers import Run
 
 
 @click.command(
@@ -32,11 +33,6 @@ def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
     osn eval runs bm25.trec mine.trec --qrels judged.qrels
     osn eval runs a.trec b.trec c.trec --data data/scifact --baseline b --segments segments.tsv --json
     """
-    from opensearch_neural.evaluation.engine_comparison import PAGE, EngineResult, unjudged_hits
-    from opensearch_neural.evaluation.measures import measure, rank
-    from opensearch_neural.evaluation.results import Summary, data_facts
-    from opensearch_neural.evaluation.run_files import read_run
-
     judged = evaluation.judged(texts=evaluation.per_query)
     segment_of = evaluation.segment_of(judged)
     names = names_of(files)
@@ -53,32 +49,22 @@ def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
             )
         measured = measure(run, judged.qrels, evaluation.names)
         if measured.unjudged:
-            click.echo(f"warning: {file}: {measured.unjudged:,} queries have no judgement and are left out", err=True)
+            warn(f"{file}: {measured.unjudged:,} queries have no judgement and are left out")
         if beyond := cut_short(run, evaluation.names):
             deepest = max(map(len, run.values()))
-            click.echo(
-                f"warning: {file} ends at {deepest:,} hits a query: {', '.join(beyond)} cannot count later hits",
-                err=True,
-            )
+            warn(f"{file} ends at {deepest:,} hits a query: {', '.join(beyond)} cannot count later hits")
         shown = {}
         if evaluation.report is not None:
             shown[PAGE] = {query: dict(rank(hits)[:PAGE]) for query, hits in run.items()}
         results.append(EngineResult(name, measured, shown, unjudged=unjudged_hits(run, judged.qrels)))
-    summary = Summary.of_this_run(
-        data=[*evaluation.facts(judged), *map(data_facts, files)],
-        seeds=[evaluation.seed],
-        rows=evaluation.rows(judged, segment_of, results, against),
-        goals=[expectation.goal_of(results) for expectation in expectations],
-        title=f"{title_of(judged)}: {len(files):,} runs, {results[0].measured.queries:,} queries",
-    )
+    what = f"{len(files):,} runs, {results[0].measured.queries:,} queries"
+    summary = evaluation.summary(judged, segment_of, results, against, expectations, files, what)
     evaluation.tell(summary, results, judged, against)
 
 
 def cut_short(run: Run, measures: Iterable[str]) -> list[str]:
     """The measures with a cut-off beyond the depth of a truncated run. A run counts as truncated if at least half of its
     queries have the largest number of hits."""
-    from opensearch_neural.evaluation.measures import cutoff
-
     depths = [len(hits) for hits in run.values()]
     deepest = max(depths)
     if 2 * depths.count(deepest) < len(depths):

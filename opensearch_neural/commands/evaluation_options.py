@@ -5,25 +5,32 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import click
 
-from opensearch_neural.commands.option_groups import Command, options_of, seed_option
+from opensearch_neural.commands.option_groups import Command, flags_on_command_line, options_of, seed_option, warn
 from opensearch_neural.commands.renamed import output_option
+from opensearch_neural.corpus.judgements import JudgedQueries, read_qrels
 from opensearch_neural.errors import InputError
-
-if TYPE_CHECKING:
-    from opensearch_neural.corpus.judgements import JudgedQueries
-    from opensearch_neural.evaluation.engine_comparison import EngineResult
-    from opensearch_neural.evaluation.expectations import Expectation
-    from opensearch_neural.evaluation.results import Data, Row, Summary
-
+from opensearch_neural.evaluation import engine_report
+from opensearch_neural.evaluation.engine_comparison import EngineResult, engine_rows
+from opensearch_neural.evaluation.expectations import Expectation, parse_expectation
+from opensearch_neural.evaluation.measures import has_fractions, parse_measures, require_fitting
+from opensearch_neural.evaluation.results import Data, Summary, data_facts
+from opensearch_neural.evaluation.segments import (
+    SEGMENT,
+    by_frequency,
+    read_frequencies,
+    read_query_values,
+    segment_rows,
+)
+from opensearch_neural.files import write_text
 
 MEASURES = "nDCG@10,RR@10,R@100,R@1000"
 SHOWN = 10  # wins, and losses, that --per-query shows
@@ -54,8 +61,6 @@ class Evaluation:
     """The measures, by their names in ir-measures."""
 
     def __post_init__(self) -> None:
-        from opensearch_neural.evaluation.measures import parse_measures
-
         if self.per_query and self.as_json:
             raise click.UsageError("--per-query shows text; for programs, --output writes per-query.tsv")
         self._refuse_contradictions()
@@ -70,10 +75,9 @@ class Evaluation:
 
     def _refuse_contradictions(self) -> None:
         """Raise UsageError for an option that has no effect because of another option."""
-        of_split = click.get_current_context().get_parameter_source("split")
         if self.data is not None and self.queries is not None:
             raise click.UsageError("--queries has no effect with --data, which holds queries")
-        if self.qrels is not None and of_split == click.core.ParameterSource.COMMANDLINE:
+        if self.qrels is not None and "split" in flags_on_command_line():
             raise click.UsageError("--split has no effect with --qrels: it names judgements of --data")
         if self.frequencies is not None and (self.segments is None or Path(self.segments).is_file()):
             raise click.UsageError("--frequencies has no effect unless --segments are names, such as head,torso,tail")
@@ -83,9 +87,6 @@ class Evaluation:
 
         Raises InputError if no document is judged relevant, or if a measure cannot use the grades.
         """
-        from opensearch_neural.corpus.judgements import JudgedQueries, read_qrels
-        from opensearch_neural.evaluation.measures import require_fitting
-
         if (self.data is None) == (self.qrels is None):
             raise click.UsageError("give the judgements: --data FOLDER, or --qrels FILE (with --queries FILE)")
         if self.data is not None:
@@ -108,14 +109,10 @@ class Evaluation:
         return judged
 
     def expected(self, engines: Sequence[str]) -> list[Expectation]:
-        from opensearch_neural.evaluation.expectations import parse_expectation
-
         return [parse_expectation(text, engines, self.names) for text in self.expect]
 
     def segment_of(self, judged: JudgedQueries) -> dict[str, str]:
         """{judged query: its segment}; empty without --segments. Raises InputError if the file has no judged query."""
-        from opensearch_neural.evaluation.segments import SEGMENT, by_frequency, read_frequencies, read_query_values
-
         if self.segments is None:
             return {}
         if Path(self.segments).is_file():
@@ -138,29 +135,38 @@ class Evaluation:
         if not known:
             raise InputError(f"{file} has no segment or frequency for any judged query")
         if missing := len(judged.qrels) - len(known):
-            click.echo(f"warning: {missing:,} judged queries are in no segment ({file})", err=True)
+            warn(f"{missing:,} judged queries are in no segment ({file})")
         return known
 
-    def rows(
+    def summary(
         self,
         judged: JudgedQueries,
         segment_of: Mapping[str, str],
         results: Sequence[EngineResult],
         against: str | None,
-    ) -> list[Row]:
-        """The rows of all queries, and of each segment."""
-        from opensearch_neural.evaluation.engine_comparison import engine_rows
-        from opensearch_neural.evaluation.segments import segment_rows
+        expectations: Sequence[Expectation],
+        files: Iterable[Path],
+        what: str,
+        **facts: Any,
+    ) -> Summary:
+        """The result file, with the rows of all queries and of each segment.
 
+        files: what was read besides judgements and segments. what: what was measured, for the title.
+        """
         segments = segment_rows(judged.name, results, segment_of, baseline=against, seed=self.seed)
-        return [*engine_rows(judged.name, results, baseline=against, seed=self.seed), *segments]
+        return Summary.of_this_run(
+            data=[*self._read(judged), *map(data_facts, files)],
+            seeds=[self.seed],
+            rows=[*engine_rows(judged.name, results, baseline=against, seed=self.seed), *segments],
+            goals=[expectation.goal_of(results) for expectation in expectations],
+            title=f"{judged.name} ({judged.split}): {what}" if judged.split else f"{judged.name}: {what}",
+            **facts,
+        )
 
-    def facts(self, judged: JudgedQueries) -> list[Data]:
+    def _read(self, judged: JudgedQueries) -> list[Data]:
         """Names and hashes of the files that were read: judgements, the corpus of a folder, segments."""
-        from opensearch_neural.evaluation.results import data_facts
-
-        given = [Path(self.segments or ""), *([self.frequencies] if self.frequencies else [])]
-        segments = [data_facts(file) for file in given if file.is_file()]
+        of_segments = [Path(self.segments or ""), *([self.frequencies] if self.frequencies else [])]
+        segments = [data_facts(file) for file in of_segments if file.is_file()]
         if self.data is None:
             return [*(data_facts(file) for file in judged.files), *segments]
         files = [*sorted(self.data.glob("corpus.jsonl*")), *judged.files]
@@ -175,9 +181,6 @@ class Evaluation:
         titles: Callable[[list[str]], Mapping[str, str]] | None = None,
     ) -> None:
         """Print and write as the options say; exit with 1 if a goal is missed. titles: {id: title} of documents."""
-        from opensearch_neural.evaluation import engine_report
-        from opensearch_neural.files import write_text
-
         queries = judged.queries
         if self.as_json:
             print(json.dumps(summary.to_json(), ensure_ascii=False, indent=1))
@@ -206,17 +209,11 @@ def chosen_baseline(name: str | None, engines: Sequence[str], default: str) -> s
     return name or (default if default in engines else None)
 
 
-def title_of(judged: JudgedQueries) -> str:
-    return f"{judged.name} ({judged.split})" if judged.split else judged.name
-
-
 def warn_of(judged: JudgedQueries, names: Sequence[str]) -> None:
     """Say on stderr how many judged queries are left out, and how fractional grades are treated."""
-    from opensearch_neural.evaluation.measures import has_fractions
-
     without_relevant = sum(1 for grades in judged.qrels.values() if not any(grade > 0 for grade in grades.values()))
     if without_relevant:
-        click.echo(f"warning: {without_relevant:,} judged queries have no relevant document and are left out", err=True)
+        warn(f"{without_relevant:,} judged queries have no relevant document and are left out")
     others = [name for name in names if not name.startswith("nDCG")]
     if has_fractions(judged.qrels):
         also = f"; {', '.join(others)} count any grade above 0 as relevant" if others else ""
@@ -270,16 +267,9 @@ def evaluation_options(command: Command) -> Command:
     def unless_before_a_subcommand(*args: Any, **kwargs: Any) -> Any:
         ctx = click.get_current_context()
         if ctx.invoked_subcommand is not None:
-            refuse_options_before(ctx)
+            for flag in flags_on_command_line().values():  # they would be ignored
+                raise click.UsageError(f"write {flag} after {ctx.invoked_subcommand!r}, if that command has it")
             return None
         return gathered(*args, **kwargs)
 
     return cast(Command, unless_before_a_subcommand)
-
-
-def refuse_options_before(ctx: click.Context) -> None:
-    """Raise UsageError for an option before the name of a subcommand, since it would be ignored."""
-    for name in ctx.params:
-        if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
-            flag = next(each.opts[0] for each in ctx.command.params if each.name == name)
-            raise click.UsageError(f"write {flag} after {ctx.invoked_subcommand!r}, if that command has it")

@@ -12,7 +12,7 @@ from opensearch_neural import node as local_node
 from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.node.clusters import DEFAULT_NAME, ClusterState, read_state
-from opensearch_neural.node.parts import PROFILES
+from opensearch_neural.node.java_and_jars import PROFILES
 
 NAME = click.option(
     "--name", default=DEFAULT_NAME, show_default=True, help="Name of the cluster; several can run at once."

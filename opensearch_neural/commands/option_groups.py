@@ -1,4 +1,4 @@
-"""Options that several commands share, and groups of options that a command gets as one argument."""
+"""Options that several commands share, groups of options that a command gets as one argument, and warnings."""
 
 from __future__ import annotations
 
@@ -55,3 +55,17 @@ def options_of(make: Callable[..., Any], argument: str, *options: Callable[[Any]
         return taking(gathered, options)
 
     return decorate
+
+
+def flags_on_command_line() -> dict[str, str]:
+    """{name: flag} of the options of the running command that are on the command line."""
+    ctx = click.get_current_context()
+    return {
+        str(option.name): option.opts[0]
+        for option in ctx.command.params
+        if ctx.get_parameter_source(str(option.name)) == click.core.ParameterSource.COMMANDLINE
+    }
+
+
+def warn(message: str) -> None:
+    click.echo(f"warning: {message}", err=True)

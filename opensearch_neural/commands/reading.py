@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+from opensearch_neural.commands.option_groups import warn
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.progress import counted
@@ -24,4 +24,4 @@ def reading(corpus: str, what: str) -> Iterator[tuple[Iterator[Document], list[R
             yield shown, rejected
     finally:
         if rejected:
-            print(f"warning: {len(rejected):,} records left out, the first in {rejected[0]}", file=sys.stderr)
+            warn(f"{len(rejected):,} records left out, the first in {rejected[0]}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -11,9 +11,14 @@ import click
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.commands.engine_options import PREFIX, engine_options, refuse_options_without_effect
+from opensearch_neural.commands.engine_options import (
+    PREFIX,
+    engine_options,
+    read_templates,
+    refuse_options_without_effect,
+)
 from opensearch_neural.commands.headings import Headed
-from opensearch_neural.commands.templates import read_templates
+from opensearch_neural.commands.option_groups import flags_on_command_line, warn
 from opensearch_neural.engines import ENGINES, open_engines
 from opensearch_neural.hits import Request, SearchResult, find, find_by_body, parse_filter, parts_of
 from opensearch_neural.queries import Body
@@ -94,15 +99,10 @@ def search(
 
 def refuse_options_of_engines() -> None:
     """Raise UsageError for an option of the engines, which has no effect with --template."""
-    ctx = click.get_current_context()
     of_engines = {"engine", "filters", "highlight", "sparse", "dense", "pq", "backend"}
-    for each in ctx.command.params:
-        name = each.name or ""
-        given = ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
-        if given and (name in of_engines or name.startswith(PREFIX)):
-            raise click.UsageError(
-                f"{each.opts[0]} has no effect with --template: the template file is the whole query"
-            )
+    for name, flag in flags_on_command_line().items():
+        if name in of_engines or name.startswith(PREFIX):
+            raise click.UsageError(f"{flag} has no effect with --template: the template file is the whole query")
 
 
 def print_body(body: Body) -> None:
@@ -111,17 +111,13 @@ def print_body(body: Body) -> None:
 
 def show(result: SearchResult, engine: str, as_json: bool, from_: int) -> None:
     """Print the hits, for people or as JSON; warnings to stderr."""
-    warn([*map(str, result.findings), *result.warnings])
+    for message in (*result.findings, *result.warnings):
+        warn(str(message))
     if as_json:
         answer = {"engine": engine, "took_ms": result.took, **result.facts, "hits": result.hits}
         print(json.dumps(answer, ensure_ascii=False, indent=2))
     else:
         print_hits(result.hits, engine, result.took, from_)
-
-
-def warn(messages: Iterable[str]) -> None:
-    for message in messages:
-        click.echo(f"warning: {message}", err=True)
 
 
 def print_hits(hits: list[dict[str, Any]], engine: str, took: int, from_: int = 0) -> None:

@@ -19,15 +19,17 @@ from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.evaluate import warn_of_engines
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.option_groups import FiniteRange, seed_option
+from opensearch_neural.corpus.judgements import BeirData, read_queries
+from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import First
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Summary, data_facts
 from opensearch_neural.evaluation.tables import table
 from opensearch_neural.files import write_text
+from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tried, pareto, store
 
 if TYPE_CHECKING:
     from opensearch_neural.models.dense.dense_encoder import Backend
-    from opensearch_neural.tune import Chosen, Questions, Tried
 
 PLOT_WIDTH, PLOT_HEIGHT = 64, 16
 SHOWN_BELOW = 0.1
@@ -117,9 +119,6 @@ def tune(
     osn tune --index docs --engine sparse --queries queries.jsonl
     osn tune --index docs --engine cascade --data data/docs
     """
-    from opensearch_neural.engines import open_engines
-    from opensearch_neural.tune import TUNINGS, store
-
     if first is not None and engine != "cascade":
         raise InputError("--first is a setting of the cascade", "give --engine cascade too")
     TUNINGS[engine].check_queries(judged=data is not None, unjudged=queries is not None)
@@ -193,9 +192,6 @@ def plot_and_table(tried: Sequence[Tried], chosen: Chosen | None, keep: float, *
 
 def _read_questions(data: Path | None, split: str, queries: Path | None) -> tuple[Questions, str] | None:
     """(the queries, with judgements if they have any; the measure of quality). None if no queries are named."""
-    from opensearch_neural.corpus.judgements import BeirData, read_queries
-    from opensearch_neural.tune import Questions
-
     if data is not None:
         beir = BeirData.load(data, split)
         return Questions(beir.queries, beir.qrels), "nDCG@10"
@@ -218,8 +214,6 @@ def plot(tried: Sequence[Tried], chosen: Chosen | None, keep: float) -> str:
     · is a setting, o a setting of the Pareto set, # the chosen setting, = the required share, A all tokens. Settings far
     below the share are drawn on the lowest line, to leave room for settings near it.
     """
-    from opensearch_neural.tune import pareto
-
     front = pareto(tried)
     quickest, slowest = min(each.ms for each in tried), max(each.ms for each in tried)
     best = max(each.kept for each in tried)
@@ -253,8 +247,6 @@ def _mark(each: Tried, front: Sequence[Tried], chosen: Chosen | None) -> str:
 
 def front_table(tried: Sequence[Tried], chosen: Chosen | None, measure: str, full: str) -> str:
     """The Pareto set as a table, with the engine `full`, with which all are compared."""
-    from opensearch_neural.tune import pareto
-
     front = [each for each in pareto(tried) if each.setting is not None]
     lines = [
         [*each.cells(full), "chosen" if chosen and each.setting == chosen.setting else ""]
@@ -264,8 +256,6 @@ def front_table(tried: Sequence[Tried], chosen: Chosen | None, measure: str, ful
 
 
 def _json(tried: Sequence[Tried], chosen: Chosen | None, measure: str, keep: float) -> dict[str, Any]:
-    from opensearch_neural.tune import pareto
-
     front = pareto(tried)
     return {
         "measure": measure,

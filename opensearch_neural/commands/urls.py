@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from opensearch_neural.commands.option_groups import CORPUS
+from opensearch_neural.commands.option_groups import CORPUS, warn
 from opensearch_neural.commands.renamed import output_option
 
 
@@ -64,8 +64,6 @@ def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool)
             f"({made.model['hash']})"
         )
     if unlearned:
-        click.echo(
-            f"warning: {made.model['name']} was not trained on {unlearned:,} of these documents: it has not learned to find "
-            "them",
-            err=True,
+        warn(
+            f"{made.model['name']} was not trained on {unlearned:,} of these documents: it has not learned to find them"
         )

@@ -170,19 +170,14 @@ class IndexMeta:
         if not 0 <= (scale := record.get("sparse_scale") or 0) < math.inf:
             raise _damaged(index, f"sparse_scale is {scale}")
         known = {each.name for each in fields(cls)} - {"extra"}
-        return cls(
-            sparse=_part(index, record, "sparse", SparseMeta),
-            dense=dense,
-            passages=_part(index, record, "passages", PassageMeta),
-            quantized=_part(index, record, "quantized", QuantizedMeta),
-            forward_index=record.get("forward_index", False),
-            prune=record.get("prune"),
-            prune_postings=record.get("prune_postings"),
-            analyzer=record.get("analyzer", "english"),
-            version=record.get("version", ""),
-            format=record.get("format", META_FORMAT),
-            extra={key: value for key, value in record.items() if key not in known},
-        )
+        entries: dict[str, Any] = {key: record[key] for key in known & record.keys()}
+        entries |= {
+            "sparse": _part(index, record, "sparse", SparseMeta),
+            "dense": dense,
+            "passages": _part(index, record, "passages", PassageMeta),
+            "quantized": _part(index, record, "quantized", QuantizedMeta),
+        }
+        return cls(**entries, extra={key: value for key, value in record.items() if key not in known})
 
 
 _ENTRIES: dict[str, type] = {

@@ -11,17 +11,16 @@ A cluster can have several nodes, each a process of its own, so that one can fai
     node.start(nodes=3, port=9250, name="three")
     node.start(name="three")                   # restarts nodes that died, with their data
 
-lifecycle.py  start, restart and stop
-launch.py     the request for a start, checked; ports, data, configuration and command line of a node
-parts.py      profiles, Java, and the jars that Maven fetches
-process.py    processes by pid and mark, and the pipe to the guard
-guard.py      a script that starts nodes, and ends them with the process that asked
-clusters.py   the known clusters: their state, status and logs
+start_and_stop.py  start, restart and stop
+configuration.py   ports, data, configuration and command line of a node
+java_and_jars.py   profiles, Java, and the jars that Maven fetches
+processes.py       processes by pid and mark, and the guard that ends nodes with the process that asked
+clusters.py        the known clusters: their state, status and logs
 """
 
 from __future__ import annotations
 
 from opensearch_neural.node.clusters import ClusterState, logs, status
-from opensearch_neural.node.lifecycle import start, stop
+from opensearch_neural.node.start_and_stop import start, stop
 
 __all__ = ["ClusterState", "logs", "start", "status", "stop"]

@@ -26,7 +26,7 @@ from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.files import write_json
 from opensearch_neural.home import home
 from opensearch_neural.locks import acquire
-from opensearch_neural.node.process import is_running
+from opensearch_neural.node.processes import is_running
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_NAME = "osn"

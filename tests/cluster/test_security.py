@@ -1,7 +1,7 @@
 """Credentials stay where they belong, nothing of others runs, and no path leads out.
 
 Secrets are looked for in everything that the commands leave behind: output, files, the process list, what the cluster
-was sent and what it stores. That the local node listens on loopback only is held in tests/node/test_lifecycle.py.
+was sent and what it stores. That the local node listens on loopback only is held in tests/node/test_start_and_stop.py.
 """
 
 from __future__ import annotations
@@ -252,11 +252,11 @@ except Exception as error:
 
 
 def test_a_node_is_started_without_the_credentials_of_its_users_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    from opensearch_neural.node import process
+    from opensearch_neural.node import processes
 
     for name in ("OSN_PASSWORD", "OSN_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.setenv(name, SECRET)
-    passed_on = process.environment()
+    passed_on = processes.environment()
     assert "PATH" in passed_on
     assert leaks(json.dumps(passed_on, ensure_ascii=False)) == set()
 
@@ -616,7 +616,7 @@ def test_no_path_is_made_of_an_index_name_that_leads_elsewhere(name: str) -> Non
 
 
 def test_a_plugin_archive_writes_into_its_own_folder_only(tmp_path: Path) -> None:
-    from opensearch_neural.node import parts
+    from opensearch_neural.node import java_and_jars
 
     lib = tmp_path / "a" / "lib"
     lib.mkdir(parents=True)
@@ -629,7 +629,7 @@ def test_a_plugin_archive_writes_into_its_own_folder_only(tmp_path: Path) -> Non
             "readme.txt",
         ):
             archive.writestr(name, b"content")
-    parts._unpack_plugins(lib)
+    java_and_jars._unpack_plugins(lib)
     names = {"escaped.jar", "escaped-absolutely.jar", "deep.jar", "fine.jar"}
     assert {file.name for file in tmp_path.rglob("*") if file.is_file()} == names
     assert {file.name for file in lib.iterdir()} == names
@@ -637,10 +637,10 @@ def test_a_plugin_archive_writes_into_its_own_folder_only(tmp_path: Path) -> Non
 
 
 def test_an_archive_cannot_replace_a_jar_that_is_there(tmp_path: Path) -> None:
-    from opensearch_neural.node import parts
+    from opensearch_neural.node import java_and_jars
 
     (tmp_path / "opensearch.jar").write_bytes(b"the real one")
     with zipfile.ZipFile(tmp_path / "plugin.zip", "w") as archive:
         archive.writestr("opensearch.jar", b"another")
-    parts._unpack_plugins(tmp_path)
+    java_and_jars._unpack_plugins(tmp_path)
     assert (tmp_path / "opensearch.jar").read_bytes() == b"the real one"

@@ -182,7 +182,7 @@ def test_options_that_contradict_each_other_are_refused(folder: Path) -> None:
 def test_options_are_checked_before_anything_is_measured(
     folder: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
 ) -> None:
-    monkeypatch.setattr("opensearch_neural.evaluation.measures.measure", None)  # would end in a TypeError
+    monkeypatch.setattr("opensearch_neural.commands.evaluate_runs.measure", None)  # would end in a TypeError
     asked = [each.format(folder=folder) for each in options]
     with pytest.raises(InputError, match=message):
         runs(folder, *(asked if "--measures" in asked else [*asked, "--measures", "RR@10"]))
@@ -192,7 +192,7 @@ def test_a_missing_extra_fails_before_anything_is_measured(folder: Path, monkeyp
     for module in [name for name in sys.modules if name.startswith("opensearch_neural.ui")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    monkeypatch.setattr("opensearch_neural.evaluation.measures.measure", None)
+    monkeypatch.setattr("opensearch_neural.commands.evaluate_runs.measure", None)
     with pytest.raises(MissingExtra):
         runs(folder, "--report", str(folder / "report.html"))
 

@@ -339,7 +339,7 @@ def bare_client() -> Iterator[Any]:
     from opensearch_neural import node
     from opensearch_neural.cluster.connect import connect
     from opensearch_neural.errors import ClusterError
-    from opensearch_neural.node.parts import PROFILES, find_java
+    from opensearch_neural.node.java_and_jars import PROFILES, find_java
 
     try:
         find_java(PROFILES["core"].java, "the core profile")

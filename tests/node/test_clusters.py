@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from osn_node import osn_node
 
-from opensearch_neural.node import process
+from opensearch_neural.node import processes
 from opensearch_neural.node.clusters import ClusterState, NodeState, read_state
 
 # A start takes seconds; what takes minutes hangs.
@@ -40,4 +40,4 @@ class TestState:
         """The pid of this very test runs, and does not carry the mark."""
         state = ClusterState("x", "f00dcafe", "full", "2.19.1", "1g", "/data", [NodeState(1, 9200, 9300, os.getpid())])
         assert state.running == []
-        assert process.end(state.processes()) == []
+        assert processes.end(state.processes()) == []

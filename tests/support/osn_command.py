@@ -13,7 +13,7 @@ from unittest import mock
 from click.testing import CliRunner
 
 from opensearch_neural.cli import main
-from opensearch_neural.commands.outline import OWN_PACKAGES
+from opensearch_neural.commands.groups import OWN_PACKAGES
 
 
 def osn_command(

@@ -11,7 +11,7 @@ from typing import Any
 
 from osn_command import osn_command
 
-from opensearch_neural.node import process
+from opensearch_neural.node import processes
 from opensearch_neural.node.clusters import existing
 
 OSN_NODE = [sys.executable, "-m", "opensearch_neural.cli", "node"]
@@ -26,8 +26,9 @@ def kill_node(index: int, name: str) -> None:
     """SIGKILL one node (counted from 1) and wait until it is gone. `node.start(name=name)` restarts it."""
     cluster = existing(name)
     member = cluster.member(index)
-    assert member.pid is not None and process.send(member.pid, cluster.mark, signal.SIGKILL)
-    assert process.wait_until_gone([(member.pid, cluster.mark)], 30.0) == []
+    assert member.pid is not None and cluster.is_up(member)
+    processes.send(member.pid, cluster.mark, signal.SIGKILL)
+    assert processes.wait_until_gone([(member.pid, cluster.mark)], 30.0) == []
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:

@@ -354,7 +354,7 @@ def test_the_command_tunes_shows_and_stores(
         raise ClusterError("OpenSearch refused: no permissions")
 
     with monkeypatch.context() as patch:
-        patch.setattr("opensearch_neural.tune.store", forbidden)
+        patch.setattr("opensearch_neural.commands.tune.store", forbidden)
         refused = osn_command(*command)
     assert "A all tokens, # chosen" in refused.stdout and page.exists(), "what was found is shown all the same"
     assert (refused.returncode == 1 and "not stored: OpenSearch refused" in refused.stdout) == faster
@@ -380,7 +380,7 @@ def test_osn_eval_and_osn_tune_say_that_all_tokens_weigh_the_same(
         flat = QueryEncoder(encoder.tokenizer, dict.fromkeys(encoder.vocabulary, 1.0))
         return replace(engines, models=engines.models.holding(query_encoder=flat)) if alike else engines
 
-    monkeypatch.setattr("opensearch_neural.engines.open_engines", opened)
+    monkeypatch.setattr("opensearch_neural.commands.tune.open_engines", opened)
     monkeypatch.setattr("opensearch_neural.commands.evaluate.open_engines", opened)
     monkeypatch.setattr("opensearch_neural.tune.two_phases.two_phases", lambda default: [default])
     asked = ["--url", cluster_url, "--index", index, "--data", str(corpus), "--split", "test"]

@@ -19,9 +19,9 @@ from osn_node import OSN_NODE, kill_node, osn_node, wait_for
 
 from opensearch_neural import node
 from opensearch_neural.errors import ClusterError
-from opensearch_neural.node import launch, process
+from opensearch_neural.node import configuration, processes
 from opensearch_neural.node.clusters import ClusterState, NodeState, cluster_folder, read_state
-from opensearch_neural.node.parts import PROFILES
+from opensearch_neural.node.java_and_jars import PROFILES
 
 # A start takes seconds; what takes minutes hangs.
 pytestmark = pytest.mark.timeout(240)
@@ -145,12 +145,12 @@ class TestOneNode:
         settings = one_node.client.cluster.get_settings(include_defaults=True, flat_settings=True)["defaults"]
         assert settings["indices.query.bool.max_clause_count"] == "2048"
         assert settings["cluster.routing.allocation.disk.threshold_enabled"] == "true"
-        assert {name: settings[name] for name in launch.DISK_WATERMARKS} == launch.DISK_WATERMARKS
+        assert {name: settings[name] for name in configuration.DISK_WATERMARKS} == configuration.DISK_WATERMARKS
 
     def test_the_heap_is_what_was_asked_for(self, one_node: Started) -> None:
         (member,) = one_node.client.nodes.stats(metric="jvm")["nodes"].values()
         assert member["jvm"]["mem"]["heap_max_in_bytes"] == 512 * 2**20
-        assert "-Xms512m" in process.command_line(one_node.pids[0])
+        assert "-Xms512m" in processes.command_line(one_node.pids[0])
 
     def test_it_can_index_and_search(self, one_node: Started) -> None:
         """A Java that lacks a part starts, and then creates no index: see LocalNode.java."""
@@ -203,7 +203,7 @@ class TestOneNode:
 
         assert node.stop(name) is True
         assert node.stop(name) is False
-        assert not any(process.command_line(pid) for pid in again.pids)
+        assert not any(processes.command_line(pid) for pid in again.pids)
         with pytest.raises(
             ClusterError, match=r"profile full \(2\.19\.1\) with 1 node\(s\), not full \(2\.19\.1\) with 2"
         ):
@@ -235,7 +235,7 @@ class TestLifeOfACluster:
         assert "unknown setting [no.such.setting]" in failed.stderr
         assert "Traceback" not in failed.stderr
         pid = int(re.findall(r"\(pid (\d+)\)", failed.stderr)[0])
-        assert name not in process.command_line(pid)
+        assert name not in processes.command_line(pid)
         # Nothing was stored: a start with other nodes or another profile is not refused for it.
         assert not (cluster_folder(name) / "data").exists()
 
@@ -251,8 +251,8 @@ class TestLifeOfACluster:
                 rivals.append(socket.create_server(("127.0.0.1", getattr(member, lost))))
             write_configuration(cluster, member)
 
-        write_configuration = launch.write_configuration
-        monkeypatch.setattr(launch, "write_configuration", configured)
+        write_configuration = configuration.write_configuration
+        monkeypatch.setattr(configuration, "write_configuration", configured)
         told: list[str] = []
         try:
             started = node.start(name=name, port=0, heap="256m", report=told.append)
@@ -299,14 +299,14 @@ class TestLifeOfACluster:
         starting.send_signal(number)
         starting.wait(60)
         assert starting.returncode in (130, -number)
-        assert process.wait_until_gone(state.processes(), 30.0) == []
+        assert processes.wait_until_gone(state.processes(), 30.0) == []
 
     def test_attached_nodes_and_their_data_go_with_a_process_that_is_killed(
         self, cleaned_name: Callable[[str], str]
     ) -> None:
         name = cleaned_name("attached")
         state = start_attached_and_kill(name)
-        assert process.wait_until_gone(state.processes(), 30.0) == []
+        assert processes.wait_until_gone(state.processes(), 30.0) == []
         wait_for(lambda: not state.folder.exists())
 
     def test_data_that_was_there_before_stays_when_an_attached_process_is_killed(
@@ -319,6 +319,6 @@ class TestLifeOfACluster:
         assert len(running.running) == 1
         kill_node(1, name)
         restarted = start_attached_and_kill(name)
-        assert process.wait_until_gone(restarted.processes(), 30.0) == []
+        assert processes.wait_until_gone(restarted.processes(), 30.0) == []
         again = node.start(name=name)
         assert OpenSearch(again.url, timeout=30).indices.exists(index="kept")

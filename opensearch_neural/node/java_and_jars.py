@@ -1,4 +1,4 @@
-"""The parts of a node: an OpenSearch version (a profile), a Java, and the jars, which Maven fetches once."""
+"""The parts of a node: a Java, and the jars of an OpenSearch version (a profile), which Maven fetches once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
@@ -16,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.files import replaced
 from opensearch_neural.node.clusters import Say, known_clusters, locked, node_home
-from opensearch_neural.node.process import environment
+from opensearch_neural.node.processes import environment
 
 GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 MAIN = Path(__file__).parent / "LocalNode.java"
@@ -141,13 +141,14 @@ def find_java(oldest: int, needed_by: str) -> Java:
 
 def how_to_install(version: int) -> str:
     """One line with the usual commands, that of this system first."""
-    ways = {
-        "debian": f"Debian or Ubuntu: sudo apt install openjdk-{version}-jre-headless",
-        "macos": f"macOS: brew install openjdk@{version}",
-        "any": f"anywhere: sdk install java {version}-tem (sdkman)",
-    }
-    first = "macos" if sys.platform == "darwin" else "debian"
-    return "; ".join([ways.pop(first), *ways.values()])
+    ways = [
+        f"Debian or Ubuntu: sudo apt install openjdk-{version}-jre-headless",
+        f"macOS: brew install openjdk@{version}",
+        f"anywhere: sdk install java {version}-tem (sdkman)",
+    ]
+    if sys.platform == "darwin":
+        ways[:2] = ways[1::-1]
+    return "; ".join(ways)
 
 
 def _candidates() -> Iterator[Path]:
@@ -179,8 +180,7 @@ def find_maven() -> Path:
 def prepare(profile: Profile, java: Java, report: Say) -> Path:
     """The folder with all jars of the profile, which are fetched if it does not exist.
 
-    It is filled under a temporary name and then renamed, so it is complete or absent. Raises ClusterError if there is no
-    Maven, or if the download fails.
+    It is complete or absent. Raises ClusterError if there is no Maven, or if the download fails.
     """
     # The name holds a hash of the sources, so that a later version of this package does not replace the jars of a
     # running node.
@@ -194,19 +194,16 @@ def prepare(profile: Profile, java: Java, report: Say) -> Path:
             return folder / "lib"
         maven = find_maven()
         # Remove what an earlier, killed attempt left behind.
-        for left in node_home().glob(f".{profile.label}.*"):
+        for left in node_home().glob(f".{profile.label}*/"):
             shutil.rmtree(left, ignore_errors=True)
         if not any(cluster.running for cluster in known_clusters()):
             for older in node_home().glob(f"{profile.label}-*/"):
                 shutil.rmtree(older, ignore_errors=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{profile.label}.", dir=node_home()))
-        try:
+        with replaced(folder) as beside:
+            beside.mkdir()
             _fetch(maven, profile, java, beside, report)
             _unpack_plugins(beside / "lib")
             _compile_main(java, beside / "lib")
-            beside.rename(folder)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
     return folder / "lib"
 
 

@@ -12,9 +12,8 @@ import pytest
 from osn_node import wait_for
 
 from opensearch_neural.errors import ClusterError
-from opensearch_neural.node import guard as guard_script
-from opensearch_neural.node import process
-from opensearch_neural.node.process import Guard
+from opensearch_neural.node import processes
+from opensearch_neural.node.processes import Guard
 
 # A start takes seconds; what takes minutes hangs.
 pytestmark = pytest.mark.timeout(240)
@@ -35,10 +34,10 @@ class TestGuard:
         (tmp_path / "data").mkdir()
         guard = Guard()
         pid = guard.start([*SLEEP, "mark-1"], tmp_path / "log", tmp_path)
-        guard.remove_when_ended([tmp_path / "data"])
-        assert process.is_running(pid, "mark-1")
+        guard.remove_when_ended(tmp_path / "data")
+        assert processes.is_running(pid, "mark-1")
         guard.end_nodes()
-        assert not process.is_running(pid, "mark-1")
+        assert not processes.is_running(pid, "mark-1")
         assert not (tmp_path / "data").exists()
 
     def test_what_was_released_stays(self, tmp_path: Path) -> None:
@@ -46,13 +45,13 @@ class TestGuard:
         pid = guard.start([*SLEEP, "mark-2"], tmp_path / "log", tmp_path)
         guard.release()
         time.sleep(0.3)
-        assert process.is_running(pid, "mark-2")
-        assert process.end([(pid, "mark-2")]) == []
-        assert not process.is_running(pid, "mark-2")
+        assert processes.is_running(pid, "mark-2")
+        assert processes.end([(pid, "mark-2")]) == []
+        assert not processes.is_running(pid, "mark-2")
 
     def test_a_killed_owner_takes_its_processes_along(self, tmp_path: Path) -> None:
         script = (
-            "import pathlib, sys, time; from opensearch_neural.node.process import Guard;"
+            "import pathlib, sys, time; from opensearch_neural.node.processes import Guard;"
             "folder = pathlib.Path(sys.argv[1]);"
             "guard = Guard(); print(guard.start(sys.argv[2:], folder / 'log', folder), flush=True); time.sleep(600)"
         )
@@ -60,11 +59,11 @@ class TestGuard:
         owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert owner.stdout is not None
         pid = int(owner.stdout.readline())
-        assert process.is_running(pid, "mark-3")
+        assert processes.is_running(pid, "mark-3")
         owner.kill()
         owner.wait()
         owner.stdout.close()
-        assert process.wait_until_gone([(pid, "mark-3")], 10.0) == []
+        assert processes.wait_until_gone([(pid, "mark-3")], 10.0) == []
 
     def test_a_command_that_does_not_exist_is_an_error_and_no_hang(self, tmp_path: Path) -> None:
         guard = Guard()
@@ -77,10 +76,10 @@ class TestGuard:
         pid = guard.start([*DEAF, "mark-4"], tmp_path / "log", tmp_path)
         guard.release()
         wait_for(lambda: (tmp_path / "log").stat().st_size)
-        assert process.end([(pid, "mark-4")], grace=0.5) == [pid]
-        assert not process.is_running(pid, "mark-4")
+        assert processes.end([(pid, "mark-4")], grace=0.5) == [pid]
+        assert not processes.is_running(pid, "mark-4")
 
     def test_it_needs_nothing_but_the_standard_library(self) -> None:
         """It is run by file name, so that a package that is only on a path of the caller's making will do."""
-        imported = re.findall(r"^(?:import|from) (\w+)", Path(guard_script.__file__).read_text(), re.MULTILINE)
+        imported = re.findall(r"^(?:import|from) (\w+)", Path(processes.__file__).read_text(), re.MULTILINE)
         assert set(imported) <= {*sys.stdlib_module_names}

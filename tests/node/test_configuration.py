@@ -12,9 +12,9 @@ from osn_node import osn_node
 
 from opensearch_neural import node
 from opensearch_neural.errors import InputError
-from opensearch_neural.node import launch
+from opensearch_neural.node import configuration
 from opensearch_neural.node.clusters import cluster_folder, read_state
-from opensearch_neural.node.parts import PROFILES
+from opensearch_neural.node.java_and_jars import PROFILES
 
 # A start takes seconds; what takes minutes hangs.
 pytestmark = pytest.mark.timeout(240)
@@ -69,7 +69,7 @@ class TestWhatIsAsked:
         assert f"port {port} is taken by another program" in failed.stderr
         offered = int(re.findall(r"--port (\d+) is free", failed.stderr)[0])
         assert offered > port
-        assert launch.is_free(offered)
+        assert configuration.is_free(offered)
 
     def test_a_data_folder_that_cannot_be_one_is_named(self, tmp_path: Path, never_started: str) -> None:
         (tmp_path / "file").write_text("")
@@ -95,7 +95,7 @@ def test_the_docker_way_is_pinned_and_on_loopback() -> None:
     assert service["volumes"] == ["opensearch-data:/usr/share/opensearch/data"]
     assert service["environment"]["DISABLE_SECURITY_PLUGIN"] == "true"
     disk = {name: value for name, value in service["environment"].items() if ".disk." in name}
-    assert disk == launch.DISK_WATERMARKS, "as the local node has them"
+    assert disk == configuration.DISK_WATERMARKS, "as the local node has them"
     assert f"image: opensearchproject/opensearch:{PROFILES['full'].version}\n" in compose
     ports = re.findall(r'^\s+- "([\d.:]+:9200)"$', compose, re.MULTILINE)
     assert ports == ["127.0.0.1:9200:9200"]

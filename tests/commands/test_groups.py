@@ -9,8 +9,8 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from opensearch_neural.commands import outline as command_outline
-from opensearch_neural.commands.outline import docstring_of, missing_module
+from opensearch_neural.commands import groups
+from opensearch_neural.commands.groups import docstring_of, missing_module
 
 GROUPS = ("osn.commands", "osn.model", "osn.data", "osn.train", "osn.bench", "osn.paper")
 ENTRIES = [entry for group in GROUPS for entry in entry_points(group=group)]
@@ -42,7 +42,7 @@ print(sorted({"torch", "transformers", "faiss", "scipy"} & set(sys.modules)))
 
 
 def test_a_command_whose_library_is_missing_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_outline, "_is_installed", lambda package: package != "torch")
+    monkeypatch.setattr(groups, "_is_installed", lambda package: package != "torch")
     assert missing_module("trainers.sparse.train") == "torch"
     assert missing_module("trainers.command") is None, (
         "the group itself needs nothing: its commands are listed one by one"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from opensearch_neural.errors import ClusterError
+from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.files import expanded
-from opensearch_neural.node import launch, process
+from opensearch_neural.node import configuration, processes
 from opensearch_neural.node.clusters import (
     DEFAULT_NAME,
     ClusterState,
@@ -27,14 +29,105 @@ from opensearch_neural.node.clusters import (
     node_home,
     read_state,
 )
-from opensearch_neural.node.parts import find_java, prepare, profile_named
-from opensearch_neural.node.process import Guard
+from opensearch_neural.node.configuration import free_ports, is_free
+from opensearch_neural.node.java_and_jars import Profile, find_java, prepare, profile_named
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_PORT = 9200
 
 # Kept for the lifetime of this process: nodes started with attached=True end with it.
-_attached: list[Guard] = []
+_attached: list[processes.Guard] = []
+
+
+@dataclass(frozen=True)
+class StartRequest:
+    """The arguments of one start; None for options that the caller did not give. Raises InputError for an invalid value."""
+
+    profile: str | None
+    nodes: int | None
+    """The number of nodes."""
+    port: int | None
+    """The HTTP port of the first node; 0: any free port."""
+    data: str | None
+    """The folder of the nodes' data."""
+    heap: str | None
+    """The Java heap of each node, such as 1g."""
+    settings: Mapping[str, Any] | None
+    """Additional lines of `opensearch.yml`."""
+
+    def __post_init__(self) -> None:
+        if self.profile is not None:
+            profile_named(self.profile)
+        if self.nodes is not None and not 1 <= self.nodes <= 9:
+            raise InputError(f"a local cluster cannot have {self.nodes} nodes", "1 to 9")
+        if self.port is not None and not (self.port == 0 or 1024 <= self.port <= 65000):
+            raise InputError(f"port {self.port} cannot be used", "1024 to 65000, or 0 for any free one")
+        configuration.check_settings(self.settings or {})
+
+    def differs_from(self, cluster: ClusterState) -> list[str]:
+        """The given options that differ from the cluster's, each as '--heap is 1g, not 2g'."""
+        options = [
+            ("--profile", self.profile, cluster.profile),
+            ("--nodes", self.nodes, len(cluster.nodes)),
+            ("--port", self.port or None, cluster.nodes[0].http_port),
+            ("--store", self.data, cluster.data),
+            ("--heap", self.heap, cluster.heap),
+            ("--setting", dict(self.settings) if self.settings else None, cluster.settings),
+        ]
+        return [
+            f"{option} is {has}, not {wanted}"
+            for option, wanted, has in options
+            if wanted is not None and wanted != has
+        ]
+
+    def continuing(self, known: ClusterState) -> StartRequest:
+        """The request, its open options filled in from the stopped cluster whose data it reuses."""
+        has_data = (Path(known.data) / configuration.DATA_NOTE).exists()
+        if known.attached or not has_data or (self.data and self.data != known.data):
+            return self
+        port = known.nodes[0].http_port
+        return replace(
+            self,
+            profile=self.profile or known.profile,
+            nodes=self.nodes or len(known.nodes),
+            port=port if self.port is None and is_free(port) else self.port,
+            data=known.data,
+            heap=self.heap or known.heap,
+            settings=known.settings if self.settings is None else self.settings,
+        )
+
+    def new_cluster(self, name: str, profile: Profile) -> ClusterState:
+        """The requested cluster, on free ports. Raises ClusterError if the requested port is taken."""
+        nodes = self.nodes or 1
+        # Other running clusters keep the ports of nodes that are down at the moment.
+        reserved = {
+            port
+            for other in known_clusters()
+            if other.name != name and other.running
+            for node in other.nodes
+            for port in (node.http_port, node.transport_port)
+        }
+        port = DEFAULT_PORT if self.port is None else self.port
+        if port == 0:
+            port = free_ports(1, DEFAULT_PORT + 1, reserved)[0]
+        elif not is_free(port):
+            raise configuration.port_taken(port, name)
+        http_ports = [port, *free_ports(nodes - 1, port + 1, {*reserved, port})]
+        transport_ports = free_ports(nodes, max(port + 100, 9300), {*reserved, *http_ports})
+        return ClusterState(
+            name=name,
+            mark=secrets.token_hex(8),
+            profile=profile.name,
+            version=profile.version,
+            heap=self.heap or "1g",
+            data=self.data or str(cluster_folder(name) / "data"),
+            nodes=[
+                NodeState(index, http, transport)
+                for index, (http, transport) in enumerate(zip(http_ports, transport_ports, strict=True), start=1)
+            ],
+            settings=dict(self.settings or {}),
+        )
 
 
 def start(
@@ -63,69 +156,63 @@ def start(
     that is too old, a taken port, a failed download, a node that died, no health within `timeout` seconds. All nodes that
     this call started are then ended.
     """
-    data = expanded(data).resolve() if data else None
-    request = launch.StartRequest(profile, nodes, port, data, heap, settings)
-    request.check()
+    folder = str(expanded(data).resolve()) if data else None
+    heap = None if heap is None else configuration.checked_heap(heap)
+    request = StartRequest(profile, nodes, port, folder, heap, settings)
     _remove_abandoned()
     with _locked(name, report):
         known = read_state(name)
         cluster = _cluster_to_join(known, request)
-        if known and cluster is None:
-            request = request.continuing(known)
         if cluster and len(cluster.running) == len(cluster.nodes):
             report(f"{name!r} runs already (profile {cluster.profile}, {count(cluster.nodes)})")
             _wait_for_health(cluster, timeout, report)
-        else:
-            cluster = _start_on_free_ports(cluster, request, name, attached, timeout, report)
-    return cluster
+            return cluster
+        if known and cluster is None:
+            request = request.continuing(known)
+        attempts = 1 if cluster else 3  # a known cluster keeps its ports
+        while True:
+            attempts -= 1
+            try:
+                return _start_missing(cluster, request, name, attached, timeout, report)
+            except _PortLost:
+                if not attempts:
+                    raise
+                report(f"another program took a port of {name!r} before its node listened there; choosing again")
 
 
-def _cluster_to_join(known: ClusterState | None, request: launch.StartRequest) -> ClusterState | None:
+def _cluster_to_join(known: ClusterState | None, request: StartRequest) -> ClusterState | None:
     """The known cluster, if some of its nodes run or all of them died; None if a new cluster must be started.
 
     Raises ClusterError if the cluster runs with other options than requested.
     """
     if known is None:
         return None
-    if known.running:
-        request.refuse_if_different(known)
-        return known
+    differences = request.differs_from(known)
+    if known.running and differences:
+        raise ClusterError(
+            f"{known.name!r} runs already at {known.url}, with other options: {'; '.join(differences)}",
+            f"use it as it is, or stop it first (osn node stop --name {known.name}), or give another --name",
+        )
     # A cluster that died (a reboot, a kill) instead of being stopped restarts on the same ports.
-    died = any(node.pid for node in known.nodes)
-    return known if died and not request.differs_from(known) else None
+    return known if known.pids and not differences else None
 
 
 class _PortLost(ClusterError):
     """A node died because another program took one of its ports after the port was chosen."""
 
 
-def _start_on_free_ports(
-    cluster: ClusterState | None, request: launch.StartRequest, name: str, attached: bool, timeout: float, report: Say
-) -> ClusterState:
-    """`_start_missing`, repeated with other ports if a new cluster lost a port. A known cluster keeps its ports."""
-    attempts = 1 if cluster else 3
-    while True:
-        attempts -= 1
-        try:
-            return _start_missing(cluster, request, name, attached, timeout, report)
-        except _PortLost:
-            if not attempts:
-                raise
-            report(f"another program took a port of {name!r} before its node listened there; choosing again")
-
-
 def _start_missing(
-    cluster: ClusterState | None, request: launch.StartRequest, name: str, attached: bool, timeout: float, report: Say
+    cluster: ClusterState | None, request: StartRequest, name: str, attached: bool, timeout: float, report: Say
 ) -> ClusterState:
     """Start the nodes of `cluster` that do not run, or all nodes of a new cluster.
 
     If that fails, they are ended again, and the recorded state of a known cluster is restored.
     """
     before = None if cluster else read_state(name)
-    profile = profile_named(cluster.profile if cluster else request.profile or launch.DEFAULT_PROFILE)
+    profile = profile_named(cluster.profile if cluster else request.profile or "full")
     java = find_java(profile.java, f"OpenSearch {profile.version} (profile {profile.name})")
     lib = prepare(profile, java, report)
-    guard = Guard()
+    guard = processes.Guard()
     started: list[NodeState] = []
     fresh = False
     try:
@@ -138,15 +225,15 @@ def _start_missing(
                 # The folder of an attached cluster is removed with its owner, so it must not hold earlier data.
                 cluster.attached = attached and (cluster.attached or not (cluster.folder / "data").exists())
                 cluster.owner = os.getpid() if cluster.attached else None
-            fresh = launch.claim_data(cluster)
+            fresh = configuration.claim_data(cluster)
             for node in cluster.nodes:
                 if node in running:
                     continue
-                launch.check_ports(cluster, node)
-                launch.write_configuration(cluster, node)
-                launch.rotate_log(cluster.log(node))
+                configuration.check_ports(cluster, node)
+                configuration.write_configuration(cluster, node)
+                configuration.rotate_log(cluster.log(node))
                 cluster.write()
-                command = launch.command(cluster, node, profile, java, lib)
+                command = configuration.command(cluster, node, profile, java, lib)
                 node.pid = guard.start(command, cluster.log(node), cluster.node_folder(node))
                 started.append(node)
                 cluster.write()
@@ -159,11 +246,11 @@ def _start_missing(
         if cluster is not None and started:
             (before or cluster).write()
         if cluster is not None and fresh:
-            launch.remove_data(cluster)
+            configuration.remove_data(cluster)
         raise
     if attached:
         if cluster.attached and cluster.owner == os.getpid():
-            guard.remove_when_ended([cluster.folder])
+            guard.remove_when_ended(cluster.folder)
         _attached.append(guard)
     else:
         guard.release()
@@ -182,14 +269,14 @@ def stop(name: str = DEFAULT_NAME, *, purge: bool = False, report: Say = logger.
         if cluster is None:
             return False
         running = cluster.running
-        killed = process.end(cluster.processes())
+        killed = processes.end(cluster.processes())
         if killed:
             report(f"{count(killed)} did not close in time and had to be killed")
         for node in cluster.nodes:
             node.pid = None
         cluster.write()
         if purge:
-            launch.remove_data(cluster)
+            configuration.remove_data(cluster)
             shutil.rmtree(cluster.folder)
     return bool(running)
 
@@ -215,8 +302,8 @@ def _locked(name: str, report: Say) -> Iterator[None]:
 def _remove_abandoned() -> None:
     """Remove attached clusters whose owner is gone and whose guard could not remove them (the machine went down)."""
     for cluster in known_clusters():
-        if cluster.attached and cluster.owner is not None and not process.command_line(cluster.owner):
-            process.end(cluster.processes())
+        if cluster.attached and cluster.owner is not None and not processes.command_line(cluster.owner):
+            processes.end(cluster.processes())
             shutil.rmtree(cluster.folder, ignore_errors=True)
 
 
@@ -230,7 +317,7 @@ def _wait_for_health(cluster: ClusterState, timeout: float, report: Say) -> None
     while True:
         for node in cluster.nodes:
             if not cluster.is_up(node):
-                lost = not all(launch.is_free(port) for port in (node.http_port, node.transport_port))
+                lost = not all(configuration.is_free(port) for port in (node.http_port, node.transport_port))
                 raise (_PortLost if lost else ClusterError)(
                     f"node {node.index} of {cluster.name!r} died while starting; the end of its log:\n"
                     + _tail(cluster.log(node)),

@@ -1,26 +1,20 @@
-"""The request for a start, checked against existing clusters; the files and command line of each node."""
+"""A node's ports, data, configuration files and command line."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import secrets
 import shutil
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.node.clusters import LOOPBACK, ClusterState, NodeState, ask, cluster_folder, known_clusters
-from opensearch_neural.node.parts import Java, Profile, profile_named
-
-DEFAULT_PROFILE = "full"
-DEFAULT_PORT = 9200
-DEFAULT_HEAP = "1g"
+from opensearch_neural.node.clusters import LOOPBACK, ClusterState, NodeState, ask, known_clusters
+from opensearch_neural.node.java_and_jars import Java, Profile
 
 DATA_NOTE = "osn-node.json"
 """A file beside the data: the profile and the number of nodes that wrote the data."""
@@ -56,140 +50,6 @@ appender.console.layout.pattern = [%d{ISO8601}][%-5p][%-25c{1.}] %m%n
 rootLogger.level = info
 rootLogger.appenderRef.console.ref = console
 """
-
-
-# ----------------------------------------------------------------------------------------------------------- request
-
-
-@dataclass(frozen=True)
-class StartRequest:
-    """The arguments of one start; None for options that the caller did not give."""
-
-    profile: str | None
-    nodes: int | None
-    """The number of nodes."""
-    port: int | None
-    """The HTTP port of the first node; 0: any free port."""
-    data: Path | None
-    """The folder of the nodes' data."""
-    heap: str | None
-    """The Java heap of each node, such as 1g."""
-    settings: Mapping[str, Any] | None
-    """Additional lines of `opensearch.yml`."""
-
-    def check(self) -> None:
-        """Raises InputError for an invalid value."""
-        if self.profile is not None:
-            profile_named(self.profile)
-        if self.heap is not None:
-            checked_heap(self.heap)
-        if self.nodes is not None and not 1 <= self.nodes <= 9:
-            raise InputError(f"a local cluster cannot have {self.nodes} nodes", "1 to 9")
-        if self.port is not None and not (self.port == 0 or 1024 <= self.port <= 65000):
-            raise InputError(f"port {self.port} cannot be used", "1024 to 65000, or 0 for any free one")
-        check_settings(self.settings or {})
-
-    def differs_from(self, cluster: ClusterState) -> list[str]:
-        """The given options that differ from the cluster's, each as '--heap is 1g, not 2g'."""
-        options = [
-            ("--profile", self.profile, cluster.profile),
-            ("--nodes", self.nodes, len(cluster.nodes)),
-            ("--port", self.port or None, cluster.nodes[0].http_port),
-            ("--store", str(self.data) if self.data else None, cluster.data),
-            ("--heap", self.heap.lower() if self.heap else None, cluster.heap),
-            ("--setting", dict(self.settings) if self.settings else None, cluster.settings),
-        ]
-        return [
-            f"{option} is {has}, not {wanted}"
-            for option, wanted, has in options
-            if wanted is not None and wanted != has
-        ]
-
-    def refuse_if_different(self, cluster: ClusterState) -> None:
-        if differences := self.differs_from(cluster):
-            raise ClusterError(
-                f"{cluster.name!r} runs already at {cluster.url}, with other options: {'; '.join(differences)}",
-                f"use it as it is, or stop it first (osn node stop --name {cluster.name}), or give another --name",
-            )
-
-    def continuing(self, known: ClusterState) -> StartRequest:
-        """The request, its open options filled in from the stopped cluster whose data it reuses."""
-        has_data = (Path(known.data) / DATA_NOTE).exists()
-        if known.attached or not has_data or (self.data and str(self.data) != known.data):
-            return self
-        port = known.nodes[0].http_port
-        return replace(
-            self,
-            profile=self.profile or known.profile,
-            nodes=self.nodes or len(known.nodes),
-            port=port if self.port is None and is_free(port) else self.port,
-            data=Path(known.data),
-            heap=self.heap or known.heap,
-            settings=known.settings if self.settings is None else self.settings,
-        )
-
-    def new_cluster(self, name: str, profile: Profile) -> ClusterState:
-        """The requested cluster, on free ports. Raises ClusterError if the requested port is taken."""
-        nodes = self.nodes or 1
-        # Other running clusters keep the ports of nodes that are down at the moment.
-        reserved = {
-            port
-            for other in known_clusters()
-            if other.name != name and other.running
-            for node in other.nodes
-            for port in (node.http_port, node.transport_port)
-        }
-        port = DEFAULT_PORT if self.port is None else self.port
-        if port == 0:
-            port = free_ports(1, DEFAULT_PORT + 1, reserved)[0]
-        elif not is_free(port):
-            raise _port_taken(port, name, _another_port(port))
-        http_ports = [port, *free_ports(nodes - 1, port + 1, {*reserved, port})]
-        transport_ports = free_ports(nodes, max(port + 100, 9300), {*reserved, *http_ports})
-        return ClusterState(
-            name=name,
-            mark=secrets.token_hex(8),
-            profile=profile.name,
-            version=profile.version,
-            heap=checked_heap(self.heap or DEFAULT_HEAP),
-            data=str(self.data or cluster_folder(name) / "data"),
-            nodes=[
-                NodeState(index, http, transport)
-                for index, (http, transport) in enumerate(zip(http_ports, transport_ports, strict=True), start=1)
-            ],
-            settings=dict(self.settings or {}),
-        )
-
-
-def checked_heap(heap: str) -> str:
-    """The heap size in lower case, such as 512m or 2g. Raises InputError for a size that Java does not accept."""
-    size = re.fullmatch(r"([1-9]\d*)([mMgG])", heap)
-    if size is None or int(size[1]) * (1024 if size[2] in "gG" else 1) < 128:
-        raise InputError(f"a heap of {heap!r} cannot be given to Java", "for example 512m or 2g; 128m at least")
-    return heap.lower()
-
-
-def check_settings(settings: Mapping[str, Any], prefix: str = "") -> None:
-    """Raises InputError for an invalid name of a setting, and for a setting that `osn node` sets itself.
-
-    As in OpenSearch, `{"network": {"host": …}}` means `network.host`.
-    """
-    for key, value in settings.items():
-        name = f"{prefix}{key}"
-        # Names are written into a YAML file, in which a line end or a colon would begin another setting.
-        if not re.fullmatch(r"[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*", name):
-            raise InputError(f"{name!r} is no name of a setting", "letters, digits, '_', '-', '*' and '.'")
-        if isinstance(value, Mapping):
-            check_settings(value, f"{name}.")
-        elif name in FIXED_SETTINGS:
-            raise InputError(
-                f"the setting {name} is decided by `osn node` itself", f"use {FIXED_SETTINGS[name]} instead"
-            )
-        elif ADDRESS_SETTING.fullmatch(name):
-            raise InputError(
-                f"the setting {name} is decided by `osn node` itself: a local node listens on loopback only",
-                "for a cluster that others can reach, with TLS and passwords, install OpenSearch or use its container",
-            )
 
 
 # ------------------------------------------------------------------------------------------------------------- ports
@@ -231,14 +91,12 @@ def check_ports(cluster: ClusterState, node: NodeState) -> None:
     for port in (node.http_port, node.transport_port):
         if not is_free(port):
             stop_first = f"stop the cluster and start it with another --port (osn node stop --name {cluster.name})"
-            raise _port_taken(port, cluster.name, stop_first if cluster.running else _another_port(port))
+            raise port_taken(port, cluster.name, stop_first if cluster.running else None)
 
 
-def _another_port(port: int) -> str:
-    return f"give another port (--port {free_ports(1, port + 1, set())[0]} is free, --port 0 takes any)"
-
-
-def _port_taken(port: int, name: str, another: str) -> ClusterError:
+def port_taken(port: int, name: str, remedy: str | None = None) -> ClusterError:
+    """The error that says who has the port that the cluster `name` needs. remedy: None: name a free port."""
+    another = remedy or f"give another port (--port {free_ports(1, port + 1, set())[0]} is free, --port 0 takes any)"
     other = next((state for state in known_clusters() if any(n.http_port == port for n in state.running)), None)
     if other is not None and other.name != name:
         return ClusterError(
@@ -295,6 +153,37 @@ def remove_data(cluster: ClusterState) -> None:
 
 
 # -------------------------------------------------------------------------------------------- files and command line
+
+
+def checked_heap(heap: str) -> str:
+    """The heap size in lower case, such as 512m or 2g. Raises InputError for a size that Java does not accept."""
+    size = re.fullmatch(r"([1-9]\d*)([mMgG])", heap)
+    if size is None or int(size[1]) * (1024 if size[2] in "gG" else 1) < 128:
+        raise InputError(f"a heap of {heap!r} cannot be given to Java", "for example 512m or 2g; 128m at least")
+    return heap.lower()
+
+
+def check_settings(settings: Mapping[str, Any], prefix: str = "") -> None:
+    """Raises InputError for an invalid name of a setting, and for a setting that `osn node` sets itself.
+
+    As in OpenSearch, `{"network": {"host": …}}` means `network.host`.
+    """
+    for key, value in settings.items():
+        name = f"{prefix}{key}"
+        # Names are written into a YAML file, in which a line end or a colon would begin another setting.
+        if not re.fullmatch(r"[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*", name):
+            raise InputError(f"{name!r} is no name of a setting", "letters, digits, '_', '-', '*' and '.'")
+        if isinstance(value, Mapping):
+            check_settings(value, f"{name}.")
+        elif name in FIXED_SETTINGS:
+            raise InputError(
+                f"the setting {name} is decided by `osn node` itself", f"use {FIXED_SETTINGS[name]} instead"
+            )
+        elif ADDRESS_SETTING.fullmatch(name):
+            raise InputError(
+                f"the setting {name} is decided by `osn node` itself: a local node listens on loopback only",
+                "for a cluster that others can reach, with TLS and passwords, install OpenSearch or use its container",
+            )
 
 
 def write_configuration(cluster: ClusterState, node: NodeState) -> None:

@@ -11,7 +11,7 @@ from osn_node import osn_node
 
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.node.clusters import read_state
-from opensearch_neural.node.parts import PROFILES, find_java, find_maven, java_version, prepare
+from opensearch_neural.node.java_and_jars import PROFILES, find_java, find_maven, java_version, prepare
 
 # A start takes seconds; what takes minutes hangs.
 pytestmark = pytest.mark.timeout(240)
@@ -71,7 +71,7 @@ class TestFindingJava:
     def test_none_at_all_is_said(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("JAVA_HOME", raising=False)
         monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.setattr("opensearch_neural.node.parts.INSTALLED_JAVAS", (f"{tmp_path}/*",))
+        monkeypatch.setattr("opensearch_neural.node.java_and_jars.INSTALLED_JAVAS", (f"{tmp_path}/*",))
         with pytest.raises(ClusterError, match=r"no Java was found; it needs version 17 or later(.|\n)*apt install"):
             find_java(17, "it")
 
@@ -82,7 +82,7 @@ class TestFindingJava:
         newer = java_that_says(tmp_path / "jvm" / "temurin-21", "21.0.1")
         monkeypatch.delenv("JAVA_HOME", raising=False)
         monkeypatch.setenv("PATH", str(tmp_path / "path" / "bin"), prepend=os.pathsep)
-        monkeypatch.setattr("opensearch_neural.node.parts.INSTALLED_JAVAS", (f"{tmp_path}/jvm/*",))
+        monkeypatch.setattr("opensearch_neural.node.java_and_jars.INSTALLED_JAVAS", (f"{tmp_path}/jvm/*",))
         assert find_java(21, "it").executable == newer
         with pytest.raises(ClusterError, match="it needs Java 22 or later; the newest found is 21"):
             find_java(22, "it")
