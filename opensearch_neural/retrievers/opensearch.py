@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # Bodies are built this many at a time by the calling thread (an encoder need not be thread-safe), then sent together.
 _CHUNK = 64
+THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Latencies:
 
 
 class OpenSearchRetriever:
-    """Searches `index` of a cluster with `body(text, k)`, `threads` requests at a time."""
+    """Searches `index` of a cluster with `body(text, k)`, THREADS requests at a time."""
 
     def __init__(
         self,
@@ -61,7 +62,6 @@ class OpenSearchRetriever:
         name: str,
         body: Callable[[str, int], Body],
         *,
-        threads: int = 4,
         params: Mapping[str, str] | None = None,
         progress: Callable[[int], object] | None = None,
         hits_of: Callable[[Body, Any, int], dict[str, float]] | None = None,
@@ -73,7 +73,6 @@ class OpenSearchRetriever:
         self._client = client
         self._index = index
         self._body = body
-        self._threads = threads
         self._params = params or {}
         self._progress = progress
         self._hits_of = hits_of or scores_of
@@ -89,7 +88,7 @@ class OpenSearchRetriever:
             raise InputError(f"k = {k:,} is more than OpenSearch returns for a query", f"choose k up to {MOST_HITS:,}")
         run: Run = {}
         items = iter(queries.items())
-        with ThreadPoolExecutor(max_workers=self._threads) as pool:
+        with ThreadPoolExecutor(max_workers=THREADS) as pool:
             while chunk := list(islice(items, _CHUNK)):
                 bodies = [_ids_only(self._body(text, k)) for _, text in chunk]
                 answers = list(pool.map(self._search, bodies))
