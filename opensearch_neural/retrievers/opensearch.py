@@ -91,7 +91,7 @@ class OpenSearchRetriever:
         with ThreadPoolExecutor(max_workers=THREADS) as pool:
             while chunk := list(islice(items, _CHUNK)):
                 bodies = [_ids_only(self._body(text, k)) for _, text in chunk]
-                answers = list(pool.map(self._search, bodies))
+                answers = pool.map(lambda body: search(self._client, self._index, body, **self._params), bodies)
                 for (query_id, _), body, answer in zip(chunk, bodies, answers, strict=True):
                     run[query_id] = dict(
                         sorted(self._hits_of(body, answer, k).items(), key=lambda hit: (-hit[1], hit[0]))
@@ -99,9 +99,6 @@ class OpenSearchRetriever:
                 if self._progress:
                     self._progress(len(chunk))
         return run
-
-    def _search(self, body: Body) -> Any:
-        return search(self._client, self._index, body, **self._params)
 
 
 def search(client: OpenSearch, index: str, body: Body, **params: str) -> Any:

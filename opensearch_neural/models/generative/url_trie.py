@@ -195,7 +195,11 @@ class CorpusUrls:
                 name = kept.get(identifier, "")
                 url = name if _numbered(name, url) else _free(url, known, taken, counts)
             if (other := known.setdefault(url, len(ids))) != len(ids):
-                raise _same_url(ids[other], identifier, url)
+                raise InputError(
+                    f"the documents {ids[other]!r} and {identifier!r} have the same URL {url!r}",
+                    "give each document its own URL (an anchor), or number them: "
+                    "osn train tome --set settings.number_urls=true",
+                )
             if identifier in named:
                 raise InputError(f"two documents have the id {identifier!r}", "give every document its own id")
             named.add(identifier)
@@ -345,10 +349,3 @@ def _free(url: str, known: Mapping[str, int], taken: Collection[str], counts: Co
         counts[url] += 1
         free = f"{url}#{counts[url] + 1}"
     return free
-
-
-def _same_url(first: str, second: str, url: str) -> InputError:
-    return InputError(
-        f"the documents {first!r} and {second!r} have the same URL {url!r}",
-        "give each document its own URL (an anchor), or number them: osn train tome --set settings.number_urls=true",
-    )
