@@ -22,7 +22,7 @@ from opensearch_neural.engines.engine import (
     positive,
     whole_number,
 )
-from opensearch_neural.engines.settings import Cascade, WeightedSum, parse_first
+from opensearch_neural.engines.settings import Cascade, TwoPhases, WeightedSum, parse_first
 from opensearch_neural.engines.sparse import Bm25, Bm25Sparse, HighIdfFirst, Sparse
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.mapping import to_bytes
@@ -151,14 +151,13 @@ class CascadeEngine(Sparse):
 
     def body(self, text: str, page: Page) -> Body:
         how = Cascade.of(self.opened)
-        tokens, window = self.tokens(text), max(how.window, how.dense_window)
-        unit = sum(tokens.values()) or 1.0
+        window, unit = max(how.window, how.dense_window), sum(self.tokens(text).values()) or 1.0
         if how.first == "bm25-sparse":
             bm25_sparse = Bm25Sparse(self.opened)
-            first = bm25_sparse.summed(text, page, window, WeightedSum.stored(self.opened))
+            first = bm25_sparse.within(text, page, window, WeightedSum.stored(self.opened))
             unit /= bm25_sparse.scale  # in the scale of BM25's scores
         else:
-            first = HighIdfFirst(self.opened).rare_first(tokens, page, window, how.rare)
+            first = HighIdfFirst(self.opened).within(text, page, window, TwoPhases(how.rare))
         weight, window, models = how.weight * unit, how.dense_window, self.opened.models
         encoder = models.quantized if self.opened.meta.quantized else models.dense
         (vector,) = encoder.encode_queries([text])

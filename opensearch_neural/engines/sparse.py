@@ -207,16 +207,13 @@ class Bm25Sparse(Windowed):
     def how(self) -> WeightedSum:
         return WeightedSum.of(self.opened)
 
-    def within(self, text: str, page: Page, window: int | None) -> Body:
-        return self.summed(text, page, window, self.how())
-
-    def summed(self, text: str, page: Page, window: int | None, how: WeightedSum) -> Body:
-        """The body with this window, and with the weight and tokens of `how`."""
-        tokens, weight = self.tokens(text, how.tokens), how.weight / self.scale
+    def within(self, text: str, page: Page, window: int | None, how: WeightedSum | None = None) -> Body:
+        """The body with this window (None: a search of all documents). how: the weight and tokens; None: the engine's."""
+        how = how or self.how()
         return queries.bm25_sparse(
             text,
-            tokens,
-            weight=weight,
+            self.tokens(text, how.tokens),
+            weight=how.weight / self.scale,
             window=window,
             plugin=self.opened.plugin,
             forward=self.opened.forward,
@@ -239,22 +236,17 @@ class HighIdfFirst(Windowed):
     def how(self) -> TwoPhases:
         return TwoPhases.of(self.opened)
 
-    def within(self, text: str, page: Page, window: int | None) -> Body:
-        how = self.how()
+    def within(self, text: str, page: Page, window: int | None, how: TwoPhases | None = None) -> Body:
+        """The body with this window (None: a search of all documents). how: the other settings; None: the engine's."""
+        how = how or self.how()
         tokens = self.tokens(text, how.tokens)
         if window is None:
             return self.all_tokens(tokens, page, None)
-        return self.rare_first(tokens, page, window, how.rare, exact=how.exact)
-
-    def rare_first(
-        self, tokens: Mapping[str, float], page: Page, window: int, rare: Rare, *, exact: bool = True
-    ) -> Body:
-        """The body that searches rare tokens first, with this window."""
         return queries.high_idf_first(
             tokens,
-            rare=rare,
+            rare=how.rare,
             window=window,
-            exact=exact,
+            exact=how.exact,
             plugin=self.opened.plugin,
             forward=self.opened.forward,
             pruned=self.opened.pruned,

@@ -39,17 +39,14 @@ class Latencies:
 
     ms: list[float]
 
-    def percentile(self, p: float) -> float:
-        """The time within which `p` percent of the requests were answered."""
-        return float(np.percentile(self.ms, p))
-
     @property
     def p50(self) -> float:
-        return self.percentile(50)
+        """The time within which half of the requests were answered."""
+        return float(np.percentile(self.ms, 50))
 
     @property
     def p99(self) -> float:
-        return self.percentile(99)
+        return float(np.percentile(self.ms, 99))
 
 
 class OpenSearchRetriever:
