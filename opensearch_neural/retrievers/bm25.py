@@ -60,11 +60,7 @@ class BM25Retriever:
         """For each query (documents,): the scores of all documents, 0 for those without a token of the query."""
         for tokens in self._tokens(list(texts)):
             known = self._index.get_tokens_ids(tokens)
-            yield (
-                self._index.get_scores_from_ids(known)
-                if known
-                else np.zeros(len(self._documents.ids), dtype=np.float32)
-            )
+            yield self._index.get_scores_from_ids(known) if known else np.zeros(len(self._documents.ids), np.float32)
 
     def _tokens(self, texts: list[str]) -> list[list[str]]:
         if not texts:
