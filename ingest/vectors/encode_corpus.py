@@ -151,9 +151,9 @@ def write_index(
     candidates: as in `quantized_index`. Raises InputError if two documents have the same id.
     """
     from opensearch_neural.retrievers.faiss import quantized_index
-    from opensearch_neural.retrievers.ranking import id_order
+    from opensearch_neural.retrievers.ranking import Ranking
 
-    id_order(ids)
+    Ranking(ids)  # refuses ids that occur twice
     index = quantized_index(quantizer, codes, candidates=candidates)
     import faiss
 

@@ -11,7 +11,7 @@ import click
 from opensearch_neural.commands.headings import taking
 from opensearch_neural.commands.option_groups import Command, flags_on_command_line, options_of
 from opensearch_neural.engines import ENGINES
-from opensearch_neural.engines.options import Option
+from opensearch_neural.engines.engine import Option
 from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:

@@ -6,13 +6,11 @@
 `osn search`, `osn eval` and the benchmarks all search with these engines, so they measure what users run. Each family of
 engines has a file, and each engine is a class in it.
 
-    engine.py      the base class of all engines, and what the engines of one index share
+    engine.py      the base class of all engines, their options, and what the engines of one index share
     sparse.py      BM25, a sparse model, and both together
-    dense.py       dense vectors, and codes of a quantized model
-    fused.py       two searches in one request, fused by the neural-search plugin
+    dense.py       dense vectors, and codes of a quantized model, also after or fused with another search
     generative.py  URLs that a generative model writes (TOME)
     settings.py    the settings that `osn tune` chooses and the index's record keeps
-    options.py     the settings as command-line options
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural.engines import dense, fused, generative, sparse
+from opensearch_neural.engines import dense, generative, sparse
 from opensearch_neural.engines.engine import Engine, Opened, Page
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.models import IndexModels
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from opensearch_neural.models.dense.dense_encoder import Backend
 
 ENGINES: dict[str, type[Engine]] = {
-    engine.name: engine for family in (sparse, dense, fused, generative) for engine in family.ENGINES
+    engine.name: engine for family in (sparse, dense, generative) for engine in family.ENGINES
 }
 """{name: engine}, collected from the families' files."""
 

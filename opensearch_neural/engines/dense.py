@@ -1,17 +1,29 @@
-"""Engines that search dense vectors, as floats or bytes, or as the codes of a quantized model (JPQ)."""
+"""Engines that search dense vectors, as floats or bytes, or as the codes of a quantized model (JPQ): alone, after another
+search, or fused with one, which needs the neural-search plugin."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from opensearch_neural import multi_vector, queries
-from opensearch_neural.engines.engine import Engine, Missing, Page, gone
-from opensearch_neural.engines.options import CLAUSES, RARE, TOKENS, Option, positive, whole_number
-from opensearch_neural.engines.settings import Cascade, WeightedSum, parse_first
-from opensearch_neural.engines.sparse import Bm25Sparse, Sparse
+from opensearch_neural.engines.engine import (
+    CLAUSES,
+    RARE,
+    TOKENS,
+    Engine,
+    Missing,
+    Option,
+    Page,
+    gone,
+    part_of,
+    positive,
+    whole_number,
+)
+from opensearch_neural.engines.settings import Cascade, TwoPhases, WeightedSum, parse_first
+from opensearch_neural.engines.sparse import Bm25, Bm25Sparse, HighIdfFirst, Sparse
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.mapping import to_bytes
 from opensearch_neural.index.models import IndexPart
@@ -139,22 +151,13 @@ class CascadeEngine(Sparse):
 
     def body(self, text: str, page: Page) -> Body:
         how = Cascade.of(self.opened)
-        tokens, window = self.tokens(text), max(how.window, how.dense_window)
-        unit = sum(tokens.values()) or 1.0
+        window, unit = max(how.window, how.dense_window), sum(self.tokens(text).values()) or 1.0
         if how.first == "bm25-sparse":
             bm25_sparse = Bm25Sparse(self.opened)
-            first = bm25_sparse.summed(text, page, window, WeightedSum.stored(self.opened))
+            first = bm25_sparse.within(text, page, window, WeightedSum.stored(self.opened))
             unit /= bm25_sparse.scale  # in the scale of BM25's scores
         else:
-            first = queries.high_idf_first(
-                tokens,
-                rare=how.rare,
-                window=window,
-                plugin=self.opened.plugin,
-                forward=self.opened.forward,
-                pruned=self.opened.pruned,
-                **page,
-            )
+            first = HighIdfFirst(self.opened).within(text, page, window, TwoPhases(how.rare))
         weight, window, models = how.weight * unit, how.dense_window, self.opened.models
         encoder = models.quantized if self.opened.meta.quantized else models.dense
         (vector,) = encoder.encode_queries([text])
@@ -176,6 +179,30 @@ class CascadeEngine(Sparse):
             field=stored.field_name,
             nested=multi_vector.PATH if stored.vectors > 1 else None,
         )
+
+
+class Hybrid(Engine):
+    name = "hybrid"
+    finds = "bm25 and dense (sparse if the index has no dense vectors), scores normalized and averaged"
+    options = (TOKENS,)
+    needs_plugin = True
+    fused = True
+    method: ClassVar[Literal["min_max", "rrf"]] = "min_max"
+
+    def needs(self) -> tuple[IndexPart, ...]:
+        return ("dense",) if self.opened.meta.dense else ("sparse",)
+
+    def body(self, text: str, page: Page) -> Body:
+        second = Dense(self.opened).body if self.opened.meta.dense else Sparse(self.opened).one_phase
+        bodies = [body(text, part_of(page)) for body in (Bm25(self.opened).body, second)]
+        return queries.hybrid(*bodies, method=self.method, weights=self.opened.settings.get("weights"), **page)
+
+
+class HybridRrf(Hybrid):
+    name = "hybrid-rrf"
+    finds = "bm25 and dense (sparse if the index has no dense vectors), ranks fused"
+    compared = False
+    method = "rrf"
 
 
 def dense_vector(models: IndexModels, text: str) -> NDArray[Any]:
@@ -206,4 +233,4 @@ def look_up_table(models: IndexModels, text: str) -> NDArray[Any]:
     return models.quantized.quantizer.table(vector)
 
 
-ENGINES: tuple[type[Engine], ...] = (Dense, JpqHnsw, JpqRescore, Faiss, CascadeEngine)
+ENGINES: tuple[type[Engine], ...] = (Dense, JpqHnsw, JpqRescore, Faiss, CascadeEngine, Hybrid, HybridRrf)

@@ -1,19 +1,19 @@
-"""The base class of engines, and the state that all engines of one index share."""
+"""The base class of engines, their command-line options, and the state that all engines of one index share."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from opensearch_neural import queries
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.engines.options import Option
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.models import IndexModels, IndexPart
 from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, count_shard_documents
-from opensearch_neural.queries import Body
+from opensearch_neural.queries import Body, Rare
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -22,6 +22,47 @@ Page = dict[str, Any]
 """Arguments that all functions of `queries` take: size, from_, filter, source, highlight, collapse, …"""
 
 Loaded = TypeVar("Loaded")
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting of an engine as a command-line option."""
+
+    name: str
+    """The setting's name; on the command line with hyphens: --dense-window."""
+    parse: Callable[[str], Any]
+    """Parses the text of the option. Raises ValueError with a message that says what is wrong."""
+    help: str
+    default: str = ""
+    """The default in words, for the help text."""
+    is_flag: bool = False
+    """Whether the option takes no value; then `parse` is not called, and the setting is True."""
+
+
+def whole_number(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(f"{text} is not a whole number from 1")
+    return number
+
+
+def positive(text: str) -> float:
+    number = float(text)
+    if not number > 0:
+        raise ValueError(f"{text} is not above 0")
+    if number == math.inf:
+        raise ValueError(f"{text} is infinite")
+    return number
+
+
+RARE = Option("rare", Rare.parse, "which tokens are rare: ratio:R, share:S or count:N.", "as tuned, else ratio:0.5")
+TOKENS = Option(
+    "tokens",
+    Rare.parse,
+    "which tokens of a query are searched: ratio:R, share:S or count:N; share:1 is all.",
+    "as tuned, else all",
+)
+CLAUSES = Option("clauses", bool, "rescore by clauses even if the index has a forward index.", is_flag=True)
 
 
 @dataclass

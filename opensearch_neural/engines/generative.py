@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from opensearch_neural import queries
-from opensearch_neural.engines.engine import Engine, Missing, Page, gone, part_of
-from opensearch_neural.engines.options import TOKENS, Option, whole_number
+from opensearch_neural.engines.engine import TOKENS, Engine, Missing, Option, Page, gone, part_of, whole_number
 from opensearch_neural.engines.sparse import Sparse
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index.models import IndexPart

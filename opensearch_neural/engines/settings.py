@@ -67,11 +67,6 @@ def reading(opened: Opened, engine: str, called: str = "") -> Iterator[None]:
         ) from None
 
 
-def parse_tokens(stored: str | None) -> Rare | None:
-    """Which tokens are searched, from a record; None: all."""
-    return None if stored is None else Rare.parse(stored)
-
-
 First = Literal["bm25-sparse", "high-idf-first"]
 """The engines whose hits the cascade can rescore."""
 
@@ -85,7 +80,7 @@ def parse_first(text: str) -> First:
 
 READ: dict[str, Callable[[Any], Any]] = {
     "rare": Rare.parse,
-    "tokens": parse_tokens,
+    "tokens": lambda stored: None if stored is None else Rare.parse(stored),
     "window": int,
     "dense_window": int,
     "weight": float,

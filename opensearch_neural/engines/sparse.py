@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from opensearch_neural import queries
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.engines.engine import Engine, Missing, Page
-from opensearch_neural.engines.options import CLAUSES, RARE, TOKENS, Option, positive, whole_number
+from opensearch_neural.engines.engine import (
+    CLAUSES,
+    RARE,
+    TOKENS,
+    Engine,
+    Missing,
+    Option,
+    Page,
+    positive,
+    whole_number,
+)
 from opensearch_neural.engines.settings import PrunedSparse, TwoPhases, WeightedSum
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.index.models import IndexPart
@@ -63,21 +72,25 @@ class Sparse(Engine):
         return queries.neural_sparse(self.tokens(text), plugin=self.opened.plugin, **page)
 
     def body(self, text: str, page: Page) -> Body:
-        tokens, opened = self.tokens(text), self.opened
-        if not opened.pruned:
-            return self.one_phase(text, page)
-        return queries.pruned_sparse(
-            tokens, window=None if opened.settings.get("exact") else self.window(), plugin=opened.plugin, **page
-        )
+        return self.within(text, page, None if self.opened.settings.get("exact") else self.window())
 
-    def window(self) -> int:
-        """Hits of each shard that get their whole score, in an index with pruned postings."""
-        return PrunedSparse.of(self.opened).window
+    def within(self, text: str, page: Page, window: int | None) -> Body:
+        """The body with this window; None: a search of all documents."""
+        return self.all_tokens(self.tokens(text), page, window)
+
+    def all_tokens(self, tokens: Mapping[str, float], page: Page, window: int | None) -> Body:
+        """The body that searches all of these tokens. window: as in `within`; only pruned postings need one."""
+        if self.opened.pruned:
+            return queries.pruned_sparse(tokens, window=window, plugin=self.opened.plugin, **page)
+        return queries.neural_sparse(tokens, plugin=self.opened.plugin, **page)
+
+    def window(self) -> int | None:
+        """Hits of each shard that get their whole score; None if all do."""
+        return PrunedSparse.of(self.opened).window if self.opened.pruned else None
 
     def load(self) -> None:
         super().load()
-        if self.opened.pruned:
-            self.window()  # may need a request to the cluster
+        self.window()  # may need a request to the cluster
 
     def search(self, client: OpenSearch, body: Body, text: str) -> Mapping[str, Any]:
         """The answer to a body. If pruned postings leave the page short, a second request fills it."""
@@ -106,24 +119,12 @@ class Windowed(Sparse):
     """Engines of two phases. `certified` tells whether their page is certainly the page that a search of all documents
     returns."""
 
-    def load(self) -> None:
-        super().load()
-        self.window()  # may need a request to the cluster
-
     def how(self) -> WeightedSum | TwoPhases:
         """The settings: the caller's choice, else those stored in the index, else the defaults."""
         raise NotImplementedError
 
     def window(self) -> int:
-        """Hits of each shard that get their whole score."""
         return self.how().window
-
-    def within(self, text: str, page: Page, window: int | None) -> Body:
-        """The body with this window; None: a search of all documents."""
-        raise NotImplementedError
-
-    def body(self, text: str, page: Page) -> Body:
-        return self.within(text, page, None if self.opened.settings.get("exact") else self.window())
 
     def certified(
         self, client: OpenSearch, text: str, page: Page, largest: dict[str, float], *, window: int | None = None
@@ -206,16 +207,13 @@ class Bm25Sparse(Windowed):
     def how(self) -> WeightedSum:
         return WeightedSum.of(self.opened)
 
-    def within(self, text: str, page: Page, window: int | None) -> Body:
-        return self.summed(text, page, window, self.how())
-
-    def summed(self, text: str, page: Page, window: int | None, how: WeightedSum) -> Body:
-        """The body with this window, and with the weight and tokens of `how`."""
-        tokens, weight = self.tokens(text, how.tokens), how.weight / self.scale
+    def within(self, text: str, page: Page, window: int | None, how: WeightedSum | None = None) -> Body:
+        """The body with this window (None: a search of all documents). how: the weight and tokens; None: the engine's."""
+        how = how or self.how()
         return queries.bm25_sparse(
             text,
-            tokens,
-            weight=weight,
+            self.tokens(text, how.tokens),
+            weight=how.weight / self.scale,
             window=window,
             plugin=self.opened.plugin,
             forward=self.opened.forward,
@@ -238,13 +236,12 @@ class HighIdfFirst(Windowed):
     def how(self) -> TwoPhases:
         return TwoPhases.of(self.opened)
 
-    def within(self, text: str, page: Page, window: int | None) -> Body:
-        how = self.how()
+    def within(self, text: str, page: Page, window: int | None, how: TwoPhases | None = None) -> Body:
+        """The body with this window (None: a search of all documents). how: the other settings; None: the engine's."""
+        how = how or self.how()
         tokens = self.tokens(text, how.tokens)
-        if window is None and self.opened.pruned:
-            return queries.pruned_sparse(tokens, window=None, plugin=self.opened.plugin, **page)
         if window is None:
-            return queries.neural_sparse(tokens, plugin=self.opened.plugin, **page)
+            return self.all_tokens(tokens, page, None)
         return queries.high_idf_first(
             tokens,
             rare=how.rare,

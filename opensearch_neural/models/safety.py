@@ -43,7 +43,7 @@ def refuse_unsafe(path: Path) -> None:
 
 
 def _refuse_pickles(path: Path) -> None:
-    for file in sorted(found for pattern in PICKLED for found in path.rglob(pattern)):
+    for file in sorted(match for pattern in PICKLED for match in path.rglob(pattern)):
         if file.name.startswith(_NOT_PICKLED_WEIGHTS):
             continue
         # pytorch_model.bin and model.safetensors hold the same weights; shards have numbers in their names.

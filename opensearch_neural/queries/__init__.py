@@ -18,11 +18,11 @@ hits must match and that adds nothing to their score. `highlight` is the text wh
     clauses.py      the clauses, filters and page that bodies consist of
     rare.py         which tokens of a query are rare
     certificate.py  whether the page of a window is the page that a search of all documents returns
-    passages.py     the best passage of each document, read from an answer
-    answers.py      whether an answer is whole, and the preference that sends requests to the same shard copies
+    answers.py      whether an answer is whole, its best passage of each document, and the preference that sends requests
+                    to the same shard copies
 """
 
-from opensearch_neural.queries.answers import filled, partial_answer, preference
+from opensearch_neural.queries.answers import best_passages, filled, partial_answer, preference
 from opensearch_neural.queries.certificate import certified, heaviest, largest_weights, window_end
 from opensearch_neural.queries.clauses import (
     DEFAULT_SOURCE,
@@ -45,7 +45,6 @@ from opensearch_neural.queries.dense import (
     quantized_offset,
     quantized_rescore,
 )
-from opensearch_neural.queries.passages import best_passages
 from opensearch_neural.queries.rare import Rare, rare_tokens
 from opensearch_neural.queries.sparse import (
     HELD,

@@ -119,16 +119,8 @@ def quantized_rescore(
     """
     rescored = _with_stage(body, _quantized(table, field, {"match_all": {}}), window, weight, first_weight)
     if "collapse" in body:
-        script = _quantized(table, field, body["query"])
-        script["script_score"]["script"] = {
-            "source": WEIGHTED_SCRIPT,
-            "params": {
-                **script["script_score"]["script"]["params"],
-                "weight": float(weight),
-                "first_weight": float(first_weight),
-            },
-        }
-        return {**body, "query": script}
+        query = _quantized(table, field, body["query"], weight=float(weight), first_weight=float(first_weight))
+        return {**body, "query": query}
     return rescored
 
 
@@ -270,18 +262,13 @@ def hybrid(
             raise ValueError(f"hybrid got {len(weights)} weights for {len(bodies)} bodies")
         if not (all(weight >= 0 for weight in weights) and abs(sum(weights) - 1) <= 1e-3):
             raise ValueError(f"the weights of hybrid must not be negative and must sum to 1, not {list(weights)}")
-    combination: dict[str, Any] = {}
+    combination: dict[str, Any] = {"technique": "arithmetic_mean"}
     if weights is not None:
         combination["parameters"] = {"weights": [float(weight) for weight in weights]}  # an int gets a 500
     if method == "rrf":
         processor = {"score-ranker-processor": {"combination": {"technique": "rrf"}}}
     else:
-        processor = {
-            "normalization-processor": {
-                "normalization": {"technique": method},
-                "combination": {"technique": "arithmetic_mean", **combination},
-            }
-        }
+        processor = {"normalization-processor": {"normalization": {"technique": method}, "combination": combination}}
     query: Clause = {"hybrid": {"queries": [narrowed(body["query"], filter) for body in bodies]}}
     if collapse:
         size, from_ = min(MOST_HITS, COLLAPSED_PASSAGES * (from_ + size)), 0
@@ -321,6 +308,8 @@ def _boosted(clause: Clause, boost: float) -> Clause:
     return {kind: {**inner, "boost": float(boost)}}
 
 
-def _quantized(table: ArrayLike, field: str, over: Clause) -> Clause:
-    script = {"source": SCRIPT, "params": PackedTable.of(table).params(field)}
+def _quantized(table: ArrayLike, field: str, over: Clause, **weights: float) -> Clause:
+    """weights: none, or both weights of WEIGHTED_SCRIPT."""
+    params = {**PackedTable.of(table).params(field), **weights}
+    script = {"source": WEIGHTED_SCRIPT if weights else SCRIPT, "params": params}
     return {"script_score": {"query": over, "script": script}}

@@ -277,35 +277,20 @@ def high_idf_first(
     if pruned and not exact:
         raise ValueError("with pruned postings, phase one does not know whole scores: exact must be true")
     # If all tokens weigh the same, as in a table with one value, none is rarer than another.
-    first = rare_tokens(tokens, rare) if len(set(tokens.values())) > 1 else tokens
+    first = rare_tokens(tokens, rare) if len(set(tokens.values())) > 1 and not collapse else tokens
     common = {token: weight for token, weight in tokens.items() if token not in first}
-    if not common or collapse:
-        if pruned:
-            return pruned_sparse(
-                tokens,
-                window=window,
-                plugin=plugin,
-                size=size,
-                from_=from_,
-                field=field,
-                filter=filter,
-                source=source,
-                track_total_hits=track_total_hits,
-                highlight=highlight,
-                collapse=collapse,
-            )
-        query = filtered(sparse_clause(tokens, field, plugin), filter)
-        return page_body(query, size, from_, source, track_total_hits, highlight, collapse)
     held = [held_clause(token, weight * (HELD if exact else REPLACED), field) for token, weight in common.items()]
-    query = filtered({"bool": {"should": [sparse_clause(first, field, plugin), *held]}}, filter)
-    body = page_body(query, size, from_, source, track_total_hits, highlight, collapse)
-    if exact:
-        second = _replacing(tokens, field, plugin=plugin, forward=forward, pruned=pruned)
-    else:
+    query = every_row_clause(tokens, field) if pruned and collapse else sparse_clause(first, field, plugin)
+    query = {"bool": {"should": [query, *held]}} if held else query
+    body = page_body(filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
+    if common and not exact:
         # OpenSearch adds the scores of both phases by default.
         second = {"rescore_query": rescoring_clause(common, field, plugin=plugin, forward=forward)}
-    body["rescore"] = {"window_size": window, "query": second}
-    return body
+    elif common or (pruned and tokens and not collapse):
+        second = _replacing(tokens, field, plugin=plugin, forward=forward, pruned=pruned)
+    else:
+        return body
+    return {**body, "rescore": {"window_size": window, "query": second}}
 
 
 def _replacing(tokens: Mapping[str, float], field: str, *, plugin: bool, forward: bool, pruned: bool) -> Body:

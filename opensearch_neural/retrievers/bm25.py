@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from opensearch_neural.errors import InputError, MissingExtra
 from opensearch_neural.retrievers import Run
-from opensearch_neural.retrievers.ranking import best, id_order, require_positive
+from opensearch_neural.retrievers.ranking import Ranking, require_positive
 
 K1 = 1.2
 B = 0.75
@@ -34,13 +34,12 @@ class BM25Retriever:
             import Stemmer
         except ModuleNotFoundError as error:
             raise MissingExtra("BM25 without a cluster", "eval") from error
-        self.ids = list(ids)
-        self._order = id_order(self.ids)
+        self._documents = Ranking(ids)
         self._tokenize = bm25s.tokenize
         self._stemmer = Stemmer.Stemmer("english")
         texts = list(texts)
-        if len(texts) != len(self.ids):
-            raise InputError(f"BM25 got {len(self.ids)} ids for {len(texts)} texts")
+        if len(texts) != len(ids):
+            raise InputError(f"BM25 got {len(ids)} ids for {len(texts)} texts")
         tokens = self._tokens(texts)
         if not any(tokens):
             raise InputError("BM25 has nothing to index: no document holds a word other than stop words")
@@ -54,16 +53,14 @@ class BM25Retriever:
         run: Run = {}
         for query_id, scores in zip(queries, self.scores(list(queries.values())), strict=True):
             matching = scores.nonzero()[0]
-            ranked, ranked_scores = best(scores[matching], self._order[matching], k)
-            hits = zip(matching[ranked].tolist(), ranked_scores.tolist(), strict=True)
-            run[query_id] = {self.ids[position]: score for position, score in hits}
+            run[query_id] = self._documents.best(matching, scores[matching], k)
         return run
 
     def scores(self, texts: Sequence[str]) -> Iterator[npt.NDArray[np.float32]]:
         """For each query (documents,): the scores of all documents, 0 for those without a token of the query."""
         for tokens in self._tokens(list(texts)):
             known = self._index.get_tokens_ids(tokens)
-            yield self._index.get_scores_from_ids(known) if known else np.zeros(len(self.ids), dtype=np.float32)
+            yield self._index.get_scores_from_ids(known) if known else np.zeros(len(self._documents.ids), np.float32)
 
     def _tokens(self, texts: list[str]) -> list[list[str]]:
         if not texts:

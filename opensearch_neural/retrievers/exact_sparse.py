@@ -6,7 +6,7 @@ own tokens. OpenSearch's scores differ only because it stores weights with 9 bit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.retrievers import Run
-from opensearch_neural.retrievers.ranking import best, id_order, require_positive
+from opensearch_neural.retrievers.ranking import Ranking, require_positive
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -35,12 +35,11 @@ class ExactSparseRetriever:
     def __init__(
         self, ids: Sequence[str], documents: SparseVectors, encode_query: Callable[[str], Mapping[str, float]]
     ) -> None:
-        self.ids = list(ids)
-        self._order = id_order(self.ids)
+        self._documents = Ranking(ids)
         self._encode_query = encode_query
         self._vocabulary = documents.vocabulary
-        if len(documents) != len(self.ids):
-            raise InputError(f"expected vectors of {len(self.ids)} documents, got {len(documents)}")
+        if len(documents) != len(ids):
+            raise InputError(f"expected vectors of {len(ids)} documents, got {len(documents)}")
         if not np.isfinite(documents.weights).all():
             raise InputError("a document vector holds a weight that is not a finite number")
         self._by_token: csr_matrix = documents.to_scipy().astype(np.float32).T.tocsr()
@@ -49,21 +48,13 @@ class ExactSparseRetriever:
         """The `k` best documents of each query; documents that score 0 are not returned."""
         require_positive(k)
         run: Run = {}
-        for batch in _batches(list(queries.items()), QUERY_BATCH):
+        items = list(queries.items())
+        for start in range(0, len(items), QUERY_BATCH):
+            batch = items[start : start + QUERY_BATCH]
             asked = SparseVectors.of_rows((self._encode_query(text) for _, text in batch), self._vocabulary)
             scores = asked.to_scipy() @ self._by_token  # (queries, documents)
             for row, (query_id, _) in enumerate(batch):
                 span = slice(scores.indptr[row], scores.indptr[row + 1])
-                scoring = np.flatnonzero(scores.data[span] > 0)
-                positions, values = scores.indices[span][scoring], scores.data[span][scoring]
-                ranked, ranked_scores = best(values, self._order[positions], k)
-                run[query_id] = {
-                    self.ids[position]: score
-                    for position, score in zip(positions[ranked].tolist(), ranked_scores.tolist(), strict=True)
-                }
+                scoring = scores.data[span] > 0
+                run[query_id] = self._documents.best(scores.indices[span][scoring], scores.data[span][scoring], k)
         return run
-
-
-def _batches(items: list[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]

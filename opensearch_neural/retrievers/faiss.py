@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from opensearch_neural.errors import InputError, MissingExtra, ModelError
 from opensearch_neural.models.vectors import DenseVectors
 from opensearch_neural.retrievers import Run
-from opensearch_neural.retrievers.ranking import best, id_order, require_positive
+from opensearch_neural.retrievers.ranking import Ranking, require_positive
 
 if TYPE_CHECKING:
     from opensearch_neural.models.dense.quantized import Codes, Quantizer
@@ -51,8 +51,7 @@ class FaissRetriever:
         return index
 
     def _search(self, ids: Sequence[str], index: Any, encode_queries: Callable[[Sequence[str]], DenseVectors]) -> None:
-        self.ids = list(ids)
-        self._order = id_order(self.ids)
+        self._documents = Ranking(ids)
         self._index = index
         self._encode_queries = encode_queries
 
@@ -61,14 +60,11 @@ class FaissRetriever:
         require_positive(k)
         if not queries:
             return {}
-        run: Run = {}
-        for query_id, (scores, positions) in zip(queries, self._nearest(self._query_vectors(queries), k), strict=True):
-            ranked, kept = best(scores, self._order[positions], k)
-            run[query_id] = {self.ids[positions[at]]: float(score) for at, score in zip(ranked, kept, strict=True)}
-        return run
+        nearest = self._nearest(self._query_vectors(queries), k)
+        return {query: self._documents.best(*hits, k) for query, hits in zip(queries, nearest, strict=True)}
 
-    def _nearest(self, vectors: DenseVectors, k: int) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-        """(scores, positions in the index) for each query vector: the `k` best, and all that tie with the k-th."""
+    def _nearest(self, vectors: DenseVectors, k: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """(documents' positions, scores) for each query vector: the `k` best, and all that tie with the k-th."""
         held = self._index.ntotal
         # (queries, k + 1), best first; positions are -1 if fewer are found.
         for vector, scores, positions in zip(
@@ -76,8 +72,8 @@ class FaissRetriever:
         ):
             while len(scores) < held and positions[-1] >= 0 and scores[-1] == scores[k - 1]:
                 (scores,), (positions,) = self._index.search(vector[np.newaxis], min(2 * len(scores), held))
-            found = positions >= 0
-            yield scores[found], positions[found]
+            filled = positions >= 0
+            yield positions[filled], scores[filled]
 
     def _query_vectors(self, queries: Mapping[str, str]) -> DenseVectors:
         vectors = self._checked(self._encode_queries(list(queries.values())), "query", len(queries))

@@ -3,16 +3,15 @@ section 3.1)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.dense.multi_layer import MultiVectors
 from opensearch_neural.models.vectors import DenseVectors
-from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.faiss import FaissRetriever
-from opensearch_neural.retrievers.ranking import best, require_positive
 
 QUERIES = 256
 """Queries searched at a time; each has many hits to merge."""
@@ -41,17 +40,9 @@ class MultiVectorRetriever(FaissRetriever):
         self._most = int(counts.max(initial=1))
         self._search(ids, self._flat(vectors.values, len(self._owner)), encode_queries)
 
-    def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
-        """The `k` nearest documents of each query, even with negative similarity."""
-        require_positive(k)
-        run: Run = {}
-        names = list(queries)
-        for start in range(0, len(names), QUERIES):
-            some = {name: queries[name] for name in names[start : start + QUERIES]}
-            nearest = self._nearest(self._query_vectors(some), k * self._most)
-            for name, (scores, positions) in zip(some, nearest, strict=True):
+    def _nearest(self, vectors: DenseVectors, k: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        for start in range(0, len(vectors), QUERIES):
+            for positions, scores in super()._nearest(vectors[start : start + QUERIES], k * self._most):
                 # A document's first hit is its best vector.
                 documents, first = np.unique(self._owner[positions], return_index=True)
-                ranked, kept = best(scores[first], self._order[documents], k)
-                run[name] = {self.ids[documents[at]]: float(score) for at, score in zip(ranked, kept, strict=True)}
-        return run
+                yield documents, scores[first]

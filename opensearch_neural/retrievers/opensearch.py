@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # Bodies are built this many at a time by the calling thread (an encoder need not be thread-safe), then sent together.
 _CHUNK = 64
+THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -38,21 +39,18 @@ class Latencies:
 
     ms: list[float]
 
-    def percentile(self, p: float) -> float:
-        """The time within which `p` percent of the requests were answered."""
-        return float(np.percentile(self.ms, p))
-
     @property
     def p50(self) -> float:
-        return self.percentile(50)
+        """The time within which half of the requests were answered."""
+        return float(np.percentile(self.ms, 50))
 
     @property
     def p99(self) -> float:
-        return self.percentile(99)
+        return float(np.percentile(self.ms, 99))
 
 
 class OpenSearchRetriever:
-    """Searches `index` of a cluster with `body(text, k)`, `threads` requests at a time."""
+    """Searches `index` of a cluster with `body(text, k)`, THREADS requests at a time."""
 
     def __init__(
         self,
@@ -61,7 +59,6 @@ class OpenSearchRetriever:
         name: str,
         body: Callable[[str, int], Body],
         *,
-        threads: int = 4,
         params: Mapping[str, str] | None = None,
         progress: Callable[[int], object] | None = None,
         hits_of: Callable[[Body, Any, int], dict[str, float]] | None = None,
@@ -73,7 +70,6 @@ class OpenSearchRetriever:
         self._client = client
         self._index = index
         self._body = body
-        self._threads = threads
         self._params = params or {}
         self._progress = progress
         self._hits_of = hits_of or scores_of
@@ -89,10 +85,10 @@ class OpenSearchRetriever:
             raise InputError(f"k = {k:,} is more than OpenSearch returns for a query", f"choose k up to {MOST_HITS:,}")
         run: Run = {}
         items = iter(queries.items())
-        with ThreadPoolExecutor(max_workers=self._threads) as pool:
+        with ThreadPoolExecutor(max_workers=THREADS) as pool:
             while chunk := list(islice(items, _CHUNK)):
                 bodies = [_ids_only(self._body(text, k)) for _, text in chunk]
-                answers = list(pool.map(self._search, bodies))
+                answers = pool.map(lambda body: search(self._client, self._index, body, **self._params), bodies)
                 for (query_id, _), body, answer in zip(chunk, bodies, answers, strict=True):
                     run[query_id] = dict(
                         sorted(self._hits_of(body, answer, k).items(), key=lambda hit: (-hit[1], hit[0]))
@@ -100,9 +96,6 @@ class OpenSearchRetriever:
                 if self._progress:
                     self._progress(len(chunk))
         return run
-
-    def _search(self, body: Body) -> Any:
-        return search(self._client, self._index, body, **self._params)
 
 
 def search(client: OpenSearch, index: str, body: Body, **params: str) -> Any:

@@ -11,34 +11,38 @@ import numpy.typing as npt
 from opensearch_neural.errors import InputError
 
 
-def id_order(ids: Sequence[str]) -> npt.NDArray[np.int64]:
-    """(documents,): the position of each id in sorted order, so that breaking ties only compares integers.
+class Ranking:
+    """Ranks the documents of an engine: score descending, then id ascending.
 
     Raises InputError for an id that occurs twice, because a run could not distinguish its documents.
     """
-    by_id = sorted(range(len(ids)), key=ids.__getitem__)
-    for place, following in pairwise(by_id):
-        if ids[place] == ids[following]:
-            raise InputError(f"the document id {ids[place]!r} occurs more than once", "give every document its own id")
-    order = np.empty(len(ids), dtype=np.int64)
-    order[by_id] = np.arange(len(ids))
-    return order
 
+    def __init__(self, ids: Sequence[str]) -> None:
+        self.ids = list(ids)
+        by_id = sorted(range(len(self.ids)), key=self.ids.__getitem__)
+        for place, following in pairwise(by_id):
+            if self.ids[place] == self.ids[following]:
+                raise InputError(
+                    f"the document id {self.ids[place]!r} occurs more than once", "give every document its own id"
+                )
+        # (documents,): the position of each id in sorted order, so that breaking ties only compares integers.
+        self._order = np.empty(len(self.ids), dtype=np.int64)
+        self._order[by_id] = np.arange(len(self.ids))
 
-def best(
-    scores: npt.NDArray[np.floating], order: npt.NDArray[np.int64], k: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]]:
-    """Positions and scores of the `k` highest `scores`, best first; `order` breaks ties, also at the cut.
+    def best(self, positions: npt.NDArray[np.integer], scores: npt.NDArray[np.floating], k: int) -> dict[str, float]:
+        """{id: score} of the `k` best documents, best first; ids break ties, also at the cut.
 
-    scores: (candidates,); order: (candidates,), from `id_order`
-    """
-    positions = np.arange(len(scores))
-    if k < len(scores):
-        # All scores that tie with the k-th are kept until `order` decides.
-        lowest = np.partition(scores, len(scores) - k)[len(scores) - k]
-        positions = np.flatnonzero(scores >= lowest)
-    ranked = positions[np.lexsort((order[positions], -scores[positions]))][:k]
-    return ranked, scores[ranked]
+        positions, scores: (candidates,), the documents to rank and their scores
+        """
+        if k < len(scores):
+            # All scores that tie with the k-th are kept until the ids decide.
+            kept = scores >= np.partition(scores, len(scores) - k)[len(scores) - k]
+            positions, scores = positions[kept], scores[kept]
+        ranked = np.lexsort((self._order[positions], -scores))[:k]
+        return {
+            self.ids[position]: score
+            for position, score in zip(positions[ranked].tolist(), scores[ranked].tolist(), strict=True)
+        }
 
 
 def require_positive(k: int) -> None:

@@ -1,8 +1,7 @@
 """What `osn tune` does: find the setting of an engine that is fast and keeps the quality, and store it in the index.
 
 trials.py        try each setting on each query: its time, its quality
-choice.py        the chosen setting, and how it is stored in the index's record
-tuning.py        the base class of tunings
+tuning.py        the base class of tunings, and the choice, which the index's record stores
 two_phases.py    high-IDF-first, and `sparse` with pruned postings
 cascade.py       the cascade
 weighted_sum.py  bm25-sparse
@@ -11,9 +10,8 @@ An engine that can be tuned has a dataclass in `engines.settings` and a class in
 """
 
 from opensearch_neural.tune.cascade import CascadeTuning
-from opensearch_neural.tune.choice import Chosen, store
 from opensearch_neural.tune.trials import Questions, Tried, pareto, share
-from opensearch_neural.tune.tuning import Tuned, Tuning
+from opensearch_neural.tune.tuning import Chosen, Tuned, Tuning, store
 from opensearch_neural.tune.two_phases import HighIdfFirstTuning, PrunedSparseTuning
 from opensearch_neural.tune.weighted_sum import WeightedSumTuning
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from opensearch_neural.engines.settings import Cascade, First, Setting
-from opensearch_neural.tune.choice import Chosen
 from opensearch_neural.tune.trials import Questions, Tried, share
-from opensearch_neural.tune.tuning import Tuning
+from opensearch_neural.tune.tuning import Chosen, Tuning
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

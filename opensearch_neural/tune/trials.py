@@ -176,8 +176,8 @@ def try_all(
             if advance:
                 advance(len(candidates))
     for query, scores in exact.items():
-        found = {document for run in runs for document in run[query]}
-        exact[query] = with_scores_of(ask, body_of(engines, None, questions.texts[query], TIES, full), scores, found)
+        returned = {document for run in runs for document in run[query]}
+        exact[query] = with_scores_of(ask, body_of(engines, None, questions.texts[query], TIES, full), scores, returned)
     values = [questions.quality(run, exact) for run in runs]
     means = [sum(of_queries.values()) / max(1, len(of_queries)) for of_queries in values]
     if not means[0] > 0:

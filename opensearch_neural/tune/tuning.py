@@ -1,4 +1,4 @@
-"""How an engine is tuned: its queries, the settings to try, the reference engine, and the choice."""
+"""How an engine is tuned: its queries, the settings to try, the reference engine, and the choice, which the index stores."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import Engines
 from opensearch_neural.engines.settings import Setting
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.evaluation.overlap import PAGE
+from opensearch_neural.index.record import existing_record, write_record
+from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, count_shard_documents
 from opensearch_neural.progress import Progress
 from opensearch_neural.retrievers import Run
-from opensearch_neural.tune.choice import Chosen
 from opensearch_neural.tune.trials import (
     Questions,
     Tried,
@@ -25,6 +27,23 @@ from opensearch_neural.tune.trials import (
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The choice, and the quality that it keeps on queries that were not used to choose it."""
+
+    setting: Setting
+    tried: Tried
+    """The setting on the tuning queries."""
+    kept: float
+    """Its quality on the confirming queries, as a share of the reference engine's quality."""
+    low: float | None
+    """Lower end of the 95% interval of `kept`."""
+    high: float | None
+    """Upper end of that interval."""
+    passed_over: int
+    """How many faster settings kept the share on the tuning queries, but not on the confirming ones."""
 
 
 @dataclass(frozen=True)
@@ -136,3 +155,19 @@ class Tuning:
     def parts(self, questions: Questions, most: int, seed: int) -> tuple[Questions, Questions]:
         """(queries to try all settings on, queries to confirm the choice). Raises InputError for too few queries."""
         return halves(questions.texts, questions.qrels, most, seed)
+
+
+def store(client: OpenSearch, index: str, chosen: Chosen, *, keep: float, measure: str, queries: int) -> None:
+    """Write the choice into the index's `_meta.osn`, where `Engines` reads it. The number of documents in a shard is stored
+    too: if it grows, so does the window. Raises ClusterError."""
+    with translate_errors():
+        meta = existing_record(client, index)
+        record = {
+            **chosen.setting.record,
+            "keep": keep,
+            "kept": round(chosen.kept, 4),
+            "measure": measure,
+            "queries": queries,
+            SHARD_DOCUMENTS: count_shard_documents(client, index),
+        }
+        write_record(client, index, meta.with_extra(**{chosen.setting.key: record}))

@@ -17,9 +17,8 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.evaluation.overlap import PAGE, TIES
 from opensearch_neural.queries import Rare
-from opensearch_neural.tune.choice import Chosen
 from opensearch_neural.tune.trials import Questions, Tried, body_of, share, with_scores_of
-from opensearch_neural.tune.tuning import Tuning
+from opensearch_neural.tune.tuning import Chosen, Tuning
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

@@ -21,9 +21,8 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines.settings import Setting, WeightedSum
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.sparse_scale import known_items
-from opensearch_neural.tune.choice import Chosen
 from opensearch_neural.tune.trials import Questions, Tried, share
-from opensearch_neural.tune.tuning import Tuning
+from opensearch_neural.tune.tuning import Chosen, Tuning
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

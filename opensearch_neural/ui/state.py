@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from opensearch_neural.engines import ENGINES
-from opensearch_neural.engines.options import Option
+from opensearch_neural.engines.engine import Option
 from opensearch_neural.errors import InputError
 from opensearch_neural.hits import parse_filter
 from opensearch_neural.queries import Clause

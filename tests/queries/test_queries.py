@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opensearch_neural import queries
-from opensearch_neural.engines.options import positive
+from opensearch_neural.engines.engine import positive
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import DenseMeta, IndexMeta, QuantizedMeta, SparseMeta

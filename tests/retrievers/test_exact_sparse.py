@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.models.sparse.encoder import SparseVectors
+from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.retrievers.exact_sparse import QUERY_BATCH, ExactSparseRetriever
 
 VOCABULARY = ["rain", "bow", "sun", "the"]

@@ -9,7 +9,7 @@ import pytest
 
 from opensearch_neural import queries
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.models.sparse.encoder import SparseVectors
+from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 from opensearch_neural.retrievers.opensearch import Latencies, OpenSearchRetriever, search, time_queries
 

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.retrievers.ranking import best, id_order, require_positive
+from opensearch_neural.retrievers.ranking import Ranking, require_positive
 
 
-def test_id_order_sorts_as_text_and_not_as_numbers() -> None:
-    assert id_order(["9", "10", "1"]).tolist() == [2, 1, 0]
+def test_ties_are_broken_by_ids_as_text_and_not_as_numbers() -> None:
+    assert list(Ranking(["9", "10", "1"]).best(np.arange(3), np.ones(3), 3)) == ["1", "10", "9"]
 
 
 def test_an_id_given_twice_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="'d1'"):
-        id_order(["d1", "d2", "d1"])
+        Ranking(["d1", "d2", "d1"])
 
 
 def test_k_must_be_positive() -> None:
@@ -30,9 +30,9 @@ def test_k_must_be_positive() -> None:
 def test_best_is_the_head_of_the_full_sort_whatever_ties_at_the_cut(
     scores: list[float], k: int, random: object
 ) -> None:
-    ids = [str(number) for number in range(len(scores))]
+    ids = [str(number) for number in range(2 * len(scores))]
     random.shuffle(ids)  # type: ignore[attr-defined]
-    ranked, ranked_scores = best(np.array(scores, np.float32), id_order(ids), k)
-    expected = sorted(range(len(scores)), key=lambda at: (-scores[at], ids[at]))[:k]
-    assert ranked.tolist() == expected
-    assert ranked_scores.tolist() == [scores[at] for at in expected]
+    positions = np.arange(len(scores)) * 2  # only every second document is a candidate
+    ranked = Ranking(ids).best(positions, np.array(scores, np.float32), k)
+    expected = sorted(zip([ids[at] for at in positions], scores, strict=True), key=lambda hit: (-hit[1], hit[0]))[:k]
+    assert list(ranked.items()) == expected

@@ -17,7 +17,7 @@ from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.bm25 import BM25Retriever
 from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
-from opensearch_neural.retrievers.ranking import best, id_order
+from opensearch_neural.retrievers.ranking import Ranking
 from trainers.data.dev_measures import DEPTH, DevSet, dev_measures
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.student import SparseStudent
@@ -109,14 +109,12 @@ class DevRetrieval:
         if student.objective.base is None:
             # As `osn search` does: the weight in units of the model's scores for known items.
             weight = WeightedSum.weight / _scale(lexicon, documents, bm25, texts)
-        ids, order = list(texts), id_order(list(texts))
+        ranking, positions = Ranking(list(texts)), np.arange(len(texts))
         asked = SparseVectors.of_rows(map(encode, queries.values()), student.vocabulary).to_scipy()
         run: Run = {}
         for query, vector, scores in zip(queries, asked, bm25.scores(list(queries.values())), strict=True):
             scores = scores + weight * (documents @ vector.toarray()[0])
-            ranked, ranked_scores = best(scores, order, DEPTH)
-            hits = zip(ranked.tolist(), ranked_scores.tolist(), strict=True)
-            run[query] = {ids[at]: score for at, score in hits if score > 0}
+            run[query] = {id: score for id, score in ranking.best(positions, scores, DEPTH).items() if score > 0}
         return run
 
     def _untrained(

@@ -51,8 +51,6 @@ class Tower:
     tokenizer: Tokenizer
     session: InferenceSession
     stages: list[Callable[[Array, Array], Array]]  # (batch, …), (batch, length) mask → (batch, …)
-    max_length: int
-    """Tokens read of a text, special tokens included."""
     pad_id: int
     prompt: str
     """Text that is put before every text."""
@@ -152,13 +150,12 @@ def _load_tower(
     tokenizer = load_tokenizer(transformer if (transformer / "tokenizer.json").exists() else folder)
     config = read_json_object(transformer / "config.json")
     limit = directory.max_length(transformer, config.get("max_position_embeddings"))
-    limit = min(max_length, limit) if max_length else limit
-    tokenizer.enable_truncation(limit)
+    tokenizer.enable_truncation(min(max_length, limit) if max_length else limit)
     pad_id, prompt = int(config.get("pad_token_id") or 0), directory.prompt(folder, route)
     stages: list[Callable[[Array, Array], Array]] = []
     if len(session.get_outputs()[0].shape) == 3:  # else the exported graph pools already
         stages = [_stage(module) for module in modules[1:]]
-    return Tower(tokenizer, session, stages, limit, pad_id, prompt)
+    return Tower(tokenizer, session, stages, pad_id, prompt)
 
 
 def _stage(module: Module) -> Callable[[Array, Array], Array]:

@@ -104,7 +104,12 @@ class Quantizer:
 
     def reconstruct(self, codes: Codes) -> DenseVectors:
         """d† (n, D) of codes (n, M): the scoring centroids, rotated back (JPQ, eq. 8)."""
-        checked = self._checked_codes(codes)
+        checked = np.asarray(codes)
+        if checked.dtype != np.uint8 or checked.ndim != 2 or checked.shape[1] != self.subvectors:
+            raise InputError(
+                f"expected codes of {self.subvectors} bytes (uint8), got {checked.dtype} of shape {checked.shape}",
+                "the codes belong to another model",
+            )
         vectors = np.empty((len(checked), self.dimension), dtype=np.float32)
         for block in _blocks(len(checked), self.dimension):
             chosen = self.scoring[np.arange(self.subvectors), checked[block]]  # (block, M, D/M)
@@ -140,15 +145,6 @@ class Quantizer:
         if len(bad := np.flatnonzero(~np.isfinite(rows).all(axis=1))):
             raise InputError(f"{what} {bad[0]} of {len(rows)} holds a value that is not a finite number")
         return rows
-
-    def _checked_codes(self, codes: Codes) -> Codes:
-        checked = np.asarray(codes)
-        if checked.dtype != np.uint8 or checked.ndim != 2 or checked.shape[1] != self.subvectors:
-            raise InputError(
-                f"expected codes of {self.subvectors} bytes (uint8), got {checked.dtype} of shape {checked.shape}",
-                "the codes belong to another model",
-            )
-        return checked
 
 
 def _blocks(rows: int, width: int) -> Iterator[slice]:

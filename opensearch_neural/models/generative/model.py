@@ -95,13 +95,19 @@ class GenerativeModel:
         return [passage or query for passage, query in zip(passages, queries, strict=True)]
 
     def write_passages(self, queries: Sequence[str], *, batch_size: int = 32) -> list[str]:
-        """Stage 1, greedy as in the paper: a passage for each query, not limited to the corpus.
+        """Stage 1, greedy as in the paper: a passage for each query, not limited to the corpus; white space becomes single
+        blanks.
 
         Raises ModelError for a single-stage model.
         """
         if self.passage is None:
             raise ModelError(f"{self.info.name} is a single-stage model: it writes no passages")
-        return write_passages(*self.passage, queries, self.settings, batch_size=batch_size)
+        model, tokenizer = self.passage
+        written: list[str] = []
+        for batch in _batches(queries, tokenizer, self.settings.query_length, batch_size, model):
+            ids = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=self.settings.written_length)
+            written += tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return [" ".join(passage.split()) for passage in written]
 
     def find_urls(self, texts: Sequence[str], *, length: int | None = None, batch_size: int = 32) -> list[str]:
         """Stage 2, free and greedy as in the paper: the text that the model writes for each text, even if it is no URL.
@@ -187,22 +193,6 @@ class GenerativeModel:
     @property
     def _read_length(self) -> int:
         return self.settings.query_length if self.passage is None else self.settings.written_length
-
-
-def write_passages(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    queries: Sequence[str],
-    settings: GenerativeSettings,
-    *,
-    batch_size: int = 32,
-) -> list[str]:
-    """The text that a stage-1 model writes for each query, by greedy, free decoding; white space becomes single blanks."""
-    written: list[str] = []
-    for batch in _batches(queries, tokenizer, settings.query_length, batch_size, model):
-        ids = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=settings.written_length)
-        written += tokenizer.batch_decode(ids, skip_special_tokens=True)
-    return [" ".join(passage.split()) for passage in written]
 
 
 def _batches(

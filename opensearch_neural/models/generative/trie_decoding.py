@@ -31,10 +31,10 @@ def search_trie(
     results: list[dict[int, float]] = [{} for _ in range(len(mask))]
     rows = np.arange(len(mask))  # Rows that are not finished.
     width = 1  # Beams of a row: one for the opening, later `beams`.
-    opening = trie.opening(end)
+    opening, node = trie.opening(end)
     tokens = torch.tensor([model.generation_config.decoder_start_token_id, *opening], device=mask.device)
     tokens = tokens.expand(len(rows), -1)
-    nodes = np.full(len(rows), trie.child_by(opening))  # (rows * width,), the node of each beam
+    nodes = np.full(len(rows), node)  # (rows * width,), the node of each beam
     totals = np.zeros(len(rows))  # (rows * width,), the score of each beam
     cache, cache_name = None, _name_of_cache(model)
     for step in range(trie.depth - len(opening)):
@@ -49,31 +49,32 @@ def search_trie(
         logs = output.logits.float().log_softmax(dim=-1)  # (rows * width, 1 + opening at first and then 1, vocabulary)
         if step == 0 and opening:
             totals += logs[:, :-1].gather(-1, tokens[:, 1:, None]).sum(dim=(1, 2)).cpu().numpy()
-        of, continuations = trie.children(nodes)  # both (continuations,): which beam, and which token
+        # Each (continuations,): which beam, which token, and the node that it leads to.
+        of, continuations, children = trie.children(nodes)
         scores = totals[of] + logs[:, -1][torch.from_numpy(of), torch.from_numpy(continuations)].cpu().numpy()
 
-        # For each new beam: its old beam, the token added, its score; each (rows * beams,)
+        # For each new beam: its old beam, the token added, its node, its score; each (rows * beams,)
         taken = np.repeat(np.arange(len(rows)) * width, beams)
         written = np.zeros(len(rows) * beams, dtype=np.int64)
+        entered = np.full(len(rows) * beams, OUTSIDE)
         going = np.full(len(rows) * beams, -np.inf)
         bounds = np.searchsorted(of, np.arange(0, len(nodes) + 1, width))
         for at_row, row in enumerate(rows.tolist()):
             ended, order = _best(scores, continuations, slice(*bounds[at_row : at_row + 2]), end=end, beams=beams)
             for at in ended:
-                (leaf,) = trie.child(nodes[of[at : at + 1]], continuations[at : at + 1])
-                results[row][int(trie.ends[leaf])] = float(scores[at])
+                results[row][int(trie.ends[children[at]])] = float(scores[at])
             worst = sorted(results[row].values(), reverse=True)[beams - 1 : beams]
             if len(order) and not (worst and scores[order[0]] <= worst[0]):
                 here = slice(at_row * beams, at_row * beams + len(order))
                 taken[here], written[here], going[here] = of[order], continuations[order], scores[order]
+                entered[here] = children[order]
 
         alive = np.isfinite(going)
         left = np.flatnonzero(alive.reshape(-1, beams).any(axis=1))
         if not len(left):
             break
         kept = (left[:, None] * beams + np.arange(beams)).ravel()
-        nodes = np.where(alive, trie.child(nodes[taken], written), OUTSIDE)[kept]
-        totals = going[kept]
+        nodes, totals = entered[kept], going[kept]
         tokens = torch.from_numpy(written[kept])[:, None].to(mask.device)
         chosen = torch.from_numpy(taken[kept]).to(mask.device)
         if width != beams or len(left) < len(rows):

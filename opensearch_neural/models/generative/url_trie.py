@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -88,48 +87,24 @@ class Trie:
         """The number of nodes."""
         return len(self.ends)
 
-    @cached_property
-    def _keys(self) -> Ids:
-        """(parent, token) of each edge as one number, ascending: (edges,)."""
-        parents = np.repeat(np.arange(len(self)), np.diff(self.offsets))
-        keys: Ids = parents * self._size + self.tokens
-        return keys
-
-    @cached_property
-    def _size(self) -> int:
-        return int(self.tokens.max()) + 1
-
-    def child(self, nodes: Ids, tokens: Ids) -> Ids:
-        """(n,): the child of each of `nodes` (n,) by its token in `tokens` (n,); `OUTSIDE` if there is none."""
-        wanted = nodes * self._size + tokens
-        at = np.searchsorted(self._keys, wanted)
-        at[at == len(self._keys)] = 0
-        there = (self._keys[at] == wanted) & (nodes != OUTSIDE) & (tokens < self._size)
-        return np.where(there, at + 1, OUTSIDE)
-
-    def children(self, nodes: Ids) -> tuple[Ids, Ids]:
-        """All continuations of all nodes: (rows, tokens), both (continuations,); the token continues nodes[row]."""
+    def children(self, nodes: Ids) -> tuple[Ids, Ids, Ids]:
+        """All continuations of all nodes: (rows, tokens, children), each (continuations,); the token leads from nodes[row]
+        to the child. `OUTSIDE` has none."""
         first = np.where(nodes == OUTSIDE, 0, self.offsets[nodes])
         counts = np.where(nodes == OUTSIDE, 0, self.offsets[nodes + 1] - first)
         rows = np.repeat(np.arange(len(nodes)), counts)
         within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return rows, self.tokens[first[rows] + within].astype(np.int64)
+        edges = first[rows] + within
+        return rows, self.tokens[edges].astype(np.int64), edges + 1
 
-    def child_by(self, beginning: Sequence[int]) -> int:
-        """The node that these tokens lead to from the root; `OUTSIDE` if no sequence begins with them."""
-        node = np.zeros(1, dtype=np.int64)
-        for token in beginning:
-            node = self.child(node, np.array([token], dtype=np.int64))
-        return int(node[0])
-
-    def opening(self, end: int) -> list[int]:
-        """The tokens with which all sequences begin, without `end`."""
+    def opening(self, end: int) -> tuple[list[int], int]:
+        """(the tokens with which all sequences begin, without `end`; the node that they lead to)"""
         tokens: list[int] = []
         node = 0
         while self.offsets[node + 1] - self.offsets[node] == 1 and self.tokens[self.offsets[node]] != end:
             tokens.append(int(self.tokens[self.offsets[node]]))
             node = int(self.offsets[node]) + 1
-        return tokens
+        return tokens, node
 
 
 class Repeated(ValueError):
@@ -195,7 +170,11 @@ class CorpusUrls:
                 name = kept.get(identifier, "")
                 url = name if _numbered(name, url) else _free(url, known, taken, counts)
             if (other := known.setdefault(url, len(ids))) != len(ids):
-                raise _same_url(ids[other], identifier, url)
+                raise InputError(
+                    f"the documents {ids[other]!r} and {identifier!r} have the same URL {url!r}",
+                    "give each document its own URL (an anchor), or number them: "
+                    "osn train tome --set settings.number_urls=true",
+                )
             if identifier in named:
                 raise InputError(f"two documents have the id {identifier!r}", "give every document its own id")
             named.add(identifier)
@@ -345,10 +324,3 @@ def _free(url: str, known: Mapping[str, int], taken: Collection[str], counts: Co
         counts[url] += 1
         free = f"{url}#{counts[url] + 1}"
     return free
-
-
-def _same_url(first: str, second: str, url: str) -> InputError:
-    return InputError(
-        f"the documents {first!r} and {second!r} have the same URL {url!r}",
-        "give each document its own URL (an anchor), or number them: osn train tome --set settings.number_urls=true",
-    )

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from torch import Tensor
 
-__all__ = ["SparseDocumentEncoder", "SparseVectors", "load_sparse"]
-
 KIND = "sparse"
 _WINDOW = 4096
 """Texts that are tokenized and sorted by length together."""

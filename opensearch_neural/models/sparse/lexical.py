@@ -15,7 +15,7 @@ import hashlib
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -76,13 +76,13 @@ class LexicalEncoder:
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = _BATCH) -> SparseVectors:
         """d_t of every token of every text, of any length; special tokens do not count."""
-        counts = _count_tokens(self.query.tokenizer, texts, batch_size, self._is_special)
-        return SparseVectors.concat([self._weigh(part) for part in counts], self.vocabulary)
+        counts = _count_tokens(self.query.tokenizer, texts, batch_size, self.vocabulary, self._is_special)
+        return SparseVectors.concat([self._weigh(*part) for part in counts], self.vocabulary)
 
-    def _weigh(self, counts: _TokenCounts) -> SparseVectors:
-        saturation = self.k1 * (1 - self.b + self.b * counts.lengths / self.average_length)
-        weights = counts.frequencies / (counts.frequencies + np.repeat(saturation, np.diff(counts.indptr)))
-        return SparseVectors(counts.indptr, counts.token_ids, weights.astype(np.float32), self.vocabulary)
+    def _weigh(self, counts: SparseVectors, lengths: NDArray[np.int64]) -> SparseVectors:
+        saturation = self.k1 * (1 - self.b + self.b * lengths / self.average_length)
+        weights = counts.weights / (counts.weights + np.repeat(saturation, np.diff(counts.indptr)))
+        return replace(counts, weights=weights.astype(np.float32))
 
     def save(self, path: str | Path) -> None:
         """Write the model directory: tokenizer.json, idf.json, config.json, osn.json."""
@@ -193,14 +193,15 @@ class DocumentCounter:
     """Counts the documents that hold each token of a tokenizer, special tokens excluded, as documents are added."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.frequencies = DocumentFrequencies(len(vocabulary_of(tokenizer)))
+        self._vocabulary = vocabulary_of(tokenizer)
+        self.frequencies = DocumentFrequencies(len(self._vocabulary))
         self._tokenizer = tokenizer
         self._is_special = _special_ids(tokenizer)
 
     def add(self, contents: Iterable[str]) -> None:
         """Count the documents with these texts."""
-        for counts in _count_tokens(self._tokenizer, contents, _BATCH, self._is_special):
-            self.frequencies.add_batch(counts.token_ids, len(counts.lengths), length=int(counts.lengths.sum()))
+        for counts, lengths in _count_tokens(self._tokenizer, contents, _BATCH, self._vocabulary, self._is_special):
+            self.frequencies.add_batch(counts.token_ids, len(counts), length=int(lengths.sum()))
 
 
 def check_tokens(contents: Iterable[str], tokenizer: Tokenizer) -> None:
@@ -225,16 +226,6 @@ def _hashed(texts: Iterable[str], digest: hashlib._Hash) -> Iterator[str]:
         yield text
 
 
-@dataclass(frozen=True, slots=True)
-class _TokenCounts:
-    """How often each token occurs in each document; rows as in SparseVectors."""
-
-    indptr: NDArray[np.int64]  # (documents + 1,)
-    token_ids: NDArray[np.int32]  # (nnz,)
-    frequencies: NDArray[np.int64]  # (nnz,)
-    lengths: NDArray[np.int64]  # (documents,) tokens of each, without special ones
-
-
 def _special_ids(tokenizer: Tokenizer) -> NDArray[np.bool_]:
     """(vocabulary,): whether the token of each id is special."""
     special = special_tokens(tokenizer)
@@ -242,8 +233,9 @@ def _special_ids(tokenizer: Tokenizer) -> NDArray[np.bool_]:
 
 
 def _count_tokens(
-    tokenizer: Tokenizer, texts: Iterable[str], batch_size: int, is_special: NDArray[np.bool_]
-) -> Iterator[_TokenCounts]:
+    tokenizer: Tokenizer, texts: Iterable[str], batch_size: int, vocabulary: list[str], is_special: NDArray[np.bool_]
+) -> Iterator[tuple[SparseVectors, NDArray[np.int64]]]:
+    """(how often each token occurs in each document, the documents' tokens), without special tokens, in batches."""
     stream = iter(texts)
     while batch := list(itertools.islice(stream, batch_size)):
         encodings = tokenizer.encode_batch_fast([encodable(text) for text in batch], add_special_tokens=False)
@@ -255,5 +247,7 @@ def _count_tokens(
         keys, frequencies = np.unique(rows * len(is_special) + flat, return_counts=True)
         row_of_key, token_ids = np.divmod(keys, len(is_special))
         indptr = np.searchsorted(row_of_key, np.arange(len(ids) + 1))
-        lengths = np.bincount(rows, minlength=len(ids))
-        yield _TokenCounts(indptr.astype(np.int64), token_ids.astype(np.int32), frequencies, lengths)
+        counts = SparseVectors(
+            indptr.astype(np.int64), token_ids.astype(np.int32), frequencies.astype(np.float32), vocabulary
+        )
+        yield counts, np.bincount(rows, minlength=len(ids))

@@ -26,13 +26,13 @@ class LocalModel:
 
 def local_models(folders: Iterable[Path] = ()) -> list[LocalModel]:
     """The models below `folders`, in packages, in the hub's cache, and used by an earlier ingest; each once."""
-    found: dict[Path, LocalModel] = {}
+    models: dict[Path, LocalModel] = {}
     for name, path in _places(folders):
         resolved = path.resolve()
-        if found.keys().isdisjoint([resolved, *resolved.parents]) and (kind := sparse_kind(resolved)) is not None:
+        if models.keys().isdisjoint([resolved, *resolved.parents]) and (kind := sparse_kind(resolved)) is not None:
             size = sum(file.stat().st_size for file in resolved.rglob("*") if file.is_file())
-            found[resolved] = LocalModel(name, resolved, kind, round(size / 1e6, 1))
-    return list(found.values())
+            models[resolved] = LocalModel(name, resolved, kind, round(size / 1e6, 1))
+    return list(models.values())
 
 
 def sparse_kind(folder: Path) -> str | None:

@@ -24,7 +24,10 @@ def as_bytes(url: str) -> list[int]:
 
 def number_of(trie: Trie, sequence: Sequence[int]) -> int:
     """The number of a sequence, `OUTSIDE` for one that is not in the trie."""
-    node = trie.child_by(sequence)
+    node = 0
+    for token in sequence:
+        _, tokens, children = trie.children(np.array([node]))
+        (node,) = children[tokens == token].tolist() or [OUTSIDE]
     return OUTSIDE if node == OUTSIDE else int(trie.ends[node])
 
 
@@ -40,9 +43,8 @@ def walked(trie: Trie) -> dict[tuple[int, ...], int]:
         node, tokens = at.pop()
         if trie.ends[node] != OUTSIDE:
             found[tokens] = int(trie.ends[node])
-        _, continuations = trie.children(np.array([node]))
-        for token in continuations.tolist():
-            (child,) = trie.child(np.array([node]), np.array([token])).tolist()
+        _, continuations, children = trie.children(np.array([node]))
+        for token, child in zip(continuations.tolist(), children.tolist(), strict=True):
             at.append((child, (*tokens, token)))
     return found
 
@@ -71,17 +73,17 @@ def test_find_knows_only_what_was_put_in(given_sequences: list[list[int]], other
 
 def test_children_of_many_nodes_at_once() -> None:
     trie = Trie.build([[3, 1], [3, 2], [5]])
-    three, five = trie.child(np.array([0, 0]), np.array([3, 5])).tolist()
-    rows, tokens = trie.children(np.array([0, five, three, OUTSIDE, 0]))
+    three, five = trie.children(np.array([0]))[2].tolist()
+    rows, tokens, children = trie.children(np.array([0, five, three, OUTSIDE, 0]))
     assert list(zip(rows.tolist(), tokens.tolist(), strict=True)) == [(0, 3), (0, 5), (2, 1), (2, 2), (4, 3), (4, 5)]
-    # A token beyond all others of the trie is no child of the next node.
-    assert trie.child(np.array([0, OUTSIDE, three]), np.array([9, 3, 5])).tolist() == [OUTSIDE] * 3
+    assert children[[0, 1, 4, 5]].tolist() == [three, five] * 2
+    assert trie.ends[children].tolist() == [OUTSIDE, 2, 0, 1, OUTSIDE, 2]
 
 
 def test_the_opening_is_what_all_sequences_begin_with() -> None:
-    assert Trie.build([[4, 2, 3, 0], [4, 2, 0]]).opening(0) == [4, 2]
-    assert Trie.build([[4, 2, 3, 0]]).opening(0) == [4, 2, 3]
-    assert Trie.build([[4, 0], [5, 0]]).opening(0) == []
+    assert Trie.build([[4, 2, 3, 0], [4, 2, 0]]).opening(0) == ([4, 2], 2)
+    assert Trie.build([[4, 2, 3, 0]]).opening(0) == ([4, 2, 3], 3)
+    assert Trie.build([[4, 0], [5, 0]]).opening(0) == ([], 0)
 
 
 def test_alike_sequences_are_named() -> None:

@@ -54,4 +54,6 @@ def test_long_texts_and_urls_are_cut_at_their_lengths(t5: Path) -> None:
     url = ToUrl(queries, corpus, tokenizer, SMALL)[Visit(0, 0, 0, 0)][2]
     assert len(url) == SMALL.url_length and url[-1] == tokenizer.eos_token_id
     trie = corpus.urls.trie
-    assert trie.ends[trie.child_by(url)] == 0
+    opening, node = trie.opening(url[-1])
+    _, _, (leaf,) = trie.children(np.array([node]))
+    assert opening == list(url[:-1]) and trie.ends[leaf] == 0
