@@ -80,10 +80,6 @@ class Manifest:
     prune: str | None = None
     """Which terms of the sparse vectors were kept; None: all."""
 
-    @property
-    def complete(self) -> bool:
-        return self.records is not None
-
     @cached_property
     def hash(self) -> str:
         identity = self._dict()
@@ -153,7 +149,7 @@ class StoredVectors:
         self.manifest = manifest
         self.starts = sorted(int(path.stem) for path in self.folder.glob("*.safetensors"))
         expected = list(range(0, manifest.records or 0, manifest.shard_records))
-        if not manifest.complete or not set(expected) <= set(self.starts):
+        if manifest.records is None or not set(expected) <= set(self.starts):
             raise InputError(
                 f"the encoding in {self.folder} is not complete",
                 "run the same `osn encode` command again to complete it",
@@ -214,7 +210,7 @@ class StoredVectors:
             "the corpus changed since it was encoded: run `osn encode` again",
         )
 
-    def sample(self, count: int = 256) -> NDArray[np.float32] | None:
+    def sample(self, count: int) -> NDArray[np.float32] | None:
         """The first dense vectors (count, dimension)."""
         return None if not self.starts or (dense := self._shard(0).dense) is None else dense[:count]
 
