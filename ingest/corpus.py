@@ -84,7 +84,7 @@ class CorpusSource:
                 told.add(message)
                 log.warning(message.replace(place, file))
 
-        if Path(place).is_file() and is_dead_letter_file(Path(place)):
+        if is_dead_letter_file(Path(place)):
             return lambda on_reject: islice(
                 mended(Path(place), on_reject, self.names, warn=warn, file=file), self.limit
             )

@@ -147,10 +147,13 @@ def next_path(path: Path) -> Path:
 
 
 def is_dead_letter_file(path: Path) -> bool:
+    """Whether a file holds dead letters. Of a pipe nothing is read, since it gives its content only once."""
     try:
+        if not path.is_file():
+            return False
         with path.open("rb") as file:
             return file.read(16).replace(b" ", b"").startswith(b'{"dead_letter"')
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 

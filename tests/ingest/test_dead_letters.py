@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,3 +155,13 @@ def test_a_corpus_is_not_taken_for_letters(tmp_path: Path) -> None:
     assert not is_dead_letter_file(tmp_path / "c.jsonl")
     assert not is_dead_letter_file(tmp_path / "missing.jsonl")
     assert letters(tmp_path / "missing.jsonl") == []
+
+
+@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="pipes have no names here")
+def test_nothing_of_a_pipe_is_read_to_see_whether_it_holds_letters() -> None:
+    end, start = os.pipe()
+    os.write(start, b'{"dead_letter": 1}')
+    os.close(start)
+    assert not is_dead_letter_file(Path(f"/dev/fd/{end}"))
+    assert os.read(end, 100) == b'{"dead_letter": 1}'
+    os.close(end)
