@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,19 +157,11 @@ class StoredVectors:
         self.vocabulary: list[str] = []
         if manifest.sparse is not None:
             self.vocabulary = json.loads((self.folder / "vocabulary.json").read_text(encoding="utf-8"))
-        self._cache: OrderedDict[int, LoadedShard] = OrderedDict()
-        self._cached = cached
+        self._shard = lru_cache(cached)(self._read)
         self._at = 0
 
-    def _shard(self, position: int) -> LoadedShard:
-        if position in self._cache:
-            self._cache.move_to_end(position)
-            return self._cache[position]
-        shard = LoadedShard.read(shard_path(self.folder, self.starts[position]), self.vocabulary)
-        self._cache[position] = shard
-        if len(self._cache) > self._cached:
-            self._cache.popitem(last=False)
-        return shard
+    def _read(self, position: int) -> LoadedShard:
+        return LoadedShard.read(shard_path(self.folder, self.starts[position]), self.vocabulary)
 
     def vectors(self, documents: Sequence[Document]) -> Vectors:
         """Raises ModelError for a document that could not be encoded, InputError for a document without vectors here."""
