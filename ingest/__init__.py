@@ -11,16 +11,15 @@ A document on its way to the index, top to bottom:
     models.py                   the models: those that are named, or those of the index
     corpus_table.py             a SPLADE without a query table gets the corpus's IDF table
     content.py                  the content to write: records, vectorizer and the index's record
+    record_digests.py           digests of records and ids, which reveal a changed corpus and repeated ids
     writing/lease.py            a lease on the cluster: one ingest at a time for an index
     writing/target.py           the index being written: create or check it, finish it
     writing/stored_documents.py its documents: counted, listed, deleted
     writing/pipeline.py         read, encode, write: batches of documents, several at once
-    duplicate_ids.py            finds ids that occur twice in the corpus
     vectorizers.py              documents → vectors
     writing/bulk_actions.py     documents with their vectors → actions of `_bulk`
     writing/short_weights.py    sparse weights with as few digits as the index can distinguish
     writing/bulk.py             byte-bounded `_bulk` requests with retries
-    record_digests.py           digests of records, which reveal a changed corpus
     writing/journal.py          records the written batches, so that a second run continues the first
     dead_letters.py             rejected documents, to be corrected and ingested again
     writing/verification.py     checks that the index holds exactly the corpus

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -10,15 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ingest.corpus import Records, as_passages, ignore
 from ingest.corpus_table import Asked, CorpusTable, splade_of
-from ingest.models import choose, dense_meta, quantized_meta, reconstructed_meta, sparse_meta, stored_dense_meta
+from ingest.models import choose, quantized_meta, sparse_meta
 from ingest.settings import Models, NewIndex
 from ingest.vectorizers import Changed, Vectorizer, coded, pruned, reconstructed
-from ingest.vectors.stored_vectors import Manifest, StoredVectors
+from ingest.vectors.stored_vectors import DenseInfo, Manifest, StoredVectors
 from opensearch_neural.errors import InputError
-from opensearch_neural.index.record import IndexMeta, QuantizedMeta
+from opensearch_neural.index.mapping import byte_scale
+from opensearch_neural.index.record import DenseMeta, DenseType, IndexMeta, QuantizedMeta
 from opensearch_neural.models import registry
 from opensearch_neural.models.dense.quantized import QUANTIZER_FILE, Quantizer
 from opensearch_neural.models.directory import locate, model_info
@@ -66,19 +69,23 @@ def content_by_models(asked: Asked, new_index: NewIndex) -> Content:
         asked = replace(asked, counts_while_writing=False)
     chosen = choose(asked)
     encoders, dense = chosen.encoders, None
-    if encoders.dense is not None or encoders.reconstructed:
-        sample = [document.contents for document in islice(chosen.records(ignore), 256)]
-        if encoders.dense is not None:
-            dense = dense_meta(encoders.dense, new_index.dense_type, sample)
-        elif encoders.pq is not None:
-            dense = reconstructed_meta(encoders.pq, new_index.dense_type, sample)
+    quantized = quantized_meta(encoders.pq) if encoders.pq else None
+
+    def sample() -> list[str]:
+        return [document.contents for document in islice(chosen.records(ignore), SAMPLE)]
+
+    if (encoder := encoders.dense) is not None:
+        dense = dense_meta(DenseInfo.of(encoder), new_index.dense_type, lambda: encoder.encode_documents(sample()))
+    elif (coder := encoders.pq) is not None and quantized is not None and encoders.reconstructed:
+        dense = reconstructed_meta(
+            quantized, coder.quantizer, new_index.dense_type, lambda: coder.encode_documents(sample())
+        )
     if asked.wrote is None and asked.models.sparse is None:
         log.info(WITHOUT_SPARSE)
     sparse = sparse_meta(encoders.sparse) if encoders.sparse else None
     query = encoders.sparse.query if encoders.sparse else None
     if chosen.table is not None:
         sparse, query = chosen.table.uncounted, None
-    quantized = quantized_meta(encoders.pq) if encoders.pq else None
     analyzer = new_index.analyzer or ANALYZER
     meta = IndexMeta(sparse, dense, chosen.passages, quantized, prune=_named(encoders.prune), analyzer=analyzer)
     splade = splade_of(encoders.sparse.info.path) if encoders.sparse else None
@@ -98,11 +105,8 @@ def content_of_files(
         registry.remember(manifest.sparse.hash, model)
     dense = None
     if manifest.dense is not None:
-        info = manifest.dense
-        dense = stored_dense_meta(
-            info.name, info.hash, info.dimension, new_index.dense_type, info.normalized, stored.sample()
-        )
-        dense = replace(dense, vectors=info.vectors)
+        first = stored.sample(SAMPLE)
+        dense = dense_meta(manifest.dense, new_index.dense_type, lambda: first)
     if manifest.passages is not None:
         tokenizer = load_tokenizer(model) if manifest.sparse else load_tokenizer(stored.folder / "tokenizer.json")
         records = as_passages(records, tokenizer, manifest.passages)
@@ -110,9 +114,7 @@ def content_of_files(
     if models.reconstruct:
         assert codes is not None and place is not None
         quantizer = Quantizer.load(place / QUANTIZER_FILE)
-        sample = quantizer.reconstruct(stored.codes()[1][:256]) if new_index.dense_type == "byte" else None
-        dense = stored_dense_meta(codes.name, codes.hash, quantizer.dimension, new_index.dense_type, False, sample)
-        dense = replace(dense, reconstructed=True)
+        dense = reconstructed_meta(codes, quantizer, new_index.dense_type, lambda: stored.codes()[1][:SAMPLE])
         vectorizer = Changed(stored, partial(reconstructed, quantizer=quantizer))
     named = manifest.prune or (wrote.prune if wrote is not None else None)
     prune = models.prune or (Pruning.parse(named) if named else None)
@@ -130,6 +132,25 @@ def content_of_files(
     )
     query = TableEncoder.load(model) if manifest.sparse else None
     return Content(meta, records, vectorizer, manifest.records, query)
+
+
+def dense_meta(model: DenseInfo, type: DenseType, sample: Callable[[], NDArray[np.float32] | None]) -> DenseMeta:
+    """sample: gives vectors of the model, (n, …), or None; they decide the scale of bytes if they are not normalized."""
+    scale = 1.0
+    if type == "byte":
+        vectors = None if model.normalized else sample()
+        if vectors is None:
+            vectors = np.zeros((1, model.dimension), np.float32)
+        scale = byte_scale(vectors.reshape(-1, model.dimension), normalized=model.normalized)
+    return DenseMeta(model.name, model.hash, model.dimension, type, model.normalized, scale, vectors=model.vectors)
+
+
+def reconstructed_meta(
+    model: QuantizedMeta, quantizer: Quantizer, type: DenseType, sample: Callable[[], NDArray[np.uint8]]
+) -> DenseMeta:
+    """sample: gives codes of the model, (n, M). Reconstructed vectors are not normalized, even if the model's are."""
+    info = DenseInfo(model.name, model.hash, quantizer.dimension, normalized=False)
+    return replace(dense_meta(info, type, lambda: quantizer.reconstruct(sample())), reconstructed=True)
 
 
 def _codes_of_files(
@@ -159,6 +180,8 @@ def _codes_of_files(
 
 
 ANALYZER = "english"
+SAMPLE = 256
+"""Documents whose vectors decide the scale of bytes."""
 PROBED = 512
 """From so many first documents, some are chosen that a model encodes again."""
 LARGEST_DIFFERENCE = 0.01

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ingest.dead_letters import is_dead_letter_file, mended
-from ingest.duplicate_ids import FirstRecords
 from ingest.index_corpus import copy_index, is_index
+from ingest.record_digests import FirstRecords
 from opensearch_neural.commands.option_groups import Command, options_of
 from opensearch_neural.corpus.documents import Document, FieldNames, Rejected
 from opensearch_neural.corpus.passages import Passage, split
@@ -84,7 +84,7 @@ class CorpusSource:
                 told.add(message)
                 log.warning(message.replace(place, file))
 
-        if Path(place).is_file() and is_dead_letter_file(Path(place)):
+        if is_dead_letter_file(Path(place)):
             return lambda on_reject: islice(
                 mended(Path(place), on_reject, self.names, warn=warn, file=file), self.limit
             )
@@ -114,25 +114,13 @@ def corpus_options(*, required: bool) -> Callable[[Command], Command]:
     """
     options = [
         click.argument("corpus", required=False),
-        click.option("--corpus", "named", default=None, hidden=True),
-        click.option("--format", default=None, help="The corpus's format, if its name does not show it."),
-        click.option("--id-field", default=None, help="Field with the ids.  [default: the first of the usual names]"),
-        click.option(
-            "--title-field",
-            default=None,
-            help="Field with the titles.  [default: the first of the usual names]",
-        ),
-        click.option(
-            "--text-field",
-            default=None,
-            help="Field with the texts.  [default: the first of the usual names]",
-        ),
-        click.option(
-            "--url-field",
-            default=None,
-            help="Field with the URLs.  [default: the first of the usual names]",
-        ),
-        click.option("--limit", type=click.IntRange(min=1), default=None, help="Read only the first N documents."),
+        click.option("--corpus", "named", hidden=True),
+        click.option("--format", help="The corpus's format, if its name does not show it."),
+        click.option("--id-field", help="Field with the ids.  [default: the first of the usual names]"),
+        click.option("--title-field", help="Field with the titles.  [default: the first of the usual names]"),
+        click.option("--text-field", help="Field with the texts.  [default: the first of the usual names]"),
+        click.option("--url-field", help="Field with the URLs.  [default: the first of the usual names]"),
+        click.option("--limit", type=click.IntRange(min=1), help="Read only the first N documents."),
     ]
 
     def source(corpus: str | None, named: str | None, **reading: Any) -> CorpusSource | None:

@@ -39,7 +39,7 @@ from opensearch_neural.index.record import IndexMeta, PassageMeta, SparseMeta
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of, write_with_table
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
-from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of
+from opensearch_neural.models.tokenizer import vocabulary_of
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -101,14 +101,15 @@ class CorpusTable:
 
         Raises ModelError if the SPLADE has changed since the documents were encoded.
         """
+        from opensearch_neural.models.sparse.lexical import idf_table
+
         assert self._frequencies is not None, "the corpus was not read to its end"
         if directory.hash_files(self.splade) != self.hash:
             raise ModelError(
                 f"the model {self.name} in {self.splade} changed while the corpus was written",
                 "restore the model, then run the same command again; or delete the index with `osn index abort`",
             )
-        vocabulary, special = vocabulary_of(self.tokenizer), special_tokens(self.tokenizer)
-        table = self._frequencies.idf_table(vocabulary, special=special)
+        table = idf_table(self._frequencies, self.tokenizer)
         folder = _saved(self.splade, self.hash, table, self.trust_remote_code)
         assert folder is not None
         registry.remember(directory.hash_files(folder), folder)
@@ -185,7 +186,7 @@ def with_corpus_table(splade: Path, asked: Asked, passages: PassageMeta | None) 
     An index that was written with this SPLADE keeps its table even if the corpus has changed, because another table would
     change the weights of query tokens. A machine that lacks the table reads it from the cluster.
     """
-    from opensearch_neural.models.sparse.lexical import count_documents
+    from opensearch_neural.models.sparse.lexical import count_documents, idf_table
 
     wanted, held = asked.models, None if asked.wrote is None else asked.wrote.sparse
     name = directory.display_name(str(wanted.sparse))
@@ -196,7 +197,7 @@ def with_corpus_table(splade: Path, asked: Asked, passages: PassageMeta | None) 
     with _naming(asked.corpus):
         counted = as_passages(asked.records, tokenizer, passages)(ignore)
         frequencies = count_documents((document.contents for document in counted), tokenizer)
-    table = frequencies.idf_table(vocabulary_of(tokenizer), special=special_tokens(tokenizer))
+    table = idf_table(frequencies, tokenizer)
     folder = _saved(splade, directory.hash_files(splade), table, wanted.trust_remote_code)
     assert folder is not None
     return OfCorpus(_loaded(folder, wanted, name), frequencies.n)

@@ -11,7 +11,6 @@ be corrected to a JSON object in place. `osn ingest FILE` recognizes such a file
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import logging
 import os
@@ -19,10 +18,10 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from ingest.record_digests import text_digest
 from opensearch_neural.corpus.documents import Defect, Document, FieldNames, OnReject, Rejected, Warn, as_document
 from opensearch_neural.corpus.json_lines import ONLY_TITLE, parse_object
 from opensearch_neural.corpus.passages import Passage
@@ -90,7 +89,7 @@ class DeadLetters:
         """Remember the letter; returns whether it is new."""
         content = letter.get("document", letter.get("raw"))
         key = json.dumps([letter.get("file"), letter.get("line"), content], sort_keys=True, default=str)
-        digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        digest = text_digest(key, 16)
         if digest in self._known:
             return False
         self._known.add(digest)
@@ -101,7 +100,9 @@ class DeadLetters:
         if not self._waiting:
             return
         private = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(private, "a+b") as file, locked(file):
+        with os.fdopen(private, "a+b") as file:
+            if sys.platform != "win32":
+                fcntl.flock(file, fcntl.LOCK_EX)  # other processes wait until the file is closed
             if not self._mended:
                 _mend_end(file)
                 self._mended = True
@@ -109,9 +110,6 @@ class DeadLetters:
             file.flush()
             os.fsync(file.fileno())
         self._waiting.clear()
-
-    def close(self) -> None:
-        self.sync()
 
 
 def _mend_end(file: IO[bytes]) -> None:
@@ -126,19 +124,6 @@ def _mend_end(file: IO[bytes]) -> None:
         file.truncate(file.seek(0, os.SEEK_END) - len(end))
     else:
         file.write(b"\n")
-
-
-@contextmanager
-def locked(file: IO[bytes]) -> Iterator[None]:
-    """Lock the file for this process; others wait."""
-    if sys.platform == "win32":
-        yield
-        return
-    fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def letters_path(named: Path | None, index: str, corpus: str) -> Path:
@@ -162,10 +147,13 @@ def next_path(path: Path) -> Path:
 
 
 def is_dead_letter_file(path: Path) -> bool:
+    """Whether a file holds dead letters. Of a pipe nothing is read, since it gives its content only once."""
     try:
+        if not path.is_file():
+            return False
         with path.open("rb") as file:
             return file.read(16).replace(b" ", b"").startswith(b'{"dead_letter"')
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 

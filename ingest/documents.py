@@ -104,16 +104,16 @@ class Documents:
         self.client = client
         self.index = index
         with translate_errors():
-            self.meta = existing_record(client, index)
-        if sparse is not None and self.meta.sparse is not None:
+            self.meta = meta = existing_record(client, index)
+        if sparse is not None and meta.sparse is not None:
             splade = directory.locate(sparse, code=trust_remote_code)
             if not has_query_table(splade):
                 with translate_errors():
-                    kept = with_kept_table(client, self.meta.sparse, splade, trust_remote_code, index=index)
+                    kept = with_kept_table(client, meta.sparse, splade, trust_remote_code, index=index)
                 sparse = sparse if kept is None else str(kept)
         models = IndexModels(
             index,
-            self.meta,
+            meta,
             sparse=sparse,
             dense=dense,
             quantized=pq,
@@ -121,13 +121,19 @@ class Documents:
             trust_remote_code=trust_remote_code,
             remedy="name the model that wrote the index with --sparse, --dense or --pq DIR",
         )
-        self._encoders = _encoders(models, self.meta)
+        self._encoders = Encoders(
+            sparse=models.sparse if meta.sparse else None,
+            pq=models.quantized if meta.quantized else None,
+            dense=models.dense if meta.dense and not meta.reconstructed else None,
+            reconstructed=meta.reconstructed is not None,
+            prune=Pruning.parse(meta.prune) if meta.prune else None,
+        )
         self._vectorizer = NotingLargest(self._encoders)
         self._raised: tuple[str, str | None] | None = None
         """(the index whose largest weights are raised, how its postings are pruned)"""
         self._tokenizer = (
             splitting_tokenizer(self._encoders.sparse, self._encoders.dense or self._encoders.pq, None)
-            if self.meta.passages
+            if meta.passages
             else None
         )
         self._policy = RetryPolicy(patience)
@@ -223,10 +229,12 @@ class Documents:
         counts = Counter(_document_id(part) for part in parts)
         there = self._there(target, counts)
         prepared = prepare(parts, self._vectorizer, record)
-        self._check_unchanged(written_to)
+        # The index may have been deleted while documents were encoded, which may take long: OpenSearch would create it anew,
+        # with mappings that it guesses. A write alias, as `osn ingest` has, would change the cluster's state at each write.
+        targets.verify_unchanged_index(self.client, written_to)
         # Write by the index's own name: if an alias is swapped in between, the vectors must not go to another index.
         outcome = BulkWriter(self.client, target, policy=self._policy).write(prepared.actions)
-        reasons = {_document_id(parts[unfit.position]): unfit.reason for unfit in prepared.unfit}
+        reasons = {_document_id(parts[position]): reason for position, reason in prepared.unfit.items()}
         for failure in outcome.failures:
             reasons[_document_id(parts[prepared.positions[failure.position]])] = failure.reason
         written.refused.extend(Refused(id, reason) for id, reason in reasons.items())
@@ -241,14 +249,6 @@ class Documents:
         if record.sparse is not None:
             self._counted.setdefault(target, record.extra.get(SHARD_DOCUMENTS) or 0)
             self._created[target] += sum(counts[id] for id in taken - there)
-
-    def _check_unchanged(self, target: Target) -> None:
-        """Raise ClusterError if the index was deleted while documents were encoded, which may take long: OpenSearch would
-        create it anew, with mappings that it guesses.
-
-        A write alias, through which `osn ingest` writes, would change the state of the cluster twice a write.
-        """
-        targets.verify_unchanged_index(self.client, target)
 
     def _there(self, target: str, ids: Iterable[str]) -> set[str]:
         """The ids of the documents that the index holds already."""
@@ -310,8 +310,8 @@ class Documents:
 
         prepared = prepare([document], self._vectorizer, target.meta)
         if prepared.unfit:
-            raise InputError(f"{document.id}: {prepared.unfit[0].reason}")
-        self._check_unchanged(target)
+            raise InputError(f"{document.id}: {prepared.unfit[0]}")
+        targets.verify_unchanged_index(self.client, target)
         params = {**condition, "refresh": "true" if refresh else "false"}
         try:
             answer = self.client.index(
@@ -377,16 +377,6 @@ def _join(client: OpenSearch, index: str, id: str) -> tuple[Document, dict[str, 
         return None
     text = joined((hit["_source"]["passage"]["start"], hit["_source"]["text"]) for hit in hits)
     return _document(id, {**hits[0]["_source"], "text": text}), {}
-
-
-def _encoders(models: IndexModels, meta: IndexMeta) -> Encoders:
-    return Encoders(
-        sparse=models.sparse if meta.sparse else None,
-        pq=models.quantized if meta.quantized else None,
-        dense=models.dense if meta.dense and not meta.reconstructed else None,
-        reconstructed=meta.reconstructed is not None,
-        prune=Pruning.parse(meta.prune) if meta.prune else None,
-    )
 
 
 def _with_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -160,8 +160,8 @@ def _pages(client: OpenSearch, index: str) -> Iterator[Hits]:
     point = client.create_pit(index=index, params={"keep_alive": KEEP_ALIVE, "allow_partial_pit_creation": "false"})
     try:
         pit = {"id": point["pit_id"], "keep_alive": KEEP_ALIVE}
-        found = _search(client, index, pit, size=0, track_total_hits=True, aggs=INDEXES)
-        names = [bucket["key"] for bucket in found["aggregations"]["indexes"]["buckets"]]
+        answer = _search(client, index, pit, size=0, track_total_hits=True, aggs=INDEXES)
+        names = [bucket["key"] for bucket in answer["aggregations"]["indexes"]["buckets"]]
         # At least as many slices as any index has shards (each index has one or more), so that no slice spans two shards.
         slices = point["_shards"]["total"] - len(names) + 1
         left = [_slice(client, name, pit, number, slices) for name in names for number in range(slices)]
@@ -171,24 +171,20 @@ def _pages(client: OpenSearch, index: str) -> Iterator[Hits]:
             while left or reading:
                 while left and len(reading) < AT_ONCE:
                     pages = left.pop()
-                    reading[pool.submit(copy_context().run, _next_page, pages)] = pages
+                    reading[pool.submit(copy_context().run, lambda pages=pages: next(pages, None))] = pages
                 for future in wait(reading, return_when=FIRST_COMPLETED).done:
                     pages, hits = reading.pop(future), future.result()
                     if hits is not None:
                         left.append(pages)
                         read += len(hits)
                         yield hits
-        if read != (total := found["hits"]["total"]["value"]):
+        if read != (total := answer["hits"]["total"]["value"]):
             raise InputError(f"{index!r} was not read whole: only {read:,} of its {total:,} documents", "try again")
     finally:
         client.delete_pit(body={"pit_id": [point["pit_id"]]})
 
 
 INDEXES = {"indexes": {"terms": {"field": "_index", "size": 10_000}}}
-
-
-def _next_page(pages: Iterator[Hits]) -> Hits | None:
-    return next(pages, None)
 
 
 def _slice(client: OpenSearch, name: str, pit: dict[str, str], number: int, slices: int) -> Iterator[Hits]:

@@ -239,16 +239,13 @@ def _drift(client: OpenSearch, index: str, sparse: SparseMeta, sample: int) -> D
 
 
 def _random_texts(client: OpenSearch, index: str, sample: int) -> list[str]:
-    texts: list[str] = []
-    body: dict[str, Any] = {
+    body = {
         "size": min(sample, 10_000),
         "_source": ["title", "text"],
         "query": {"function_score": {"query": {"match_all": {}}, "random_score": {}}},
     }
-    for hit in client.search(index=index, body=body, params={"request_timeout": 120})["hits"]["hits"]:
-        source = hit["_source"]
-        texts.append(f"{source.get('title', '')} {source.get('text', '')}".strip())
-    return texts
+    hits = client.search(index=index, body=body, params={"request_timeout": 120})["hits"]["hits"]
+    return [f"{hit['_source'].get('title', '')} {hit['_source'].get('text', '')}".strip() for hit in hits]
 
 
 def _of_lucene(meta: IndexMeta) -> int:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +19,8 @@ from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import Models, NewIndex, Writing
 from ingest.vectorizers import NotingLargest, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
-from ingest.versions.builds import build_record, open_build
-from ingest.versions.swap import Gate, Swap
+from ingest.versions.builds import build_record, open_build, serve
+from ingest.versions.swap import Gate, check_swap
 from ingest.writing import pipeline
 from ingest.writing.lease import Lease
 from ingest.writing.pipeline import Report
@@ -99,6 +98,7 @@ def _write(
             mapping = job.new_index.mapping
             fields = {} if mapping is None else read_field_mappings(mapping)
             records = corpus.reader(place)
+            from_letters = is_dead_letter_file(Path(place))
             flat_objects = wrote is None and quick_capabilities(client).version_number >= FLAT_OBJECT_RELEASE
             if wrote is None:
                 limit = job.new_index.field_limit or FIELD_LIMIT
@@ -137,10 +137,21 @@ def _write(
             vectorizer = for_index(content.vectorizer, target.meta, content.query)
             noted = NotingLargest(vectorizer, raising(client, target.index, target.meta))
 
-            def keep(skipped: int) -> None:
+            replaced = None
+
+            def when_written() -> None:
+                if table is not None:
+                    keep_table(client, target.index, table)
+                if job.alias:
+                    check_swap(client, job.alias, job.index, job.gate)
+
+            def when_complete(skipped: int) -> None:
+                nonlocal replaced
                 query = content.query if table is None else table.query
                 if query is not None:
                     keep_measures(client, target, query, noted, everything=wrote is None and not skipped)
+                if job.alias:
+                    replaced = serve(client, job.alias, job.index)
 
             report = pipeline.ingest(
                 client,
@@ -148,17 +159,17 @@ def _write(
                 replace(content, vectorizer=noted),
                 corpus_name=corpus.name,
                 dead_letters=letters,
-                letters_named=job.dead_letters is not None or is_dead_letter_file(Path(place)),
+                letters_named=job.dead_letters is not None or from_letters,
                 reader=corpus.reading,
                 writing=job.writing,
-                swap=Swap(client, job.alias, job.index, job.gate) if job.alias else None,
+                whole_documents=not from_letters,
+                alone=bool(job.alias),
                 still_ours=lease.check,
-                when_written=None if table is None else partial(keep_table, client, target.index, table),
-                when_complete=keep,
-                whole_documents=not is_dead_letter_file(Path(place)),
+                when_written=when_written,
+                when_complete=when_complete,
                 show_progress=show_progress,
             )
-        return replace(report, alias=job.alias)
+        return replace(report, alias=job.alias, replaced=replaced)
 
 
 def check_whole(job: Job, corpus: CorpusSource, place: str) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -20,16 +19,13 @@ from ingest.vectorizers import Encoders
 from opensearch_neural.corpus.documents import Rejected
 from opensearch_neural.corpus.passages import words
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.index.mapping import byte_scale
 from opensearch_neural.index.models import IndexModels
-from opensearch_neural.index.record import DenseMeta, DenseType, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
+from opensearch_neural.index.record import IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
 from opensearch_neural.models.sparse.pruning import Pruning
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from tokenizers import Tokenizer
 
     from opensearch_neural.models.dense.dense_encoder import DenseEncoder
@@ -107,10 +103,10 @@ def choose(asked: Asked) -> ChosenModels:
             registry.remember(encoder.info.hash, encoder.info.path)
     if passages is not None:
         records = as_passages(records, splitting_tokenizer(sparse, dense or pq, wanted.tokenizer), passages)
-    if total is None and any(encoder and encoder.info.kind != "lexical" for encoder in (sparse, dense, pq)):
+    encoders = Encoders(sparse, dense, wanted.encode_batch, pq, reconstructed, prune)
+    if total is None and encoders.pads:
         # Reading takes little time compared with encoding, and gives the time left.
         total = sum(1 for _ in records(ignore))
-    encoders = Encoders(sparse, dense, wanted.encode_batch, pq, reconstructed, prune)
     return ChosenModels(encoders, passages, records, total, table)
 
 
@@ -247,31 +243,3 @@ def sparse_meta(encoder: SparseDocumentEncoder) -> SparseMeta:
 
 def quantized_meta(model: QuantizedModel) -> QuantizedMeta:
     return QuantizedMeta(model.info.name, model.info.hash, model.quantizer.subvectors)
-
-
-def reconstructed_meta(model: QuantizedModel, type: DenseType, sample: Sequence[str]) -> DenseMeta:
-    """sample: as in `dense_meta`. Reconstructed vectors are not normalized, even if the model's are."""
-    vectors = model.quantizer.reconstruct(model.encode_documents(sample)) if type == "byte" else None
-    meta = stored_dense_meta(model.info.name, model.info.hash, model.quantizer.dimension, type, False, vectors)
-    return replace(meta, reconstructed=True)
-
-
-def dense_meta(encoder: DenseEncoder, type: DenseType, sample: Sequence[str]) -> DenseMeta:
-    """sample: texts that give the scale of byte vectors if the model does not normalize."""
-    needs_sample = type == "byte" and not encoder.normalized
-    vectors = encoder.encode_documents(sample) if needs_sample else None
-    meta = stored_dense_meta(encoder.info.name, encoder.info.hash, encoder.dimension, type, encoder.normalized, vectors)
-    return replace(meta, vectors=encoder.vectors)
-
-
-def stored_dense_meta(
-    name: str, hash: str, dimension: int, type: DenseType, normalized: bool, sample: NDArray[np.float32] | None
-) -> DenseMeta:
-    """sample: (n, …) vectors of the model; needed for byte vectors if the model does not normalize."""
-    import numpy as np
-
-    scale = 1.0
-    if type == "byte":
-        vectors = np.zeros((1, dimension), np.float32) if sample is None else sample.reshape(-1, dimension)
-        scale = byte_scale(vectors, normalized=normalized)
-    return DenseMeta(name, hash, dimension, type, normalized, scale)

@@ -1,4 +1,4 @@
-"""Digests of records, by which a continued run notices that the corpus has changed."""
+"""Digests of records, by which a continued run notices a changed corpus, and of ids, by which repeated ones are found."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ import hashlib
 import json
 from collections.abc import Iterable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import InputError
+
+
+def text_digest(text: str, size: int) -> bytes:
+    """`size` bytes. The text may hold half a surrogate pair."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).digest()
 
 
 def record_digest(record: Document | Rejected) -> bytes:
@@ -17,8 +25,7 @@ def record_digest(record: Document | Rejected) -> bytes:
     else:
         fields = json.dumps(record.fields, default=str) if record.fields else ""
         parts = (record.id, record.title, record.text, record.url or "", fields)
-    joined = "\0".join(f"{len(part)}:{part}" for part in parts)
-    return hashlib.blake2b(joined.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return text_digest("\0".join(f"{len(part)}:{part}" for part in parts), 16)
 
 
 def digest(records: Iterable[Document | Rejected]) -> str:
@@ -30,3 +37,48 @@ def changed_corpus(start: int, end: int) -> InputError:
         f"the corpus changed since the earlier run: records {start + 1} to {end} differ",
         "give the corpus as it was, or start over with --restart",
     )
+
+
+class FirstRecords:
+    """For each id, the number of the first record that has it.
+
+    Ids are compared by 64 bits of their hash. Among a hundred million ids, the probability that two different ids have the
+    same hash is 0.03 %. A dict of so many strings would need some 15 GB; this takes 1.6, 16 bytes an id.
+    """
+
+    def __init__(self) -> None:
+        self._keys: NDArray[np.uint64] = np.zeros(0, np.uint64)  # sorted
+        self._numbers: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._recent: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._keys) + len(self._recent)
+
+    def __contains__(self, id: str) -> bool:
+        key = _key(id)
+        return self._merged(key) is not None or key in self._recent
+
+    def first(self, id: str, number: int) -> int:
+        """The number of the first record with this id; `number` if no earlier record has it."""
+        key = _key(id)
+        if (merged := self._merged(key)) is not None:
+            return merged
+        first = self._recent.setdefault(key, number)
+        if len(self._recent) >= max(1 << 15, len(self._keys) // 4):
+            self._merge()
+        return first
+
+    def _merged(self, key: int) -> int | None:
+        at = int(np.searchsorted(self._keys, np.uint64(key)))
+        return int(self._numbers[at]) if at < len(self._keys) and int(self._keys[at]) == key else None
+
+    def _merge(self) -> None:
+        keys = np.concatenate([self._keys, np.fromiter(self._recent.keys(), np.uint64, len(self._recent))])
+        numbers = np.concatenate([self._numbers, np.fromiter(self._recent.values(), np.int64, len(self._recent))])
+        order = np.argsort(keys, kind="stable")
+        self._keys, self._numbers = keys[order], numbers[order]
+        self._recent = {}
+
+
+def _key(id: str) -> int:
+    return int.from_bytes(text_digest(id, 8), "little")

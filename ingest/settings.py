@@ -196,7 +196,6 @@ new_index_options = options_of(
     ),
     click.option(
         "--prune-postings",
-        default=None,
         metavar="TYPE:VALUE",
         callback=lambda context, option, text: Pruning.parse(text) if text else None,
         help="Search by each document's heaviest terms only, and score the best hits by whole vectors from the forward "

@@ -90,8 +90,7 @@ class Encoders:
     @property
     def pads(self) -> bool:
         """Whether a network pads texts to one length; encoding many texts at once, sorted by length, is faster then."""
-        network = self.sparse is not None and self.sparse.info.kind != "lexical"
-        return network or self.dense is not None or self.pq is not None
+        return any(each is not None and each.info.kind != "lexical" for each in (self.sparse, self.dense, self.pq))
 
     @cached_property
     def alike(self) -> bool:
@@ -104,13 +103,9 @@ class Encoders:
         contents = [document.contents for document in documents]
         sparse = None
         if self.sparse is not None:
-            # The lexical model has no network, so it needs no batch size.
-            lexical = self.sparse.info.kind == "lexical"
-            sparse = (
-                self.sparse.encode_documents(contents)
-                if lexical
-                else self.sparse.encode_documents(contents, batch_size=self.batch_size)
-            )
+            # The lexical model has no network, so it keeps its own, larger batches.
+            size = {} if self.sparse.info.kind == "lexical" else {"batch_size": self.batch_size}
+            sparse = self.sparse.encode_documents(contents, **size)
             sparse = sparse if self.prune is None else self.prune(sparse)
         dense = self.dense.encode_documents(contents, batch_size=self.batch_size) if self.dense else None
         pq = None

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from ingest.documents import Documents
 
 _index = click.option("--index", required=True, help="The index, or an alias of it.")
-_sparse = click.option("--sparse", default=None, help="The sparse model of the index, if it is not found.")
-_dense = click.option("--dense", default=None, help="The dense model of the index, if it is not found.")
-_pq = click.option("--pq", default=None, help="The quantized model of the index, if it is not found.")
+_sparse = click.option("--sparse", help="The sparse model of the index, if it is not found.")
+_dense = click.option("--dense", help="The dense model of the index, if it is not found.")
+_pq = click.option("--pq", help="The quantized model of the index, if it is not found.")
 _trust = click.option("--trust-remote-code", is_flag=True, help="Run the sparse model's own code. Read it first.")
 
 

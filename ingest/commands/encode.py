@@ -25,14 +25,12 @@ from opensearch_neural.errors import InputError
 @model_options
 @click.option(
     "--faiss",
-    default=None,
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write a faiss index of --pq's codes to FILE, and the ids by position to FILE.ids.json.",
 )
 @click.option(
     "--faiss-candidates",
     type=click.IntRange(min=1),
-    default=None,
     metavar="N",
     help="Score only N codes per hit, chosen by a fast scan: approximate, M more bytes per document.  [default: all]",
 )
@@ -53,17 +51,12 @@ from opensearch_neural.errors import InputError
     help="Encode on a Ray cluster (HOST:PORT, or auto); without an address, start one on this machine.",
 )
 @click.option(
-    "--ray-workers",
-    type=click.IntRange(min=1),
-    default=None,
-    help="Number of workers.  [default: as many as fit on the cluster]",
+    "--ray-workers", type=click.IntRange(min=1), help="Number of workers.  [default: as many as fit on the cluster]"
 )
 @click.option(
     "--ray-cpus", type=click.IntRange(min=1), default=RayOptions.cpus, show_default=True, help="CPUs of each worker."
 )
-@click.option(
-    "--ray-gpus", type=FiniteRange(min=0), default=None, help="GPUs of each worker.  [default: 1 if there are any]"
-)
+@click.option("--ray-gpus", type=FiniteRange(min=0), help="GPUs of each worker.  [default: 1 if there are any]")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def encode(
     corpus: CorpusSource,

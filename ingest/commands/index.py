@@ -99,9 +99,7 @@ def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: boo
 @click.option(
     "--docs", type=click.IntRange(min=1), required=True, help="Number of documents (or passages) to plan for."
 )
-@click.option(
-    "--replicas", type=click.IntRange(min=0), default=None, help="Replicas to plan for.  [default: as in the index]"
-)
+@click.option("--replicas", type=click.IntRange(min=0), help="Replicas to plan for.  [default: as in the index]")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @connection_options
 def plan(connection: ConnectionSettings, name: str, docs: int, replicas: int | None, as_json: bool) -> None:
@@ -133,7 +131,7 @@ def plan(connection: ConnectionSettings, name: str, docs: int, replicas: int | N
 
 @index.command()
 @click.argument("alias")
-@click.option("--to", default=None, metavar="INDEX", help="The build to go back to.  [default: the previous one]")
+@click.option("--to", metavar="INDEX", help="The build to go back to.  [default: the previous one]")
 @connection_options
 def rollback(connection: ConnectionSettings, alias: str, to: str | None) -> None:
     """Move an alias back to the previous build, at once for all searches."""

@@ -29,15 +29,10 @@ if TYPE_CHECKING:
 @click.option(
     "--vectors",
     type=click.Path(path_type=Path),
-    default=None,
     help="A folder of vectors that `osn encode` wrote, instead of models.",
 )
 @click.option("--index", default="", help="The index to write.")
-@click.option(
-    "--alias",
-    default=None,
-    help="Build a new index, and move this alias to it once it is verified.",
-)
+@click.option("--alias", help="Build a new index, and move this alias to it once it is verified.")
 @gate_options
 @model_options
 @click.option(
@@ -48,7 +43,6 @@ if TYPE_CHECKING:
 @click.option(
     "--dead-letters",
     type=click.Path(path_type=Path),
-    default=None,
     help="File for rejected documents.  [default: INDEX.dead-letters.jsonl]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,10 +78,6 @@ class Manifest:
     quantized: QuantizedMeta | None = None
     prune: str | None = None
     """Which terms of the sparse vectors were kept; None: all."""
-
-    @property
-    def complete(self) -> bool:
-        return self.records is not None
 
     @cached_property
     def hash(self) -> str:
@@ -153,7 +148,7 @@ class StoredVectors:
         self.manifest = manifest
         self.starts = sorted(int(path.stem) for path in self.folder.glob("*.safetensors"))
         expected = list(range(0, manifest.records or 0, manifest.shard_records))
-        if not manifest.complete or not set(expected) <= set(self.starts):
+        if manifest.records is None or not set(expected) <= set(self.starts):
             raise InputError(
                 f"the encoding in {self.folder} is not complete",
                 "run the same `osn encode` command again to complete it",
@@ -162,19 +157,11 @@ class StoredVectors:
         self.vocabulary: list[str] = []
         if manifest.sparse is not None:
             self.vocabulary = json.loads((self.folder / "vocabulary.json").read_text(encoding="utf-8"))
-        self._cache: OrderedDict[int, LoadedShard] = OrderedDict()
-        self._cached = cached
+        self._shard = lru_cache(cached)(self._read)
         self._at = 0
 
-    def _shard(self, position: int) -> LoadedShard:
-        if position in self._cache:
-            self._cache.move_to_end(position)
-            return self._cache[position]
-        shard = LoadedShard.read(shard_path(self.folder, self.starts[position]), self.vocabulary)
-        self._cache[position] = shard
-        if len(self._cache) > self._cached:
-            self._cache.popitem(last=False)
-        return shard
+    def _read(self, position: int) -> LoadedShard:
+        return LoadedShard.read(shard_path(self.folder, self.starts[position]), self.vocabulary)
 
     def vectors(self, documents: Sequence[Document]) -> Vectors:
         """Raises ModelError for a document that could not be encoded, InputError for a document without vectors here."""
@@ -214,7 +201,7 @@ class StoredVectors:
             "the corpus changed since it was encoded: run `osn encode` again",
         )
 
-    def sample(self, count: int = 256) -> NDArray[np.float32] | None:
+    def sample(self, count: int) -> NDArray[np.float32] | None:
         """The first dense vectors (count, dimension)."""
         return None if not self.starts or (dense := self._shard(0).dense) is None else dense[:count]
 

@@ -171,13 +171,18 @@ def _name(client: OpenSearch, alias: str, index: str, previous: str | None) -> N
         log.info("the answer to the swap was lost, and %s names %s", alias, index)
 
 
-def _note_swapped(client: OpenSearch, index: str) -> None:
+def record_if_ours(client: OpenSearch, index: str) -> IndexMeta | None:
+    """The record of an index; None if `osn` did not write it. Raises ClusterError if there is no such index."""
     try:
-        meta = existing_record(client, index)
+        return existing_record(client, index)
     except ModelError:
-        return  # `osn` did not write it
-    record = meta.extra.get(BUILD, {})
-    if record and not record.get("swapped"):
+        return None
+
+
+def _note_swapped(client: OpenSearch, index: str) -> None:
+    meta = record_if_ours(client, index)
+    record = meta.extra.get(BUILD) if meta else None
+    if meta and record and not record.get("swapped"):
         write_record(client, index, meta.with_extra(**{BUILD: {**record, "swapped": True}}))
 
 
@@ -209,7 +214,8 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
     if present is None:
         raise ClusterError(f"there is no alias {alias!r}", "`osn ingest --alias` makes one")
     if to is None:
-        to = _replaced_by(client, present)
+        meta = record_if_ours(client, present)
+        to = meta.extra.get(BUILD, {}).get("replaced") if meta else None
         if to is None:
             others = [version.index for version in versions(client, alias) if version.complete and not version.serving]
             raise ClusterError(
@@ -227,9 +233,8 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
 
 def _warn_of_running(client: OpenSearch, present: str, to: str) -> None:
     """Warn if requests made for the present index are wrong for the other index."""
-    try:
-        held, wanted = existing_record(client, present), existing_record(client, to)
-    except ModelError:  # `osn` did not write one of them
+    held, wanted = record_if_ours(client, present), record_if_ours(client, to)
+    if held is None or wanted is None:
         return
     if held.forward_index and not wanted.forward_index:
         other = "no forward index"
@@ -238,14 +243,6 @@ def _warn_of_running(client: OpenSearch, present: str, to: str) -> None:
     else:
         return
     log.warning("%s has %s, unlike %s: applications that are running must open their engines again", to, other, present)
-
-
-def _replaced_by(client: OpenSearch, index: str) -> str | None:
-    try:
-        replaced: str | None = existing_record(client, index).extra.get(BUILD, {}).get("replaced")
-    except ModelError:  # `osn` did not write it
-        return None
-    return replaced
 
 
 @translate_errors()

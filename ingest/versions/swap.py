@@ -1,4 +1,4 @@
-"""The swap of an alias to a new index, and the checks before it."""
+"""The checks before an alias is moved to a new index."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ingest.versions.builds import serve, serving_index
+from ingest.versions.builds import record_if_ours, serving_index
 from ingest.writing import stored_documents
 from opensearch_neural.commands.option_groups import options_of
 from opensearch_neural.engines import open_engines
-from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.health import index_health
-from opensearch_neural.index.record import existing_record
 from opensearch_neural.retrievers.opensearch import scores_of, search
 
 if TYPE_CHECKING:
@@ -79,56 +78,36 @@ gate_options = options_of(
 )
 
 
-@dataclass(frozen=True)
-class Swap:
-    """An index that gets an alias once it is complete."""
-
-    client: OpenSearch
-    alias: str
-    index: str
-    gate: Gate
-
-    def check(self) -> None:
-        """Raise SwapRefused if a check fails. The index must have been refreshed."""
-        documents = _documents(self.client, self.index)
-        remedy = f"{self.alias!r} stays as it is; add --allow-shrink to swap all the same"
-        if not documents and not self.gate.allow_shrink:
-            raise SwapRefused(f"the new index {self.index!r} holds no document", remedy)
-        serving = serving_index(self.client, self.alias)
-        if serving is not None and serving != self.index and not self.gate.allow_shrink:
-            if (index_health(self.client, serving) or {}).get("status") == "red":
-                log.warning("the documents of the current index %s are not counted, because it is red", serving)
-            elif documents < LEAST_SHARE * (before := _documents(self.client, serving)):
-                raise SwapRefused(
-                    f"the new index {self.index!r} holds {documents} documents, the current index {serving!r} {before}",
-                    remedy,
-                )
-        for requirement in self.gate.require:
-            self._check_requirement(requirement)
-
-    def _check_requirement(self, requirement: Requirement) -> None:
-        engines = open_engines(self.client, self.index)
-        body = engines.body(engines.default, requirement.query, size=requirement.k)
-        ids = list(scores_of(body, search(self.client, self.index, body), requirement.k))
-        if requirement.id not in ids:
+def check_swap(client: OpenSearch, alias: str, index: str, gate: Gate) -> None:
+    """Raise SwapRefused if the alias must not be moved to the index, which must have been refreshed."""
+    documents = _documents(client, index)
+    remedy = f"{alias!r} stays as it is; add --allow-shrink to swap all the same"
+    if not documents and not gate.allow_shrink:
+        raise SwapRefused(f"the new index {index!r} holds no document", remedy)
+    serving = serving_index(client, alias)
+    if serving is not None and serving != index and not gate.allow_shrink:
+        if (index_health(client, serving) or {}).get("status") == "red":
+            log.warning("the documents of the current index %s are not counted, because it is red", serving)
+        elif documents < LEAST_SHARE * (before := _documents(client, serving)):
             raise SwapRefused(
-                f"{requirement.query!r} does not find {requirement.id!r} among the first {requirement.k} hits in "
-                f"{self.index!r}, but {', '.join(ids[:3]) or 'nothing'}",
-                f"{self.alias!r} stays as it is; leave out this --require to swap all the same",
+                f"the new index {index!r} holds {documents} documents, the current index {serving!r} {before}", remedy
             )
-
-    def serve(self) -> str | None:
-        """Move the alias to the index; returns the index that had it before."""
-        return serve(self.client, self.alias, self.index)
+    for required in gate.require:
+        engines = open_engines(client, index)
+        body = engines.body(engines.default, required.query, size=required.k)
+        ids = list(scores_of(body, search(client, index, body), required.k))
+        if required.id not in ids:
+            raise SwapRefused(
+                f"{required.query!r} does not find {required.id!r} among the first {required.k} hits in "
+                f"{index!r}, but {', '.join(ids[:3]) or 'nothing'}",
+                f"{alias!r} stays as it is; leave out this --require to swap all the same",
+            )
 
 
 def _documents(client: OpenSearch, index: str) -> int:
     """Documents of an index; passages count as their documents. Raises ClusterError if shards do not answer."""
-    try:
-        passages = existing_record(client, index).passages
-    except ModelError:  # `osn` did not write it
-        passages = None
-    if passages is None:
+    record = record_if_ours(client, index)
+    if record is None or record.passages is None:
         return stored_documents.count(client, index)
     parents = {"parents": {"cardinality": {"field": "parent", "precision_threshold": 40_000}}}
     answer = search(client, index, {"size": 0, "aggs": parents})

@@ -27,15 +27,6 @@ if TYPE_CHECKING:
     from opensearch_neural.models.vectors import SparseVectors
 
 
-@dataclass(frozen=True, slots=True)
-class Unfit:
-    """A document that OpenSearch would refuse, or that cannot be encoded."""
-
-    position: int
-    """Its position in the batch."""
-    reason: str
-
-
 @dataclass(slots=True)
 class Prepared:
     """A batch of documents as bulk actions."""
@@ -43,7 +34,8 @@ class Prepared:
     actions: list[Action] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     """positions[i] is the position in the batch of the document of actions[i]."""
-    unfit: list[Unfit] = field(default_factory=list)
+    unfit: dict[int, str] = field(default_factory=dict)
+    """{position in the batch: why OpenSearch would refuse the document, or why it cannot be encoded}"""
 
 
 def prepare_batches(batches: Sequence[Sequence[Document]], vectorizer: Vectorizer, meta: IndexMeta) -> list[Prepared]:
@@ -58,7 +50,7 @@ def prepare_batches(batches: Sequence[Sequence[Document]], vectorizer: Vectorize
             Prepared(
                 [together.actions[n] for n in taken],
                 [together.positions[n] - first for n in taken],
-                [Unfit(each.position - first, each.reason) for each in together.unfit if each.position in places],
+                {position - first: reason for position, reason in together.unfit.items() if position in places},
             )
         )
         first += len(batch)
@@ -74,7 +66,7 @@ def prepare(documents: Sequence[Document], vectorizer: Vectorizer, meta: IndexMe
     prepared = Prepared()
     for part in encode_in_parts(documents, vectorizer):
         if part.vectors is None:
-            prepared.unfit.append(Unfit(part.start, f"cannot be encoded: {part.error}"))
+            prepared.unfit[part.start] = f"cannot be encoded: {part.error}"
             continue
         sparse = part.vectors.sparse
         features = None if sparse is None else _Features(sparse, part.vectors.postings, rows=meta.forward_index)
@@ -82,7 +74,7 @@ def prepare(documents: Sequence[Document], vectorizer: Vectorizer, meta: IndexMe
             position = part.start + row
             action = _action(documents[position], part.vectors, row, features, meta)
             if isinstance(action, str):
-                prepared.unfit.append(Unfit(position, action))
+                prepared.unfit[position] = action
             else:
                 prepared.actions.append(action)
                 prepared.positions.append(position)

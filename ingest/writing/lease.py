@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.patience import patience
 from opensearch_neural.errors import ClusterError
+from opensearch_neural.index.query_side import make_hidden_index
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -114,7 +115,7 @@ class Lease:
         from opensearchpy.exceptions import AuthorizationException, RequestError
 
         try:
-            self._make_index()
+            make_hidden_index(self.client, LEASES, {"dynamic": False})
             if self._take():
                 return True
             other = self._holder_or_none()
@@ -197,14 +198,6 @@ class Lease:
         answer = self.client.get(index=LEASES, id=self.name, params={"ignore": 404})
         source: dict[str, Any] | None = answer.get("_source")
         return source
-
-    def _make_index(self) -> None:
-        if self.client.indices.exists(index=LEASES):
-            return
-        settings = {"number_of_shards": 1, "auto_expand_replicas": "0-1", "hidden": True}
-        mappings = {"dynamic": False}
-        body = {"settings": {"index": settings}, "mappings": mappings}
-        self.client.indices.create(index=LEASES, body=body, params={"ignore": 400})  # another process was faster
 
 
 def held(client: OpenSearch, name: str) -> bool:

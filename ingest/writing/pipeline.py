@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ingest.corpus import Records, everything
 from ingest.dead_letters import DeadLetters
@@ -78,16 +78,6 @@ class TooManyErrors(OsnError):
     """More documents were refused than `max_errors` allows."""
 
 
-class Publication(Protocol):
-    """Makes an index serve once it is complete."""
-
-    def check(self) -> None:
-        """Raise ClusterError if the index must not serve."""
-
-    def serve(self) -> str | None:
-        """Make the index serve; returns the index that served before."""
-
-
 def ingest(
     client: OpenSearch,
     target: Target,
@@ -96,13 +86,13 @@ def ingest(
     corpus_name: str,
     dead_letters: Path,
     letters_named: bool = True,
-    reader: str = "",
-    writing: Writing | None = None,
+    reader: str,
+    writing: Writing,
     whole_documents: bool = True,
-    swap: Publication | None = None,
-    still_ours: Callable[[], None] | None = None,
-    when_written: Callable[[], None] | None = None,
-    when_complete: Callable[[int], None] | None = None,
+    alone: bool = False,
+    still_ours: Callable[[], object] = lambda: None,
+    when_written: Callable[[], object] = lambda: None,
+    when_complete: Callable[[int], object] = lambda skipped: None,
     show_progress: bool = True,
 ) -> Report:
     """Write all documents of the content into the target, then verify and finish it.
@@ -114,32 +104,28 @@ def ingest(
             other run's file.
         reader: distinguishes ways of reading one corpus in the journal.
         whole_documents: whether the corpus has all passages of each document. Further passages in the index are removed.
-        swap: makes the index serve when it is complete and passes the checks. Then the index may hold nothing else.
+        alone: whether the index may hold nothing else in any case, and not only if it was created for this corpus.
         still_ours: raises if another ingest has taken the index over.
-        when_written: called when every document is in the index, before the index is checked and serves.
-        when_complete: called when the index is complete, before `swap` makes it serve, with the number of documents that an
-            interrupted run had written. A run that is killed meanwhile can be continued like any other.
+        when_written: called when every document is in the index. If it raises, the index does not become complete.
+        when_complete: called when the index is complete, with the number of documents that an interrupted run had written.
+            A run that is killed meanwhile can be continued like any other.
 
     Raises:
-        ClusterError: OpenSearch did not accept the documents, the verification failed, or the index must not serve.
+        ClusterError: OpenSearch did not accept the documents, or the verification failed.
         TooManyErrors: more than `writing.max_errors` documents were rejected.
         InputError: the corpus differs from that of the interrupted run, or holds no document.
     After each of these, and after KeyboardInterrupt or a kill, the same call continues the ingest.
     """
-    writing = writing or Writing()
     journal, letters = _open_records(
         target, content, corpus_name, reader, dead_letters, letters_named, restart=writing.restart
     )
-    alone = swap is not None or target.loading_corpus == corpus_name or writing.remove_others
+    alone = alone or target.loading_corpus == corpus_name or writing.remove_others
     if "empty_at_first" not in journal.notes:
         # Batches without notes come from an older version: it is unknown whether the index was empty before them.
         empty = alone and not journal.batches and stored_documents.is_empty(client, target.index)
         journal.note(empty_at_first=empty)
-    verification = Verification(
-        client, target, alone=alone, empty_at_first=journal.notes["empty_at_first"], whole_documents=whole_documents
-    )
+    verification = Verification(client, target, alone, journal.notes["empty_at_first"], whole_documents)
     together = writing.writers + 1 if content.pads else 1
-    still_ours = still_ours or (lambda: None)
     run = _Run(client, target, content.vectorizer, journal, letters, writing, verification, still_ours, together)
     records = content.records if content.table is None else content.table.counting(content.records)
     started = time.monotonic()
@@ -153,19 +139,14 @@ def ingest(
         run.retries += retries
         run.letter_count -= held - run.written  # of what an interrupted run could not write some may be taken now
         run.written = held
-        if when_written is not None:
-            when_written()
-        if swap is not None:
-            swap.check()
+        when_written()
         others = 0 if alone else stored_documents.count(client, target.index) - run.written
         without_tokens = stored_documents.count_without_tokens(client, target.index) if target.meta.sparse else None
         targets.finish(client, target, merge=writing.merge, corpus_name=corpus_name)
-        if when_complete is not None:
-            when_complete(run.skipped)
-        replaced = swap.serve() if swap is not None else None
+        when_complete(run.skipped)
         run.journal.remove()
     finally:
-        run.letters.close()
+        run.letters.sync()
         run.journal.close()
     return Report(
         target.index,
@@ -175,7 +156,6 @@ def ingest(
         run.retries,
         time.monotonic() - started,
         letters.path if run.letter_count else None,
-        replaced=replaced,
         others=max(0, others),
         without_tokens=without_tokens,
         first_reason=letters.first_reason,
@@ -230,7 +210,7 @@ class _Run:
     letters: DeadLetters
     writing: Writing
     verification: Verification
-    still_ours: Callable[[], None]
+    still_ours: Callable[[], object]
     """Raises if another ingest has taken the index over."""
     together: int
     """Batches that are encoded together."""
@@ -366,7 +346,7 @@ class _Run:
     def _encode(self, taken: list[_Taken]) -> Iterator[tuple[_Taken, Prepared]]:
         batches = [batch.documents for batch in taken]
         for batch, prepared in zip(taken, prepare_batches(batches, self.vectorizer, self.target.meta), strict=True):
-            unfit = [(batch.documents[each.position], each.reason) for each in prepared.unfit]
+            unfit = [(batch.documents[position], reason) for position, reason in prepared.unfit.items()]
             batch.set_aside.extend(unfit)
             self.verification.refuse([document.id for document, _ in unfit])
             yield batch, prepared
@@ -382,7 +362,7 @@ class _Run:
             self.letters.add(document, failure.reason, failure.status)
         failed = [prepared.positions[failure.position] for failure in outcome.failures]
         self.verification.refuse([batch.documents[place].id for place in failed])
-        refused = tuple(sorted([*failed, *(each.position for each in prepared.unfit)]))
+        refused = tuple(sorted([*failed, *prepared.unfit]))
         letters = len(batch.set_aside) + len(outcome.failures)
         self.letters.sync()
         written = len(prepared.actions) - len(outcome.failures)

@@ -185,13 +185,24 @@ def _needs_rows(prune: str, wanted: IndexMeta) -> InputError:
 def _adapt(
     client: OpenSearch, index: str, wrote: IndexMeta, asked: NewIndex, fields: Mapping[str, Any] | None
 ) -> IndexMeta:
-    """Apply settings that an existing index can still get: replicas at the end of its loading, more fields."""
+    """Apply settings that an existing index can still get: replicas at the end of its loading, more fields.
+
+    Raises InputError if the index maps one of the fields differently.
+    """
+    from opensearchpy.exceptions import RequestError
+
     if asked.replicas is not None and LOADING in wrote.extra:
         wrote = _with_replicas(client, index, wrote, asked.replicas)
     if asked.field_limit is not None:
         client.indices.put_settings(index=index, body={"index": {FIELD_LIMIT: asked.field_limit}})
     if fields:
-        _add_fields(client, index, fields)
+        try:
+            client.indices.put_mapping(index=index, body={"properties": dict(fields)})
+        except RequestError as error:
+            raise InputError(
+                f"--mapping does not fit the index {index!r}, which exists already: {reason_of(error)[1]}",
+                "leave that field out, or write another index",
+            ) from error
     return wrote
 
 
@@ -211,19 +222,6 @@ def _scripts_refused(client: OpenSearch, index: str, shards: int) -> str | None:
         log.info("whether this cluster runs scripts is not known: %s", reason_of(error)[1])
         return None
     return None
-
-
-def _add_fields(client: OpenSearch, index: str, fields: Mapping[str, Any]) -> None:
-    """Map fields that the index lacks. Raises InputError if it maps one of them differently."""
-    from opensearchpy.exceptions import RequestError
-
-    try:
-        client.indices.put_mapping(index=index, body={"properties": dict(fields)})
-    except RequestError as error:
-        raise InputError(
-            f"--mapping does not fit the index {index!r}, which exists already: {reason_of(error)[1]}",
-            "leave that field out, or write another index",
-        ) from error
 
 
 def _create(

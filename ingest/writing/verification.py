@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ingest.corpus import Records, ignore
-from ingest.duplicate_ids import FirstRecords
+from ingest.record_digests import FirstRecords
 from ingest.vectorizers import Vectorizer
 from ingest.writing import stored_documents
 from ingest.writing import target as targets
@@ -26,28 +27,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@dataclass
 class Verification:
-    """Notes the documents that an ingest has written, and checks that the index holds them.
+    """Notes the documents that an ingest has written, and checks that the index holds them."""
 
-    Args:
-        alone: whether the index must hold this corpus and nothing else.
-        empty_at_first: whether the index was empty before the first batch. If not, it may hold documents of another version
-            of the corpus.
-        whole_documents: whether the corpus has all passages of each of its documents.
-    """
-
-    def __init__(
-        self, client: OpenSearch, target: Target, *, alone: bool, empty_at_first: bool, whole_documents: bool
-    ) -> None:
-        self.client = client
-        self.target = target
-        self.alone = alone
-        self.empty_at_first = empty_at_first
-        self.whole_documents = whole_documents
-        self.ids = FirstRecords()
-        self.refused_before: set[str] = set()
-        """Documents that the interrupted run could not write: the index may hold an older version of each."""
-        self._refused: set[str] = set()
+    client: OpenSearch
+    target: Target
+    alone: bool
+    """Whether the index must hold this corpus and nothing else."""
+    empty_at_first: bool
+    """Whether the index was empty before the first batch. If not, it may hold documents of another version of the corpus."""
+    whole_documents: bool
+    """Whether the corpus has all passages of each of its documents."""
+    ids: FirstRecords = field(default_factory=FirstRecords)
+    refused_before: set[str] = field(default_factory=set)
+    """Documents that the interrupted run could not write: the index may hold an older version of each."""
+    _refused: set[str] = field(default_factory=set)
 
     @property
     def _taken(self) -> int:
@@ -161,8 +156,7 @@ class Verification:
         again = list({document.id: document for document in reversed(documents) if document.id in lacking}.values())
         prepared = prepare(again, vectorizer, self.target.meta)
         outcome = writer.write(prepared.actions)
-        positions = [each.position for each in prepared.unfit]
-        positions += [prepared.positions[failure.position] for failure in outcome.failures]
-        self.refuse([again[position].id for position in positions])
+        failed = [prepared.positions[failure.position] for failure in outcome.failures]
+        self.refuse([again[position].id for position in [*prepared.unfit, *failed]])
         self.refused_before -= lacking
         return len(lacking - self._refused), outcome.retries

@@ -63,7 +63,7 @@ class LargestWeights:
 
 def store_encoder(client: OpenSearch, hash: str, name: str, content: bytes) -> None:
     """Store the query encoder under its hash. The document that names the parts is written last, so no part is missing."""
-    _make_index(client)
+    make_hidden_index(client, INDEX, {"enabled": False})
     digest = hashlib.sha256(content).hexdigest()
     parts = {}
     for number, start in enumerate(range(0, len(content), PART_BYTES)):
@@ -156,7 +156,7 @@ def _damaged(header: Mapping[str, Any], why: str) -> ModelError:
 
 def store_largest(client: OpenSearch, index: str, uuid: str, weights: Mapping[str, float]) -> str:
     """Store the largest weights of an index; returns the id of their document, for the index's record."""
-    _make_index(client)
+    make_hidden_index(client, INDEX, {"enabled": False})
     id = f"largest-{uuid}"
     client.index(index=INDEX, id=id, body=_largest_document(index, weights))
     return id
@@ -260,9 +260,10 @@ def _largest_document(index: str, weights: Mapping[str, float]) -> dict[str, str
     return {"index": index, "content": base64.b64encode(packed_json(dict(weights))).decode()}
 
 
-def _make_index(client: OpenSearch) -> None:
-    if client.indices.exists(index=INDEX):
+def make_hidden_index(client: OpenSearch, index: str, mappings: Mapping[str, Any]) -> None:
+    """Create an index of `osn`'s own, which patterns do not match, unless it exists."""
+    if client.indices.exists(index=index):
         return
     settings = {"number_of_shards": 1, "auto_expand_replicas": "0-1", "hidden": True}
-    body = {"settings": {"index": settings}, "mappings": {"enabled": False}}
-    client.indices.create(index=INDEX, body=body, params={"ignore": 400})  # another process was faster
+    body = {"settings": {"index": settings}, "mappings": mappings}
+    client.indices.create(index=index, body=body, params={"ignore": 400})  # another process was faster

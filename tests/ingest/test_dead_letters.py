@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ BROKEN = Rejected("d.jsonl", 7, "not JSON", '{"_id": "b", "text": "torn"')
 def test_without_letters_there_is_no_file(tmp_path: Path) -> None:
     dead = DeadLetters(tmp_path / "l.jsonl")
     dead.sync()
-    dead.close()
+    dead.sync()
     assert not (tmp_path / "l.jsonl").exists()
 
 
@@ -31,13 +32,13 @@ def test_a_run_that_continues_keeps_nothing_twice_and_mends_a_torn_line(tmp_path
     dead = DeadLetters(path)
     dead.add(GOOD, "refused", 400)
     dead.add(BROKEN, "not JSON")
-    dead.close()
+    dead.sync()
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])  # killed while writing the second
     dead = DeadLetters(path)
     dead.add(GOOD, "refused", 400)
     dead.add(BROKEN, "not JSON")
-    dead.close()
+    dead.sync()
     assert is_dead_letter_file(path)
     documents, rejected = read(path)
     assert documents == [GOOD]
@@ -55,7 +56,7 @@ def test_a_document_comes_back_as_it_was(tmp_path: Path) -> None:
     dead = DeadLetters(tmp_path / "l.jsonl")
     for document in (GOOD, passage, odd):
         dead.add(document, "refused")
-    dead.close()
+    dead.sync()
     documents, rejected = read(tmp_path / "l.jsonl")
     assert documents == [GOOD, passage]
     # Half a surrogate pair cannot be written as UTF-8; it is still in the file to be mended.
@@ -66,7 +67,7 @@ def test_a_raw_line_once_mended_is_read(tmp_path: Path) -> None:
     dead = DeadLetters(tmp_path / "l.jsonl")
     dead.add(BROKEN, "not JSON")
     dead.add(Rejected("d.jsonl", None, "damaged", ""), "damaged")
-    dead.close()
+    dead.sync()
     text = (tmp_path / "l.jsonl").read_text()
     (tmp_path / "l.jsonl").write_text(text.replace('torn\\"', 'torn\\"}'))
     documents, rejected = read(tmp_path / "l.jsonl")
@@ -81,7 +82,7 @@ def test_a_raw_line_is_read_by_the_names_of_its_corpus_and_no_more_than_the_limi
             Rejected("d.jsonl", at, "no id", json.dumps({"sku": f"s{at}", "description": "words", "year": at})), "no id"
         )
     dead.add(GOOD, "refused")
-    dead.close()
+    dead.sync()
     with (tmp_path / "l.jsonl").open("a") as file:
         file.write('{"dead_letter": 1, "document": null}\n')
     source = CorpusSource(str(tmp_path / "l.jsonl"), id_field="sku", text_field="description")
@@ -100,7 +101,7 @@ def test_a_first_line_that_begins_as_a_list_is_one_letter_and_costs_no_other(tmp
         dead = DeadLetters(path)
         dead.add(Rejected("docs.jsonl", 17, "no object", raw), "no object")
         dead.add(GOOD, "refused")
-        dead.close()
+        dead.sync()
         documents, rejected = read(path)
         assert documents == [GOOD]
         assert [(each.file, each.line, each.raw) for each in rejected] == [("docs.jsonl", 17, raw)]
@@ -111,7 +112,7 @@ def test_a_line_that_is_nested_too_deeply_is_a_letter_again(tmp_path: Path) -> N
     dead = DeadLetters(tmp_path / "l.jsonl")
     dead.add(Rejected("docs.jsonl", 17, "too deep", deep), "too deep")
     dead.add(GOOD, "refused")
-    dead.close()
+    dead.sync()
     with (tmp_path / "l.jsonl").open("a") as file:
         file.write('{"dead_letter": 1, "document": ' + '{"a": ' * 100_000 + "\n")
     source = CorpusSource(str(tmp_path / "l.jsonl"), text_field="body")
@@ -131,7 +132,7 @@ def test_a_warning_of_letters_names_their_file_and_line_and_is_told_once(
     dead.add(GOOD, "refused")
     for id in "bc":
         dead.add(Document(id, "", "a title", file="docs.jsonl", line=9), "refused")
-    dead.close()
+    dead.sync()
     records = CorpusSource(str(tmp_path / "l.jsonl")).reader(str(tmp_path / "l.jsonl"))
     for _ in range(2):
         assert [document.id for document in records(print)] == ["a", "b", "c"]
@@ -154,3 +155,13 @@ def test_a_corpus_is_not_taken_for_letters(tmp_path: Path) -> None:
     assert not is_dead_letter_file(tmp_path / "c.jsonl")
     assert not is_dead_letter_file(tmp_path / "missing.jsonl")
     assert letters(tmp_path / "missing.jsonl") == []
+
+
+@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="pipes have no names here")
+def test_nothing_of_a_pipe_is_read_to_see_whether_it_holds_letters() -> None:
+    end, start = os.pipe()
+    os.write(start, b'{"dead_letter": 1}')
+    os.close(start)
+    assert not is_dead_letter_file(Path(f"/dev/fd/{end}"))
+    assert os.read(end, 100) == b'{"dead_letter": 1}'
+    os.close(end)

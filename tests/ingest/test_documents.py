@@ -19,7 +19,7 @@ from fault_proxy import FaultProxy, Request
 from ingest.commands.documents import ids_in, parse_change
 from ingest.documents import Documents, delete_documents, read_document
 from ingest.job import run_job
-from ingest.versions.swap import Gate, Swap
+from ingest.versions.swap import Gate, check_swap
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.engines import open_engines
@@ -237,7 +237,7 @@ def test_documents_are_not_counted_while_a_shard_is_nowhere(
         ran = osn("index", "inspect", alias)
         assert "passages, and 1 shards do not answer" in ran.stdout, ran.stderr
         with pytest.raises(ClusterError, match="no node answers for 1 of 2 shards"):
-            Swap(client, alias, index, Gate()).check()
+            check_swap(client, alias, index, Gate())
 
 
 def test_deleting_needs_no_model(client: Any, index: str, osn_home: Path) -> None:

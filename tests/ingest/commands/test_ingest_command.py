@@ -112,10 +112,10 @@ def test_02_a_pipe_is_read_once_and_whole(osn: Osn, client: Any, index_name: str
     pipe = tmp_path / "docs.csv"
     os.mkfifo(pipe)
     rows = "id,text\n" + "".join(f"d{n},rain and a bow {n}\n" for n in range(5_000))  # more than a pipe holds
-    for _ in range(2):
+    for further in ([], ["--remove-others"]):
         feeder = threading.Thread(target=pipe.write_text, args=(rows,), daemon=True)
         feeder.start()
-        ran = osn(*small(pipe, index_name, "--sparse", "none"))
+        ran = osn(*small(pipe, index_name, "--sparse", "none", *further))
         feeder.join(timeout=10)
         assert ran.returncode == 0, ran.stderr
         assert client.count(index=index_name)["count"] == 5_000

@@ -116,7 +116,7 @@ def test_killed_before_the_swap_it_is_swapped_by_the_same_command(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("ingest.versions.swap.serve", killed)
+        patch.setattr("ingest.job.serve", killed)
         with pytest.raises(Killed):
             run_job(client, settings, show_progress=False)
     assert versions.serving_index(client, index_name) is None
@@ -134,7 +134,7 @@ def test_of_a_corpus_that_changed_under_way_nothing_stale_is_served(
     path = corpus(tmp_path / "d.jsonl", 100)
     settings = build(path, index_name)
     with monkeypatch.context() as patch:
-        patch.setattr("ingest.versions.swap.serve", lambda *arguments, **more: 1 / 0)
+        patch.setattr("ingest.job.serve", lambda *arguments, **more: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run_job(client, settings, show_progress=False)
     corpus(path, 60)
