@@ -166,7 +166,7 @@ def _select(
     counts: dict[str, int],
 ) -> dict[str, Any]:
     """One line of the output: the negatives among the hits of a query. Counts in `counts` the hits that are not taken."""
-    canonical = data.documents.canonical()
+    canonical = data.documents.canonical
     positives = data.known_positives(query)
     ranked = rank(hits)
     best = next((at for at, (document, _) in enumerate(ranked, start=1) if document in positives), None)

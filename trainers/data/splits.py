@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -32,21 +33,19 @@ def fewer_documents(data: TrainingData, count: int) -> TrainingData:
     def moved(rows: Iterable[npt.NDArray[np.int32]]) -> Ragged:
         return Ragged([at for at in place[row].tolist() if at >= 0] for row in rows)
 
-    return TrainingData(
-        data.name,
-        data.queries,
-        TextStore((data.documents.ids[row], data.documents.text_at(row)) for row in kept.tolist()),
-        data.query_rows,
-        moved(data.positives),
-        moved(data.negatives),
-        moved(data.judged),
-        moved(data.scored),
-        data.score_values,
+    return replace(
+        data,
+        documents=TextStore((data.documents.ids[row], data.documents.text_at(row)) for row in kept.tolist()),
+        positives=moved(data.positives),
+        negatives=moved(data.negatives),
+        judged=moved(data.judged),
+        scored=moved(data.scored),
+        sets=(),
         notes=list(data.notes),
     )
 
 
-def merge(sets: Sequence[TrainingData], *, name: str | None = None) -> TrainingData:
+def merge(sets: Sequence[TrainingData]) -> TrainingData:
     """The examples of several sets as one set; every id is prefixed by its set's name and a slash. Sets with the same
     documents share them, under the first set's name.
 
@@ -78,17 +77,14 @@ def merge(sets: Sequence[TrainingData], *, name: str | None = None) -> TrainingD
         start += len(data)
         notes += data.notes
     return TrainingData(
-        name or "+".join(names),
-        queries,
-        documents,
-        np.concatenate(query_rows).astype(np.int32),
-        Ragged(rows["positives"]),
-        Ragged(rows["negatives"]),
-        Ragged(rows["judged"]),
-        Ragged(rows["scored"]),
-        np.concatenate([data.score_values for data in sets]),
-        tuple(ranges),
-        notes,
+        name="+".join(names),
+        queries=queries,
+        documents=documents,
+        query_rows=np.concatenate(query_rows).astype(np.int32),
+        **{part: Ragged(target_rows) for part, target_rows in rows.items()},
+        score_values=np.concatenate([data.score_values for data in sets]),
+        sets=tuple(ranges),
+        notes=notes,
     )
 
 
@@ -169,7 +165,7 @@ def _components(data: TrainingData, *, with_documents: bool) -> list[int]:
             index = parent[index]
         return index
 
-    queries, documents = data.queries.canonical(), data.documents.canonical()
+    queries, documents = data.queries.canonical, data.documents.canonical
     first: dict[tuple[str, int], int] = {}
     for index, query in enumerate(data.query_rows.tolist()):
         nodes = [("query", int(queries[query]))]
@@ -181,7 +177,7 @@ def _components(data: TrainingData, *, with_documents: bool) -> list[int]:
 
 
 def _disjoint(data: TrainingData, train: list[int], dev: list[int]) -> tuple[TrainingData, TrainingData]:
-    canonical = data.documents.canonical()
+    canonical = data.documents.canonical
 
     def texts(ragged: Ragged, indices: list[int]) -> set[int]:
         return {int(canonical[row]) for index in indices for row in ragged[index]}

@@ -33,7 +33,7 @@ def filter_generated(
             f"{path} holds queries for other documents (hash {header.get('documents')}) than these ({documents.hash})"
         )
     lines = [value for number, value in read_json_lines(path) if number > 1]
-    canonical = documents.canonical()
+    canonical = documents.canonical
     made_by = {key: value for key, value in header.items() if key not in ("osn", "format", "counts")}
     made_by |= {"consistency": top, "retriever": retriever.name}
 
