@@ -43,8 +43,7 @@ from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 from trainers.common.locks import locked
 from trainers.data.embedding_cache import dense_vectors, several_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
-from trainers.data.loading import load_training
-from trainers.data.negatives_file import NEGATIVES, with_negatives
+from trainers.data.loading import NEGATIVES, load_training, with_negatives
 from trainers.data.resumable_chunks import Chunk, summary, write_in_chunks
 from trainers.data.teacher_models import sparse_sides
 from trainers.data.texts import TextStore, normalised
