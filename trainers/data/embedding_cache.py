@@ -69,7 +69,7 @@ def _beside(path: Path, ending: str) -> Path:
 def dense_vectors(
     encode: Callable[[Sequence[str]], npt.NDArray[np.float32]],
     texts: TextStore,
-    path: Path,
+    path: Path | None,
     *,
     model: ModelInfo,
     dimension: int,
@@ -77,8 +77,11 @@ def dense_vectors(
 ) -> npt.NDArray[Any]:
     """The vectors of all `texts`, (texts, dimension), from the cache at `path` (without suffix), encoded if missing.
 
-    Raises ModelError if the cache is for another model or other texts, or a value does not fit its precision.
+    Not cached if `path` is None. Raises ModelError if the cache is for another model or other texts, or a value does not fit
+    its precision.
     """
+    if path is None:
+        return encode(list(texts.values())).astype(precision, copy=False)
     wanted = describe(model, texts, kind="dense", dimension=dimension, precision=precision)
     _cached(path, wanted, lambda: _encode_dense(encode, texts, path, model, wanted))
     return read_vectors(_beside(path, ".npy"), len(texts))
@@ -175,15 +178,17 @@ def read_vectors(file: Path, rows: int) -> npt.NDArray[Any]:
 def sparse_vectors(
     encode: Callable[[Sequence[str]], SparseVectors],
     texts: TextStore,
-    path: Path,
+    path: Path | None,
     *,
     model: ModelInfo,
     vocabulary: list[str],
 ) -> SparseVectors:
     """The sparse vectors of all `texts` from the cache at `path` (without suffix), encoded if missing.
 
-    Raises ModelError if the cache is for another model or other texts.
+    Not cached if `path` is None. Raises ModelError if the cache is for another model or other texts.
     """
+    if path is None:
+        return encode(list(texts.values()))
     wanted = describe(model, texts, kind="sparse", dimension=len(vocabulary))
     _cached(path, wanted, lambda: _encode_sparse(encode, texts, path, model, vocabulary, wanted))
     return _load_sparse(path)
