@@ -147,7 +147,12 @@ def _report(read: ClickLog, found: Judgements, output: Path, min_impressions: in
     searches, impressions = sum(found.frequencies.values()), sum(read.shown.values())
     print(f"{searches:,} searches, {impressions:,} impressions, {sum(read.clicked.values()):,} clicks\n")
     print(table(["place", "propensity", "impressions", "clicks"], map(_cells, found.places)))
-    if estimated and (few := few_clicks(found)):
+    few = [
+        str(place["place"])
+        for place in found.places
+        if place["propensity"] is not None and (place["clicked"] or 0) < FEW_CLICKS
+    ]
+    if estimated and few:
         click.echo(
             f"warning: fewer than {FEW_CLICKS} clicks at place {', '.join(few)}: propensities and grades are rough there",
             err=True,
@@ -157,15 +162,6 @@ def _report(read: ClickLog, found: Judgements, output: Path, min_impressions: in
         f"\n{judged:,} judgements of {len(found.grades):,} queries in {output}; {found.too_few:,} documents of a query were "
         f"shown fewer than {min_impressions} times and have no judgement"
     )
-
-
-def few_clicks(found: Judgements) -> list[str]:
-    """The places with fewer than `FEW_CLICKS` clicks, whose propensities are rough."""
-    return [
-        str(place["place"])
-        for place in found.places
-        if place["propensity"] is not None and (place["clicked"] or 0) < FEW_CLICKS
-    ]
 
 
 def _cells(place: Mapping[str, float | int | None]) -> list[str]:
