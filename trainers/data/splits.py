@@ -13,6 +13,8 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from opensearch_neural.errors import InputError
 from trainers.common.set_range import SetRange
@@ -118,16 +120,16 @@ def hold_back(
             raise InputError(f"{what}: cannot hold back {target} of {count} examples")
     component = _components(data, with_documents=apart == "documents")
     groups: dict[int, list[int]] = {}
-    for index, root in enumerate(component):
-        groups.setdefault(root, []).append(index)
+    for index, number in enumerate(component):
+        groups.setdefault(number, []).append(index)
     order = list(groups)
     random.Random(f"{seed} hold back").shuffle(order)
     held: set[int] = set()
-    for root in order:
-        inside = part[groups[root]]
+    for number in order:
+        inside = part[groups[number]]
         taken = np.bincount(inside[inside >= 0], minlength=len(room))
         if taken.any() and (taken <= room).all():
-            held.update(groups[root])
+            held.update(groups[number])
             room -= taken
         if not room.any():
             break
@@ -156,24 +158,17 @@ def dev_name(train: str) -> str:
 
 
 def _components(data: TrainingData, *, with_documents: bool) -> list[int]:
-    """For each example, the root of its connected component: examples with equal query (and positive) texts."""
-    parent = list(range(len(data)))
-
-    def find(index: int) -> int:
-        while parent[index] != index:
-            parent[index] = parent[parent[index]]
-            index = parent[index]
-        return index
-
-    queries, documents = data.queries.canonical, data.documents.canonical
-    first: dict[tuple[str, int], int] = {}
-    for index, query in enumerate(data.query_rows.tolist()):
-        nodes = [("query", int(queries[query]))]
-        if with_documents:
-            nodes += [("document", int(documents[row])) for row in data.positives[index]]
-        for node in nodes:
-            parent[find(index)] = find(first.setdefault(node, index))
-    return [find(index) for index in range(len(data))]
+    """For each example, the number of its connected component: examples with equal query (and positive) texts."""
+    examples, texts = np.arange(len(data)), data.queries.canonical[data.query_rows]
+    if with_documents:
+        of_positives = np.repeat(examples, np.diff(data.positives.offsets))
+        examples = np.concatenate([examples, of_positives])
+        texts = np.concatenate([texts, len(data.queries) + data.documents.canonical[data.positives.values]])
+    # The nodes of the graph are the examples, the queries and the documents.
+    nodes = len(data) + len(data.queries) + len(data.documents)
+    edges = coo_array((np.ones(len(texts)), (examples, len(data) + texts)), shape=(nodes, nodes))
+    component: list[int] = connected_components(edges, directed=False)[1][: len(data)].tolist()
+    return component
 
 
 def _disjoint(data: TrainingData, train: list[int], dev: list[int]) -> tuple[TrainingData, TrainingData]:
