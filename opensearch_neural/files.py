@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,16 @@ def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     # A file name need not be UTF-8: Python's surrogates for its bytes are written as JSON escapes.
     write_text(path, text.encode("utf-8", "backslashreplace").decode() + "\n")
+
+
+def write_json_lines(path: Path, records: Iterable[Any]) -> int:
+    """Write `records` as lines of JSON, one at a time; returns their number. A reader sees the old file or the new one."""
+    count = 0
+    with replaced(path) as beside, beside.open("w", encoding="utf-8") as file:
+        for record in records:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            count += 1
+    return count
 
 
 def parse_json(text: str, where: str | Path, error: type[OsnError] = InputError) -> Any:

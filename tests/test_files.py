@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opensearch_neural.errors import ModelError
-from opensearch_neural.files import read_json_object, replaced, write_json
+from opensearch_neural.files import read_json_object, replaced, write_json, write_json_lines
 
 
 def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -> None:
@@ -31,6 +31,15 @@ def test_after_an_error_the_old_file_is_there_and_nothing_beside_it(tmp_path: Pa
             (beside / "part").write_text("half")
             raise RuntimeError
     assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "old"
+
+
+def test_lines_of_json_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "lines.jsonl"
+    assert write_json_lines(file, ({"text": text} for text in ("é", "two\nlines"))) == 2
+    assert file.read_text(encoding="utf-8") == '{"text": "é"}\n{"text": "two\\nlines"}\n'
+    with pytest.raises(ZeroDivisionError):
+        write_json_lines(file, (1 // number for number in (1, 0)))
+    assert len(file.read_text(encoding="utf-8").splitlines()) == 2 and list(tmp_path.iterdir()) == [file]
 
 
 def test_a_folder_that_holds_something_is_not_replaced(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ sets.py                  the data of a run: train, dev, unseen
 unlabelled_questions.py  questions for a corpus that has none
 fetch.py                 `osn data fetch`: data sets of ir_datasets as folders
 negatives.py             `osn data mine`: hard negatives
-negatives_file.py        reads the file that `osn data mine` wrote
 teach.py                 `osn data teach`: teacher scores
 teacher_models.py        loads and calls teacher models
 teachers.py              reads the scores that `osn data teach` wrote

@@ -15,7 +15,6 @@ from trainers.common.config import fingerprint
 from trainers.common.sampling import Visit
 from trainers.common.set_range import SetRange
 from trainers.data.examples import TrainingData
-from trainers.data.texts import normalised
 
 
 @dataclass(slots=True)
@@ -78,8 +77,7 @@ class RetrievalData:
         at = next(at for at, part in enumerate(self.sets) if visit.index < part.stop)
         data, index = self.parts[at], visit.index - self.sets[at].start
         positive, negatives = sample_candidates(data, index, self.negatives, rng=visit.random(), depth=self.depth)
-        row = data.documents.row
-        return Drawn(at, index, int(data.query_rows[index]), row(positive), [row(document) for document in negatives])
+        return Drawn(at, index, int(data.query_rows[index]), positive, negatives)
 
     @property
     def hash(self) -> str:
@@ -88,35 +86,33 @@ class RetrievalData:
 
 def sample_candidates(
     data: TrainingData, index: int, count: int, *, rng: random.Random, depth: int | None = None
-) -> tuple[str, list[str]]:
-    """(positive, `count` negatives) of the example at `index`, as document ids.
+) -> tuple[int, list[int]]:
+    """(positive, `count` negatives) of the example at `index`, as document rows.
 
     The negatives are drawn from the first `depth` hard negatives; if there are too few, the rest are random documents of
     the set that are not known to be relevant. Raises InputError if the set has too few documents.
     """
-    ids, documents = data.documents.ids, data.documents
     positives = data.positives[index]
     chosen = int(positives[rng.randrange(len(positives))])
     hard = data.negatives[index][:depth].tolist()
     rows = rng.sample(hard, min(count, len(hard)))
     if len(rows) < count:
         part = next(part for part in data.sets if part.start <= index < part.stop)
-        known = set(data.judged[int(data.query_rows[index])].tolist()) | set(hard)
-        texts = {normalised(documents.text_at(row)) for row in known}
+        canonical = data.documents.canonical
+        known = set(canonical[[*data.judged[int(data.query_rows[index])], *hard]].tolist())
         tries = 0
         while len(rows) < count:
             row = rng.randrange(part.document_start, part.document_stop)
             tries += 1
-            if row not in known and normalised(documents.text_at(row)) not in texts:
+            if (text := int(canonical[row])) not in known:
                 rows.append(row)
-                known.add(row)
-                texts.add(normalised(documents.text_at(row)))
+                known.add(text)
             elif tries > 100 * (count + len(known)):
                 raise InputError(
                     f"{part.name} has too few documents for {count} negatives per query "
                     f"(query {data.queries.ids[int(data.query_rows[index])]!r})"
                 )
-    return ids[chosen], [ids[row] for row in rows]
+    return chosen, rows
 
 
 def unique_documents(items: Sequence[Drawn]) -> list[int]:
@@ -148,8 +144,8 @@ class KnownPositives:
     """The documents known to be relevant to each query of a set; texts are compared normalised."""
 
     def __init__(self, data: TrainingData) -> None:
-        self.document_keys = np.asarray(data.documents.canonical())
-        self.query_keys = np.asarray(data.queries.canonical())
+        self.document_keys = data.documents.canonical
+        self.query_keys = data.queries.canonical
         self._data = data
         self._known: dict[int, npt.NDArray[np.int64]] = {}
         self._same_query: dict[int, list[int]] = {}

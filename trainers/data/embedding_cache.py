@@ -33,7 +33,6 @@ CHUNK = 1024
 """Number of texts encoded between two writes; an encoder sorts them by length."""
 
 StoredPrecision = Literal["float16", "float32"]
-_PARTS = ("indptr", "token_ids", "weights")
 
 
 def describe(model: ModelInfo, texts: TextStore, **more: Any) -> dict[str, Any]:
@@ -70,7 +69,7 @@ def _beside(path: Path, ending: str) -> Path:
 def dense_vectors(
     encode: Callable[[Sequence[str]], npt.NDArray[np.float32]],
     texts: TextStore,
-    path: Path,
+    path: Path | None,
     *,
     model: ModelInfo,
     dimension: int,
@@ -78,15 +77,28 @@ def dense_vectors(
 ) -> npt.NDArray[Any]:
     """The vectors of all `texts`, (texts, dimension), from the cache at `path` (without suffix), encoded if missing.
 
-    Raises ModelError if the cache is for another model or other texts, or a value does not fit its precision.
+    Not cached if `path` is None. Raises ModelError if the cache is for another model or other texts, or a value does not fit
+    its precision.
     """
+    if path is None:
+        return encode(list(texts.values())).astype(precision, copy=False)
     wanted = describe(model, texts, kind="dense", dimension=dimension, precision=precision)
-    record, file = _beside(path, ".json"), _beside(path, ".npy")
+    _cached(path, wanted, lambda: _encode_dense(encode, texts, path, model, wanted))
+    return read_vectors(_beside(path, ".npy"), len(texts))
+
+
+def _cached(path: Path, wanted: Mapping[str, Any], encode: Callable[[], None]) -> None:
+    """Calls `encode`, which writes the vectors at `path`, unless the record `wanted` says that they are there."""
+    record = _beside(path, ".json")
     with locked(path, done=record):
         if not record.exists():
-            _encode_dense(encode, texts, path, model, wanted)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            encode()
+            write_json(record, wanted)
+            # What an interrupted run would have needed.
+            _beside(path, ".partial.json").unlink(missing_ok=True)
+            shutil.rmtree(_beside(path, ".parts"), ignore_errors=True)
     check(record, read_json_object(record), wanted)
-    return read_vectors(file, len(texts))
 
 
 def _encode_dense(
@@ -96,10 +108,8 @@ def _encode_dense(
     model: ModelInfo,
     wanted: Mapping[str, Any],
 ) -> None:
-    """Write the files that `dense_vectors` reads; wanted: the cache's record."""
+    """Write the file that `dense_vectors` reads; wanted: the cache's record."""
     dimension, precision = wanted["dimension"], wanted["precision"]
-    record, file = _beside(path, ".json"), _beside(path, ".npy")
-    path.parent.mkdir(parents=True, exist_ok=True)
     begun, partial = _beside(path, ".partial.json"), _beside(path, ".partial.npy")
     done = 0
     if begun.exists() and partial.exists():
@@ -132,9 +142,7 @@ def _encode_dense(
     vectors.flush()
     del vectors
     if len(texts):
-        partial.replace(file)
-    write_json(record, wanted)
-    begun.unlink(missing_ok=True)
+        partial.replace(_beside(path, ".npy"))
 
 
 def several_vectors(
@@ -170,22 +178,20 @@ def read_vectors(file: Path, rows: int) -> npt.NDArray[Any]:
 def sparse_vectors(
     encode: Callable[[Sequence[str]], SparseVectors],
     texts: TextStore,
-    path: Path,
+    path: Path | None,
     *,
     model: ModelInfo,
     vocabulary: list[str],
 ) -> SparseVectors:
     """The sparse vectors of all `texts` from the cache at `path` (without suffix), encoded if missing.
 
-    Raises ModelError if the cache is for another model or other texts.
+    Not cached if `path` is None. Raises ModelError if the cache is for another model or other texts.
     """
+    if path is None:
+        return encode(list(texts.values()))
     wanted = describe(model, texts, kind="sparse", dimension=len(vocabulary))
-    record = _beside(path, ".json")
-    with locked(path, done=record):
-        if not record.exists():
-            _encode_sparse(encode, texts, path, model, vocabulary, wanted)
-    check(record, read_json_object(record), wanted)
-    return _load_sparse(path, vocabulary)
+    _cached(path, wanted, lambda: _encode_sparse(encode, texts, path, model, vocabulary, wanted))
+    return _load_sparse(path)
 
 
 def _encode_sparse(
@@ -197,9 +203,8 @@ def _encode_sparse(
     wanted: Mapping[str, Any],
 ) -> None:
     """Write the files that `sparse_vectors` reads; wanted: the cache's record."""
-    record = _beside(path, ".json")
     parts = _beside(path, ".parts")
-    parts.mkdir(parents=True, exist_ok=True)
+    parts.mkdir(exist_ok=True)
     if (parts / "of.json").exists():
         check(parts / "of.json", read_json_object(parts / "of.json"), wanted)
     write_json(parts / "of.json", wanted)
@@ -216,8 +221,6 @@ def _encode_sparse(
             np.savez(beside, indptr=rows.indptr, token_ids=rows.token_ids, weights=rows.weights)
     _join_sparse(path, [files[start] for start in starts])
     write_json(_beside(path, ".vocabulary.json"), vocabulary, indent=None)
-    write_json(record, wanted)
-    shutil.rmtree(parts)
 
 
 def _join_sparse(path: Path, files: list[Path]) -> None:
@@ -245,17 +248,15 @@ def read_sparse(path: Path, texts: TextStore) -> SparseVectors:
     record = _beside(path, ".json")
     wanted = {"format": FORMAT, "kind": "sparse", "texts": {"hash": texts.hash, "rows": len(texts)}}
     check(record, read_json_object(record), wanted)
+    return _load_sparse(path)
+
+
+def _load_sparse(path: Path) -> SparseVectors:
     try:
         vocabulary = json.loads(_beside(path, ".vocabulary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}.vocabulary.json cannot be read: {error}", "make the cache again") from None
-    return _load_sparse(path, vocabulary)
-
-
-def _load_sparse(path: Path, vocabulary: list[str]) -> SparseVectors:
-    try:
         indptr, token_ids, weights = (
-            np.load(_beside(path, f".{name}.npy"), mmap_mode="r", allow_pickle=False) for name in _PARTS
+            np.load(_beside(path, f".{name}.npy"), mmap_mode="r", allow_pickle=False)
+            for name in ("indptr", "token_ids", "weights")
         )
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read: {error}", "remove the cache's folder and make it again") from None

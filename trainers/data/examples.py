@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -125,7 +125,6 @@ class TrainingData:
         """
         chosen = list(indices)
         spans = [(self.scored.offsets[i], self.scored.offsets[i + 1]) for i in chosen]
-        values = [self.score_values[start:stop] for start, stop in spans]
         sets: list[SetRange] = []
         for part in self.sets:
             # Within one set any order is allowed.
@@ -134,18 +133,16 @@ class TrainingData:
                 raise ValueError("examples of several sets cannot be interleaved")
             start = inside[0] if inside else (sets[-1].stop if sets else 0)
             sets.append(part._replace(start=start, stop=start + len(inside)))
-        return TrainingData(
-            name or self.name,
-            self.queries,
-            self.documents,
-            self.query_rows[np.asarray(chosen, dtype=np.int64)],
-            Ragged((self.positives[i].tolist() for i in chosen) if positives is None else positives),
-            Ragged((self.negatives[i].tolist() for i in chosen) if negatives is None else negatives),
-            self.judged,
-            Ragged(self.scored[i].tolist() for i in chosen),
-            np.concatenate(values) if values else np.empty(0, np.float32),
-            tuple(sets),
-            list(self.notes),
+        return replace(
+            self,
+            name=name or self.name,
+            query_rows=self.query_rows[np.asarray(chosen, dtype=np.int64)],
+            positives=Ragged((self.positives[i].tolist() for i in chosen) if positives is None else positives),
+            negatives=Ragged((self.negatives[i].tolist() for i in chosen) if negatives is None else negatives),
+            scored=Ragged(self.scored[i].tolist() for i in chosen),
+            score_values=np.concatenate([self.score_values[:0], *(self.score_values[a:b] for a, b in spans)]),
+            sets=tuple(sets),
+            notes=list(self.notes),
         )
 
 

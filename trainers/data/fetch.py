@@ -9,17 +9,15 @@ ir_datasets downloads free data once, and says where to request the rest.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
 from opensearch_neural.corpus.documents import first_line
 from opensearch_neural.errors import InputError, MissingExtra
-from opensearch_neural.files import replaced
+from opensearch_neural.files import replaced, write_json_lines
 from opensearch_neural.progress import counted
 
 PREFIX = "ir:"
@@ -41,8 +39,8 @@ def fetch(names: Iterable[str], out: Path) -> dict[str, int]:
             raise InputError(
                 f"{given} would be a second split {split!r}", f"give it another split: {PREFIX}{name}=SPLIT"
             )
-        splits[split] = opened(name)
-        corpora[corpus_of(name)] = given
+        splits[split], corpus = opened(name)
+        corpora[corpus] = given
     if len(corpora) > 1:
         raise InputError(
             f"{' and '.join(corpora.values())} have different corpora: {', '.join(corpora)}", "use a folder for each"
@@ -59,22 +57,17 @@ def fetch(names: Iterable[str], out: Path) -> dict[str, int]:
     queries: dict[str, str] = {}
     for split, dataset in judged_splits.items():
         queries.update((query.query_id, query.default_text()) for query in downloaded(dataset.queries_iter()))
-        with beside(out / "qrels" / f"{split}.tsv") as file:
+        with replaced(out / "qrels" / f"{split}.tsv") as part, part.open("w", encoding="utf-8") as file:
             file.write("query-id\tcorpus-id\tscore\n")
             written[split] = 0
             for judged in downloaded(dataset.qrels_iter()):
                 file.write(f"{judged.query_id}\t{judged.doc_id}\t{judged.relevance}\n")
                 written[split] += 1
-    with beside(out / "queries.jsonl") as file:
-        written["queries"] = len(queries)
-        file.writelines(
-            json.dumps({"_id": id, "text": text}, ensure_ascii=False) + "\n" for id, text in queries.items()
-        )
+    texts = ({"_id": id, "text": text} for id, text in queries.items())
+    written["queries"] = write_json_lines(out / "queries.jsonl", texts)
     # Written last, so that a folder with a corpus is complete.
-    with beside(out / "corpus.jsonl") as file:
-        for document in counted(downloaded(first.docs_iter()), "fetch", total=first.docs_count(), unit="documents"):
-            file.write(json.dumps(record_of(document), ensure_ascii=False) + "\n")
-            written["documents"] += 1
+    documents = counted(downloaded(first.docs_iter()), "fetch", total=first.docs_count(), unit="documents")
+    written["documents"] = write_json_lines(out / "corpus.jsonl", map(record_of, documents))
     return written
 
 
@@ -95,7 +88,8 @@ def split_of(given: str) -> tuple[str, str]:
     return name, split or next((part for part in reversed(name.split("/")) if part in SPLITS), "test")
 
 
-def opened(name: str) -> Any:
+def opened(name: str) -> tuple[Any, str]:
+    """(a data set of ir_datasets, the name of its corpus)."""
     try:
         import ir_datasets
     except ImportError:
@@ -106,13 +100,7 @@ def opened(name: str) -> Any:
         raise InputError(f"ir_datasets has no data set {name!r}", "`ir_datasets list` shows its names") from None
     if not dataset.has_docs():
         raise InputError(f"{PREFIX}{name} has no documents")
-    return dataset
-
-
-def corpus_of(name: str) -> str:
-    import ir_datasets
-
-    return str(ir_datasets.docs_parent_id(name))
+    return dataset, str(ir_datasets.docs_parent_id(name))
 
 
 def record_of(document: Any) -> dict[str, str]:
@@ -130,13 +118,6 @@ def downloaded(rows: Iterable[Any]) -> Iterator[Any]:
         raise InputError(
             f"ir_datasets could not get the data: {first_line(error)}", "run the same command again to continue"
         ) from None
-
-
-@contextmanager
-def beside(path: Path) -> Iterator[IO[str]]:
-    """A file that is renamed to `path` when it is complete."""
-    with replaced(path) as part, part.open("w", encoding="utf-8") as file:
-        yield file
 
 
 @click.command("fetch")

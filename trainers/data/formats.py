@@ -76,14 +76,6 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:
             raise InputError(f"{path}, line {number}: not valid JSON ({error.msg}, column {error.colno})") from None
 
 
-def read_json_array(path: Path) -> Iterator[tuple[int, Any]]:
-    """The entries of one large JSON array with their numbers, from 1.
-
-    DPR's training files are arrays of several gigabytes: only one entry and one block of text are in memory.
-    """
-    return parse_json_array(_read_text(path), str(path))
-
-
 def _read_text(path: Path) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     for piece in text_files.decompressed(*text_files.open_binary(str(path))):
@@ -94,7 +86,10 @@ def _read_text(path: Path) -> Iterator[str]:
 
 
 def parse_json_array(pieces: Iterator[str], name: str) -> Iterator[tuple[int, Any]]:
-    """The entries of a JSON array that comes in pieces of any size; name: of the file, for errors."""
+    """The entries of a JSON array, from 1, that comes in pieces of any size; name: of the file, for errors.
+
+    DPR's training files are arrays of several gigabytes: only one entry and one piece are in memory.
+    """
     decoder = json.JSONDecoder()
     text = ""
     while not text and (piece := next(pieces, None)) is not None:
@@ -132,7 +127,7 @@ def read_dpr(path: Path) -> Iterator[Record]:
 
     Takes the hard negatives; if a question has none, the other negatives, as DPR does.
     """
-    for number, entry in read_json_array(path):
+    for number, entry in parse_json_array(_read_text(path), str(path)):
         where = f"{path}, entry {number}"
         entry = _expect(entry, dict, where, "an object with 'question' and 'positive_ctxs'")
         question = _expect(entry.get("question"), str, where, "a text in 'question'")
@@ -253,8 +248,8 @@ def read_generated(path: Path) -> Iterator[Record]:
     for number, value in read_json_lines(path):
         where = f"{path}, line {number}"
         value = _expect(value, dict, where, "an object with '_id' and 'queries'")
-        if is_header(value):
-            continue
+        if "osn" in value:
+            continue  # The header, which says what made the file.
         document = _expect(value.get("_id"), str, where, "a document id in '_id'")
         seen: set[str] = set()
         for index, query in enumerate(_expect(value.get("queries"), list, where, "a list in 'queries'")):
@@ -272,11 +267,6 @@ def read_id_texts(path: Path) -> Iterator[tuple[str, str]]:
         if not tab:
             raise InputError(f"{path}, line {number}: expected an id and a text separated by a tab")
         yield identifier, text
-
-
-def is_header(value: Mapping[str, Any]) -> bool:
-    """Whether a line is the header of mined negatives or generated queries, which says what made the file."""
-    return "osn" in value
 
 
 def read_header(path: Path, kind: str) -> dict[str, Any]:

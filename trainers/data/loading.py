@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import logging
 from array import array
+from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +25,14 @@ from opensearch_neural.errors import InputError
 from trainers.data import formats
 from trainers.data.examples import TrainingData
 from trainers.data.formats import Record, RecordDocument
-from trainers.data.negatives_file import NEGATIVES, with_negatives
 from trainers.data.texts import Ragged, TextStore, text_id
 
 logger = logging.getLogger(__name__)
 FORMATS = ("beir", "dpr", "triples", "pairs", "generated")
 GENERATED = "generated-queries"
+"""The kind in the header of a file of `osn data generate-queries`."""
+NEGATIVES = "negatives"
+"""The kind in the header of a file of `osn data mine`."""
 
 
 def load_training(
@@ -103,19 +106,18 @@ class _Builder:
     def __init__(self, name: str, queries: TextStore | None = None, documents: TextStore | None = None) -> None:
         self.name = name
         # Given stores are complete: records may only name ids in them.
-        self.closed_queries, self.closed_documents = queries is not None, documents is not None
+        self.complete = {store.what for store in (queries, documents) if store is not None}
         self.queries = TextStore(what="query") if queries is None else queries
         self.documents = TextStore() if documents is None else documents
         self.examples: dict[int, tuple[array[int], array[int], dict[int, float]]] = {}
-        self.unknown_queries: dict[str, int] = {}
-        self.unknown_documents: dict[str, int] = {}
-        self.references = {"query": 0, "document": 0}
+        self.unknown: dict[str, Counter[str]] = {"query": Counter(), "document": Counter()}
+        self.references: Counter[str] = Counter()
         self.notes: list[str] = []
 
     def add(self, record: Record) -> None:
-        query = self._query(record)
-        positives = [self._document(passage, record) for passage in record.positives]
-        negatives = [self._document(passage, record) for passage in record.negatives]
+        query = self._row(self.queries, record.query_id, record.query, record)
+        positives = [self._row(self.documents, passage.id, passage.text, record) for passage in record.positives]
+        negatives = [self._row(self.documents, passage.id, passage.text, record) for passage in record.negatives]
         # A record may have only negatives: the query's positives may be in another record.
         if query is None or (record.positives and not any(row is not None for row in positives)):
             return
@@ -126,38 +128,27 @@ class _Builder:
             if row is not None:
                 scores[row] = score
 
-    def _query(self, record: Record) -> int | None:
-        self.references["query"] += 1
-        if self.closed_queries:
-            return self._known(self.queries, record.query_id or "", self.unknown_queries)
-        text = (record.query or "").strip()
+    def _row(self, store: TextStore, identifier: str | None, text: str | None, record: Record) -> int | None:
+        """The row of a text in `store`; None for an id that a complete store lacks."""
+        self.references[store.what] += 1
+        if store.what in self.complete:
+            identifier = identifier or ""
+            if identifier in store:
+                return store.row(identifier)
+            self.unknown[store.what][identifier] += 1
+            return None
+        text = (text or "").strip()
         if not text:
-            raise InputError(f"{record.where}: the query is empty")
-        return self.queries.add(record.query_id or text_id(text), text)
-
-    def _document(self, passage: RecordDocument, record: Record) -> int | None:
-        self.references["document"] += 1
-        if self.closed_documents:
-            return self._known(self.documents, passage.id or "", self.unknown_documents)
-        text = (passage.text or "").strip()
-        if not text:
-            raise InputError(f"{record.where}: a document is empty")
-        return self.documents.add(passage.id or text_id(text), text)
-
-    @staticmethod
-    def _known(store: TextStore, identifier: str, unknown: dict[str, int]) -> int | None:
-        if identifier in store:
-            return store.row(identifier)
-        unknown[identifier] = unknown.get(identifier, 0) + 1
-        return None
+            raise InputError(f"{record.where}: {'the query' if store is self.queries else 'a document'} is empty")
+        return store.add(identifier or text_id(text), text)
 
     def build(self, source: str) -> TrainingData:
         """The data. source: the file to name in messages about references to unknown ids."""
-        for what, unknown in (("query", self.unknown_queries), ("document", self.unknown_documents)):
+        for what, plural in (("query", "queries"), ("document", "documents")):
+            unknown = self.unknown[what]
             if not unknown:
                 continue
-            plural = {"query": "queries", "document": "documents"}[what]
-            times, shown = sum(unknown.values()), ", ".join(repr(identifier) for identifier in islice(unknown, 3))
+            times, shown = unknown.total(), ", ".join(repr(identifier) for identifier in islice(unknown, 3))
             message = (
                 f"{source}: {times} references name {len(unknown)} {plural} that the data does not hold "
                 f"({'first: ' if len(unknown) > 3 else ''}{shown})"
@@ -274,3 +265,49 @@ def read_documents(path: str | Path, *, limit: int | None = None) -> Iterator[Do
     yield from read_corpus(path, limit=limit, on_reject=note)
     if count:
         logger.warning("%s: %d records left out (%s%s)", path, count, "; ".join(rejected), "; …" * (count > 3))
+
+
+def with_negatives(data: TrainingData, path: str | Path, *, add: bool = False) -> TrainingData:
+    """`data` with the negatives of an `osn data mine` file, without the queries that its filter left out.
+
+    add: keep the data's own negatives too; the two lists alternate, the hardest first. Raises InputError for a file that
+    was mined for other texts.
+    """
+    path = Path(path)
+    header = formats.read_header(path, NEGATIVES)
+    for what, store in (("queries", data.queries), ("documents", data.documents)):
+        if header.get(what) != store.hash:
+            raise InputError(
+                f"{path} was mined for other {what} (hash {header.get(what)}) than {data.name} has ({store.hash})",
+                "mine again for this data: osn data mine",
+            )
+    mined: dict[int, list[int]] = {}
+    left_out: set[int] = set()
+    for number, line in formats.read_json_lines(path):
+        if number == 1:
+            continue
+        try:
+            query = data.queries.row(line["query_id"])
+            mined[query] = [data.documents.row(document) for document in line["negatives"]]
+        except (KeyError, TypeError):
+            raise InputError(f"{path}, line {number}: expected an object with 'query_id' and 'negatives'") from None
+        if line.get("left_out"):
+            left_out.add(query)
+    rows = data.query_rows.tolist()
+    chosen = [index for index, query in enumerate(rows) if query not in left_out]
+    positives = [data.positives[index].tolist() for index in chosen]
+    negatives = [mined.get(rows[index], []) for index in chosen]
+    if add:
+        own = [data.negatives[index].tolist() for index in chosen]
+        negatives = [_in_turns(mined_rows, own_rows) for mined_rows, own_rows in zip(negatives, own, strict=True)]
+    result = data.take(chosen, positives=positives, negatives=negatives)
+    if left_out:
+        result.notes.append(f"{path}: {len(rows) - len(chosen)} queries left out by the consistency filter")
+    if without := sum(rows[index] not in mined for index in chosen):
+        result.notes.append(f"{path}: {without} of {len(chosen)} queries were not mined and have no hard negatives")
+    return result
+
+
+def _in_turns(first: list[int], second: list[int]) -> list[int]:
+    taken = [row for pair in zip_longest(first, second) for row in pair if row is not None]
+    return list(dict.fromkeys(taken))

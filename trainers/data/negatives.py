@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,10 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.evaluation.run_files import read_run
 from opensearch_neural.models import registry
-from opensearch_neural.models.dense.dense_encoder import DenseEncoder
 from opensearch_neural.models.dense.multi_layer import load_multi_layer
 from opensearch_neural.models.dense.quantized import load_quantized
 from opensearch_neural.models.dense.torch_encoder import load_dense
-from opensearch_neural.models.directory import locate, model_info
+from opensearch_neural.models.directory import ModelInfo, locate, model_info
 from opensearch_neural.models.generative.model import load_generative
 from opensearch_neural.models.generative.url_trie import CorpusUrls
 from opensearch_neural.retrievers import Retriever, Run
@@ -43,8 +43,7 @@ from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 from trainers.common.locks import locked
 from trainers.data.embedding_cache import dense_vectors, several_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
-from trainers.data.loading import load_training
-from trainers.data.negatives_file import NEGATIVES, with_negatives
+from trainers.data.loading import NEGATIVES, load_training, with_negatives
 from trainers.data.resumable_chunks import Chunk, summary, write_in_chunks
 from trainers.data.teacher_models import sparse_sides
 from trainers.data.texts import TextStore, normalised
@@ -61,6 +60,8 @@ COUNTS = (
     "ids_without_document",
     "own_documents",  # the query itself, if queries are documents
 )
+MODELS = ("dense", "multi-layer", "quantized", "sparse")
+"""The kinds of retrievers that are a model, which encodes the documents."""
 RETRIEVERS = (
     "bm25, dense:MODEL, multi-layer:MODEL, quantized:MODEL, sparse:MODEL, opensearch:INDEX:ENGINE, tome:URLS, run:FILE"
 )
@@ -166,7 +167,7 @@ def _select(
     counts: dict[str, int],
 ) -> dict[str, Any]:
     """One line of the output: the negatives among the hits of a query. Counts in `counts` the hits that are not taken."""
-    canonical = data.documents.canonical()
+    canonical = data.documents.canonical
     positives = data.known_positives(query)
     ranked = rank(hits)
     best = next((at for at, (document, _) in enumerate(ranked, start=1) if document in positives), None)
@@ -220,12 +221,12 @@ class LazyRetriever:
     name: str
     """names retriever, model and settings, so that finished work can be found"""
     build: Callable[[], Retriever]
-    built: Retriever | None = None
-    """None before the first query"""
+
+    @cached_property
+    def built(self) -> Retriever:
+        return self.build()
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
-        if self.built is None:
-            self.built = self.build()
         return self.built.retrieve(queries, k)
 
 
@@ -234,7 +235,7 @@ def check_spec(spec: str) -> None:
     kind, _, name = spec.partition(":")
     if spec == "bm25" or (kind in ("run", "opensearch", "tome") and name):
         return
-    if kind not in BUILDERS or not name:
+    if kind not in MODELS or not name:
         raise InputError(f"there is no retriever {spec!r}", f"expected one of {RETRIEVERS}")
     locate(name)
 
@@ -259,69 +260,41 @@ def open_retriever(
         from opensearch_neural.retrievers.bm25 import BM25Retriever
 
         return LazyRetriever("bm25s", lambda: BM25Retriever(documents.ids, documents.values()))
-    if kind == "run" and name:
+    if kind == "run":
         return RunRetriever(Path(name))
-    if kind == "opensearch" and name:
+    if kind == "opensearch":
         index, _, engine = name.partition(":")
         engine = engine or "bm25"
         return LazyRetriever(f"opensearch {index} {engine}", lambda: _opensearch(index, engine))
-    if kind == "tome" and name:
+    if kind == "tome":
         return _tome(Path(name), device, batch_size)
     model = model_info(locate(name), name=name, kind=kind)
-    build = BUILDERS[kind]
-    return LazyRetriever(f"{kind} {model.name} {model.hash}", lambda: build(name, documents, cache, device, batch_size))
-
-
-def _dense(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
-    encoder = load_dense(name, device=device)
-    vectors = _document_vectors(encoder, documents, cache, batch_size)
-    return FaissRetriever(documents.ids, vectors, encoder.encode_queries)
-
-
-def _quantized(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
-    model = load_quantized(name, device=device)
-    codes = model.quantizer.encode(_document_vectors(model.dense, documents, cache, batch_size))
-    return QuantizedRetriever(documents.ids, codes, model.quantizer, model.encode_queries)
-
-
-def _document_vectors(encoder: DenseEncoder, documents: TextStore, cache: Path | None, batch_size: int) -> Any:
-    """(documents, dimension), float32, kept in `cache`."""
-    import numpy as np
-
-    def encode(texts: Sequence[str]) -> Any:
-        return encoder.encode_documents(texts, batch_size=batch_size)
-
-    if cache is None:
-        vectors = encode(list(documents.values()))
-    else:
-        vectors = dense_vectors(
-            encode, documents, cache / "documents", model=encoder.info, dimension=encoder.dimension, precision="float32"
-        )
-    return np.asarray(vectors, dtype=np.float32)
-
-
-def _multi_layer(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
-    encoder = load_multi_layer(name, device=device)
     path = None if cache is None else cache / "documents"
-    vectors = several_vectors(encoder, documents, path, batch_size=batch_size)
-    return MultiVectorRetriever(documents.ids, vectors, encoder.encode_queries)
+    return LazyRetriever(
+        f"{kind} {model.name} {model.hash}", lambda: _of_model(name, model, documents, path, device, batch_size)
+    )
 
 
-def _sparse(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
-    folder = locate(name)
-    sides = sparse_sides(name, folder, device, batch_size, None)
-    vectors: Any
-    if cache is None:
-        vectors = sides.documents(list(documents.values()))
-    else:
-        info = model_info(folder, name=name, kind="sparse")
-        vectors = sparse_vectors(
-            sides.documents, documents, cache / "documents", model=info, vocabulary=sides.vocabulary
-        )
-    return ExactSparseRetriever(documents.ids, vectors, lambda text: sides.queries([text]).row(0))
-
-
-BUILDERS = {"dense": _dense, "multi-layer": _multi_layer, "quantized": _quantized, "sparse": _sparse}
+def _of_model(
+    name: str, model: ModelInfo, documents: TextStore, path: Path | None, device: str | None, batch_size: int
+) -> Retriever:
+    """Exact search by a model of one of MODELS. path: of the cache of the documents' vectors; None keeps them in memory."""
+    if model.kind == "sparse":
+        sides = sparse_sides(name, model.path, device, batch_size, None)
+        weights = sparse_vectors(sides.documents, documents, path, model=model, vocabulary=sides.vocabulary)
+        return ExactSparseRetriever(documents.ids, weights, lambda text: sides.queries([text]).row(0))
+    if model.kind == "multi-layer":
+        several = load_multi_layer(name, device=device)
+        each = several_vectors(several, documents, path, batch_size=batch_size)
+        return MultiVectorRetriever(documents.ids, each, several.encode_queries)
+    quantized = load_quantized(name, device=device) if model.kind == "quantized" else None
+    dense = load_dense(name, device=device) if quantized is None else quantized.dense
+    encode = partial(dense.encode_documents, batch_size=batch_size)
+    vectors = dense_vectors(encode, documents, path, model=dense.info, dimension=dense.dimension, precision="float32")
+    if quantized is None:
+        return FaissRetriever(documents.ids, vectors, dense.encode_queries)
+    codes = quantized.quantizer.encode(vectors)
+    return QuantizedRetriever(documents.ids, codes, quantized.quantizer, quantized.encode_queries)
 
 
 def _tome(folder: Path, device: str | None, batch_size: int) -> Retriever:

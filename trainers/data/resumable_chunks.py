@@ -42,21 +42,20 @@ def write_in_chunks(
     *,
     unit: str,
     shard: tuple[int, int] = (1, 1),
-) -> dict[str, int] | None:
-    """Write the lines of chunks 0, …, chunks − 1 to `output`, in this order; returns the sum of their counts.
+) -> bool:
+    """Write the lines of chunks 0, …, chunks − 1 to `output`, in this order, below a header with the sum of their counts.
 
     made_by: everything that determines the lines. Work begun with equal values is continued, finished work is reused; with
     other values, InputError names the fields that differ. `work` is called for the missing chunks.
 
     shard: (i, n) does every n-th chunk, beginning with the i-th. Shards in one folder run in parallel; the last to end
-    joins the chunks, the others return None.
+    joins the chunks, the others return False.
     """
     header = {"osn": kind, "format": FORMAT, **made_by}
     if output.exists():
-        written = read_header(output, kind)
-        refuse_other(output, written, header)
+        refuse_other(output, read_header(output, kind), header)
         logger.info("%s is complete already", output)
-        return dict(written.get("counts", {}))
+        return True
     parts = output.with_name(f".{output.name}.parts")
     if (parts / "header.json").exists():
         refuse_other(parts, read_json_object(parts / "header.json"), header)
@@ -77,12 +76,12 @@ def write_in_chunks(
     files = [_part(parts, number) for number in range(chunks)]
     if missing := sum(not file.exists() for file in files):
         logger.info("%s: shard %d of %d is done; %d chunks of other shards are missing", output, *shard, missing)
-        return None
+        return False
     with locked(output.with_name(f"{output.name}.join")):  # another shard may be joining, too
         if not output.exists():
             _join(output, header, files)
         shutil.rmtree(parts, ignore_errors=True)
-    return dict(read_header(output, kind).get("counts", {}))
+    return True
 
 
 def _part(parts: Path, number: int) -> Path:

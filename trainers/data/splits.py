@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from opensearch_neural.errors import InputError
 from trainers.common.set_range import SetRange
@@ -32,21 +35,19 @@ def fewer_documents(data: TrainingData, count: int) -> TrainingData:
     def moved(rows: Iterable[npt.NDArray[np.int32]]) -> Ragged:
         return Ragged([at for at in place[row].tolist() if at >= 0] for row in rows)
 
-    return TrainingData(
-        data.name,
-        data.queries,
-        TextStore((data.documents.ids[row], data.documents.text_at(row)) for row in kept.tolist()),
-        data.query_rows,
-        moved(data.positives),
-        moved(data.negatives),
-        moved(data.judged),
-        moved(data.scored),
-        data.score_values,
+    return replace(
+        data,
+        documents=TextStore((data.documents.ids[row], data.documents.text_at(row)) for row in kept.tolist()),
+        positives=moved(data.positives),
+        negatives=moved(data.negatives),
+        judged=moved(data.judged),
+        scored=moved(data.scored),
+        sets=(),
         notes=list(data.notes),
     )
 
 
-def merge(sets: Sequence[TrainingData], *, name: str | None = None) -> TrainingData:
+def merge(sets: Sequence[TrainingData]) -> TrainingData:
     """The examples of several sets as one set; every id is prefixed by its set's name and a slash. Sets with the same
     documents share them, under the first set's name.
 
@@ -78,17 +79,14 @@ def merge(sets: Sequence[TrainingData], *, name: str | None = None) -> TrainingD
         start += len(data)
         notes += data.notes
     return TrainingData(
-        name or "+".join(names),
-        queries,
-        documents,
-        np.concatenate(query_rows).astype(np.int32),
-        Ragged(rows["positives"]),
-        Ragged(rows["negatives"]),
-        Ragged(rows["judged"]),
-        Ragged(rows["scored"]),
-        np.concatenate([data.score_values for data in sets]),
-        tuple(ranges),
-        notes,
+        name="+".join(names),
+        queries=queries,
+        documents=documents,
+        query_rows=np.concatenate(query_rows).astype(np.int32),
+        **{part: Ragged(target_rows) for part, target_rows in rows.items()},
+        score_values=np.concatenate([data.score_values for data in sets]),
+        sets=tuple(ranges),
+        notes=notes,
     )
 
 
@@ -122,16 +120,16 @@ def hold_back(
             raise InputError(f"{what}: cannot hold back {target} of {count} examples")
     component = _components(data, with_documents=apart == "documents")
     groups: dict[int, list[int]] = {}
-    for index, root in enumerate(component):
-        groups.setdefault(root, []).append(index)
+    for index, number in enumerate(component):
+        groups.setdefault(number, []).append(index)
     order = list(groups)
     random.Random(f"{seed} hold back").shuffle(order)
     held: set[int] = set()
-    for root in order:
-        inside = part[groups[root]]
+    for number in order:
+        inside = part[groups[number]]
         taken = np.bincount(inside[inside >= 0], minlength=len(room))
         if taken.any() and (taken <= room).all():
-            held.update(groups[root])
+            held.update(groups[number])
             room -= taken
         if not room.any():
             break
@@ -160,28 +158,21 @@ def dev_name(train: str) -> str:
 
 
 def _components(data: TrainingData, *, with_documents: bool) -> list[int]:
-    """For each example, the root of its connected component: examples with equal query (and positive) texts."""
-    parent = list(range(len(data)))
-
-    def find(index: int) -> int:
-        while parent[index] != index:
-            parent[index] = parent[parent[index]]
-            index = parent[index]
-        return index
-
-    queries, documents = data.queries.canonical(), data.documents.canonical()
-    first: dict[tuple[str, int], int] = {}
-    for index, query in enumerate(data.query_rows.tolist()):
-        nodes = [("query", int(queries[query]))]
-        if with_documents:
-            nodes += [("document", int(documents[row])) for row in data.positives[index]]
-        for node in nodes:
-            parent[find(index)] = find(first.setdefault(node, index))
-    return [find(index) for index in range(len(data))]
+    """For each example, the number of its connected component: examples with equal query (and positive) texts."""
+    examples, texts = np.arange(len(data)), data.queries.canonical[data.query_rows]
+    if with_documents:
+        of_positives = np.repeat(examples, np.diff(data.positives.offsets))
+        examples = np.concatenate([examples, of_positives])
+        texts = np.concatenate([texts, len(data.queries) + data.documents.canonical[data.positives.values]])
+    # The nodes of the graph are the examples, the queries and the documents.
+    nodes = len(data) + len(data.queries) + len(data.documents)
+    edges = coo_array((np.ones(len(texts)), (examples, len(data) + texts)), shape=(nodes, nodes))
+    component: list[int] = connected_components(edges, directed=False)[1][: len(data)].tolist()
+    return component
 
 
 def _disjoint(data: TrainingData, train: list[int], dev: list[int]) -> tuple[TrainingData, TrainingData]:
-    canonical = data.documents.canonical()
+    canonical = data.documents.canonical
 
     def texts(ragged: Ragged, indices: list[int]) -> set[int]:
         return {int(canonical[row]) for index in indices for row in ragged[index]}

@@ -27,14 +27,13 @@ from opensearch_neural.models import directory
 from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.sparse.lexical import build_lexical
-from opensearch_neural.models.vectors import SparseVectors
 from trainers.common.config import fingerprint
 from trainers.common.locks import locked
-from trainers.data.embedding_cache import FORMAT, StoredPrecision, check, dense_vectors, sparse_vectors
+from trainers.data.embedding_cache import CHUNK, FORMAT, StoredPrecision, check, dense_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 from trainers.data.resumable_chunks import progress
-from trainers.data.teacher_models import SparseSides, cross_encoder, detect, sparse_sides
+from trainers.data.teacher_models import ScoresOfPairs, cross_encoder, detect, sparse_sides, table_sides
 from trainers.data.teachers import KINDS, LEXICAL, TeacherKind
 from trainers.data.texts import Ragged
 
@@ -73,32 +72,19 @@ def teach(
     After an interruption, the same call continues; if the cache is complete, it returns at once; while another process does
     the same work, it waits. Raises ModelError if `output` holds a cache of another model, other data, or other settings.
     """
-    if str(model) == LEXICAL:
-        with locked(output, done=output / "teacher.json"):
-            return _teach_lexical(data, output)
-    folder = directory.locate(model)
-    kind = kind or detect(folder)
-    info = directory.model_info(folder, name=model, kind=kind)
     settings: dict[str, Any] = {"max_length": max_length}
-    if kind == "dense":
+    if str(model) == LEXICAL:
+        lexical = build_lexical(data.documents.values())
+        info, settings = ModelInfo(LEXICAL, output, "sparse", lexical.info.hash), {}
+    else:
+        folder = directory.locate(model)
+        info = directory.model_info(folder, name=model, kind=kind or detect(folder))
+    if info.kind == "dense":
         settings["precision"] = precision
-    elif kind == "cross-encoder":
+    elif info.kind == "cross-encoder":
         pairs = _pairs(data, depth)
         settings["pairs"] = _pairs_hash(pairs)
-    with locked(output, done=output / "teacher.json"):
-        if _is_complete(output, info, data, settings):
-            return output
-        if kind == "dense":
-            more = _teach_dense(model, info, data, output, precision, device, batch_size, max_length)
-        elif kind == "sparse":
-            more = _teach_sparse(sparse_sides(model, folder, device, batch_size, max_length), info, data, output)
-        else:
-            more = _teach_pairs(folder, info, data, pairs, output, device, batch_size, max_length)
-        return _complete(output, info, data, {**settings, **more})
-
-
-def _record(info: ModelInfo, data: TrainingData, settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+    record = {
         "format": FORMAT,
         "kind": info.kind,
         "model": {"name": info.name, "hash": info.hash},
@@ -106,11 +92,38 @@ def _record(info: ModelInfo, data: TrainingData, settings: Mapping[str, Any]) ->
         "documents": {"hash": data.documents.hash, "rows": len(data.documents)},
         **settings,
     }
+    with locked(output, done=output / "teacher.json"):
+        if _is_complete(output, record):
+            return output
+        if info.kind == "dense":
+            dense = load_dense(model, device=device, max_length=max_length)
+            record["dimension"] = dense.dimension
+            for what, store, encode in (
+                ("queries", data.queries, partial(dense.encode_queries, batch_size=batch_size)),
+                ("documents", data.documents, partial(dense.encode_documents, batch_size=batch_size)),
+            ):
+                dense_vectors(encode, store, output / what, model=info, dimension=dense.dimension, precision=precision)
+        elif info.kind == "sparse":
+            if str(model) == LEXICAL:
+                sides = table_sides(lexical, CHUNK)
+            else:
+                sides = sparse_sides(model, folder, device, batch_size, max_length)
+            record["dimension"] = len(sides.vocabulary)
+            sparse_vectors(sides.queries, data.queries, output / "queries", model=info, vocabulary=sides.vocabulary)
+            sparse_vectors(
+                sides.documents, data.documents, output / "documents", model=info, vocabulary=sides.vocabulary
+            )
+        else:
+            predict = cross_encoder(folder, device, batch_size, max_length)
+            record["count"] = _score_pairs(predict, info.name, data, pairs, output)
+        write_json(output / "teacher.json", record)
+        (output / "begun.json").unlink(missing_ok=True)
+    return output
 
 
-def _is_complete(output: Path, info: ModelInfo, data: TrainingData, settings: Mapping[str, Any]) -> bool:
+def _is_complete(output: Path, record: Mapping[str, Any]) -> bool:
     """Whether the cache is complete. If not, notes its settings, so that only the same settings can continue it."""
-    record, file, begun = _record(info, data, settings), output / "teacher.json", output / "begun.json"
+    file, begun = output / "teacher.json", output / "begun.json"
     for noted in (file, begun):
         if noted.exists():
             check(noted, read_json_object(noted), record)
@@ -119,53 +132,6 @@ def _is_complete(output: Path, info: ModelInfo, data: TrainingData, settings: Ma
         return True
     write_json(begun, record)
     return False
-
-
-def _complete(output: Path, info: ModelInfo, data: TrainingData, settings: Mapping[str, Any]) -> Path:
-    write_json(output / "teacher.json", _record(info, data, settings))
-    (output / "begun.json").unlink(missing_ok=True)
-    return output
-
-
-def _teach_dense(
-    model: str | Path,
-    info: ModelInfo,
-    data: TrainingData,
-    output: Path,
-    precision: StoredPrecision,
-    device: str | None,
-    batch_size: int,
-    max_length: int | None,
-) -> dict[str, Any]:
-    encoder = load_dense(model, device=device, max_length=max_length)
-    for what, store, encode in (
-        ("queries", data.queries, partial(encoder.encode_queries, batch_size=batch_size)),
-        ("documents", data.documents, partial(encoder.encode_documents, batch_size=batch_size)),
-    ):
-        dense_vectors(encode, store, output / what, model=info, dimension=encoder.dimension, precision=precision)
-    return {"dimension": encoder.dimension}
-
-
-def _teach_sparse(sides: SparseSides, info: ModelInfo, data: TrainingData, output: Path) -> dict[str, Any]:
-    for what, store, encode in (
-        ("queries", data.queries, sides.queries),
-        ("documents", data.documents, sides.documents),
-    ):
-        sparse_vectors(encode, store, output / what, model=info, vocabulary=sides.vocabulary)
-    return {"dimension": len(sides.vocabulary)}
-
-
-def _teach_lexical(data: TrainingData, output: Path) -> Path:
-    encoder = build_lexical(data.documents.values())
-    info = ModelInfo(LEXICAL, output, "sparse", encoder.info.hash)
-    if _is_complete(output, info, data, {}):
-        return output
-    sides = SparseSides(
-        encoder.encode_documents,
-        lambda texts: SparseVectors.of_rows(map(encoder.query.encode, texts), encoder.vocabulary),
-        encoder.vocabulary,
-    )
-    return _complete(output, info, data, _teach_sparse(sides, info, data, output))
 
 
 def _pairs(data: TrainingData, depth: int) -> Ragged:
@@ -185,19 +151,10 @@ def _pairs_hash(pairs: Ragged) -> str:
     return hashlib.sha256(pairs.offsets.tobytes() + pairs.values.tobytes()).hexdigest()[:16]
 
 
-def _teach_pairs(
-    folder: Path,
-    info: ModelInfo,
-    data: TrainingData,
-    pairs: Ragged,
-    output: Path,
-    device: str | None,
-    batch_size: int,
-    max_length: int | None,
-) -> dict[str, Any]:
+def _score_pairs(predict: ScoresOfPairs, name: str, data: TrainingData, pairs: Ragged, output: Path) -> int:
+    """Write pairs.npz: the scores of each query's documents `pairs`, by the cross-encoder `name`. Returns their number."""
     parts = output / "pairs.parts"
     parts.mkdir(parents=True, exist_ok=True)
-    predict = cross_encoder(folder, device, batch_size, max_length)
     starts = list(range(0, len(data.queries), QUERIES_A_CHUNK))
     files = {start: parts / f"{start:010d}.npy" for start in starts}
     done = {start for start, file in files.items() if file.exists()}
@@ -211,14 +168,14 @@ def _teach_pairs(
         scores = predict(texts) if texts else np.empty(0, dtype=np.float32)
         if not np.isfinite(scores).all():
             query, document = texts[int(np.flatnonzero(~np.isfinite(scores))[0])]
-            raise ModelError(f"{info.name}: the score of {query[:60]!r} with {document[:60]!r} is not finite")
+            raise ModelError(f"{name}: the score of {query[:60]!r} with {document[:60]!r} is not finite")
         with replaced(files[start]) as beside:
             np.save(beside, scores)
     scores = np.concatenate([np.load(files[start], allow_pickle=False) for start in starts])
     with replaced(output / "pairs.npz") as beside:
         np.savez(beside, indptr=pairs.offsets, documents=pairs.values, scores=scores)
     shutil.rmtree(parts)
-    return {"count": len(scores)}
+    return len(scores)
 
 
 @click.command("teach")

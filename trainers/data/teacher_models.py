@@ -14,7 +14,7 @@ from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
 from opensearch_neural.models.pretrained import quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
-from opensearch_neural.models.sparse.encoder import load_sparse
+from opensearch_neural.models.sparse.encoder import SparseDocumentEncoder, load_sparse
 from opensearch_neural.models.tokenizer import encodable
 from opensearch_neural.models.vectors import SparseVectors
 from trainers.data.teachers import LEXICAL, Scores, TeacherKind
@@ -56,7 +56,11 @@ def sparse_sides(
     modules = directory.routes(folder)
     if set(modules) <= {""} and not (folder / "idf.json").exists():
         return _siamese_network(folder, device, batch_size, max_length)
-    encoder = load_sparse(model, device=device, max_length=max_length)
+    return table_sides(load_sparse(model, device=device, max_length=max_length), batch_size)
+
+
+def table_sides(encoder: SparseDocumentEncoder, batch_size: int) -> SparseSides:
+    """The sides of an inference-free model: its queries are looked up in a table."""
     return SparseSides(
         lambda texts: encoder.encode_documents(texts, batch_size=batch_size),
         lambda texts: SparseVectors.of_rows(map(encoder.query.encode, texts), encoder.vocabulary),
@@ -99,10 +103,12 @@ def _siamese_network(folder: Path, device: str | None, batch_size: int, max_leng
     )
 
 
-def cross_encoder(
-    folder: Path, device: str | None, batch_size: int, max_length: int | None
-) -> Callable[[list[tuple[str, str]]], Scores]:
-    """Pairs of texts to scores, before any activation: (pairs,)."""
+ScoresOfPairs = Callable[[list[tuple[str, str]]], Scores]
+"""Pairs of texts to scores: (pairs,)."""
+
+
+def cross_encoder(folder: Path, device: str | None, batch_size: int, max_length: int | None) -> ScoresOfPairs:
+    """The scores of a cross-encoder, before any activation."""
     try:
         from sentence_transformers import CrossEncoder
         from torch import nn

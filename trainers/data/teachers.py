@@ -9,11 +9,11 @@ A cache records the hashes of model and data; a cache for other data than the tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,29 +31,24 @@ TeacherKind = Literal["dense", "sparse", "cross-encoder"]
 KINDS: tuple[TeacherKind, ...] = ("dense", "sparse", "cross-encoder")
 LEXICAL = "lexical"
 Scores = npt.NDArray[np.float32]
-Rows = npt.NDArray[np.int64]
-AllPairs = Callable[[Rows, Rows], Scores]
-"""(query rows, document rows) → the scores of all their pairs, (queries, documents)."""
 
 
-class Teacher(Protocol):
+@dataclass
+class Teacher(ABC):
     """Scores of pairs, from a cache."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    data: TrainingData
+    hash: str
+    """of the model, its settings and the texts that its cache was made of"""
 
-    @property
-    def hash(self) -> str:
-        """Of the model, its settings and the texts that its cache was made of."""
-        ...
-
+    @abstractmethod
     def scores(self, query_ids: Sequence[str], document_ids: Sequence[str]) -> Scores:
         """The teacher's scores of all pairs, (queries, documents), higher is better.
 
         NaN for pairs that are not in the cache and, from a siamese teacher, for documents that are not in its data. Raises
         InputError for other unknown ids.
         """
-        ...
 
 
 def open_teacher(folder: str | Path, data: TrainingData) -> Teacher:
@@ -70,7 +65,8 @@ def open_teacher(folder: str | Path, data: TrainingData) -> Teacher:
     record = read_json_object(file)
     if record.get("format") != FORMAT or record.get("kind") not in KINDS:
         raise ModelError(f"{file}: expected format {FORMAT} and one of the kinds {', '.join(KINDS)}")
-    for what, store in (("queries", data.queries), ("documents", data.documents)):
+    stores = (("queries", data.queries), ("documents", data.documents))
+    for what, store in stores:
         cached = record.get(what, {})
         if cached.get("hash") != store.hash:
             raise ModelError(
@@ -81,15 +77,14 @@ def open_teacher(folder: str | Path, data: TrainingData) -> Teacher:
     name, kind = record["model"]["name"], record["kind"]
     # The name may be a folder, which may have been moved since.
     made_of = fingerprint({**record, "model": record["model"]["hash"]})
+    if kind == "cross-encoder":
+        return PairTeacher.read(name, data, folder, made_of)
+    vectors: list[Any]
     if kind == "dense":
-        queries = read_vectors(folder / "queries.npy", len(data.queries))
-        documents = read_vectors(folder / "documents.npy", len(data.documents))
-        return SiameseTeacher(name, data, partial(_dense_pairs, queries, documents), made_of)
-    if kind == "sparse":
-        of_queries = read_sparse(folder / "queries", data.queries).to_scipy()
-        of_documents = read_sparse(folder / "documents", data.documents).to_scipy()
-        return SiameseTeacher(name, data, partial(_sparse_pairs, of_queries, of_documents), made_of)
-    return PairTeacher.read(name, data, folder, made_of)
+        vectors = [read_vectors(folder / f"{what}.npy", len(store)) for what, store in stores]
+    else:
+        vectors = [read_sparse(folder / what, store).to_scipy() for what, store in stores]
+    return SiameseTeacher(name, data, made_of, *vectors)
 
 
 def teachers_hash(teachers: Sequence[Sequence[Teacher]]) -> dict[str, str]:
@@ -98,25 +93,14 @@ def teachers_hash(teachers: Sequence[Sequence[Teacher]]) -> dict[str, str]:
     return {"teachers": fingerprint(hashes)} if any(hashes) else {}
 
 
-def _dense_pairs(queries: npt.NDArray[Any], documents: npt.NDArray[Any], of: Rows, to: Rows) -> Scores:
-    """Inner products of vectors, (queries, dimension) and (documents, dimension): rows `of` with rows `to`."""
-    return queries[of].astype(np.float32) @ documents[to].astype(np.float32).T
-
-
-def _sparse_pairs(queries: csr_matrix, documents: csr_matrix, of: Rows, to: Rows) -> Scores:
-    """Inner products of sparse vectors, (queries, vocabulary) and (documents, vocabulary): rows `of` with rows `to`."""
-    return np.asarray((queries[of] @ documents[to].T).toarray(), dtype=np.float32)
-
-
 @dataclass
-class SiameseTeacher:
+class SiameseTeacher(Teacher):
     """Inner products of cached vectors. Any pair can be scored."""
 
-    name: str
-    data: TrainingData
-    all_pairs: AllPairs
-    hash: str = ""
-    """the cache's, of its teacher and its data"""
+    queries: npt.NDArray[Any] | csr_matrix
+    """(queries, dimension)"""
+    documents: npt.NDArray[Any] | csr_matrix
+    """(documents, dimension)"""
 
     def scores(self, query_ids: Sequence[str], document_ids: Sequence[str]) -> Scores:
         queries = np.array([self.data.queries.row(query) for query in query_ids], dtype=np.int64)
@@ -124,23 +108,21 @@ class SiameseTeacher:
         absent = [document not in store for document in document_ids]
         rows = [0 if gone else store.row(document) for document, gone in zip(document_ids, absent, strict=True)]
         documents, at = np.unique(np.array(rows, np.int64), return_inverse=True)
-        return np.where(absent, np.nan, self.all_pairs(queries, documents)[:, at])
+        products = self.queries[queries].astype(np.float32) @ self.documents[documents].astype(np.float32).T
+        scores = products if isinstance(products, np.ndarray) else products.toarray()
+        return np.where(absent, np.nan, scores[:, at])
 
 
 @dataclass
-class PairTeacher:
+class PairTeacher(Teacher):
     """A cross-encoder's scores of pairs. Query row i has the entries indptr[i] to indptr[i + 1] of the other arrays."""
 
-    name: str
-    data: TrainingData
     indptr: npt.NDArray[np.int64]
     """(queries + 1,)"""
     documents: npt.NDArray[np.int32]
     """(pairs,), document rows, ascending for each query"""
     values: npt.NDArray[np.float32]
     """(pairs,), the scores"""
-    hash: str = ""
-    """the cache's, of its teacher and its data"""
 
     @classmethod
     def read(cls, name: str, data: TrainingData, folder: Path, hash: str) -> PairTeacher:
@@ -149,7 +131,7 @@ class PairTeacher:
                 arrays = (pairs["indptr"], pairs["documents"], pairs["scores"])
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(f"{folder / 'pairs.npz'} cannot be read: {error}", "make the cache again") from None
-        return cls(name, data, *arrays, hash)
+        return cls(name, data, hash, *arrays)
 
     def scores(self, query_ids: Sequence[str], document_ids: Sequence[str]) -> Scores:
         wanted = np.array([self.data.documents.row(document) for document in document_ids], dtype=np.int32)

@@ -61,7 +61,7 @@ class TextStore(Mapping[str, str]):
         """The row of the text, which is added if it is new."""
         row = self._rows.get(identifier)
         if row is None:
-            if "hash" in self.__dict__ or "_canonical" in self.__dict__:
+            if "hash" in self.__dict__ or "canonical" in self.__dict__:
                 raise ValueError("this store was hashed already: it can no longer change")
             row = self._rows[identifier] = len(self.ids)
             self.ids.append(identifier)
@@ -113,7 +113,8 @@ class TextStore(Mapping[str, str]):
         return digest.hexdigest()[:16]
 
     @cached_property
-    def _canonical(self) -> npt.NDArray[np.int32]:
+    def canonical(self) -> npt.NDArray[np.int32]:
+        """For each row, the first row with the same normalised text: (rows,)."""
         first: dict[bytes, int] = {}
         rows = np.empty(len(self), dtype=np.int32)
         for row in range(len(self)):
@@ -121,19 +122,15 @@ class TextStore(Mapping[str, str]):
             rows[row] = first.setdefault(key.digest(), row)
         return rows
 
-    def canonical(self) -> npt.NDArray[np.int32]:
-        """For each row, the first row with the same normalised text: (rows,). Computed once for all texts."""
-        return self._canonical
-
     @cached_property
     def _by_text(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         """(all rows, grouped by normalised text; `canonical` of each)."""
-        order = np.argsort(self._canonical, kind="stable")
-        return order, self._canonical[order]
+        order = np.argsort(self.canonical, kind="stable")
+        return order, self.canonical[order]
 
     def copies(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """`rows` and all other rows with the same normalised text, ascending."""
-        (order, in_order), keys = self._by_text, np.unique(self._canonical[rows])
+        (order, in_order), keys = self._by_text, np.unique(self.canonical[rows])
         starts, stops = (np.searchsorted(in_order, keys, side) for side in ("left", "right"))
         spans = [order[start:stop] for start, stop in zip(starts, stops, strict=True)]
         return np.sort(np.concatenate([order[:0], *spans]))
@@ -142,7 +139,7 @@ class TextStore(Mapping[str, str]):
 class Ragged:
     """Lists of integers of different lengths in two arrays: row i is values[offsets[i]:offsets[i + 1]]."""
 
-    def __init__(self, rows: Iterable[Iterable[int]] = ()) -> None:
+    def __init__(self, rows: Iterable[Iterable[int]]) -> None:
         values, offsets = array("i"), array("q", [0])
         for row in rows:
             values.extend(row)

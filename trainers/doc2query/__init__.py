@@ -3,10 +3,9 @@
     train.py          `osn train doc2query` (read this first)
     settings.py       the settings of training and sampling
     question_sets.py  data sets whose questions are made if they have none
-    generate.py       `osn data generate-queries`: queries for a whole corpus
+    generate.py       `osn data generate-queries`: queries for a whole corpus, perhaps only those that find their passage
     sampling.py       samples queries from a generator
     passage_words.py  makes the words of the passage more likely
-    consistency.py    keeps the queries that find their passage
 
 docT5query (Nogueira & Lin, 2019).
 """

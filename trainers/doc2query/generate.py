@@ -23,13 +23,14 @@ from transformers import PreTrainedTokenizerBase
 from opensearch_neural.commands.option_groups import options_of, seed_option
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
+from opensearch_neural.retrievers import Retriever
 from trainers.common.locks import locked
 from trainers.common.precision import PRECISIONS, computed_in
+from trainers.data.formats import read_header, read_json_lines
 from trainers.data.loading import GENERATED, text_store
 from trainers.data.negatives import RETRIEVERS, open_retriever
 from trainers.data.resumable_chunks import Chunk, summary, write_in_chunks
-from trainers.data.texts import TextStore
-from trainers.doc2query.consistency import CHUNK, filter_generated
+from trainers.data.texts import TextStore, normalised
 from trainers.doc2query.passage_words import Copying, copying_of
 from trainers.doc2query.sampling import sample_queries
 from trainers.doc2query.settings import GenerationSettings
@@ -37,6 +38,8 @@ from trainers.encoders import backbones
 
 KIND = "doc2query"
 """The kind of a generator's model directory."""
+CHUNK = 256
+"""Passages between two writes."""
 
 
 def generate_queries(
@@ -99,7 +102,59 @@ def generate_queries(
     unit = f"× {chunk} passages"
     # Shards run in parallel; each is the work of one process.
     with locked(output.with_name(f"{output.name}.{shard[0]}-{shard[1]}"), done=output):
-        return write_in_chunks(output, GENERATED, made_by, chunks, work, unit=unit, shard=shard) is not None
+        return write_in_chunks(output, GENERATED, made_by, chunks, work, unit=unit, shard=shard)
+
+
+def filter_generated(
+    path: Path, documents: TextStore, retriever: Retriever, *, top: int, output: Path, chunk: int = CHUNK
+) -> None:
+    """Write to `output` the queries in `path` for which `retriever` finds their own passage in the top `top`.
+
+    A passage with the same normalised text counts too; equal queries of a passage are kept once. Passages without remaining
+    queries stay in the file. After an interruption, the same call continues.
+    Raises InputError if `path` was made for other documents.
+    """
+    if top < 1:
+        raise InputError(f"top must be at least 1, not {top}")
+    header = read_header(path, GENERATED)
+    if header.get("documents") != documents.hash:
+        raise InputError(
+            f"{path} holds queries for other documents (hash {header.get('documents')}) than these ({documents.hash})"
+        )
+    lines = [value for number, value in read_json_lines(path) if number > 1]
+    canonical = documents.canonical
+    made_by = {key: value for key, value in header.items() if key not in ("osn", "format", "counts")}
+    made_by |= {"consistency": top, "retriever": retriever.name}
+
+    def work(number: int) -> Chunk:
+        part = lines[number * chunk : (number + 1) * chunk]
+        texts = {
+            f"{line['_id']}#{at}": query["text"]
+            for line in part
+            for at, query in enumerate(line["queries"])
+            if query["text"].strip()
+        }
+        run = retriever.retrieve(texts, top)
+        documents_for = {
+            query: {int(canonical[documents.row(hit)]) for hit in hits if hit in documents}
+            for query, hits in run.items()
+        }
+        kept: list[dict[str, Any]] = []
+        for line in part:
+            own = int(canonical[documents.row(line["_id"])])
+            seen: set[str] = set()
+            queries = []
+            for at, query in enumerate(line["queries"]):
+                key = normalised(query["text"])
+                if own in documents_for.get(f"{line['_id']}#{at}", ()) and key not in seen:
+                    seen.add(key)
+                    queries.append(query)
+            kept.append({"_id": line["_id"], "queries": queries})
+        generated, left = (sum(len(line["queries"]) for line in each) for each in (part, kept))
+        without = sum(not line["queries"] for line in kept)
+        return kept, {"passages": len(kept), "queries": left, "left_out": generated - left, "without": without}
+
+    write_in_chunks(output, GENERATED, made_by, -(-len(lines) // chunk), work, unit=f"× {chunk} passages")
 
 
 generation_options = options_of(

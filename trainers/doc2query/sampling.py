@@ -90,14 +90,12 @@ def sample_queries(
 ) -> list[list[Candidate]]:
     """`sampling.candidates` queries for each passage, in the order of the passages.
 
-    copying: favours words of the passages, with the weight `sampling.copying`; None makes it for these passages.
+    copying: favours words of the passages, with the weight `sampling.copying`; None favours none.
     """
     ids = [
         tokenizer(text, truncation=True, max_length=sampling.passage_length)["input_ids"]
         for text in (encodable(sampling.prefix + passage) for passage in passages)
     ]
-    if sampling.copying and copying is None:
-        copying = Copying.of(ids, tokenizer)
     # Passages of similar length share a batch.
     order = sorted(range(len(ids)), key=lambda at: -len(ids[at]))
     queries: list[list[Candidate]] = [[] for _ in ids]
@@ -124,7 +122,7 @@ def _sample(
     likelihoods = Likelihoods()
     draw = Draw(sampling.top_k, sampling.top_p, sampling.temperature)
     processors = LogitsProcessorList([likelihoods, draw])
-    if sampling.copying and copying is not None:
+    if copying is not None:
         read = inputs.repeat_interleave(sampling.candidates, dim=0)
         processors.insert(0, CopyingScores(copying, sampling.copying, read))
     states = model.get_encoder()(input_ids=inputs, attention_mask=mask).last_hidden_state

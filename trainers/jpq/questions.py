@@ -57,7 +57,7 @@ def load_data(config: JpqConfig, documents: int | None = None) -> tuple[Training
 def relevant_rows(data: TrainingData) -> list[Rows]:
     """For each example, the rows of all documents judged relevant to its query or a query with the same text, and of
     their copies."""
-    queries = data.queries.canonical().tolist()
+    queries = data.queries.canonical.tolist()
     known: dict[int, set[int]] = {}
     for query, judged in zip(queries, data.judged, strict=True):
         known.setdefault(query, set()).update(judged.tolist())

@@ -15,25 +15,61 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 import torch
+from torch import Tensor
+from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.directory import hash_files, locate
+from trainers.common import losses
+from trainers.common.batches import IGNORED
 from trainers.common.config import backbone_option, config_options
 from trainers.common.loop import train
+from trainers.common.training_model import Losses, TrainingModel
 from trainers.encoders import backbones
 from trainers.encoders.backbones import NewBackbone
-from trainers.encoders.sequence_to_sequence import SequenceToSequence, log_likelihood
-from trainers.masked_lm.model import MaskedLmTraining
+from trainers.encoders.sequence_to_sequence import LabelledBatch, SequenceToSequence, log_likelihood
 from trainers.masked_lm.settings import MaskedLmConfig
 from trainers.masked_lm.windows import CorruptedWindows, MaskedWindows, Windows, corpus_documents, tokenize_corpus
 
 KIND = "masked-lm"
 TOKENIZER_SAMPLE = 100_000
 """A new tokenizer is trained on this many first documents of each corpus."""
+
+
+class MaskedLmTraining(TrainingModel):
+    """Cross-entropy at the masked positions; the head's large product is computed only for them."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__()
+        self.model, self.tokenizer = model, tokenizer
+        self._positions: Tensor | None = None
+        output: Any = model.get_output_embeddings()
+        output.register_forward_pre_hook(self._at_masked_positions)
+
+    def _at_masked_positions(self, module: Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        # Only the masked positions (15%) need logits, which are most of the work of a small model.
+        return None if self._positions is None else (arguments[0][self._positions],)
+
+    def forward(self, batch: LabelledBatch) -> Losses:
+        labels = batch.labels
+        self._positions = labels != IGNORED
+        try:
+            logits = self.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
+        finally:
+            positions, self._positions = self._positions, None
+        wanted = labels[positions]  # (masked,), as logits are (masked, vocabulary)
+        total, count = losses.masked_lm(logits, wanted)
+        correct = (logits.argmax(dim=-1) == wanted).float().sum()
+        count = count.clamp(min=1)
+        return Losses({"masked_lm": total / count}, {"accuracy": correct / count})
+
+    def export(self, folder: Path) -> None:
+        backbones.save(self.model, self.tokenizer, folder)
 
 
 def train_masked_lm(config: MaskedLmConfig, *, limit: int | None = None) -> Path:

@@ -156,9 +156,6 @@ class VisitedWindows:
     def lengths(self) -> npt.NDArray[np.int64]:
         return self.windows.stops - self.windows.starts
 
-    def __getitem__(self, visit: Visit) -> LabelledRow:
-        raise NotImplementedError
-
     def collate(self, items: Sequence[LabelledRow]) -> LabelledBatch:
         return collate_rows(items, self.tokenizer.pad_token_id)
 

@@ -84,8 +84,8 @@ class ContextPairs:
         self.continuation = continuations(tokenizer) if config.masking.whole_word else None
         self.passage_tokens = TokenCache(tokenizer, passages.texts.text_at, max_length=config.passage_length)
         self.query_tokens = TokenCache(tokenizer, passages.queries.text_at, max_length=config.query_length)
-        self.same_text = passages.texts.canonical()
-        self.same_query = passages.queries.canonical()
+        self.same_text = passages.texts.canonical
+        self.same_query = passages.queries.canonical
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -174,7 +174,7 @@ def usable_rows(passages: Passages, config: QueryAsContextConfig) -> tuple[list[
     counts = np.bincount(passages.articles, minlength=len(passages.keys))
     usable = counts[passages.articles] >= config.least_passages
     if config.context in ("random-passage", "mixed"):
-        different = np.unique(np.stack([passages.articles, passages.texts.canonical()]), axis=1)
+        different = np.unique(np.stack([passages.articles, passages.texts.canonical]), axis=1)
         usable &= np.bincount(different[0], minlength=len(passages.keys))[passages.articles] >= 2
     if config.uses_queries:
         usable &= np.diff(passages.candidates.offsets) > 0

@@ -94,19 +94,12 @@ class Queries:
     """(pairs, 2), the rows of a text and its document"""
 
     @classmethod
-    def of(cls, texts: TextStore, pairs: Sequence[tuple[int, int]]) -> Queries:
-        return cls(texts, np.array(pairs, dtype=np.int64).reshape(-1, 2))
-
-    @classmethod
     def none(cls) -> Queries:
-        return cls.of(TextStore(what="query"), [])
+        return cls(TextStore(what="query"), np.empty((0, 2), dtype=np.int64))
 
     @property
     def hash(self) -> str:
         return hashlib.sha256(self.texts.hash.encode() + self.pairs.tobytes()).hexdigest()[:16]
-
-    def take(self, chosen: Sequence[int] | npt.NDArray[np.int64]) -> Queries:
-        return Queries(self.texts, self.pairs[np.asarray(chosen, dtype=np.int64)])
 
 
 def read_sets(config: TomeConfig, limit: int | None = None) -> list[TrainingData]:
@@ -182,7 +175,7 @@ def gather(sets: Sequence[TrainingData], documents: TextStore) -> Queries:
                     )
                 row = texts.add(f"{data.name}/{example.query_id}", example.query)
                 pairs.append((row, documents.row(positive)))
-    return Queries.of(texts, pairs)
+    return Queries(texts, np.array(pairs, dtype=np.int64).reshape(-1, 2))
 
 
 def split(queries: Queries, share: float, seed: int) -> tuple[Queries, Queries]:
@@ -191,4 +184,4 @@ def split(queries: Queries, share: float, seed: int) -> tuple[Queries, Queries]:
     count = round(share * len(rows))
     drawn = np.random.default_rng([seed, 11]).permutation(rows)[:count]
     inside = np.isin(queries.pairs[:, 0], drawn)
-    return queries.take(np.flatnonzero(~inside)), queries.take(np.flatnonzero(inside))
+    return Queries(queries.texts, queries.pairs[~inside]), Queries(queries.texts, queries.pairs[inside])

@@ -86,7 +86,7 @@ def test_new_questions_to_known_documents_are_held_back_where_only_questions_are
     for seed in range(4):
         train, dev = hold_back(data, 2, seed=seed, apart="questions")
         assert len(train) == len(dev) == 2 and dev.name == "p-dev"
-        asked = [{part.queries.canonical()[row] for row in part.query_rows} for part in (train, dev)]
+        asked = [{part.queries.canonical[row] for row in part.query_rows} for part in (train, dev)]
         assert not asked[0] & asked[1], "questions of one text stay together"
         assert sum(len(part.negatives.values) for part in (train, dev)) == 4, "a document may be in both"
 

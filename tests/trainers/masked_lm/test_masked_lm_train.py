@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +17,18 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from opensearch_neural.errors import InputError
+from trainers.common.batches import IGNORED
 from trainers.common.config import load_config
 from trainers.common.sampling import Visit
 from trainers.common.settings import TrainingSettings
+from trainers.data.masking import special_ids
+from trainers.data.tokenized import pad_rows
 from trainers.encoders import backbones
 from trainers.encoders.backbones import NewBackbone, masked_language_model
 from trainers.encoders.sequence_to_sequence import log_likelihood
 from trainers.masked_lm import train as masked_lm
 from trainers.masked_lm.settings import MaskedLmConfig
-from trainers.masked_lm.train import mlm_command, train_masked_lm
+from trainers.masked_lm.train import MaskedLmTraining, mlm_command, train_masked_lm
 from trainers.masked_lm.windows import CorruptedWindows, MaskedWindows
 
 
@@ -144,6 +148,36 @@ def test_the_command_takes_yaml_and_overrides_and_a_dry_run_keeps_nothing(corpus
     assert result.exit_code == 0
     assert "two steps" in result.output
     assert not (tmp_path / "out").exists()
+
+
+def test_the_loss_of_masked_positions_alone_is_the_loss_of_the_whole_model(
+    headless: Path, word_pieces: backbones.PreTrainedTokenizerBase
+) -> None:
+    model, _, _ = masked_language_model(headless)
+    data = MaskedWindows(windows_of(["alpha beta gamma", "mu"], word_pieces), word_pieces, 0.4, False)
+    batch = data.collate([data[Visit(index, 0, 0, 7)] for index in (0, 1)])
+    assert batch.input_ids.shape == (2, 8 * math.ceil((len(data.windows[0]) + 2) / 8))
+    training_model = MaskedLmTraining(model.eval(), word_pieces)
+    found = training_model(batch)
+    tensors = {name: getattr(batch, name) for name in ("input_ids", "attention_mask", "labels")}
+    expected = model(**tensors)
+    torch.testing.assert_close(found.total, expected.loss)
+    found.total.backward()
+    own = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    expected.loss.backward()
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(own[name], parameter.grad, msg=name)
+
+
+def test_padding_is_never_predicted_and_never_seen(word_pieces: backbones.PreTrainedTokenizerBase) -> None:
+    assert pad_rows([[1, 2, 3], [4]], 9).tolist() == [[1, 2, 3, 9, 9, 9, 9, 9], [4, 9, 9, 9, 9, 9, 9, 9]]
+    data = MaskedWindows(windows_of(["alpha", "beta gamma delta epsilon"], word_pieces), word_pieces, 0.5, False)
+    batch = data.collate([data[Visit(index, 0, 0, 0)] for index in (0, 1)])
+    padding = batch.attention_mask == 0
+    assert (batch.labels[padding] == IGNORED).all()
+    assert not special_ids(word_pieces)[batch.labels[batch.labels != IGNORED].numpy()].any()
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_a_cross_encoder_that_scored_other_negatives_is_refused(tmp_path: Path, 
     for query, _ in pairs:
         indptr[query + 1 :] += 1
     documents = np.array([row for _, row in sorted(pairs)], dtype=np.int32)
-    few = PairTeacher("cross", data, indptr, documents, np.ones(len(pairs), np.float32))
+    few = PairTeacher("cross", data, "", indptr, documents, np.ones(len(pairs), np.float32))
     check_known(few, data, replace(config.candidates, depth=1))
     with pytest.raises(InputError, match=r"cross scored 45 of the 163 hard negatives"):
         check_known(few, data, config.candidates)

@@ -6,11 +6,9 @@ osn data from-clicks log.csv --output clicks --corpus corpus.jsonl
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -22,7 +20,7 @@ from opensearch_neural.commands.option_groups import FiniteRange
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.segments import read_query_values
 from opensearch_neural.evaluation.tables import table
-from opensearch_neural.files import write_text
+from opensearch_neural.files import write_json_lines, write_text
 from trainers.data.clicks.logs import ClickLog, LogRecords, index_records, read_records, read_rows, read_ubi
 from trainers.data.clicks.position_bias import fit
 from trainers.data.loading import read_documents
@@ -147,7 +145,12 @@ def _report(read: ClickLog, found: Judgements, output: Path, min_impressions: in
     searches, impressions = sum(found.frequencies.values()), sum(read.shown.values())
     print(f"{searches:,} searches, {impressions:,} impressions, {sum(read.clicked.values()):,} clicks\n")
     print(table(["place", "propensity", "impressions", "clicks"], map(_cells, found.places)))
-    if estimated and (few := few_clicks(found)):
+    few = [
+        str(place["place"])
+        for place in found.places
+        if place["propensity"] is not None and (place["clicked"] or 0) < FEW_CLICKS
+    ]
+    if estimated and few:
         click.echo(
             f"warning: fewer than {FEW_CLICKS} clicks at place {', '.join(few)}: propensities and grades are rough there",
             err=True,
@@ -157,15 +160,6 @@ def _report(read: ClickLog, found: Judgements, output: Path, min_impressions: in
         f"\n{judged:,} judgements of {len(found.grades):,} queries in {output}; {found.too_few:,} documents of a query were "
         f"shown fewer than {min_impressions} times and have no judgement"
     )
-
-
-def few_clicks(found: Judgements) -> list[str]:
-    """The places with fewer than `FEW_CLICKS` clicks, whose propensities are rough."""
-    return [
-        str(place["place"])
-        for place in found.places
-        if place["propensity"] is not None and (place["clicked"] or 0) < FEW_CLICKS
-    ]
 
 
 def _cells(place: Mapping[str, float | int | None]) -> list[str]:
@@ -259,7 +253,7 @@ def write(folder: Path, found: Judgements, test_share: float) -> None:
     queries = [
         {"_id": query_id(query), "text": query, "frequency": found.frequencies[query]} for query in sorted(found.grades)
     ]
-    write_text(folder / "queries.jsonl", _lines(queries))
+    write_json_lines(folder / "queries.jsonl", queries)
     for split, wanted in (("train", False), ("test", True)):
         lines = [
             f"{query_id(query)}\t{document}\t{grade:g}\n"
@@ -298,9 +292,4 @@ def write_pairs(folder: Path, found: Judgements, corpus: Path, test_share: float
             for document, grade in sorted(known.items(), key=lambda item: (-item[1], item[0]))
             if grade >= POSITIVE * best
         ]
-    write_text(folder / "pairs.jsonl", _lines(pairs))
-    return len(pairs)
-
-
-def _lines(records: Iterable[Mapping[str, Any]]) -> str:
-    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    return write_json_lines(folder / "pairs.jsonl", pairs)
