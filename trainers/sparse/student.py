@@ -7,6 +7,7 @@ and 4.1. Beyond the paper, the loss may add BM25 to the scores (`objective.base`
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.errors import InputError
+from opensearch_neural.models.pretrained import quiet_loading
 from opensearch_neural.models.sparse import encoder as sparse_models
 from opensearch_neural.models.sparse import head as sparse_head
+from opensearch_neural.models.sparse.inference_free import Activation, write_inference_free
 from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of
 from opensearch_neural.models.vectors import SparseVectors
 from trainers.common import losses
@@ -30,12 +33,11 @@ from trainers.common.objective import TeacherScores, contrast, distillation, in_
 from trainers.common.settings import ROLES, EncoderSettings, Role, TrainingSettings
 from trainers.common.training_model import Losses, decay_groups
 from trainers.data.tokenized import PART_OVERHEAD, text_parts
-from trainers.sparse.export import write_model
+from trainers.encoders import backbones
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import RegularizationSettings, SparseObjective, StudentSettings
 from trainers.sparse.tiled_head import activation, largest_logits
 
-KIND = "sparse"
 SILENT = -1e4
 """The output bias of special tokens: keeps their logits below 0 in training and in every library that loads the model."""
 
@@ -250,11 +252,34 @@ class SparseStudent(CachedModel):
         order = np.concatenate([part.position.numpy() for part in parts])
         return SparseVectors.concat(vectors, self.vocabulary).take(np.argsort(order))
 
+    def save_network(self, folder: Path) -> None:
+        """Write the network as a masked language model: the last layer, which is `head`, is put back meanwhile."""
+        sparse_models.put_last_layer(self.model, self.head_names, self.head)
+        try:
+            backbones.save(self.model, self.tokenizers["document"], folder)
+        finally:
+            sparse_models.put_last_layer(self.model, self.head_names, nn.Identity())
+
     def export(self, folder: Path) -> None:
+        """Write a model for `SparseEncoder(folder)`: a Router, which `load_sparse` reads too; for a SPLADE, one network."""
         self.silence()
-        write_model(
-            self.model, self.head, self.head_names, self.tokenizers["document"], self.lexicon, self.settings, folder
-        )
+        settings, network = self.settings, folder / ".document"
+        self.save_network(network)
+        activation: Activation = "log1p_relu" if settings.double_log else "relu"
+        if self.encodes_queries:
+            _write_siamese(network, folder, activation, settings)
+        else:
+            write_inference_free(
+                network,
+                folder,
+                self.lexicon.encoder.query.weights,
+                activation=activation,
+                max_active=settings.max_active,
+                max_length=settings.document_length,
+            )
+        shutil.rmtree(network)
+        if settings.pruning is not None:
+            settings.pruning.save(folder)
 
 
 def _frozen(model: Any, layers: int) -> list[nn.Module]:
@@ -268,3 +293,20 @@ def _frozen(model: Any, layers: int) -> list[nn.Module]:
         raise InputError(f"student.frozen_layers is {layers}, the backbone has {len(stack)} layers")
     embeddings = getattr(body, "embeddings", model.get_input_embeddings())
     return [embeddings, *stack[:layers]]
+
+
+def _write_siamese(masked_lm: Path, folder: Path, activation: Activation, settings: StudentSettings) -> None:
+    """Write a SPLADE, whose network encodes both queries and documents."""
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    with quiet_loading():
+        network = Transformer(str(masked_lm), transformer_task="fill-mask", max_seq_length=settings.document_length)
+        model = SparseEncoder(
+            modules=[network, SpladePooling("max", activation_function=activation)],
+            similarity_fn_name="dot",
+            device="cpu",
+            max_active_dims=settings.max_active,
+        )
+        model.save_pretrained(str(folder), create_model_card=False)

@@ -26,7 +26,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +34,7 @@ import click
 from opensearch_neural.errors import InputError
 from opensearch_neural.idf import load_idf
 from opensearch_neural.models.directory import hash_files, locate
+from opensearch_neural.models.sparse.encoder import KIND
 from trainers.common.config import backbone_option, config_options, fingerprint
 from trainers.common.loop import train
 from trainers.common.own_loss import LOSS_OPTION, loss_hash
@@ -50,7 +50,6 @@ from trainers.sparse.dev_measures import BASELINES, DevRetrieval
 from trainers.sparse.settings import STUDENT, SparseConfig, StageSettings
 from trainers.sparse.stage_data import check_names, mined, teachers
 from trainers.sparse.start import build, start_table, warn_of_what_is_left, with_own_activation
-from trainers.sparse.student import KIND
 from trainers.sparse.warm_up import warmed_up
 
 Stage = TypeVar("Stage", bound=StageSettings)
@@ -140,7 +139,7 @@ def train_stage(
         ),
         made_from=teachers_hash(taught),
         start_field="start",
-        evaluate=None if dev is None else partial(dev.measures, student),
+        evaluate=None if dev is None else dev.measures,
         # Until λ has its full weight, states score better on dev, but their vectors are several times as large.
         best_from=config.regularization.whole_from,
     )

@@ -157,8 +157,8 @@ def test_a_siamese_splade_model_is_a_start(masked_lm: Path, beir: Path, tmp_path
 
 
 def test_a_bare_masked_language_model_keeps_its_head(masked_lm: Path, beir: Path, tmp_path: Path) -> None:
-    start = load_start(masked_lm, SETTINGS)
+    model, _, fresh = load_start(masked_lm, SETTINGS)
     again, _, _ = backbones.masked_language_model(masked_lm)
-    assert not start.fresh
-    for (name, mine), (_, theirs) in zip(start.model.named_parameters(), again.named_parameters(), strict=True):
+    assert not fresh
+    for (name, mine), (_, theirs) in zip(model.named_parameters(), again.named_parameters(), strict=True):
         np.testing.assert_array_equal(mine.detach(), theirs.detach(), err_msg=name)
