@@ -43,17 +43,16 @@ def load_config(
     overrides: Sequence[str] = (),
     *,
     texts: Mapping[str, str] | None = None,
+    defaults: C | None = None,
     fill: bool = False,
 ) -> C:
     """The dataclass `kind` from a YAML file, or from its defaults, with `overrides` ("training.seed=7") applied.
 
-    texts: {dotted field: its value}, applied last; each is taken as it is, where an override is read as YAML. fill: put
-    `MISSING` in place of a required value that is missing, to show all fields.
+    texts: {dotted field: its value}, applied last; each is taken as it is, where an override is read as YAML. defaults: in
+    place of those of `kind`. fill: put `MISSING` in place of a required value that is missing, to show all fields.
     Raises InputError with the file, line and field of a value that does not fit.
     """
-    node: yaml.Node | None = None
-    if path is not None:
-        node = _compose(path)
+    node = None if path is None else _compose(path)
     tree = _Tree.of_node(node, str(path)) if node is not None else _Tree({}, "the configuration", None)
     if not isinstance(tree.value, dict):
         raise InputError(f"{tree.place}: expected fields with values, found {_described(tree.value)}")
@@ -63,7 +62,7 @@ def load_config(
         _put(tree, name, _Tree(text, f"--set {name}", None))
     if fill:
         _fill(kind, tree)
-    loaded: C = _build(kind, tree, "")
+    loaded: C = _build(kind, tree, "", defaults)
     return loaded
 
 
@@ -353,7 +352,7 @@ def _build(kind: Any, tree: _Tree, field: str, default: Any = None) -> Any:
     return _build_scalar(kind, tree, field)
 
 
-def _build_union(arguments: tuple[Any, ...], tree: _Tree, field: str, default: Any = None) -> Any:
+def _build_union(arguments: tuple[Any, ...], tree: _Tree, field: str, default: Any) -> Any:
     if tree.value is None and type(None) in arguments:
         return None
     choices = [argument for argument in arguments if argument is not type(None)]
@@ -367,7 +366,7 @@ def _build_union(arguments: tuple[Any, ...], tree: _Tree, field: str, default: A
     raise _unfit(tree, field, " or ".join(getattr(choice, "__name__", str(choice)) for choice in choices))
 
 
-def _build_dataclass(kind: type[Any], tree: _Tree, field: str, default: Any = None) -> Any:
+def _build_dataclass(kind: type[Any], tree: _Tree, field: str, default: Any) -> Any:
     value = {} if tree.value is None else tree.value
     if not isinstance(value, dict):
         raise _unfit(tree, field, "fields with values")
