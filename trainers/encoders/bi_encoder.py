@@ -15,7 +15,7 @@ from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.faiss import FaissRetriever
 from trainers.common.batches import Part
 from trainers.common.grad_cache import CachedModel, Encoded, gather
-from trainers.common.objective import ObjectiveSettings, contrast, distillation, in_batch_accuracy
+from trainers.common.objective import ObjectiveSettings, in_batch_accuracy, objective_terms
 from trainers.common.settings import EncoderSettings, Role
 from trainers.common.training_model import Losses
 from trainers.data.dev_measures import DEPTH
@@ -61,11 +61,8 @@ class BiEncoder(CachedModel):
         """vectors: "query" (queries, dimension) and "document" (documents, dimension) of this process."""
         queries, documents = vectors["query"], gather(vectors["document"])
         scores = self.scores(queries, documents, targets)
-        candidates, excluded, objective = targets.candidates, targets.excluded, self.objective
-        terms: dict[str, Tensor] = {}
-        contrast(objective, scores, targets, terms, temperature=self.temperature)
-        distillation(objective, scores.gather(1, candidates), targets.teacher, terms)
-        return Losses(terms, {"in_batch_accuracy": in_batch_accuracy(scores, candidates, excluded)})
+        terms = objective_terms(self.objective, scores, targets, temperature=self.temperature)
+        return Losses(terms, {"in_batch_accuracy": in_batch_accuracy(scores, targets)})
 
     def scores(self, queries: Tensor, documents: Tensor, targets: RetrievalTargets) -> Tensor:
         """The scores for the terms of the loss: (queries, gathered documents)."""

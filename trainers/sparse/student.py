@@ -29,7 +29,7 @@ from opensearch_neural.models.vectors import SparseVectors
 from trainers.common import losses
 from trainers.common.batches import CachedBatch, Part
 from trainers.common.grad_cache import CachedModel, Encoded, gather
-from trainers.common.objective import TeacherScores, contrast, distillation, in_batch_accuracy
+from trainers.common.objective import TeacherScores, in_batch_accuracy, objective_terms
 from trainers.common.settings import ROLES, EncoderSettings, Role, TrainingSettings
 from trainers.common.training_model import Losses, decay_groups
 from trainers.data.tokenized import PART_OVERHEAD, text_parts
@@ -176,21 +176,20 @@ class SparseStudent(CachedModel):
         """vectors: the learned weights of this process's texts: "document" (documents, entries), and "query"
         (queries, entries) if the network encodes queries."""
         learned = gather(vectors["document"])
-        candidates, shares, objective = targets.candidates, targets.shares, self.objective
+        shares, objective = targets.shares, self.objective
         queries = vectors["query"] if self.encodes_queries else self._weighed(targets)
         scores = queries @ learned.T
         if targets.base is not None:
             scores = targets.base + objective.sparse_weight * scores
-        terms: dict[str, Tensor] = {}
-        contrast(objective, scores, targets, terms, temperature=objective.temperature or 1.0)
-        compared = scores if objective.all_pairs else scores.gather(1, candidates)
-        distillation(objective, compared, targets.teacher, terms)
+        terms = objective_terms(
+            objective, scores, targets, temperature=objective.temperature or 1.0, all_pairs=objective.all_pairs
+        )
         factor = self.regularization.at(self.progress.step, self.progress.steps)
-        flops = self._flops(learned, candidates, shares)
+        flops = self._flops(learned, targets.candidates, shares)
         # Added even if the factor is 0: with several processes every parameter needs a gradient in every step.
         terms["flops"] = factor * flops
         measures = {
-            "in_batch_accuracy": in_batch_accuracy(scores, candidates, targets.excluded),
+            "in_batch_accuracy": in_batch_accuracy(scores, targets),
             "flops_unweighted": flops.detach(),
             "lambda": torch.tensor(factor, device=flops.device),
         }
