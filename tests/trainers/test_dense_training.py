@@ -104,7 +104,7 @@ def test_retriever_1_then_its_negatives_then_retriever_2_from_the_same_start(
 def test_the_settings_dropout_replaces_the_backbones_own_and_not_what_its_folder_says(tmp_path: Path) -> None:
     start = read_start(tiny_backbone(tmp_path / "start", dropout=0.2))
     short = EncoderSettings(query_length=16, document_length=32)
-    (given, _), (own, _) = (load_towers(start, replace(short, dropout=share)) for share in (0.0, None))
+    (given, _, _), (own, _, _) = (load_towers(start, replace(short, dropout=share)) for share in (0.0, None))
     assert backbones.largest_dropout(given["query"]) == 0.0
     assert backbones.largest_dropout(own["query"]) == 0.2
     assert given["query"].backbone.config.hidden_dropout_prob == 0.2, "the next training starts with the backbone's own"

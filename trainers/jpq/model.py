@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from opensearch_neural.models import directory
 from opensearch_neural.models.dense.dense_encoder import ends_normalized
+from opensearch_neural.models.dense.onnx_encoder import export_onnx
 from opensearch_neural.models.dense.quantized import CENTROIDS, QUANTIZER_FILE, Codes, Quantizer
 from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, stages_of
 from opensearch_neural.models.pretrained import quiet_loading
@@ -190,8 +191,6 @@ class JpqModel(TrainingModel):
         scoring = self.scoring.detach().float().cpu().numpy()
         Quantizer(self.quantizer.rotation, self.quantizer.assigning, scoring).save(folder / QUANTIZER_FILE)
         if self.settings.onnx:
-            from opensearch_neural.models.dense.onnx_encoder import export_onnx
-
             export_onnx(folder)
 
 

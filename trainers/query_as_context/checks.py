@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.models.dense.torch_encoder import KIND as DENSE_KIND
 from trainers.common.run_folder import check_output
 from trainers.data.sets import check_set_names, refuse_same_names
 from trainers.encoders import backbones
-from trainers.encoders.bi_encoder import KIND as DENSE_KIND
 from trainers.query_as_context.model import build, masked_lm_head
 from trainers.query_as_context.passages import generation_for
 from trainers.query_as_context.pretrain import KIND

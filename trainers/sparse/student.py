@@ -119,9 +119,7 @@ class SparseStudent(CachedModel):
         self.ordinary_entries: npt.NDArray[np.int64] = np.flatnonzero(real)  # all tokens except special tokens
         self._silent = torch.from_numpy(np.flatnonzero(~real))
         self.silence()
-        for parameter_name, parameter in model.named_parameters():
-            if ".pooler." in parameter_name:
-                parameter.requires_grad_(False)
+        backbones.freeze_pooler(model)
         for module in _frozen(model, settings.frozen_layers):
             module.requires_grad_(False)
 
