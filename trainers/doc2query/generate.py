@@ -22,8 +22,8 @@ from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.commands.option_groups import options_of, seed_option
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.locks import locked
 from opensearch_neural.models import directory
-from trainers.common.locks import locked
 from trainers.common.precision import PRECISIONS, computed_in
 from trainers.data.loading import GENERATED, text_store
 from trainers.data.negatives import RETRIEVERS, open_retriever
