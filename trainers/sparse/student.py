@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -40,6 +41,9 @@ from trainers.sparse.tiled_head import activation, largest_logits
 
 SILENT = -1e4
 """The output bias of special tokens: keeps their logits below 0 in training and in every library that loads the model."""
+
+TOKENS = 4096
+"""Tokens that are encoded together for measures, with padding."""
 
 
 @dataclass
@@ -224,13 +228,12 @@ class SparseStudent(CachedModel):
             return {"active": (active.float() * shares).sum(dim=1).mean(), "expansions": expansions}
 
     @torch.inference_mode()
-    def vectors(self, texts: Sequence[str], *, role: str = "document", tokens: int = 4096) -> SparseVectors:
-        """The learned weights of `texts` by the model in its present state; role: "query" or "document"; tokens: per batch,
-        with padding."""
+    def vectors(self, texts: Sequence[str], *, role: str = "document") -> SparseVectors:
+        """The learned weights of `texts` by the model in its present state; role: "query" or "document"."""
         device = self.head.weight.device
         length = self.settings.document_length or self.encoder_settings.document_length
         overhead = PART_OVERHEAD[device.type if device.type in PART_OVERHEAD else "cpu"]
-        parts = text_parts(self.tokenizers["document"], texts, max_length=length, tokens=tokens, overhead=overhead)
+        parts = text_parts(self.tokenizers["document"], texts, max_length=length, tokens=TOKENS, overhead=overhead)
         vectors: list[SparseVectors] = []
         weight, bias = self.head.weight, self.head.bias
         screen = sparse_head.best_screen(weight)
@@ -241,11 +244,8 @@ class SparseStudent(CachedModel):
             weights = sparse_head.activated(logits, double_log=self.settings.double_log)
             weights[:, len(self.vocabulary) :] = 0
             weights = self._heaviest(weights, role)
-            at, ids = weights.nonzero(as_tuple=True)
-            counts = torch.bincount(at, minlength=len(weights)).cumsum(0).cpu().numpy()
-            indptr = np.concatenate([[0], counts]).astype(np.int64)
-            ids32 = ids.cpu().numpy().astype(np.int32)
-            vectors.append(SparseVectors(indptr, ids32, weights[at, ids].cpu().numpy(), self.vocabulary))
+            rows = csr_matrix(weights.cpu().numpy())
+            vectors.append(SparseVectors(rows.indptr.astype(np.int64), rows.indices, rows.data, self.vocabulary))
         order = np.concatenate([part.position.numpy() for part in parts])
         return SparseVectors.concat(vectors, self.vocabulary).take(np.argsort(order))
 
