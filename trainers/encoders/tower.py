@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -188,7 +188,6 @@ def write_sentence_transformer(
 ) -> None:
     """Write the towers into `folder` for `SentenceTransformer(folder)`: one list of modules, or a Router with the routes
     query and document. A tied model reads document_length tokens of queries, too. onnx: also write ONNX files."""
-    from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Router
 
     temporary = folder / ".towers"
@@ -203,17 +202,21 @@ def write_sentence_transformer(
         together = [Router.for_query_document(modules["query"], together)]
     prompts: dict[str, str] = {role: prompt for role in ROLES if (prompt := settings.prompt(role))}
     normalized = encoders["document"].normalize
-    with quiet_loading():
-        model = SentenceTransformer(
-            modules=together,
-            prompts=prompts or None,
-            similarity_fn_name="cosine" if normalized else "dot",
-            device="cpu",
-        )
-        model.save_pretrained(str(folder), create_model_card=False)
+    save_modules(together, folder, prompts=prompts, similarity="cosine" if normalized else "dot")
     shutil.rmtree(temporary)
     if onnx:
         export_onnx(folder)
+
+
+def save_modules(modules: Sequence[Any], folder: Path, *, prompts: Mapping[str, str], similarity: Any) -> None:
+    """Write a SentenceTransformer of `modules` into `folder`; similarity: its name there."""
+    from sentence_transformers import SentenceTransformer
+
+    with quiet_loading():
+        model = SentenceTransformer(
+            modules=list(modules), prompts=dict(prompts) or None, similarity_fn_name=similarity, device="cpu"
+        )
+        model.save_pretrained(str(folder), create_model_card=False)
 
 
 def _load_backbone(folder: Path, dropout: float | None) -> PreTrainedModel:
