@@ -85,14 +85,15 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Train
     start = warmed_up(config, fine_tuning_sets)
     if config.pretraining is None:
         return train_stage(config.fine_tuning_from(start), fine_tuning_sets, output=config.output, whole=config)
-    pretraining_sets = prepared_sets(config, config.pretraining, documents=documents, held=fine_tuning_sets.held)
     miner, pretrained = (config.output / FOLDER / name for name in ("miner", "pretrained"))
+    before = config.pretraining_from(start, pretrained)
+    pretraining_sets = prepared_sets(before, documents=documents, held=fine_tuning_sets.held)
     if STUDENT in miners:
         mine = "bm25" if config.candidates.mine == STUDENT else config.candidates.mine
         not_pretrained = replace(config.fine_tuning_from(start), candidates=replace(config.candidates, mine=mine))
         train_stage(not_pretrained, fine_tuning_sets, output=miner)
     train_stage(
-        config.pretraining_from(start, pretrained),
+        before,
         pretraining_sets,
         output=pretrained,
         lexicon=[data.documents for data in fine_tuning_sets.train],
@@ -146,25 +147,20 @@ def train_stage(
 
 
 def prepared_sets(
-    config: SparseConfig,
-    stage: StageSettings | None = None,
-    *,
-    documents: int | None = None,
-    held: Sequence[TrainingData] = (),
+    config: SparseConfig, *, documents: int | None = None, held: Sequence[TrainingData] = ()
 ) -> PreparedSets:
-    """The data of a stage, by default of fine-tuning; documents, held: see `prepare`. The consistency filter is applied
-    before a set's limit: see `mined`."""
-    stage = stage or config
-    filtered = stage.candidates.consistency is not None
+    """The data of the last stage of `config`; documents, held: see `prepare`. The consistency filter is applied before a
+    set's limit: see `mined`."""
+    filtered = config.candidates.consistency is not None
     return prepare(
         [
             replace(settings, limit=None) if filtered and settings.questions is None else settings
-            for settings in stage.train
+            for settings in config.train
         ],
         dev=config.dev,
         unseen=config.unseen,
         selection=config.selection,
-        seed=stage.training.seed,
+        seed=config.training.seed,
         folder=config.folder,
         documents=documents,
         held=held,
