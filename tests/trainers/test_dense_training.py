@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
-from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
+from tiny import WORDS, tiny_backbone  # noqa: E402
 from tiny_dense import TEXTS, configuration  # noqa: E402
 from transformers import BertModel  # noqa: E402
 
@@ -40,16 +40,6 @@ from trainers.dense import (  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402
 from trainers.encoders.tower import load_towers, read_start  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_backbone(tmp_path_factory.mktemp("backbone") / "tiny", layers=3)
-
-
-@pytest.fixture(scope="module")
-def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_beir(tmp_path_factory.mktemp("data") / "tiny")
 
 
 def test_the_command_raises_dev_ndcg_and_leaves_a_model_directory(tmp_path: Path, backbone: Path, beir: Path) -> None:
