@@ -93,11 +93,10 @@ def train(
 def _advice_on_memory(settings: TrainingSettings) -> Iterator[None]:
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
-            text = str(error)
-            if "not enough memory" not in text and "can't allocate memory" not in text:
-                raise
+    except (MemoryError, RuntimeError) as error:
+        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if not known and not any(text in str(error) for text in ("not enough memory", "can't allocate memory")):
+            raise
         smaller = max(1, (settings.chunk_size or settings.batch_size) // 2)
         raise OsnError(
             f"memory ran out with training.batch_size {settings.batch_size}, chunk_size {settings.chunk_size}",

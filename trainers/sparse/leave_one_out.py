@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TypeVar
 
 from opensearch_neural.errors import InputError
 from trainers.common.config import fingerprint, load_config
@@ -22,11 +21,9 @@ from trainers.common.run_folder import FOLDER, Trained
 from trainers.common.settings import LAST
 from trainers.doc2query.question_sets import QuestionSet
 from trainers.sparse.dev_measures import BASELINES, SUM
-from trainers.sparse.settings import SparseConfig, StageSettings
+from trainers.sparse.settings import SparseConfig, Stage
 
 logger = logging.getLogger(__name__)
-
-Stage = TypeVar("Stage", bound=StageSettings)
 
 AS_CONFIGURED = "as configured"
 MEASURE = "nDCG@10"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.sparse.pruning import Pruning
@@ -212,6 +212,9 @@ class StageSettings:
                 }
             )
         check_teachers(self.train, self.objective.distils)
+
+
+Stage = TypeVar("Stage", bound=StageSettings)
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -47,12 +47,10 @@ from trainers.data.teachers import teachers_hash
 from trainers.sparse import leave_one_out
 from trainers.sparse.batches import SparseCollate
 from trainers.sparse.dev_measures import BASELINES, DevRetrieval
-from trainers.sparse.settings import STUDENT, SparseConfig, StageSettings
+from trainers.sparse.settings import STUDENT, SparseConfig, Stage
 from trainers.sparse.stage_data import check_names, mined, teachers
 from trainers.sparse.start import build, start_table, warn_of_what_is_left, with_own_activation
 from trainers.sparse.warm_up import warmed_up
-
-Stage = TypeVar("Stage", bound=StageSettings)
 
 DRY_RUN_DOCUMENTS = 200
 """Documents of each corpus in a dry run, in addition to those of its questions."""
