@@ -74,9 +74,9 @@ def train(
     with run.started(), _advice_on_memory(settings):
         trainer = LoopTrainer(model, data, collate, settings=settings, run=run, evaluate=evaluate, best_from=best_from)
         resume_from = run.last_checkpoint()
-        if resume_from is None and evaluate is not None:
+        if resume_from is None:
             trainer.evaluate()
-        if resume_from is not None:
+        else:
             logger.info("continuing %s from step %s", output, resume_from.name.rpartition("-")[2])
         if resume_from is not None and run.is_trained(resume_from, trainer.args.max_steps):
             trainer.reopen(resume_from)
