@@ -316,15 +316,13 @@ def _override(tree: _Tree, override: str) -> None:
 
 def _put(tree: _Tree, name: str, value: _Tree) -> None:
     """Set the field with the dotted `name`."""
-    *parents, last = name.split(".")
-    at = tree
-    for parent in parents:
-        if not isinstance(at.value, dict):
-            at.value = {}
-        at = at.value.setdefault(parent, _Tree({}, value.file))
-    if not isinstance(at.value, dict):
-        at.value = {}
-    at.value[last] = value
+    first, dot, rest = name.partition(".")
+    if not isinstance(tree.value, dict):
+        tree.value = {}
+    if dot:
+        _put(tree.value.setdefault(first, _Tree({}, value.file)), rest, value)
+    else:
+        tree.value[first] = value
 
 
 def _build(kind: Any, tree: _Tree, field: str, default: Any = None) -> Any:
@@ -397,9 +395,7 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 def _build_scalar(kind: Any, tree: _Tree, field: str) -> Any:
     value = tree.value
-    if kind is bool and isinstance(value, bool):
-        return value
-    if kind is int and isinstance(value, int) and not isinstance(value, bool):
+    if kind in (bool, int) and type(value) is kind:
         return value
     if kind is float and not isinstance(value, bool):
         try:  # YAML 1.1 reads 2e-5 as a string.
