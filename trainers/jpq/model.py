@@ -175,7 +175,8 @@ class JpqModel(TrainingModel):
     # ------------------------------------------------ the model directory
 
     def export(self, folder: Path) -> None:
-        router = Router.for_query_document(copy.deepcopy(list(self.query.stages)), self.document_stages)
+        query: list[Any] = copy.deepcopy(list(self.query.stages))
+        router = Router.for_query_document(query, self.document_stages)
         start = self.start.info.path
         prompts = {route: text for route in ("query", "document") if (text := directory.prompt(start, route))}
         save_modules([router], folder, prompts=prompts, similarity=self.start.model.similarity_fn_name)
