@@ -37,8 +37,8 @@ from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.measures import Measured, Qrels, averaged, measure
 from opensearch_neural.evaluation.results import Goal, Key, MeasuredEngine, Row
 from opensearch_neural.files import replaced, write_json
+from opensearch_neural.locks import locked
 from opensearch_neural.retrievers import Run
-from trainers.common.locks import locked
 from trainers.data.examples import TrainingData
 
 logger = logging.getLogger(__name__)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
 if sys.platform != "win32":
     import fcntl
+
+logger = logging.getLogger(__name__)
 
 
 def acquire(file: Path, busy: Callable[[], object] | None) -> TextIO | None:
@@ -41,3 +44,26 @@ def acquire(file: Path, busy: Callable[[], object] | None) -> TextIO | None:
             if os.fstat(held.fileno()).st_ino == file.stat().st_ino:
                 return held
         held.close()
+
+
+@contextmanager
+def locked(made: Path, *, wait: bool = True, done: Path | None = None) -> Iterator[bool]:
+    """Waits until no other process holds the lock of `made`, holds it, and yields True: one process makes a file that
+    several need, while the others wait and then use it. wait=False: yields False at once if another process holds it.
+
+    done: a file that is written last; if it exists, nothing is locked and nothing need be writable. The lock is a hidden
+    file beside `made`, `.NAME.lock`, deleted at the end. Don't nest locks of the same file: the inner waits forever.
+    """
+    if done is not None and done.exists():
+        yield True
+        return
+    file = made.with_name(f".{made.name}.lock")
+    held = acquire(file, (lambda: logger.info("another process is at %s", made.name)) if wait else None)
+    if held is None:
+        yield False
+        return
+    with held:
+        try:
+            yield True
+        finally:
+            file.unlink(missing_ok=True)

@@ -42,7 +42,7 @@ from trainers.data.teacher_ensemble import open_teachers
 from trainers.data.teachers import Teacher, teachers_hash
 from trainers.data.tokenized import PART_OVERHEAD
 from trainers.encoders.bi_encoder import BiEncoder
-from trainers.encoders.tower import Encoder, load_towers, read_start, resolved
+from trainers.encoders.tower import Encoder, load_towers, read_start
 
 # ------------------------------------------------ settings
 
@@ -122,8 +122,7 @@ def towers(config: DenseConfig) -> tuple[dict[Role, Encoder], dict[Role, PreTrai
     """The start of `config`: encoders, tokenizers, and the settings completed from the start. Raises ModelError and
     InputError as `read_start` and `load_towers` do."""
     set_seed(config.training.seed)
-    start = read_start(config.start)
-    return *load_towers(start, config.encoder), resolved(config.encoder, start)
+    return load_towers(read_start(config.start), config.encoder)
 
 
 def build(config: DenseConfig) -> BiEncoder:

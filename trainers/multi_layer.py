@@ -39,7 +39,7 @@ from trainers.common.batches import Part
 from trainers.common.config import backbone_option, config_options
 from trainers.common.grad_cache import Encoded, gather
 from trainers.common.run_folder import tell
-from trainers.common.settings import EncoderSettings, Role, TrainingSettings
+from trainers.common.settings import EncoderSettings, TrainingSettings
 from trainers.common.training_model import Losses, decay_groups
 from trainers.data.dev_measures import DEPTH
 from trainers.data.retrieval_batches import RetrievalTargets
@@ -303,25 +303,16 @@ class MultiLayerModel(BiEncoder):
             # A shared transformer needs two routes if documents and queries are pooled differently.
             same = document.strategy == "self-contrastive"
             exported = replace(self.encoder_settings, tied=self.encoder_settings.tied and same)
-            write_sentence_transformer(self._towers, self.tokenizers, exported, folder)
-            onnx = folder
-        else:
-            for role, tower in self._towers.items():
-                (folder / role).mkdir()
-                alone = replace(self.encoder_settings, tied=True, document_length=self.encoder_settings.length(role))
-                write_sentence_transformer(
-                    {"document": tower}, {"document": self.tokenizers[role]}, alone, folder / role
-                )
-            write_selection(folder, document.selection, document.weights)
-            onnx = folder / multi_layer.QUERY
-        if self.onnx:
-            from opensearch_neural.models.dense.onnx_encoder import export_onnx
-
-            export_onnx(onnx)
-
-    @property
-    def _towers(self) -> dict[Role, Encoder]:
-        return {"query": self.query, "document": self.document}
+            write_sentence_transformer(self.towers, self.tokenizers, exported, folder, onnx=self.onnx)
+            return
+        for role, tower in self.towers.items():
+            (folder / role).mkdir()
+            alone = replace(self.encoder_settings, tied=True, document_length=self.encoder_settings.length(role))
+            onnx = self.onnx and role == multi_layer.QUERY
+            write_sentence_transformer(
+                {"document": tower}, {"document": self.tokenizers[role]}, alone, folder / role, onnx=onnx
+            )
+        write_selection(folder, document.selection, document.weights)
 
 
 def build(config: MlrConfig) -> MultiLayerModel:

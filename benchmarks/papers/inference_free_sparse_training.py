@@ -15,11 +15,11 @@ from benchmarks.papers.sparse_search import MEASURES, SparseTest, on_target, spa
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
+from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import hash_files, locate
 from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of
 from opensearch_neural.models.sparse.encoder import SparseDocumentEncoder, load_sparse
 from trainers.common.config import fingerprint
-from trainers.common.locks import locked
 from trainers.common.settings import TrainingSettings
 from trainers.data.sets import DevSettings, SetSettings
 from trainers.data.teacher_models import detect

@@ -13,7 +13,6 @@ from trainers.common.settings import TrainingSettings
 from trainers.data.candidates import RetrievalData
 from trainers.doc2query.question_sets import QuestionSet
 from trainers.sparse.batches import SparseCollate
-from trainers.sparse.calibration import calibrate
 from trainers.sparse.settings import (
     RegularizationSettings,
     SparseCandidates,
@@ -25,6 +24,7 @@ from trainers.sparse.settings import (
 from trainers.sparse.stage_data import teachers
 from trainers.sparse.start import build
 from trainers.sparse.student import SparseBatch, SparseStudent
+from trainers.sparse.warm_up import calibrate
 
 SMALL = StudentSettings(document_length=32, query_length=16, columns=16)
 TEXTS = ["bab dek fin", "gol kuz lab mek nin pol ruz", "sab sab sab", " ".join(WORDS[:50]), ""]

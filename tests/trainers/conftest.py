@@ -53,3 +53,19 @@ def headless(tmp_path_factory: pytest.TempPathFactory, word_pieces: PreTrainedTo
     new = backbones.NewBackbone(layers=1, hidden=16, heads=2)
     backbones.save(backbones.new_backbone(new, word_pieces).bert, word_pieces, folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A transformer of three layers, without a masked-LM head."""
+    from tiny import tiny_backbone
+
+    return tiny_backbone(tmp_path_factory.mktemp("backbone") / "tiny", layers=3)
+
+
+@pytest.fixture(scope="module")
+def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Questions with judgements on 60 documents."""
+    from tiny import tiny_beir
+
+    return tiny_beir(tmp_path_factory.mktemp("data") / "tiny")

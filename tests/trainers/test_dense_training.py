@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
-from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
+from tiny import WORDS, tiny_backbone  # noqa: E402
 from tiny_dense import TEXTS, configuration  # noqa: E402
 from transformers import BertModel  # noqa: E402
 
@@ -40,16 +40,6 @@ from trainers.dense import (  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402
 from trainers.encoders.tower import load_towers, read_start  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_backbone(tmp_path_factory.mktemp("backbone") / "tiny", layers=3)
-
-
-@pytest.fixture(scope="module")
-def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_beir(tmp_path_factory.mktemp("data") / "tiny")
 
 
 def test_the_command_raises_dev_ndcg_and_leaves_a_model_directory(tmp_path: Path, backbone: Path, beir: Path) -> None:
@@ -104,7 +94,7 @@ def test_retriever_1_then_its_negatives_then_retriever_2_from_the_same_start(
 def test_the_settings_dropout_replaces_the_backbones_own_and_not_what_its_folder_says(tmp_path: Path) -> None:
     start = read_start(tiny_backbone(tmp_path / "start", dropout=0.2))
     short = EncoderSettings(query_length=16, document_length=32)
-    (given, _), (own, _) = (load_towers(start, replace(short, dropout=share)) for share in (0.0, None))
+    (given, _, _), (own, _, _) = (load_towers(start, replace(short, dropout=share)) for share in (0.0, None))
     assert backbones.largest_dropout(given["query"]) == 0.0
     assert backbones.largest_dropout(own["query"]) == 0.2
     assert given["query"].backbone.config.hidden_dropout_prob == 0.2, "the next training starts with the backbone's own"

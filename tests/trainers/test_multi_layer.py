@@ -16,7 +16,7 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 
-from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
+from tiny import WORDS, tiny_backbone  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.evaluation.measures import rank  # noqa: E402
@@ -58,18 +58,8 @@ TEXTS = ["bab dek", "fin gol kuz lab mek nin pol ruz", "sab", " ".join(WORDS[:50
 
 
 @pytest.fixture(scope="module")
-def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_backbone(tmp_path_factory.mktemp("backbone") / "tiny", layers=3)
-
-
-@pytest.fixture(scope="module")
 def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_backbone(tmp_path_factory.mktemp("t5") / "tiny", kind="t5", layers=3)
-
-
-@pytest.fixture(scope="module")
-def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_beir(tmp_path_factory.mktemp("data") / "tiny")
 
 
 def configuration(backbone: Path, beir: Path, output: Path, **changes: Any) -> MlrConfig:

@@ -273,11 +273,6 @@ def test_a_sparse_model_reads_in_use_what_it_read_in_training(name: str) -> None
     assert config.student.document_length == read
 
 
-@pytest.fixture(scope="module")
-def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_beir(tmp_path_factory.mktemp("data") / "tiny")
-
-
 @pytest.mark.parametrize(
     ("method", "name"),
     [

@@ -17,5 +17,4 @@ precision.py         float32 or bfloat16
 attention.py         attention in bfloat16 on a CPU
 processes.py         training in several processes
 step_log.py          the log of a training
-locks.py             files that one process makes and several use
 """

@@ -30,7 +30,6 @@ from trainers.common.precision import flushed_denormals
 
 C = TypeVar("C")
 
-
 MISSING = "…"
 """A printed configuration shows this in place of a required value."""
 EITHER: Mapping[str, Any] = types.MappingProxyType({"either": True})
@@ -43,27 +42,26 @@ def load_config(
     overrides: Sequence[str] = (),
     *,
     texts: Mapping[str, str] | None = None,
+    defaults: C | None = None,
     fill: bool = False,
 ) -> C:
     """The dataclass `kind` from a YAML file, or from its defaults, with `overrides` ("training.seed=7") applied.
 
-    texts: {dotted field: its value}, applied last; each is taken as it is, where an override is read as YAML. fill: put
-    `MISSING` in place of a required value that is missing, to show all fields.
+    texts: {dotted field: its value}, applied last; each is taken as it is, where an override is read as YAML. defaults: in
+    place of those of `kind`. fill: put `MISSING` in place of a required value that is missing, to show all fields.
     Raises InputError with the file, line and field of a value that does not fit.
     """
-    node: yaml.Node | None = None
-    if path is not None:
-        node = _compose(path)
-    tree = _Tree.of_node(node, str(path)) if node is not None else _Tree({}, "the configuration", None)
+    node = None if path is None else _compose(path)
+    tree = _Tree({}, "the configuration") if node is None else _Tree.of_node(node, str(path))
     if not isinstance(tree.value, dict):
         raise InputError(f"{tree.place}: expected fields with values, found {_described(tree.value)}")
     for override in overrides:
         _override(tree, override)
     for name, text in (texts or {}).items():
-        _put(tree, name, _Tree(text, f"--set {name}", None))
+        _put(tree, name, _Tree(text, f"--set {name}"))
     if fill:
         _fill(kind, tree)
-    loaded: C = _build(kind, tree, "")
+    loaded: C = _build(kind, tree, "", defaults)
     return loaded
 
 
@@ -134,8 +132,7 @@ def _fill(kind: type[Any], tree: _Tree) -> None:
     either = [field for field in fields if field.metadata == EITHER]
     chosen = any(field.name in tree.value for field in either)
     for field in fields:
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required or (field in either and not chosen):
+        if _required(field) or (field in either and not chosen):
             tree.value.setdefault(field.name, _missing(hints[field.name]))
 
 
@@ -143,12 +140,12 @@ def _missing(hint: Any) -> _Tree:
     if get_origin(hint) in (Union, types.UnionType):
         (hint,) = (choice for choice in get_args(hint) if choice is not type(None))
     if get_origin(hint) is list:
-        return _Tree([_missing(get_args(hint)[0])], MISSING, None)
+        return _Tree([_missing(get_args(hint)[0])], MISSING)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        tree = _Tree({}, MISSING, None)
+        tree = _Tree({}, MISSING)
         _fill(hint, tree)
         return tree
-    return _Tree(MISSING, MISSING, None)
+    return _Tree(MISSING, MISSING)
 
 
 def save_config(config: Any, folder: Path) -> Path:
@@ -258,7 +255,7 @@ class _Tree:
 
     value: Any  # a scalar, a list of _Tree, or a dict of _Tree
     file: str
-    line: int | None
+    line: int | None = None
     key_line: int | None = None  # the line of its name, if it has a name
 
     @property
@@ -285,13 +282,9 @@ class _Tree:
         if isinstance(node, yaml.SequenceNode):
             return cls([cls.of_node(child, file, lines=lines) for child in node.value], file, line)
         try:
-            return cls(_scalar(node), file, line)
+            return cls(yaml.constructor.SafeConstructor().construct_object(node), file, line)
         except (ValueError, yaml.YAMLError) as error:
             raise InputError(f"{file}, line {node.start_mark.line + 1}: {error}") from None
-
-
-def _scalar(node: yaml.Node) -> Any:
-    return yaml.constructor.SafeConstructor().construct_object(node)
 
 
 def _compose(path: Path) -> yaml.Node | None:
@@ -318,25 +311,23 @@ def _override(tree: _Tree, override: str) -> None:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise InputError(f"{where}: {text!r} is not valid YAML ({error})") from None
-    _put(tree, name, _Tree(None, where, None) if node is None else _Tree.of_node(node, where, lines=False))
+    _put(tree, name, _Tree(None, where) if node is None else _Tree.of_node(node, where, lines=False))
 
 
 def _put(tree: _Tree, name: str, value: _Tree) -> None:
     """Set the field with the dotted `name`."""
-    *parents, last = name.split(".")
-    at = tree
-    for parent in parents:
-        if not isinstance(at.value, dict):
-            at.value = {}
-        at = at.value.setdefault(parent, _Tree({}, value.file, None))
-    if not isinstance(at.value, dict):
-        at.value = {}
-    at.value[last] = value
+    first, dot, rest = name.partition(".")
+    if not isinstance(tree.value, dict):
+        tree.value = {}
+    if dot:
+        _put(tree.value.setdefault(first, _Tree({}, value.file)), rest, value)
+    else:
+        tree.value[first] = value
 
 
 def _build(kind: Any, tree: _Tree, field: str, default: Any = None) -> Any:
-    """The value of `tree` as `kind`; `field` is its dotted name, for errors. default: a dataclass with the values of the
-    fields that `tree` lacks; None takes the defaults of `kind`."""
+    """The value of `tree` as `kind`; `field` is its dotted name, for errors. default: if `kind` is a dataclass, has the
+    values of the fields that `tree` lacks; None takes the defaults of `kind`."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return _build_union(arguments, tree, field, default)
@@ -353,7 +344,7 @@ def _build(kind: Any, tree: _Tree, field: str, default: Any = None) -> Any:
     return _build_scalar(kind, tree, field)
 
 
-def _build_union(arguments: tuple[Any, ...], tree: _Tree, field: str, default: Any = None) -> Any:
+def _build_union(arguments: tuple[Any, ...], tree: _Tree, field: str, default: Any) -> Any:
     if tree.value is None and type(None) in arguments:
         return None
     choices = [argument for argument in arguments if argument is not type(None)]
@@ -367,30 +358,28 @@ def _build_union(arguments: tuple[Any, ...], tree: _Tree, field: str, default: A
     raise _unfit(tree, field, " or ".join(getattr(choice, "__name__", str(choice)) for choice in choices))
 
 
-def _build_dataclass(kind: type[Any], tree: _Tree, field: str, default: Any = None) -> Any:
+def _build_dataclass(kind: type[Any], tree: _Tree, field: str, default: Any) -> Any:
     value = {} if tree.value is None else tree.value
     if not isinstance(value, dict):
         raise _unfit(tree, field, "fields with values")
     hints = get_type_hints(kind)
-    fields = {one.name: one for one in dataclasses.fields(kind) if one.init}
+    fields = {each.name: each for each in dataclasses.fields(kind) if each.init}
     for name, child in value.items():
         if name not in fields:
             raise InputError(
                 f"{child.named}: there is no field {_dotted(field, name)!r}", "fields here: " + ", ".join(fields)
             )
     defaults = {} if default is None else {name: getattr(default, name) for name in fields}
-    for name, one in fields.items():
-        required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
-        if one.default_factory is not dataclasses.MISSING:
-            defaults.setdefault(name, one.default_factory())
-        if required and name not in defaults and name not in value:
+    for name, of_name in fields.items():
+        if of_name.default_factory is not dataclasses.MISSING:
+            defaults.setdefault(name, of_name.default_factory())
+        if _required(of_name) and name not in defaults and name not in value:
             raise InputError(
                 f"{tree.place}: the field {_dotted(field, name)!r} is missing",
                 f"give it in the file, or as --set {_dotted(field, name)}=…",
             )
     built = {
-        name: _build(hints[name], child, _dotted(field, name), _dataclass_or_none(defaults.get(name)))
-        for name, child in value.items()
+        name: _build(hints[name], child, _dotted(field, name), defaults.get(name)) for name, child in value.items()
     }
     try:
         return kind(**(defaults | built))
@@ -400,15 +389,13 @@ def _build_dataclass(kind: type[Any], tree: _Tree, field: str, default: Any = No
         raise InputError(f"{place}: {field + ': ' if field else ''}{error}") from None
 
 
-def _dataclass_or_none(value: Any) -> Any:
-    return value if dataclasses.is_dataclass(value) else None
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _build_scalar(kind: Any, tree: _Tree, field: str) -> Any:
     value = tree.value
-    if kind is bool and isinstance(value, bool):
-        return value
-    if kind is int and isinstance(value, int) and not isinstance(value, bool):
+    if kind in (bool, int) and type(value) is kind:
         return value
     if kind is float and not isinstance(value, bool):
         try:  # YAML 1.1 reads 2e-5 as a string.

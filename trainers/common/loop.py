@@ -74,9 +74,9 @@ def train(
     with run.started(), _advice_on_memory(settings):
         trainer = LoopTrainer(model, data, collate, settings=settings, run=run, evaluate=evaluate, best_from=best_from)
         resume_from = run.last_checkpoint()
-        if resume_from is None and evaluate is not None:
+        if resume_from is None:
             trainer.evaluate()
-        if resume_from is not None:
+        else:
             logger.info("continuing %s from step %s", output, resume_from.name.rpartition("-")[2])
         if resume_from is not None and run.is_trained(resume_from, trainer.args.max_steps):
             trainer.reopen(resume_from)
@@ -93,11 +93,10 @@ def train(
 def _advice_on_memory(settings: TrainingSettings) -> Iterator[None]:
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
-            text = str(error)
-            if "not enough memory" not in text and "can't allocate memory" not in text:
-                raise
+    except (MemoryError, RuntimeError) as error:
+        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if not known and not any(text in str(error) for text in ("not enough memory", "can't allocate memory")):
+            raise
         smaller = max(1, (settings.chunk_size or settings.batch_size) // 2)
         raise OsnError(
             f"memory ran out with training.batch_size {settings.batch_size}, chunk_size {settings.chunk_size}",

@@ -59,38 +59,37 @@ class TeacherScores:
     """(queries, candidates) bool, True if all teachers have a score"""
 
 
-def contrast(
-    objective: ObjectiveSettings, scores: Tensor, targets: Targets, terms: dict[str, Tensor], *, temperature: float
-) -> None:
-    """Adds the term that compares each query's positive with all documents of the batch: InfoNCE, or the user's own loss.
+def objective_terms(
+    objective: ObjectiveSettings, scores: Tensor, targets: Targets, *, temperature: float, all_pairs: bool = False
+) -> dict[str, Tensor]:
+    """The terms of the loss by name, weighted.
 
-    scores: (queries, documents); the user's loss gets them without the temperature.
+    The first compares each query's positive with all documents of the batch: InfoNCE, or the user's own loss, which gets
+    scores, (queries, documents), without the temperature. The others compare the scores of the query's candidates, or if
+    `all_pairs` of all documents, with the teachers' scores. Raises ValueError if the batch lacks teachers' scores.
     """
-    if not objective.info_nce:
-        return
+    terms: dict[str, Tensor] = {}
     if objective.loss is not None:
         terms["loss"] = objective.info_nce * apply_loss(objective.loss, scores, targets)
-        return
-    terms["info_nce"] = objective.info_nce * losses.info_nce(
-        scores, targets.candidates[:, 0], temperature=temperature, excluded=targets.excluded
-    )
+    elif objective.info_nce:
+        terms["info_nce"] = objective.info_nce * losses.info_nce(
+            scores, targets.candidates[:, 0], temperature=temperature, excluded=targets.excluded
+        )
+    if objective.distils:
+        teacher: TeacherScores | None = targets.teacher
+        if teacher is None:
+            raise ValueError("the objective distils, but the batch has no teacher scores")
+        compared = scores if all_pairs else scores.gather(1, targets.candidates)
+        if objective.margin_mse:
+            terms["margin_mse"] = objective.margin_mse * losses.margin_mse(
+                compared, teacher.scores, known=teacher.known
+            )
+        if objective.kl:
+            terms["kl"] = objective.kl * losses.kl_distillation(compared, teacher.scores, known=teacher.known)
+    return terms
 
 
-def distillation(
-    objective: ObjectiveSettings, scores: Tensor, teacher: TeacherScores | None, terms: dict[str, Tensor]
-) -> None:
-    """Adds the terms that compare `scores`, (queries, candidates), with the teachers' scores."""
-    if not objective.distils:
-        return
-    if teacher is None:
-        raise ValueError("the objective distils, but the batch has no teacher scores")
-    if objective.margin_mse:
-        terms["margin_mse"] = objective.margin_mse * losses.margin_mse(scores, teacher.scores, known=teacher.known)
-    if objective.kl:
-        terms["kl"] = objective.kl * losses.kl_distillation(scores, teacher.scores, known=teacher.known)
-
-
-def in_batch_accuracy(scores: Tensor, candidates: Tensor, excluded: Tensor) -> Tensor:
+def in_batch_accuracy(scores: Tensor, targets: Targets) -> Tensor:
     """The share of queries whose positive scores highest among the batch's documents: a scalar."""
-    best = scores.masked_fill(excluded, -torch.inf).argmax(dim=1)
-    return (best == candidates[:, 0]).float().mean()
+    best = scores.masked_fill(targets.excluded, -torch.inf).argmax(dim=1)
+    return (best == targets.candidates[:, 0]).float().mean()

@@ -71,12 +71,9 @@ class TrainingSettings:
     """auto takes a GPU if there is one"""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "gradient_accumulation", "keep", "log_every", "bucket"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("steps", "chunk_size", "evaluate_every", "save_every", "patience"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
+        counts = ("batch_size", "gradient_accumulation", "keep", "log_every", "bucket", "steps", "chunk_size")
+        for name in (*counts, "evaluate_every", "save_every", "patience"):
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
         if self.epochs <= 0 or self.learning_rate <= 0 or self.warmup < 0:
             raise ValueError("epochs and learning_rate must be above 0, warmup not below 0")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 logger = logging.getLogger(__name__)
@@ -17,43 +18,38 @@ class StepLines(TrainerCallback):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.bar: Any = None
+        self.bar = tqdm(disable=True)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if sys.stderr.isatty():
-            from tqdm.auto import tqdm
-
-            self.bar = tqdm(
-                total=state.max_steps, initial=state.global_step, desc=self.name, unit="step", file=sys.stderr
-            )
+        # disable=None disables the bar if stderr is no terminal.
+        self.bar = tqdm(
+            total=state.max_steps,
+            initial=state.global_step,
+            desc=self.name,
+            unit="step",
+            file=sys.stderr,
+            disable=None,
+        )
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self.bar is not None:
-            self.bar.update(state.global_step - self.bar.n)
+        self.bar.update(state.global_step - self.bar.n)
 
     def on_log(
         self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, float] | None = None, **_: Any
     ) -> None:
-        logs = logs or {}
-        measured = {name: value for name, value in logs.items() if isinstance(value, (int, float))}
+        measured = {name: value for name, value in (logs or {}).items() if isinstance(value, (int, float))}
         if "train_runtime" in measured:
             return
-        if self.bar is not None and "loss" in measured:
+        if "loss" in measured:
             self.bar.set_postfix(loss=f"{measured['loss']:.4g}")
         if state.max_steps and "steps_per_second" in measured:
             measured["minutes_left"] = (state.max_steps - state.global_step) / measured["steps_per_second"] / 60
         shown = "  ".join(f"{name.removeprefix('eval_')} {value:.4g}" for name, value in measured.items())
         of = f"/{state.max_steps}" if state.max_steps else ""
-        line = f"{self.name}  step {state.global_step}{of}  {shown}"
-        if self.bar is not None:
-            self.bar.write(line, file=sys.stderr)
-        else:
-            print(line, file=sys.stderr, flush=True)
+        tqdm.write(f"{self.name}  step {state.global_step}{of}  {shown}", file=sys.stderr)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self.bar is not None:
-            self.bar.close()
-            self.bar = None
+        self.bar.close()
 
 
 def tensorboard(folder: Path) -> TrainerCallback | None:

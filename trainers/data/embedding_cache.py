@@ -21,10 +21,10 @@ import numpy.typing as npt
 
 from opensearch_neural.errors import ModelError, NotFinite
 from opensearch_neural.files import read_json_object, replaced, write_json
+from opensearch_neural.locks import locked
 from opensearch_neural.models.dense.multi_layer import MultiLayerEncoder, MultiVectors
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.vectors import SparseVectors
-from trainers.common.locks import locked
 from trainers.data.resumable_chunks import progress
 from trainers.data.texts import TextStore
 

@@ -27,6 +27,7 @@ from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.evaluation.run_files import read_run
+from opensearch_neural.locks import locked
 from opensearch_neural.models import registry
 from opensearch_neural.models.dense.multi_layer import load_multi_layer
 from opensearch_neural.models.dense.quantized import load_quantized
@@ -40,7 +41,6 @@ from opensearch_neural.retrievers.faiss import FaissRetriever, QuantizedRetrieve
 from opensearch_neural.retrievers.generative import GenerativeRetriever
 from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
-from trainers.common.locks import locked
 from trainers.data.embedding_cache import dense_vectors, several_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import NEGATIVES, load_training, with_negatives

@@ -21,8 +21,8 @@ from typing import Any
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import read_json_object, replaced, write_json, write_text
+from opensearch_neural.locks import locked
 from opensearch_neural.progress import Progress
-from trainers.common.locks import locked
 from trainers.data.formats import read_header
 
 logger = logging.getLogger(__name__)

@@ -23,12 +23,12 @@ import numpy as np
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, replaced, write_json
+from opensearch_neural.locks import locked
 from opensearch_neural.models import directory
 from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.sparse.lexical import build_lexical
 from trainers.common.config import fingerprint
-from trainers.common.locks import locked
 from trainers.data.embedding_cache import CHUNK, FORMAT, StoredPrecision, check, dense_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training

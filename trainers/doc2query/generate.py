@@ -22,9 +22,9 @@ from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.commands.option_groups import options_of, seed_option
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.locks import locked
 from opensearch_neural.models import directory
 from opensearch_neural.retrievers import Retriever
-from trainers.common.locks import locked
 from trainers.common.precision import PRECISIONS, computed_in
 from trainers.data.formats import read_header, read_json_lines
 from trainers.data.loading import GENERATED, text_store

@@ -256,6 +256,13 @@ def _told_dropouts(module: nn.Module) -> list[str]:
     return [name for name, value in vars(module).items() if "dropout" in name and isinstance(value, float)]
 
 
+def freeze_pooler(model: nn.Module) -> None:
+    """A pooler is not used and has no gradient. It stays, because loaders expect its weights."""
+    for name, parameter in model.named_parameters():
+        if "pooler." in name:
+            parameter.requires_grad_(False)
+
+
 def identity_head(model: PreTrainedModel) -> None:
     """Set the square layers of a new masked-LM head to the identity.
 

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from opensearch_neural.models.dense.torch_encoder import KIND
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.faiss import FaissRetriever
 from trainers.common.batches import Part
 from trainers.common.grad_cache import CachedModel, Encoded, gather
-from trainers.common.objective import ObjectiveSettings, contrast, distillation, in_batch_accuracy
+from trainers.common.objective import ObjectiveSettings, in_batch_accuracy, objective_terms
 from trainers.common.settings import EncoderSettings, Role
 from trainers.common.training_model import Losses
 from trainers.data.dev_measures import DEPTH
@@ -23,8 +24,9 @@ from trainers.data.retrieval_batches import RetrievalTargets
 from trainers.data.tokenized import text_parts
 from trainers.encoders.tower import Encoder, write_sentence_transformer
 
-KIND = "dense"
 COSINE_TEMPERATURE = 0.05
+TOKENS = 8192
+"""Tokens that are encoded together for measures, with padding."""
 
 
 class BiEncoder(CachedModel):
@@ -51,57 +53,47 @@ class BiEncoder(CachedModel):
         """The kind of the model directory that `export` writes."""
         return KIND
 
-    def tower(self, role: str) -> Encoder:
-        return self.query if role == "query" else self.document
+    @property
+    def towers(self) -> dict[Role, Encoder]:
+        return {"query": self.query, "document": self.document}
 
     def encode(self, role: str, part: Part) -> Encoded:
-        return Encoded(self.tower(role)(part.input_ids, part.attention_mask))
+        tower = self.query if role == "query" else self.document
+        return Encoded(tower(part.input_ids, part.attention_mask))
 
     def loss_terms(self, vectors: dict[str, Tensor], targets: RetrievalTargets) -> Losses:
         """vectors: "query" (queries, dimension) and "document" (documents, dimension) of this process."""
         queries, documents = vectors["query"], gather(vectors["document"])
         scores = self.scores(queries, documents, targets)
-        candidates, excluded, objective = targets.candidates, targets.excluded, self.objective
-        terms: dict[str, Tensor] = {}
-        contrast(objective, scores, targets, terms, temperature=self.temperature)
-        distillation(objective, scores.gather(1, candidates), targets.teacher, terms)
-        return Losses(terms, {"in_batch_accuracy": in_batch_accuracy(scores, candidates, excluded)})
+        terms = objective_terms(self.objective, scores, targets, temperature=self.temperature)
+        return Losses(terms, {"in_batch_accuracy": in_batch_accuracy(scores, targets)})
 
     def scores(self, queries: Tensor, documents: Tensor, targets: RetrievalTargets) -> Tensor:
         """The scores for the terms of the loss: (queries, gathered documents)."""
         return queries @ documents.T
 
     def export(self, folder: Path) -> None:
-        towers: dict[Role, Encoder] = {"query": self.query, "document": self.document}
-        write_sentence_transformer(towers, self.tokenizers, self.encoder_settings, folder)
-        if self.onnx:
-            from opensearch_neural.models.dense.onnx_encoder import export_onnx
-
-            export_onnx(folder)
+        write_sentence_transformer(self.towers, self.tokenizers, self.encoder_settings, folder, onnx=self.onnx)
 
     def vectors(self, role: Role, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """The vectors of `texts` by the model in its present state: (texts, dimension)."""
-        result = np.empty((len(texts), self.tower(role).dimension), dtype=np.float32)
+        result = np.empty((len(texts), self.towers[role].dimension), dtype=np.float32)
         for rows, vectors, _ in self.encoded(role, texts):
             result[rows] = vectors
         return result
 
     @torch.inference_mode()
     def encoded(
-        self, role: Role, texts: Sequence[str], *, tokens: int = 8192
+        self, role: Role, texts: Sequence[str]
     ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.int64]]]:
-        """(rows of `texts`, their vectors (rows, …), their lengths in tokens), batch by batch. tokens: the size of a batch,
-        with padding."""
-        tower = self.tower(role)
+        """(rows of `texts`, their vectors (rows, …), their lengths in tokens), batch by batch."""
+        tower = self.towers[role]
         device = next(tower.parameters()).device
-        tokenizer, length, prompt = (
-            self.tokenizers[role],
-            self.encoder_settings.length(role),
-            self.encoder_settings.prompt(role),
-        )
+        tokenizer, settings = self.tokenizers[role], self.encoder_settings
+        length, prompt = settings.length(role), settings.prompt(role)
         for start in range(0, len(texts), 4096):
             block = texts[start : start + 4096]
-            for part in text_parts(tokenizer, block, max_length=length, tokens=tokens, prompt=prompt):
+            for part in text_parts(tokenizer, block, max_length=length, tokens=TOKENS, prompt=prompt):
                 vectors = tower(part.input_ids.to(device), part.attention_mask.to(device))
                 lengths = part.attention_mask.sum(dim=1).numpy()
                 yield start + part.position.numpy(), vectors.float().cpu().numpy(), lengths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object
+from opensearch_neural.models.dense.onnx_encoder import export_onnx
 from opensearch_neural.models.dense.pooling import Pooling, pooled, pooling_modes
 from opensearch_neural.models.directory import Module, locate, refuse_several_vectors, routes
 from opensearch_neural.models.pretrained import T5, load_model, quiet_loading
@@ -95,10 +96,7 @@ class Encoder(nn.Module):
     def __init__(self, backbone: PreTrainedModel, *, pooling: Pooling, normalize: bool) -> None:
         super().__init__()
         self.backbone, self.pooling, self.normalize = backbone, pooling, normalize
-        for name, parameter in backbone.named_parameters():
-            # An unused pooler has no gradient; it stays, because loaders expect its weights.
-            if name.startswith("pooler."):
-                parameter.requires_grad_(False)
+        backbones.freeze_pooler(backbone)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         output = self.backbone(input_ids=input_ids, attention_mask=attention_mask)
@@ -152,47 +150,44 @@ class Encoder(nn.Module):
         return [*modules, Normalize()] if self.normalize else modules
 
 
-def load_towers(start: Start, settings: EncoderSettings) -> tuple[dict[Role, Encoder], dict[Role, Tokenizer]]:
-    """The encoder and tokenizer of each role; with tied settings both roles have the same.
+def load_towers(
+    start: Start, settings: EncoderSettings
+) -> tuple[dict[Role, Encoder], dict[Role, Tokenizer], EncoderSettings]:
+    """The encoder and tokenizer of each role, and `settings` with pooling and normalization filled in from the start. With
+    tied settings both roles have the same encoder.
 
     Raises InputError if tied settings meet two towers, or a length exceeds the backbone's positions; ModelError for a
     folder that does not load.
     """
     if settings.tied and not start.tied:
         raise InputError("the start has two towers, which cannot become one", "set encoder.tied to false")
+    pooling = settings.pooling or start.pooling or "mean"
+    normalize = start.normalize if settings.normalize is None else settings.normalize
     encoders: dict[Role, Encoder] = {}
     tokenizers: dict[Role, Tokenizer] = {}
     for role in ROLES:
         if settings.tied and encoders:
             encoders[role], tokenizers[role] = encoders["query"], tokenizers["query"]
         else:
-            encoders[role] = Encoder(
-                _load_backbone(start.folders[role], settings.dropout),
-                pooling=settings.pooling or start.pooling or "mean",
-                normalize=start.normalize if settings.normalize is None else settings.normalize,
-            )
+            backbone = _load_backbone(start.folders[role], settings.dropout)
+            encoders[role] = Encoder(backbone, pooling=pooling, normalize=normalize)
             tokenizers[role] = _load_tokenizer(start.folders[role])
-        if encoders[role].pooling == "cls" and encoders[role].backbone.config.model_type in T5:
+        if pooling == "cls" and encoders[role].backbone.config.model_type in T5:
             raise InputError(f"{start.folders[role]} is a T5, which has no CLS", "set encoder.pooling to mean")
         backbones.check_length(encoders[role].backbone, f"encoder.{role}_length", settings.length(role))
-    return encoders, tokenizers
-
-
-def resolved(settings: EncoderSettings, start: Start) -> EncoderSettings:
-    """`settings` with pooling and normalization filled in from the start."""
-    return replace(
-        settings,
-        pooling=settings.pooling or start.pooling or "mean",
-        normalize=start.normalize if settings.normalize is None else settings.normalize,
-    )
+    return encoders, tokenizers, replace(settings, pooling=pooling, normalize=normalize)
 
 
 def write_sentence_transformer(
-    encoders: Mapping[Role, Encoder], tokenizers: Mapping[Role, Tokenizer], settings: EncoderSettings, folder: Path
+    encoders: Mapping[Role, Encoder],
+    tokenizers: Mapping[Role, Tokenizer],
+    settings: EncoderSettings,
+    folder: Path,
+    *,
+    onnx: bool = False,
 ) -> None:
     """Write the towers into `folder` for `SentenceTransformer(folder)`: one list of modules, or a Router with the routes
-    query and document. A tied model reads document_length tokens of queries, too."""
-    from sentence_transformers import SentenceTransformer
+    query and document. A tied model reads document_length tokens of queries, too. onnx: also write ONNX files."""
     from sentence_transformers.base.modules import Router
 
     temporary = folder / ".towers"
@@ -207,15 +202,21 @@ def write_sentence_transformer(
         together = [Router.for_query_document(modules["query"], together)]
     prompts: dict[str, str] = {role: prompt for role in ROLES if (prompt := settings.prompt(role))}
     normalized = encoders["document"].normalize
+    save_modules(together, folder, prompts=prompts, similarity="cosine" if normalized else "dot")
+    shutil.rmtree(temporary)
+    if onnx:
+        export_onnx(folder)
+
+
+def save_modules(modules: Sequence[Any], folder: Path, *, prompts: Mapping[str, str], similarity: Any) -> None:
+    """Write a SentenceTransformer of `modules` into `folder`; similarity: its name there."""
+    from sentence_transformers import SentenceTransformer
+
     with quiet_loading():
         model = SentenceTransformer(
-            modules=together,
-            prompts=prompts or None,
-            similarity_fn_name="cosine" if normalized else "dot",
-            device="cpu",
+            modules=list(modules), prompts=dict(prompts) or None, similarity_fn_name=similarity, device="cpu"
         )
         model.save_pretrained(str(folder), create_model_card=False)
-    shutil.rmtree(temporary)
 
 
 def _load_backbone(folder: Path, dropout: float | None) -> PreTrainedModel:

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 from torch import Tensor, nn
 
 from opensearch_neural.models import directory
 from opensearch_neural.models.dense.dense_encoder import ends_normalized
+from opensearch_neural.models.dense.onnx_encoder import export_onnx
 from opensearch_neural.models.dense.quantized import CENTROIDS, QUANTIZER_FILE, Codes, Quantizer
 from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, stages_of
-from opensearch_neural.models.pretrained import quiet_loading
 from trainers.common import losses
 from trainers.common.settings import TrainingSettings
 from trainers.common.training_model import Losses, TrainingModel, decay_groups
+from trainers.encoders.tower import save_modules
 from trainers.jpq.query_tower import query_tower
 from trainers.jpq.questions import JpqBatch, Rows
 from trainers.jpq.settings import DocumentForm, JpqConfig
@@ -179,19 +179,10 @@ class JpqModel(TrainingModel):
         router = Router.for_query_document(query, self.document_stages)
         start = self.start.info.path
         prompts = {route: text for route in ("query", "document") if (text := directory.prompt(start, route))}
-        with quiet_loading():
-            model = SentenceTransformer(
-                modules=[router],
-                prompts=prompts or None,
-                similarity_fn_name=self.start.model.similarity_fn_name,
-                device="cpu",
-            )
-            model.save_pretrained(str(folder), create_model_card=False)
+        save_modules([router], folder, prompts=prompts, similarity=self.start.model.similarity_fn_name)
         scoring = self.scoring.detach().float().cpu().numpy()
         Quantizer(self.quantizer.rotation, self.quantizer.assigning, scoring).save(folder / QUANTIZER_FILE)
         if self.settings.onnx:
-            from opensearch_neural.models.dense.onnx_encoder import export_onnx
-
             export_onnx(folder)
 
 

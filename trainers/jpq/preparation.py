@@ -62,7 +62,9 @@ class Preparation:
     def __init__(self, config: JpqConfig, documents: int | None = None) -> None:
         """documents: how many to read of each corpus, besides those of the questions; None reads all."""
         self.config = config
-        self.start = _load_start(config)
+        start = load_dense(config.start, device="cpu" if config.training.device == "cpu" else None)
+        assert isinstance(start, TorchDenseEncoder)
+        self.start = start
         # Refuses impossible settings before long work. A table of tokens is made from the whole encoder.
         query_tower(self.start, config, config.query_layers or None)
         self.data, self.dev_data = load_data(config, documents)
@@ -144,13 +146,6 @@ class Preparation:
                 for query, rows in zip(qrels, self.ranking(data, 10), strict=True)
             }
         return CodedDevSet(data.query_texts(), qrels, documents)
-
-
-def _load_start(config: JpqConfig) -> TorchDenseEncoder:
-    device = "cpu" if config.training.device == "cpu" else None
-    start = load_dense(config.start, device=device)
-    assert isinstance(start, TorchDenseEncoder)
-    return start
 
 
 def dev_measures(model: JpqModel, sets: Sequence[CodedDevSet]) -> dict[str, float]:

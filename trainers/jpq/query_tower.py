@@ -53,10 +53,7 @@ class QueryTower(nn.Module):
             raise InputError(f"query_length is {max_length}, but the start reads {own} tokens at most")
         self.max_length: int = max_length or own or 512
         transformer.max_seq_length = self.max_length
-        for name, parameter in self.named_parameters():
-            # An unused pooler has no gradient.
-            if "pooler." in name:
-                parameter.requires_grad_(False)
+        backbones.freeze_pooler(self)
         if dropout is not None:
             backbones.set_dropout(self, dropout)
         self.noisy = backbones.largest_dropout(self) > 0

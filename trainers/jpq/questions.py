@@ -15,6 +15,7 @@ from torch import Tensor
 from opensearch_neural.errors import InputError
 from trainers.common.batches import Batch, Part
 from trainers.common.sampling import Visit
+from trainers.data.candidates import KnownPositives
 from trainers.data.examples import TrainingData
 from trainers.data.leaks import without_questions_of
 from trainers.data.sets import load_sets
@@ -57,11 +58,8 @@ def load_data(config: JpqConfig, documents: int | None = None) -> tuple[Training
 def relevant_rows(data: TrainingData) -> list[Rows]:
     """For each example, the rows of all documents judged relevant to its query or a query with the same text, and of
     their copies."""
-    queries = data.queries.canonical.tolist()
-    known: dict[int, set[int]] = {}
-    for query, judged in zip(queries, data.judged, strict=True):
-        known.setdefault(query, set()).update(judged.tolist())
-    return [data.documents.copies(np.array(sorted(known[queries[query]]))) for query in data.query_rows.tolist()]
+    positives = KnownPositives(data)
+    return [data.documents.copies(positives.known(query)) for query in data.query_rows.tolist()]
 
 
 class Question(NamedTuple):

@@ -19,11 +19,11 @@ from trainers.common import losses
 from trainers.common.batches import IGNORED
 from trainers.common.grad_cache import CachedModel, Encoded, gather, processes
 from trainers.common.objective import ObjectiveSettings
-from trainers.common.settings import EncoderSettings, Role
+from trainers.common.settings import ROLES, EncoderSettings
 from trainers.common.training_model import Losses
 from trainers.encoders import backbones
 from trainers.encoders.bi_encoder import BiEncoder
-from trainers.encoders.tower import Encoder, write_sentence_transformer
+from trainers.encoders.tower import Encoder
 from trainers.query_as_context.pairs import MaskedPart, PairTargets
 from trainers.query_as_context.settings import QueryAsContextConfig
 
@@ -92,17 +92,13 @@ class ContextModel(CachedModel):
             document_length=self.settings.passage_length,
         )
         encoder = Encoder(_body(self.model), pooling="cls", normalize=False)
-        towers, tokenizers = (
-            {"query": encoder, "document": encoder},
-            {"query": self.tokenizer, "document": self.tokenizer},
+        return BiEncoder(
+            dict.fromkeys(ROLES, encoder), dict.fromkeys(ROLES, self.tokenizer), settings, ObjectiveSettings()
         )
-        return BiEncoder(towers, tokenizers, settings, ObjectiveSettings())  # type: ignore[arg-type]
 
     def export(self, folder: Path) -> None:
-        dense = self.dense()
         with backbones.quiet():  # Silences a warning about a missing pooler, which is not used.
-            towers: dict[Role, Encoder] = {"query": dense.query, "document": dense.document}
-            write_sentence_transformer(towers, dense.tokenizers, dense.encoder_settings, folder)
+            self.dense().export(folder)
         # Overwrites the encoder's files with the same weights plus the masked-LM head, which encoder loaders skip.
         backbones.save(self.model, self.tokenizer, folder)
 

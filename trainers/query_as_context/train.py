@@ -17,25 +17,39 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
+import torch
+from torch import Tensor
 
+from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
-from opensearch_neural.models.directory import hash_files
+from opensearch_neural.models.dense.torch_encoder import KIND as DENSE_KIND
+from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import backbone_option, config_options, fingerprint
+from trainers.common.grad_cache import in_order
+from trainers.common.loop import train
 from trainers.common.processes import is_main_process
-from trainers.common.run_folder import FIRST, FOLDER
-from trainers.data.dev_measures import corpus_measures, dev_set
-from trainers.data.sets import small
+from trainers.common.run_folder import FIRST, FOLDER, Trained, check_output
+from trainers.common.sampling import Visit
+from trainers.data.dev_measures import DevSet, corpus_measures, dev_measures, dev_set
+from trainers.data.sets import check_set_names, refuse_same_names, small
 from trainers.dense import rehearse as rehearse_dense
 from trainers.dense import train_dense
-from trainers.query_as_context.checks import refuse_early
-from trainers.query_as_context.passages import read_passages
-from trainers.query_as_context.pretrain import pretrain
+from trainers.encoders import backbones
+from trainers.query_as_context.model import CoCondenser, ContextModel, build, masked_lm_head
+from trainers.query_as_context.pairs import ContextPairs, usable_rows
+from trainers.query_as_context.passages import Passages, generation_for, read_passages
 from trainers.query_as_context.settings import QueryAsContextConfig
+
+KIND = "masked-lm"
+EVALUATION_PAIRS = 32
+"""Pairs in a batch for measuring."""
 
 
 @dataclass(slots=True)
@@ -84,6 +98,109 @@ def train_query_as_context(config: QueryAsContextConfig) -> list[Step]:
         else:
             steps.append(_measured("retriever", fine_tuning.output, config))
     return steps
+
+
+def refuse_early(config: QueryAsContextConfig) -> None:
+    """Raises early the errors that later steps would raise after hours.
+
+    InputError for occupied folders, missing data and sets of the same name, ModelError for an unsuitable backbone or
+    generator.
+    """
+    check_output(config.output, KIND)
+    sets = [*config.unseen, *config.dev, *config.test]
+    refuse_same_names("dev", config.dev)
+    refuse_same_names("test", config.test)
+    if config.retriever is not None:
+        check_set_names(config.retriever.train, config.retriever.dev, config.retriever.selection)
+        check_output(config.retriever.output, DENSE_KIND)
+        sets += [*config.retriever.train, *config.retriever.dev, *config.retriever.unseen]
+    files = [corpus.queries for corpus in config.corpora if config.uses_queries and corpus.queries is not None]
+    for path in [corpus.path for corpus in config.corpora] + files + [settings.path for settings in sets]:
+        if not path.exists():
+            raise InputError(f"{path} does not exist")
+    if config.uses_queries:
+        generators = {generation_for(config, corpus).model for corpus in config.corpora if corpus.queries is None}
+        for generator in generators:
+            assert generator is not None
+            if not backbones.is_sequence_to_sequence(generator):
+                raise ModelError(
+                    f"{generator} is not a sequence-to-sequence model", "train a generator with osn train doc2query"
+                )
+    model = build(config)
+    if model.tokenizer.mask_token_id is None:
+        raise InputError(f"the tokenizer of {config.backbone} has no mask token")
+    masked_lm_head(model.model)
+    try:
+        with torch.no_grad():
+            hidden = torch.zeros(1, 2, int(model.model.config.hidden_size))
+            passed: Any = model.through(hidden, torch.ones(1, 2, dtype=torch.long))
+        if not isinstance(passed, Tensor):
+            raise TypeError(f"they return a {type(passed).__name__}")
+    except (TypeError, AttributeError, RuntimeError) as error:
+        raise ModelError(
+            f"the layers of {type(model.model).__name__} cannot be called like BERT's ({error})",
+            "start from a BERT-like backbone",
+        ) from None
+
+
+def pretrain(config: QueryAsContextConfig, passages: Passages, dev: Sequence[DevSet]) -> Trained:
+    """One pre-training of `config.backbone`, written to `config.output`.
+
+    Keeps the state with the least loss on held-back passages; `training.select` can name another measure.
+    """
+    model = build(config)
+    train_rows, dev_rows = usable_rows(passages, config)
+    pairs, held = (ContextPairs(passages, model.tokenizer, config, rows) for rows in (train_rows, dev_rows))
+
+    def measured() -> dict[str, float]:
+        terms = held_back_loss(model, held) if len(held) else {}
+        measures = {"objective": -sum(terms.values())} if terms else {}
+        measures |= {name: -value for name, value in terms.items()}
+        return measures | (dev_measures(dev, model.dense().retrieve) if dev else {})
+
+    # Earlier and later steps write other folders and do not change the weights here.
+    alone = replace(config, retriever=None, condenser=None, test=[], cache=None)
+    return train(
+        model,
+        pairs,
+        pairs.collate,
+        settings=config.training,
+        output=config.output,
+        kind=KIND,
+        config=alone,
+        data_hash=fingerprint(passages.hash, hash_files(locate(config.backbone))),
+        start_field="backbone",
+        evaluate=measured if len(held) or dev else None,
+    )
+
+
+def held_back_loss(model: ContextModel, pairs: ContextPairs) -> dict[str, float]:
+    """The terms of the loss over all of `pairs`, in batches of EVALUATION_PAIRS; draws and masks are the same at each call.
+
+    Only the main process measures: nothing is gathered from the others.
+    """
+    device = next(model.parameters()).device
+    sums: dict[str, float] = {}
+    counts: dict[str, float] = {}
+    # Shuffled, so that a batch has passages of many articles, as in training: those of one article exclude each other.
+    order = np.random.default_rng(0).permutation(len(pairs)).tolist()
+    for start in range(0, len(pairs), EVALUATION_PAIRS):
+        visits = [Visit(index, 0, 0, 0) for index in order[start : start + EVALUATION_PAIRS]]
+        batch = pairs.collate([pairs[visit] for visit in visits]).to(device)
+        vectors: dict[str, Tensor] = {}
+        for role, parts in batch.parts.items():
+            encoded = [model.encode(role, part) for part in parts]
+            vectors[role] = in_order([rows.vectors for rows in encoded], [part.position for part in parts])
+            for rows in encoded:
+                for name, total in rows.sums.items():
+                    sums[name] = sums.get(name, 0.0) + float(total)
+                    counts[name] = counts.get(name, 0.0) + float(rows.counts[name])
+        if isinstance(model, CoCondenser) and model.compares:
+            both, keys = torch.cat([vectors["passage"], vectors["context"]]), batch.targets.keys
+            contrastive = model.compared(both, both, keys, keys, first=0).terms["contrastive"]
+            sums["contrastive"] = sums.get("contrastive", 0.0) + len(visits) * float(contrastive)
+            counts["contrastive"] = counts.get("contrastive", 0.0) + len(visits)
+    return {name: total / max(counts[name], 1) for name, total in sums.items()}
 
 
 def _measured(name: str, model: Path, config: QueryAsContextConfig) -> Step:

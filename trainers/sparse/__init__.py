@@ -9,12 +9,10 @@ and fine-tuning (5.1).
     stage_data.py     hard negatives and teachers of a stage
     start.py          from a backbone or a sparse model to an untrained student
     warm_up.py        adds a calibrated masked-LM head to a backbone that has none
-    calibration.py    the head's bias and scale before training
     lexicon.py        the IDF of a corpus and the BM25 impacts of texts
     batches.py        from drawn examples to vocabulary entries and token ids
     student.py        the model and its loss
     tiled_head.py     the output layer, forward and backward, for the whole vocabulary or a sample
     dev_measures.py   retrieval quality and sparsity during training
     leave_one_out.py  `--try`: chooses settings by training without each set in turn
-    export.py         the files of a model
 """

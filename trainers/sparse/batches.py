@@ -50,7 +50,9 @@ class SparseCollate(RetrievalCollate):
         if config.student.idf == "own":
             tokenizer, size = student.tokenizers["document"], self.vocabulary_size
             self.idf = [Lexicon.of([data.documents], tokenizer, size, config.student).idf for data in sets]
-        self.bm25 = [Bm25OfSet(data) for data in sets] if objective.base == "bm25" else []
+        self.bm25: list[BM25Retriever] = []
+        if objective.base == "bm25":
+            self.bm25 = [BM25Retriever(data.documents.ids, data.documents.values()) for data in sets]
 
     def __call__(self, items: list[Drawn], rank: int = 0, world: int = 1) -> SparseBatch:
         at = items[0].at
@@ -71,7 +73,8 @@ class SparseCollate(RetrievalCollate):
         if len(entries) < self.vocabulary_size:
             targets.entries = torch.from_numpy(entries)
         if self.bm25:
-            targets.base = torch.from_numpy(self.bm25[at].scores([item.query for item in batch.own], batch.documents))
+            scores = self.bm25[at].scores([data.queries.text_at(item.query) for item in batch.own])
+            targets.base = torch.from_numpy(np.stack([of_query[batch.documents] for of_query in scores]))
         if self.ensemble is not None and self.all_pairs:
             ids = data.documents.ids
             # Other known positives, and copies of the positive, are not candidates.
@@ -95,20 +98,6 @@ class SparseCollate(RetrievalCollate):
         # The batch is the seed: the sample is the same in every process and in a resumed run.
         rng = np.random.default_rng([self.seed, items[0].at, *(item.query for item in items)])
         return sample_entries(wanted, self.ordinary_entries, self.settings.columns, rng)
-
-
-class Bm25OfSet:
-    """BM25 scores of a set's queries and documents, by row, as an index of these documents gives (`retrievers.bm25`)."""
-
-    def __init__(self, data: TrainingData) -> None:
-        self._queries = data.queries
-        self._bm25 = BM25Retriever(data.documents.ids, data.documents.values())
-
-    def scores(self, queries: Sequence[int], documents: Sequence[int]) -> npt.NDArray[np.float32]:
-        """(queries, documents)."""
-        texts = [self._queries.text_at(row) for row in queries]
-        rows = np.asarray(documents, dtype=np.int64)
-        return np.stack([scores[rows] for scores in self._bm25.scores(texts)])
 
 
 def _at_entries(

@@ -18,7 +18,7 @@ from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.bm25 import BM25Retriever
 from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 from opensearch_neural.retrievers.ranking import Ranking
-from trainers.data.dev_measures import DEPTH, DevSet, dev_measures
+from trainers.data.dev_measures import DEPTH, DevSet, Retrieve, dev_measures
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.student import SparseStudent
 
@@ -36,17 +36,18 @@ class DevRetrieval:
     """
 
     def __init__(self, student: SparseStudent, sets: Sequence[DevSet]) -> None:
-        settings, tokenizer = student.settings, student.tokenizers["document"]
+        self.student, self.sets = student, list(sets)
+        settings, tokenizer, size = student.settings, student.tokenizers["document"], len(student.head.weight)
+        # By the id of a set's documents, which is all that `retrieve` gets of a set.
         self.own: dict[int, Lexicon] = {}
         if settings.idf == "own":
-            for dev in sets:
-                self.own[id(dev.documents)] = Lexicon.of([dev.documents], tokenizer, len(student.head.weight), settings)
+            self.own = {id(dev.documents): Lexicon.of([dev.documents], tokenizer, size, settings) for dev in sets}
         self.bm25 = {id(dev.documents): BM25Retriever(list(dev.documents), dev.documents.values()) for dev in sets}
-        self.sets = list(sets)
+        self.encoded: dict[int, csr_matrix] = {}
         self.sparsity: list[dict[str, float]] = []
         self.baselines: dict[str, float] = {}
 
-    def measures(self, student: SparseStudent) -> dict[str, float]:
+    def measures(self) -> dict[str, float]:
         """nDCG@10 and other measures of the trained scores, their sparsity, and nDCG@10 of the baselines.
 
         The trained scores are the student's alone, or with `objective.base` their sum with BM25; nDCG@10 of the other of the
@@ -54,58 +55,37 @@ class DevRetrieval:
         """
         if not self.baselines:
             for name in BASELINES:
-                self.baselines |= self._named(name, partial(self._untrained, name, student))
+                self.baselines |= self._named(name, partial(self._untrained, name))
             shown = ", ".join(f"{name} {value:.4f}" for name, value in self.baselines.items())
             logger.info("dev, without training: %s", shown)
-        documents = {id(dev.documents): self._encoded(student, dev.documents) for dev in self.sets}
+        for dev in self.sets:
+            self.encoded[id(dev.documents)] = self.student.vectors(list(dev.documents.values())).to_scipy()
         self.sparsity = []
-        alone, summed = partial(self._alone, student, documents), partial(self._sum, student, documents)
-        if student.objective.base is not None:
-            measures = dev_measures(self.sets, summed) | self._named(ALONE, alone)
+        if self.student.objective.base is not None:
+            measures = dev_measures(self.sets, self.summed) | self._named(ALONE, self.alone)
         else:
-            measures = dev_measures(self.sets, alone)
-            if not student.encodes_queries:  # No search engine here adds a SPLADE to BM25.
-                measures |= self._named(SUM, summed)
+            measures = dev_measures(self.sets, self.alone)
+            if not self.student.encodes_queries:  # No search engine here adds a SPLADE to BM25.
+                measures |= self._named(SUM, self.summed)
         means = {name: float(np.mean([sparsity[name] for sparsity in self.sparsity])) for name in self.sparsity[0]}
         return measures | means | self.baselines
 
-    def _named(self, name: str, retrieve: Callable[[Mapping[str, str], Mapping[str, str]], Run]) -> dict[str, float]:
-        measures = dev_measures(self.sets, retrieve)
-        return {f"{name} {key}": value for key, value in measures.items() if "nDCG@10" in key}
-
-    def _lexicon(self, student: SparseStudent, texts: Mapping[str, str]) -> Lexicon:
-        return self.own.get(id(texts)) or student.lexicon
-
-    def _encoded(self, student: SparseStudent, texts: Mapping[str, str]) -> csr_matrix:
-        """(texts, vocabulary)."""
-        return student.vectors(list(texts.values())).to_scipy()
-
-    def _alone(
-        self,
-        student: SparseStudent,
-        encoded: Mapping[int, csr_matrix],
-        queries: Mapping[str, str],
-        texts: Mapping[str, str],
-    ) -> Run:
-        lexicon, documents = self._lexicon(student, texts), encoded[id(texts)]
+    def alone(self, queries: Mapping[str, str], texts: Mapping[str, str]) -> Run:
+        """Ranks documents by the student's scores, as `measures` last encoded them, and notes their sparsity."""
+        student, lexicon, documents = self.student, self._lexicon(texts), self.encoded[id(texts)]
         impacts = lexicon.impacts(list(texts.values()))
-        encode = _query_encoder(student, lexicon, list(queries.values()))
+        encode = self._query_encoder(lexicon, list(queries.values()))
         asked = [encode(text) for text in queries.values()]
         self.sparsity.append(sparsity_of(documents, impacts, asked, student.vocabulary))
         if student.encodes_queries:
             self.sparsity[-1]["query terms"] = float(np.mean([len(query) for query in asked]))
         return _ranked(encode, documents, student.vocabulary, queries, texts)
 
-    def _sum(
-        self,
-        student: SparseStudent,
-        encoded: Mapping[int, csr_matrix],
-        queries: Mapping[str, str],
-        texts: Mapping[str, str],
-    ) -> Run:
+    def summed(self, queries: Mapping[str, str], texts: Mapping[str, str]) -> Run:
         """Ranks every document by BM25 + weight · sparse."""
-        lexicon, documents, bm25 = self._lexicon(student, texts), encoded[id(texts)], self.bm25[id(texts)]
-        weight, encode = student.objective.sparse_weight, _query_encoder(student, lexicon, list(queries.values()))
+        student, lexicon = self.student, self._lexicon(texts)
+        documents, bm25 = self.encoded[id(texts)], self.bm25[id(texts)]
+        weight, encode = student.objective.sparse_weight, self._query_encoder(lexicon, list(queries.values()))
         if student.objective.base is None:
             # As `osn search` does: the weight in units of the model's scores for known items.
             weight = WeightedSum.weight / _scale(lexicon, documents, bm25, texts)
@@ -117,15 +97,26 @@ class DevRetrieval:
             run[query] = {id: score for id, score in ranking.best(positions, scores, DEPTH).items() if score > 0}
         return run
 
-    def _untrained(
-        self, name: str, student: SparseStudent, queries: Mapping[str, str], texts: Mapping[str, str]
-    ) -> Run:
+    def _untrained(self, name: str, queries: Mapping[str, str], texts: Mapping[str, str]) -> Run:
         if name == "BM25":
             return self.bm25[id(texts)].retrieve(queries, DEPTH)
-        lexicon = self._lexicon(student, texts)
+        lexicon = self._lexicon(texts)
         impacts = lexicon.impacts(list(texts.values()))
         documents = impacts if name == "word-piece BM25" else (impacts > 0).astype(np.float32)
         return _ranked(lexicon.encoder.query.encode, documents, lexicon.encoder.vocabulary, queries, texts)
+
+    def _named(self, name: str, retrieve: Retrieve) -> dict[str, float]:
+        measures = dev_measures(self.sets, retrieve)
+        return {f"{name} {key}": value for key, value in measures.items() if "nDCG@10" in key}
+
+    def _lexicon(self, texts: Mapping[str, str]) -> Lexicon:
+        return self.own.get(id(texts)) or self.student.lexicon
+
+    def _query_encoder(self, lexicon: Lexicon, queries: Sequence[str]) -> Callable[[str], Mapping[str, float]]:
+        """The encoder of each of `queries`: the table, or the student's network."""
+        if not self.student.encodes_queries:
+            return lexicon.encoder.query.encode
+        return dict(zip(queries, self.student.vectors(queries, role="query").rows(), strict=True)).__getitem__
 
 
 def _scale(lexicon: Lexicon, documents: csr_matrix, bm25: BM25Retriever, texts: Mapping[str, str]) -> float:
@@ -142,15 +133,6 @@ def _scale(lexicon: Lexicon, documents: csr_matrix, bm25: BM25Retriever, texts: 
         if sparse > 0 and scores[row] > 0:
             ratios.append(sparse / float(scores[row]))
     return median(ratios) if ratios else 1.0
-
-
-def _query_encoder(
-    student: SparseStudent, lexicon: Lexicon, queries: Sequence[str]
-) -> Callable[[str], Mapping[str, float]]:
-    """The encoder of each of `queries`: the table, or the student's network."""
-    if not student.encodes_queries:
-        return lexicon.encoder.query.encode
-    return dict(zip(queries, student.vectors(queries, role="query").rows(), strict=True)).__getitem__
 
 
 def _ranked(

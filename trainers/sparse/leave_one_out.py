@@ -10,24 +10,20 @@ set is trained only on the others, and its last state counts, so that selecting 
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TypeVar
 
 from opensearch_neural.errors import InputError
-from trainers.common.config import fingerprint, load_config, to_yaml
+from trainers.common.config import fingerprint, load_config
 from trainers.common.run_folder import FOLDER, Trained
 from trainers.common.settings import LAST
 from trainers.doc2query.question_sets import QuestionSet
 from trainers.sparse.dev_measures import BASELINES, SUM
-from trainers.sparse.settings import SparseConfig, StageSettings
+from trainers.sparse.settings import SparseConfig, Stage
 
 logger = logging.getLogger(__name__)
-
-Stage = TypeVar("Stage", bound=StageSettings)
 
 AS_CONFIGURED = "as configured"
 MEASURE = "nDCG@10"
@@ -73,13 +69,10 @@ def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseCo
 def changed(config: SparseConfig, text: str) -> SparseConfig:
     """`config` with "FIELD=VALUE; FIELD=VALUE" applied. Raises InputError for a field or value that does not fit."""
     overrides = [part.strip() for part in text.split(";") if part.strip()]
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "configuration.yaml"
-        file.write_text(to_yaml(config), encoding="utf-8")
-        try:
-            return load_config(SparseConfig, file, overrides)
-        except InputError as error:
-            raise InputError(error.message.replace("--set", "--try"), error.remedy) from None
+    try:
+        return load_config(SparseConfig, None, overrides, defaults=config)
+    except InputError as error:
+        raise InputError(error.message.replace("--set", "--try"), error.remedy) from None
 
 
 def gains(config: SparseConfig, train: Callable[[SparseConfig], Trained]) -> dict[str, float]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.sparse.pruning import Pruning
 from trainers.common.objective import ObjectiveSettings
 from trainers.common.run_folder import FOLDER
 from trainers.common.settings import Role, TrainingSettings, check_dropout
-from trainers.data.candidates import refuse_without_negatives
+from trainers.data.candidates import CandidateSettings, refuse_without_negatives
 from trainers.data.sets import DevSettings, check_teachers
 from trainers.doc2query.question_sets import QuestionSet
 
@@ -168,22 +168,19 @@ class RegularizationSettings:
 
 
 @dataclass(slots=True)
-class SparseCandidates:
+class SparseCandidates(CandidateSettings):
     """The documents that a query is compared with, in addition to its positive."""
 
     negatives: int = 1
-    """hard negatives of a query, drawn at each visit"""
     depth: int = 100
-    """negatives are drawn from this many of the hardest"""
-    mine: str | None = "bm25"
+    mine: str | None = "bm25"  # type: ignore[assignment]  # a dense training mines with BM25 only
     """the retriever that mines more negatives if there are too few: "bm25", "student" (not pre-trained), or a retriever of
     `osn data mine`; null mines nothing"""
     consistency: int | None = None
     """leave out queries without a positive in this many best documents of the miner; null keeps all queries"""
 
     def __post_init__(self) -> None:
-        if self.negatives < 0 or self.depth < 1:
-            raise ValueError(f"negatives {self.negatives} and depth {self.depth}: expected at least 0 and 1")
+        CandidateSettings.__post_init__(self)
         if self.consistency is not None and self.mine is None:
             raise ValueError("consistency needs a miner: name it in candidates.mine")
 
@@ -215,6 +212,9 @@ class StageSettings:
                 }
             )
         check_teachers(self.train, self.objective.distils)
+
+
+Stage = TypeVar("Stage", bound=StageSettings)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +28,8 @@ from trainers.sparse.student import SparseStudent
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class SparseStart:
-    """The start of a student."""
-
-    model: Any
-    """a masked language model"""
-    tokenizer: PreTrainedTokenizerBase
-    fresh: bool
-    """True if the directory has no masked-LM head and a new one was made"""
-
-
-def load_start(name_or_path: str | Path, student: StudentSettings) -> SparseStart:
-    """The masked language model of a start; for a sparse model, the one that encodes documents.
+def load_start(name_or_path: str | Path, student: StudentSettings) -> tuple[Any, PreTrainedTokenizerBase, bool]:
+    """(masked language model, tokenizer, whether its head is new) of a start; of a sparse model, what encodes documents.
 
     Raises ModelError if the directory is no such model or its head lacks weights, InputError if `document_length` exceeds
     its positions.
@@ -52,7 +41,7 @@ def load_start(name_or_path: str | Path, student: StudentSettings) -> SparseStar
     if student.dropout is not None:
         backbones.set_dropout(model, student.dropout)
     backbones.check_length(model, "student.document_length", student.document_length)
-    return SparseStart(model, tokenizer, fresh)
+    return model, tokenizer, fresh
 
 
 def with_own_activation(config: SparseConfig) -> SparseConfig:
@@ -117,17 +106,17 @@ def build(config: SparseConfig, stores: Sequence[Mapping[str, str]]) -> SparseSt
     Raises as `load_start` and `start_table` do."""
     set_seed(config.training.seed)
     config = with_own_activation(config.with_lengths())
-    start = load_start(config.start, config.student)
-    backbones.check_length(start.model, "document_length", config.document_length)
-    size = len(start.model.get_output_embeddings().weight)
+    model, tokenizer, _ = load_start(config.start, config.student)
+    backbones.check_length(model, "document_length", config.document_length)
+    size = len(model.get_output_embeddings().weight)
     table = start_table(config.start) if config.student.idf == "start" else None
     return SparseStudent(
-        start.model,
-        start.tokenizer,
+        model,
+        tokenizer,
         config.student,
         config.objective,
         config.regularization,
         document_length=config.document_length,
-        lexicon=Lexicon.of(stores, start.tokenizer, size, config.student, table=table),
+        lexicon=Lexicon.of(stores, tokenizer, size, config.student, table=table),
         name=locate(config.start),
     )

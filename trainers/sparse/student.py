@@ -7,6 +7,7 @@ and 4.1. Beyond the paper, the loss may add BM25 to the scores (`objective.base`
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,29 +16,34 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.errors import InputError
+from opensearch_neural.models.pretrained import quiet_loading
 from opensearch_neural.models.sparse import encoder as sparse_models
 from opensearch_neural.models.sparse import head as sparse_head
+from opensearch_neural.models.sparse.inference_free import Activation, write_inference_free
 from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of
 from opensearch_neural.models.vectors import SparseVectors
 from trainers.common import losses
 from trainers.common.batches import CachedBatch, Part
 from trainers.common.grad_cache import CachedModel, Encoded, gather
-from trainers.common.objective import TeacherScores, contrast, distillation, in_batch_accuracy
+from trainers.common.objective import TeacherScores, in_batch_accuracy, objective_terms
 from trainers.common.settings import ROLES, EncoderSettings, Role, TrainingSettings
 from trainers.common.training_model import Losses, decay_groups
 from trainers.data.tokenized import PART_OVERHEAD, text_parts
-from trainers.sparse.export import write_model
+from trainers.encoders import backbones
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import RegularizationSettings, SparseObjective, StudentSettings
 from trainers.sparse.tiled_head import activation, largest_logits
 
-KIND = "sparse"
 SILENT = -1e4
 """The output bias of special tokens: keeps their logits below 0 in training and in every library that loads the model."""
+
+TOKENS = 4096
+"""Tokens that are encoded together for measures, with padding."""
 
 
 @dataclass
@@ -117,9 +123,7 @@ class SparseStudent(CachedModel):
         self.ordinary_entries: npt.NDArray[np.int64] = np.flatnonzero(real)  # all tokens except special tokens
         self._silent = torch.from_numpy(np.flatnonzero(~real))
         self.silence()
-        for parameter_name, parameter in model.named_parameters():
-            if ".pooler." in parameter_name:
-                parameter.requires_grad_(False)
+        backbones.freeze_pooler(model)
         for module in _frozen(model, settings.frozen_layers):
             module.requires_grad_(False)
 
@@ -174,21 +178,20 @@ class SparseStudent(CachedModel):
         """vectors: the learned weights of this process's texts: "document" (documents, entries), and "query"
         (queries, entries) if the network encodes queries."""
         learned = gather(vectors["document"])
-        candidates, shares, objective = targets.candidates, targets.shares, self.objective
+        shares, objective = targets.shares, self.objective
         queries = vectors["query"] if self.encodes_queries else self._weighed(targets)
         scores = queries @ learned.T
         if targets.base is not None:
             scores = targets.base + objective.sparse_weight * scores
-        terms: dict[str, Tensor] = {}
-        contrast(objective, scores, targets, terms, temperature=objective.temperature or 1.0)
-        compared = scores if objective.all_pairs else scores.gather(1, candidates)
-        distillation(objective, compared, targets.teacher, terms)
+        terms = objective_terms(
+            objective, scores, targets, temperature=objective.temperature or 1.0, all_pairs=objective.all_pairs
+        )
         factor = self.regularization.at(self.progress.step, self.progress.steps)
-        flops = self._flops(learned, candidates, shares)
+        flops = self._flops(learned, targets.candidates, shares)
         # Added even if the factor is 0: with several processes every parameter needs a gradient in every step.
         terms["flops"] = factor * flops
         measures = {
-            "in_batch_accuracy": in_batch_accuracy(scores, candidates, targets.excluded),
+            "in_batch_accuracy": in_batch_accuracy(scores, targets),
             "flops_unweighted": flops.detach(),
             "lambda": torch.tensor(factor, device=flops.device),
         }
@@ -225,13 +228,12 @@ class SparseStudent(CachedModel):
             return {"active": (active.float() * shares).sum(dim=1).mean(), "expansions": expansions}
 
     @torch.inference_mode()
-    def vectors(self, texts: Sequence[str], *, role: str = "document", tokens: int = 4096) -> SparseVectors:
-        """The learned weights of `texts` by the model in its present state; role: "query" or "document"; tokens: per batch,
-        with padding."""
+    def vectors(self, texts: Sequence[str], *, role: str = "document") -> SparseVectors:
+        """The learned weights of `texts` by the model in its present state; role: "query" or "document"."""
         device = self.head.weight.device
         length = self.settings.document_length or self.encoder_settings.document_length
         overhead = PART_OVERHEAD[device.type if device.type in PART_OVERHEAD else "cpu"]
-        parts = text_parts(self.tokenizers["document"], texts, max_length=length, tokens=tokens, overhead=overhead)
+        parts = text_parts(self.tokenizers["document"], texts, max_length=length, tokens=TOKENS, overhead=overhead)
         vectors: list[SparseVectors] = []
         weight, bias = self.head.weight, self.head.bias
         screen = sparse_head.best_screen(weight)
@@ -242,19 +244,39 @@ class SparseStudent(CachedModel):
             weights = sparse_head.activated(logits, double_log=self.settings.double_log)
             weights[:, len(self.vocabulary) :] = 0
             weights = self._heaviest(weights, role)
-            at, ids = weights.nonzero(as_tuple=True)
-            counts = torch.bincount(at, minlength=len(weights)).cumsum(0).cpu().numpy()
-            indptr = np.concatenate([[0], counts]).astype(np.int64)
-            ids32 = ids.cpu().numpy().astype(np.int32)
-            vectors.append(SparseVectors(indptr, ids32, weights[at, ids].cpu().numpy(), self.vocabulary))
+            rows = csr_matrix(weights.cpu().numpy())
+            vectors.append(SparseVectors(rows.indptr.astype(np.int64), rows.indices, rows.data, self.vocabulary))
         order = np.concatenate([part.position.numpy() for part in parts])
         return SparseVectors.concat(vectors, self.vocabulary).take(np.argsort(order))
 
+    def save_network(self, folder: Path) -> None:
+        """Write the network as a masked language model: the last layer, which is `head`, is put back meanwhile."""
+        sparse_models.put_last_layer(self.model, self.head_names, self.head)
+        try:
+            backbones.save(self.model, self.tokenizers["document"], folder)
+        finally:
+            sparse_models.put_last_layer(self.model, self.head_names, nn.Identity())
+
     def export(self, folder: Path) -> None:
+        """Write a model for `SparseEncoder(folder)`: a Router, which `load_sparse` reads too; for a SPLADE, one network."""
         self.silence()
-        write_model(
-            self.model, self.head, self.head_names, self.tokenizers["document"], self.lexicon, self.settings, folder
-        )
+        settings, network = self.settings, folder / ".document"
+        self.save_network(network)
+        activation: Activation = "log1p_relu" if settings.double_log else "relu"
+        if self.encodes_queries:
+            _write_siamese(network, folder, activation, settings)
+        else:
+            write_inference_free(
+                network,
+                folder,
+                self.lexicon.encoder.query.weights,
+                activation=activation,
+                max_active=settings.max_active,
+                max_length=settings.document_length,
+            )
+        shutil.rmtree(network)
+        if settings.pruning is not None:
+            settings.pruning.save(folder)
 
 
 def _frozen(model: Any, layers: int) -> list[nn.Module]:
@@ -268,3 +290,20 @@ def _frozen(model: Any, layers: int) -> list[nn.Module]:
         raise InputError(f"student.frozen_layers is {layers}, the backbone has {len(stack)} layers")
     embeddings = getattr(body, "embeddings", model.get_input_embeddings())
     return [embeddings, *stack[:layers]]
+
+
+def _write_siamese(masked_lm: Path, folder: Path, activation: Activation, settings: StudentSettings) -> None:
+    """Write a SPLADE, whose network encodes both queries and documents."""
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    with quiet_loading():
+        network = Transformer(str(masked_lm), transformer_task="fill-mask", max_seq_length=settings.document_length)
+        model = SparseEncoder(
+            modules=[network, SpladePooling("max", activation_function=activation)],
+            similarity_fn_name="dot",
+            device="cpu",
+            max_active_dims=settings.max_active,
+        )
+        model.save_pretrained(str(folder), create_model_card=False)

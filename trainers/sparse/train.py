@@ -26,15 +26,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.idf import load_idf
 from opensearch_neural.models.directory import hash_files, locate
+from opensearch_neural.models.sparse.encoder import KIND
 from trainers.common.config import backbone_option, config_options, fingerprint
 from trainers.common.loop import train
 from trainers.common.own_loss import LOSS_OPTION, loss_hash
@@ -47,13 +47,10 @@ from trainers.data.teachers import teachers_hash
 from trainers.sparse import leave_one_out
 from trainers.sparse.batches import SparseCollate
 from trainers.sparse.dev_measures import BASELINES, DevRetrieval
-from trainers.sparse.settings import STUDENT, SparseConfig, StageSettings
+from trainers.sparse.settings import STUDENT, SparseConfig, Stage
 from trainers.sparse.stage_data import check_names, mined, teachers
 from trainers.sparse.start import build, start_table, warn_of_what_is_left, with_own_activation
-from trainers.sparse.student import KIND
 from trainers.sparse.warm_up import warmed_up
-
-Stage = TypeVar("Stage", bound=StageSettings)
 
 DRY_RUN_DOCUMENTS = 200
 """Documents of each corpus in a dry run, in addition to those of its questions."""
@@ -86,14 +83,15 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Train
     start = warmed_up(config, fine_tuning_sets)
     if config.pretraining is None:
         return train_stage(config.fine_tuning_from(start), fine_tuning_sets, output=config.output, whole=config)
-    pretraining_sets = prepared_sets(config, config.pretraining, documents=documents, held=fine_tuning_sets.held)
     miner, pretrained = (config.output / FOLDER / name for name in ("miner", "pretrained"))
+    before = config.pretraining_from(start, pretrained)
+    pretraining_sets = prepared_sets(before, documents=documents, held=fine_tuning_sets.held)
     if STUDENT in miners:
         mine = "bm25" if config.candidates.mine == STUDENT else config.candidates.mine
         not_pretrained = replace(config.fine_tuning_from(start), candidates=replace(config.candidates, mine=mine))
         train_stage(not_pretrained, fine_tuning_sets, output=miner)
     train_stage(
-        config.pretraining_from(start, pretrained),
+        before,
         pretraining_sets,
         output=pretrained,
         lexicon=[data.documents for data in fine_tuning_sets.train],
@@ -140,32 +138,27 @@ def train_stage(
         ),
         made_from=teachers_hash(taught),
         start_field="start",
-        evaluate=None if dev is None else partial(dev.measures, student),
+        evaluate=None if dev is None else dev.measures,
         # Until λ has its full weight, states score better on dev, but their vectors are several times as large.
         best_from=config.regularization.whole_from,
     )
 
 
 def prepared_sets(
-    config: SparseConfig,
-    stage: StageSettings | None = None,
-    *,
-    documents: int | None = None,
-    held: Sequence[TrainingData] = (),
+    config: SparseConfig, *, documents: int | None = None, held: Sequence[TrainingData] = ()
 ) -> PreparedSets:
-    """The data of a stage, by default of fine-tuning; documents, held: see `prepare`. The consistency filter is applied
-    before a set's limit: see `mined`."""
-    stage = stage or config
-    filtered = stage.candidates.consistency is not None
+    """The data of the last stage of `config`; documents, held: see `prepare`. The consistency filter is applied before a
+    set's limit: see `mined`."""
+    filtered = config.candidates.consistency is not None
     return prepare(
         [
             replace(settings, limit=None) if filtered and settings.questions is None else settings
-            for settings in stage.train
+            for settings in config.train
         ],
         dev=config.dev,
         unseen=config.unseen,
         selection=config.selection,
-        seed=stage.training.seed,
+        seed=config.training.seed,
         folder=config.folder,
         documents=documents,
         held=held,

@@ -15,7 +15,7 @@ from tiny_dense import configuration  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
 from trainers.common import losses  # noqa: E402
-from trainers.common.objective import ObjectiveSettings, contrast  # noqa: E402
+from trainers.common.objective import ObjectiveSettings, objective_terms  # noqa: E402
 from trainers.common.own_loss import load_loss, loss_hash  # noqa: E402
 from trainers.data.retrieval_batches import RetrievalTargets  # noqa: E402
 from trainers.dense import train_dense  # noqa: E402
@@ -46,9 +46,8 @@ def batch() -> tuple[torch.Tensor, RetrievalTargets]:
 def test_info_nce_written_by_a_user_is_ours_with_its_weight(folder: Path) -> None:
     (folder / "written_losses.py").write_text(INFO_NCE)
     scores, targets = batch()
-    terms: dict[str, torch.Tensor] = {}
     objective = ObjectiveSettings(loss="written_losses:info_nce", info_nce=2.0)
-    contrast(objective, scores, targets, terms, temperature=0.05)
+    terms = objective_terms(objective, scores, targets, temperature=0.05)
     ours = losses.info_nce(scores, targets.candidates[:, 0], excluded=targets.excluded)
     assert terms.keys() == {"loss"}
     assert terms["loss"].item() == pytest.approx(2 * ours.item())
@@ -89,7 +88,7 @@ def test_a_function_that_returns_no_loss_is_told_so(folder: Path, name: str, bod
     (folder / f"{name}.py").write_text(f"def f(scores, targets):\n    {body}\n")
     scores, targets = batch()
     with pytest.raises(InputError, match=said):
-        contrast(ObjectiveSettings(loss=f"{name}:f"), scores, targets, {}, temperature=1.0)
+        objective_terms(ObjectiveSettings(loss=f"{name}:f"), scores, targets, temperature=1.0)
 
 
 def test_another_text_of_the_loss_makes_another_training(folder: Path) -> None:

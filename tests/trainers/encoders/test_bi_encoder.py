@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tiny import tiny_backbone, tiny_beir  # noqa: E402
+from tiny import tiny_backbone  # noqa: E402
 from tiny_dense import TEXTS, configuration  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
@@ -22,16 +22,6 @@ from trainers.common.settings import EncoderSettings  # noqa: E402
 from trainers.dense import build  # noqa: E402
 from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402
 from trainers.encoders.tower import read_start  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_backbone(tmp_path_factory.mktemp("backbone") / "tiny", layers=3)
-
-
-@pytest.fixture(scope="module")
-def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_beir(tmp_path_factory.mktemp("data") / "tiny")
 
 
 def randomly_different(model: BiEncoder) -> BiEncoder:

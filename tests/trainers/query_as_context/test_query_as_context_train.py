@@ -30,9 +30,8 @@ from trainers.encoders import backbones  # noqa: E402
 from trainers.query_as_context import train as query_as_context  # noqa: E402
 from trainers.query_as_context.model import HEAD_FILE, build  # noqa: E402
 from trainers.query_as_context.pairs import ContextPairs  # noqa: E402
-from trainers.query_as_context.pretrain import held_back_loss  # noqa: E402
 from trainers.query_as_context.settings import CorpusSettings, QueryAsContextConfig  # noqa: E402
-from trainers.query_as_context.train import train_query_as_context  # noqa: E402
+from trainers.query_as_context.train import held_back_loss, train_query_as_context  # noqa: E402
 
 
 def test_what_cannot_end_well_is_refused_before_anything_is_made(tmp_path: Path, backbone: Path, corpus: Path) -> None:

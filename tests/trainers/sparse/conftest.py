@@ -6,17 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny import WORDS, tiny_backbone, tiny_beir
+from tiny import WORDS, tiny_backbone
 
 
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_backbone(tmp_path_factory.mktemp("backbone") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_beir(tmp_path_factory.mktemp("data") / "tiny")
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ def test_the_sum_ranks_by_bm25_plus_the_weighted_student(tmp_path: Path, backbon
     objective = SparseObjective(info_nce=1.0, kl=0.0, base="bm25", sparse_weight=0.7)
     model = student(replace(config, objective=objective))
     retrieval, encode = DevRetrieval(model, [dev]), model.lexicon.encoder.query.encode
-    encoded = {id(dev.documents): retrieval._encoded(model, dev.documents)}
-    run = retrieval._sum(model, encoded, dev.queries, dev.documents)
+    retrieval.measures()
+    run = retrieval.summed(dev.queries, dev.documents)
     bm25 = BM25Retriever(list(dev.documents), dev.documents.values()).retrieve(dev.queries, 100)
     vectors = dict(zip(dev.documents, model.vectors(list(dev.documents.values())).rows(), strict=True))
     for query, text in dev.queries.items():
@@ -43,7 +43,7 @@ def test_a_silent_student_adds_nothing_to_bm25(tmp_path: Path, backbone: Path, b
     model = student(config)
     with torch.no_grad():
         model.head.bias.fill_(-1e4)
-    silent = DevRetrieval(model, dev).measures(model)
+    silent = DevRetrieval(model, dev).measures()
     assert silent["sparse alone nDCG@10"] == 0 < silent["nDCG@10"] == silent["BM25 nDCG@10"]
 
 
@@ -53,6 +53,6 @@ def test_without_a_base_the_students_own_measures_come_first_and_the_sum_that_is
     config = configuration(backbone, beir, tmp_path)
     model = student(config)
     dev = [dev_set(config.train[0].load(), queries=20, documents=40, seed=0)]
-    measures = DevRetrieval(model, dev).measures(model)
+    measures = DevRetrieval(model, dev).measures()
     assert "sparse alone nDCG@10" not in measures
     assert measures["BM25 + sparse nDCG@10"] > measures["nDCG@10"]

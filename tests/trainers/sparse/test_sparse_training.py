@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGene
 
 from opensearch_neural.errors import InputError, OsnError  # noqa: E402
 from opensearch_neural.idf import load_idf, save_idf  # noqa: E402
-from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.encoder import KIND, load_sparse  # noqa: E402
 from trainers.common.config import load_config, to_yaml  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.data.examples import TrainingData  # noqa: E402
@@ -38,7 +38,6 @@ from trainers.sparse.settings import (  # noqa: E402
     StudentSettings,
     WarmUpSettings,
 )
-from trainers.sparse.student import KIND  # noqa: E402
 from trainers.sparse.train import prepared_sets, train_sparse  # noqa: E402
 
 

@@ -81,12 +81,12 @@ def test_dev_measures_rank_by_what_the_network_makes_of_a_query(tmp_path: Path, 
     dev = dev_set(config.train[0].load(), queries=5, documents=20, seed=0)
     model = student(config)
     retrieval = DevRetrieval(model, [dev])
-    encoded = {id(dev.documents): retrieval._encoded(model, dev.documents)}
+    retrieval.measures()
     documents = model.vectors(list(dev.documents.values())).to_scipy()
     scores = (model.vectors(list(dev.queries.values())).to_scipy() @ documents.T).toarray()
     bm25 = BM25Retriever(list(dev.documents), dev.documents.values()).retrieve(dev.queries, 100)
-    alone = retrieval._alone(model, encoded, dev.queries, dev.documents)
-    summed = retrieval._sum(model, encoded, dev.queries, dev.documents)
+    alone = retrieval.alone(dev.queries, dev.documents)
+    summed = retrieval.summed(dev.queries, dev.documents)
     for query, row in zip(dev.queries, scores, strict=True):
         expected = dict(zip(dev.documents, row.tolist(), strict=True))
         assert alone[query] == pytest.approx({hit: score for hit, score in expected.items() if score > 0}, rel=1e-4)

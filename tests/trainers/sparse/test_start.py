@@ -13,45 +13,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
+from tiny import WORDS, tiny_backbone  # noqa: E402
+from tiny_sparse import SMALL, configuration  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.idf import load_idf, save_idf  # noqa: E402
 from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
-from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
-from trainers.sparse.settings import (  # noqa: E402
-    SparseCandidates,
-    SparseConfig,
-    StudentSettings,
-    WarmUpSettings,
-)
+from trainers.sparse.settings import WarmUpSettings  # noqa: E402
 from trainers.sparse.start import build, load_start, warn_of_what_is_left  # noqa: E402
 from trainers.sparse.train import prepared_sets, train_sparse  # noqa: E402
 from trainers.sparse.warm_up import warmed_up  # noqa: E402
 
-SETTINGS = StudentSettings(document_length=32, query_length=16, columns=16)
 TEXTS = ["bab dek fin", "gol kuz lab mek nin pol ruz", " ".join(WORDS[:20])]
-
-
-@pytest.fixture(scope="module")
-def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_beir(tmp_path_factory.mktemp("data") / "tiny")
-
-
-def configuration(start: Path, beir: Path, output: Path, **changes: Any) -> SparseConfig:
-    plain: dict[str, Any] = {
-        "output": output,
-        "start": str(start),
-        "train": [QuestionSet(beir)],
-        "student": SETTINGS,
-        "warm_up": WarmUpSettings(expansions=5, weight=0.8),
-        "candidates": SparseCandidates(negatives=1, mine=None),
-        "document_length": 32,
-        "training": TrainingSettings(steps=2, batch_size=8, learning_rate=3e-3, log_every=2),
-    }
-    return SparseConfig(**(plain | changes))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +34,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, beir: Path) -> Path:
     """A sparse model whose activation and table are not the defaults."""
     folder = tmp_path_factory.mktemp("trained")
     save_idf(folder / "table.json", {word: 0.5 + at / 100 for at, word in enumerate(WORDS)})
-    settings = replace(SETTINGS, activation="double-log", idf=str(folder / "table.json"))
+    settings = replace(SMALL, activation="double-log", idf=str(folder / "table.json"))
     train_sparse(configuration(tiny_backbone(folder / "tiny"), beir, folder / "model", student=settings))
     return folder / "model"
 
@@ -91,12 +66,12 @@ def test_a_sparse_model_that_is_continued_weighs_as_before(trained: Path, beir: 
 
 
 def test_an_activation_that_is_asked_for_is_used(trained: Path, beir: Path, tmp_path: Path) -> None:
-    config = configuration(trained, beir, tmp_path, student=replace(SETTINGS, activation="log"))
+    config = configuration(trained, beir, tmp_path, student=replace(SMALL, activation="log"))
     assert build(config, [QuestionSet(beir).load().documents]).settings.activation == "log"
 
 
 def test_the_table_of_the_start_is_kept_where_it_is_asked_for(trained: Path, beir: Path, tmp_path: Path) -> None:
-    config = configuration(trained, beir, tmp_path / "again", student=replace(SETTINGS, idf="start"))
+    config = configuration(trained, beir, tmp_path / "again", student=replace(SMALL, idf="start"))
     train_sparse(config)
     assert load_idf(tmp_path / "again" / "idf.json") == pytest.approx(load_idf(trained / "idf.json"))
     counted = configuration(trained, beir, tmp_path / "counted")
@@ -112,21 +87,21 @@ def test_what_of_a_start_the_student_does_not_have_is_told(
     config = json.loads((start / "config_sentence_transformers.json").read_text())
     config |= {"prompts": {"query": "find ", "document": "about "}, "max_active_dims": 6}
     (start / "config_sentence_transformers.json").write_text(json.dumps(config))
-    warn_of_what_is_left(start, SETTINGS)
+    warn_of_what_is_left(start, SMALL)
     told = [record.getMessage() for record in caplog.records]
     assert any("each document after the prompt 'about '" in line for line in told)
     assert any("each query after the prompt 'find '" in line for line in told)
     assert any("the 6 heaviest terms of a text, the student all" in line for line in told)
     assert any("has a table of its own" in line for line in told)
     caplog.clear()
-    warn_of_what_is_left(trained, replace(SETTINGS, idf="start"))
+    warn_of_what_is_left(trained, replace(SMALL, idf="start"))
     assert not caplog.records
 
 
 def test_a_start_without_a_table_is_refused_before_anything_is_computed(
     masked_lm: Path, beir: Path, tmp_path: Path
 ) -> None:
-    config = configuration(masked_lm, beir, tmp_path / "out", student=replace(SETTINGS, idf="start"))
+    config = configuration(masked_lm, beir, tmp_path / "out", student=replace(SMALL, idf="start"))
     with pytest.raises(InputError, match="has no table"):
         train_sparse(config)
     assert not (tmp_path / "out").exists()
@@ -157,8 +132,8 @@ def test_a_siamese_splade_model_is_a_start(masked_lm: Path, beir: Path, tmp_path
 
 
 def test_a_bare_masked_language_model_keeps_its_head(masked_lm: Path, beir: Path, tmp_path: Path) -> None:
-    start = load_start(masked_lm, SETTINGS)
+    model, _, fresh = load_start(masked_lm, SMALL)
     again, _, _ = backbones.masked_language_model(masked_lm)
-    assert not start.fresh
-    for (name, mine), (_, theirs) in zip(start.model.named_parameters(), again.named_parameters(), strict=True):
+    assert not fresh
+    for (name, mine), (_, theirs) in zip(model.named_parameters(), again.named_parameters(), strict=True):
         np.testing.assert_array_equal(mine.detach(), theirs.detach(), err_msg=name)

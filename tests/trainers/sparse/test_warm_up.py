@@ -14,7 +14,6 @@ from tiny_sparse import TEXTS, configuration  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
-from trainers.sparse.calibration import calibrate  # noqa: E402
 from trainers.sparse.settings import (  # noqa: E402
     SparseCandidates,
     SparseObjective,
@@ -23,7 +22,7 @@ from trainers.sparse.settings import (  # noqa: E402
 )
 from trainers.sparse.start import build  # noqa: E402
 from trainers.sparse.train import prepared_sets  # noqa: E402
-from trainers.sparse.warm_up import warmed_up  # noqa: E402
+from trainers.sparse.warm_up import calibrate, warmed_up  # noqa: E402
 
 
 def test_a_damaged_start_is_refused(tmp_path: Path, backbone: Path, beir: Path) -> None:

@@ -5,7 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trainers.common.locks import locked
+from opensearch_neural.locks import locked
 
 
 def test_never_two_are_at_the_same_thing_and_no_file_stays(tmp_path: Path) -> None:
