@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from benchmarks.load.blocks import Block, Level
-from benchmarks.load.ceiling import Ceiling
 from benchmarks.load.generator import CONNECTIONS, default_processes
 from benchmarks.load.phases import Warmup, WarmupSettings
 from benchmarks.load.server import ClusterFacts, IndexStatistics
@@ -85,8 +84,8 @@ class Measurement:
     """The number of different queries."""
     queries_hash: str
     blocks: list[Block] = field(default_factory=list)
-    ceilings: dict[str, Ceiling] = field(default_factory=dict)
-    """{variant: the generator's ceiling}"""
+    ceilings: dict[str, float] = field(default_factory=dict)
+    """{variant: the most of its requests that the generator can make a second}"""
     warmup: Warmup = field(default_factory=Warmup)
     quality: list[Row] = field(default_factory=list)
     """nDCG@10 and recall, if there are judgements; overlap@10 and the score kept."""

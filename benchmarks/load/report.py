@@ -50,9 +50,9 @@ def strain_lines(levels: Levels) -> list[str]:
     every = [cell for row in levels.values() for cell in row.values()]
     if not every:
         return []
-    core = max(every, key=lambda cell: cell.core_share)
+    core = max(every, key=lambda cell: cell.strain.core_share)
     lines = [
-        f"the generator's busiest process needed at most {core.core_share:.0%} of a core "
+        f"the generator's busiest process needed at most {core.strain.core_share:.0%} of a core "
         f"({core.variant} at {core.level.label})"
     ]
     near = [(cell.strain.ceiling_share, cell) for cell in every if cell.strain.ceiling_share is not None]
@@ -154,9 +154,7 @@ def facts_text(measurement: Measurement) -> str:
     if measurement.ceilings:
         lines.append(
             "the generator's own ceiling: "
-            + ", ".join(
-                f"{name} {ceiling.requests_per_second:,.0f}/s" for name, ceiling in measurement.ceilings.items()
-            )
+            + ", ".join(f"{name} {ceiling:,.0f}/s" for name, ceiling in measurement.ceilings.items())
         )
     steady = "steady" if measurement.warmup.steady else "not steady"
     lines.append(f"warm-up {measurement.warmup.seconds:.0f} s ({steady}); {measurement.queries} different queries")

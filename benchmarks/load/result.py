@@ -32,9 +32,7 @@ def rows(measurement: Measurement, levels: Levels | None = None) -> list[Row]:
             of_cell = partial(Row, measurement.index, name, level=level.label)
             result += _cell_rows(of_cell, cell, base)
     for name, ceiling in measurement.ceilings.items():
-        result.append(
-            Row(measurement.index, name, "generator's ceiling, requests/s", ceiling.requests_per_second, None, None, 0)
-        )
+        result.append(Row(measurement.index, name, "generator's ceiling, requests/s", ceiling, None, None, 0))
     return result
 
 
@@ -56,7 +54,7 @@ def _cell_rows(of_cell: Callable[..., Row], cell: Cell, base: str) -> list[Row]:
             result.append(of_cell(f"{part} ms, mean", mean, None, None, cell.requests))
     failed = sum(cell.failures.values())
     result.append(of_cell("failed", failed / max(1, cell.requests), None, None, cell.requests))
-    result.append(of_cell("generator, share of a core", cell.core_share, None, None, cell.requests))
+    result.append(of_cell("generator, share of a core", cell.strain.core_share, None, None, cell.requests))
     return result
 
 

@@ -183,10 +183,6 @@ class Workload:
         asked = parameters(self.pipelines.get(variant.name))
         return f"/{quote(self.index_of(variant), safe=',*-_')}/_search?{urlencode(asked, safe=',._*')}"
 
-    def at(self, target: LoadTarget) -> Workload:
-        """The same workload for another target."""
-        return replace(self, target=target)
-
 
 def body_builders(workload: Workload, variants: Iterable[Variant] | None = None) -> dict[str, Callable[[str], Body]]:
     """{variant: query text → body} of `variants` (None: all); each model is loaded once and shared.

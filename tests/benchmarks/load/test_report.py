@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from runs import block, run_of, simulated, workload_at
 
 from benchmarks.load import report, result
 from benchmarks.load.blocks import Block, Level, Turn, block_of
-from benchmarks.load.ceiling import Ceiling, Strain, endpoint, measure_ceilings, strain_of
+from benchmarks.load.ceiling import Strain, endpoint, measure_ceilings, strain_of
 from benchmarks.load.generator import Generators
 from benchmarks.load.measurement import Measurement
 from benchmarks.load.statistics import cells
@@ -70,7 +69,7 @@ def test_tables_show_the_quality_of_an_engine_and_not_its_difference() -> None:
 def test_ratios_to_a_refused_baseline_are_refused_too() -> None:
     blocks = [block(number, name, np.full(600, 5.0)) for number in range(5) for name in ("bm25", "fast")]
     run = run_of(blocks)
-    run.ceilings["bm25"] = replace(run.ceilings["bm25"], requests_per_second=61.0)
+    run.ceilings["bm25"] = 61.0
     found = measures(run, "fast")
     assert "requests/s" in found and not any("/ bm25" in measure for measure in found)
 
@@ -96,7 +95,7 @@ def test_a_partial_result_says_so_under_any_title() -> None:
 
 
 def test_an_endpoint_that_answered_nothing_is_no_ceiling() -> None:
-    refusal = strain_of(Level("closed", 10), simulated(1).blocks, Ceiling(0.0, 10, 2, 5)).refusal()
+    refusal = strain_of(Level("closed", 10), simulated(1).blocks, 0.0).refusal()
     assert refusal is not None and "answered nothing" in refusal
 
 
@@ -118,11 +117,11 @@ def test_an_endpoint_as_fast_as_none_is_refused_by_the_ceiling_that_was_measured
             parts = generators.run("bm25", "closed", clients=8, settle=0.3, length=1.5, seed=1)
     measured = block_of(Turn(0, Level("closed", 8), "bm25"), 1.5, parts)
     run = run_of([measured], variants=("bm25",))
-    assert ceilings["bm25"].requests_per_second > 200 and ceilings["bm25"].failed == 0
+    assert ceilings["bm25"] > 200
     # Two measurements of one thing, on a machine that may be busy with other tests: the same within that.
     run.ceilings = ceilings
     assert (cells(run)[Level("closed", 8)]["bm25"].strain.ceiling_share or 0) > 0.1
-    run.ceilings = {"bm25": replace(ceilings["bm25"], requests_per_second=measured.completed / 1.5)}
+    run.ceilings = {"bm25": measured.completed / 1.5}
     assert set(measures(run, "bm25", "8 clients")) == {"refused"}
 
 
