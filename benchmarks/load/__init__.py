@@ -17,8 +17,7 @@ histogram.py    latencies as HDR histograms
 statistics.py   percentiles that may be shown; bootstrap intervals of numbers and ratios
 server.py       CPU time and garbage collection of the cluster, facts of the index
 quality.py      nDCG, recall, overlap with the exact result, postings of the queries
-result.py       the run as rows and CSV
-report.py       the run as text, and its files
+result.py       the run as rows, CSV and text, and its files
 report_page.py  the run as an HTML page
 osb.py          the same workload for OpenSearch Benchmark
 """

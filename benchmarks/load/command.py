@@ -247,8 +247,6 @@ def finish(
     page: Path | None = None,
 ) -> bool:
     """Write and print the result; returns whether it is complete: not partial, nothing refused. page: the report's file."""
-    from benchmarks.load import report
-
     levels = cells(measurement)
     made = result.summary(measurement, data, title, levels)
     if page is not None:
@@ -256,12 +254,12 @@ def finish(
 
         write_text(page, report_page.page(measurement, made, levels))
         print(f"wrote {page}", file=sys.stderr)
-    for path in [*report.write(folder, made), *([made.write(record)] if record else [])]:
+    for path in [*result.write(folder, made), *([made.write(record)] if record else [])]:
         print(f"wrote {path}", file=sys.stderr)
     if as_json:
         print(json.dumps(made.to_json(), ensure_ascii=False, indent=1))
     else:
-        print(report.text(measurement, levels))
+        print(result.text(measurement, levels))
     refused = any(cell.refused for row in levels.values() for cell in row.values())
     return not measurement.partial and not refused
 

@@ -74,7 +74,7 @@ class LoadSettings:
 
 @dataclass
 class Measurement:
-    """Everything that a run measured; `report.py` makes tables of it."""
+    """Everything that a run measured; `result.py` makes rows and tables of it."""
 
     settings: LoadSettings
     index: str

@@ -17,7 +17,7 @@ from osn_command import osn_command
 from osn_node import kill_node
 from page_elements import Elements
 
-from benchmarks.load import report, result
+from benchmarks.load import result
 from benchmarks.load import run as measuring
 from benchmarks.load.measurement import LoadSettings, Measurement
 from benchmarks.load.phases import WarmupSettings
@@ -85,7 +85,7 @@ def measured(client, cluster_url: str, loaded: str, corpus: Path, tmp_path_facto
 def test_a_whole_run_shows_quality_beside_cost(measured: tuple[Measurement, Path], loaded: str) -> None:
     found, _ = measured
     assert found.partial is None
-    shown = report.text(found)
+    shown = result.text(found)
     for level in ("3 clients", "20/s"):
         assert f"{loaded}, {level}" in shown
     rows = {(row.where, row.line, row.column): row for row in result.rows(found)}
@@ -157,7 +157,7 @@ def test_a_killed_worker_ends_the_run_with_what_was_measured(
     assert time.monotonic() - began < 60
     assert found.partial == "generator process 1 of 2 was ended by signal 9"
     assert 3 <= len(found.blocks) <= 6
-    assert report.text(found).startswith("PARTIAL RESULT: generator process 1 of 2")
+    assert result.text(found).startswith("PARTIAL RESULT: generator process 1 of 2")
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_a_dying_node_ends_the_run_with_what_was_measured(
     counted = [block for block in found.blocks if block.broken is None]
     (broken,) = [block for block in found.blocks if block.broken]
     assert len(counted) >= 3 and broken.failures["connection"] > 0
-    report.write(tmp_path, result.summary(found))
+    result.write(tmp_path, result.summary(found))
     assert "(partial)" in read(tmp_path).title
 
 

@@ -12,7 +12,7 @@ import pytest
 from programmed_endpoint import ANSWER
 from runs import block, run_of, simulated, workload_at
 
-from benchmarks.load import report, result
+from benchmarks.load import result
 from benchmarks.load.blocks import Block, Level, Turn, block_of
 from benchmarks.load.ceiling import Strain, endpoint, measure_ceilings, strain_of
 from benchmarks.load.generator import Generators
@@ -35,7 +35,7 @@ def test_a_cell_of_too_few_requests_has_no_p99_and_no_ratio_of_it() -> None:
 
 
 def test_a_table_says_how_many_requests_a_p99_lacks() -> None:
-    few, enough = (report.text(simulated(1, rounds=20, requests=requests)) for requests in (400, 500))
+    few, enough = (result.text(simulated(1, rounds=20, requests=requests)) for requests in (400, 500))
     assert "A P99 needs 10,000 requests: bm25 lacks 2,000, fast lacks 2,000 (" in few
     assert "A P99 needs" not in enough
 
@@ -50,7 +50,7 @@ def test_above_its_ceiling_the_generator_refuses_to_report() -> None:
     fine, near = run_of(blocks, ceiling=600.0), run_of(blocks, ceiling=80.0)
     assert "requests/s" in measures(fine, "fast")
     assert set(measures(near, "fast")) == set(measures(near, "bm25")) == {"refused"}
-    shown = report.text(near)
+    shown = result.text(near)
     assert "refused: fast: 75% of what the generator can do" in shown
     assert "60.0" not in shown and "| refused |" in shown
 
@@ -62,7 +62,7 @@ def test_tables_show_the_quality_of_an_engine_and_not_its_difference() -> None:
         Row("docs", "fast", "nDCG@10", 0.078, 0.0, 0.1, 9, kind="difference", baseline="bm25"),
         Row("docs", "fast", "nDCG@10", 0.01, None, None, 9, kind="p-value", baseline="bm25"),
     ]
-    (line,) = [line for line in report.text(run).splitlines() if line.startswith("| fast")]
+    (line,) = [line for line in result.text(run).splitlines() if line.startswith("| fast")]
     assert "0.456" in line and "0.078" not in line and "0.010" not in line
 
 
@@ -135,18 +135,18 @@ def test_failures_are_shown_and_reach_the_percentiles() -> None:
     found = measures(run, "fast")
     assert found["failed"].value == pytest.approx(0.02)
     assert "P50 ms" in found and "P99 ms" not in found  # a P99 that 2% failures reach is no number
-    assert "failed: fast: 240 × rejected (429)" in report.text(run)
-    assert "∞" in report.text(run)
+    assert "failed: fast: 240 × rejected (429)" in result.text(run)
+    assert "∞" in result.text(run)
 
 
 def test_a_partial_result_says_so_first_and_everywhere(tmp_path: Path) -> None:
     run = simulated(1)
     run.partial = "the cluster stopped answering during fast at 10 clients"
     run.blocks.append(block(20, "fast", np.full(5, 5.0), failures={"connection": 90}, broken="no connection"))
-    assert report.text(run).startswith("PARTIAL RESULT: the cluster stopped answering")
-    assert "left out: fast at 10 clients, no connection: 90 × connection" in report.text(run)
+    assert result.text(run).startswith("PARTIAL RESULT: the cluster stopped answering")
+    assert "left out: fast at 10 clients, no connection: 90 × connection" in result.text(run)
     assert "(partial)" in result.summary(run).title
-    report.write(tmp_path, result.summary(run))
+    result.write(tmp_path, result.summary(run))
     assert "(partial)" in read_summary(tmp_path).title
     assert measures(run, "fast")["requests/s"] == measures(simulated(1), "fast")["requests/s"]
 
@@ -155,7 +155,7 @@ def test_everything_is_written(tmp_path: Path) -> None:
     run = simulated(1)
     run.quality = [Row("docs", "fast", "overlap@10", 0.98, 0.97, 0.99, 200)]
     run.more = [Row("docs, by field", "index", "bytes a document: sparse", 700.0, None, None, 3000)]
-    report.write(tmp_path, result.summary(run))
+    result.write(tmp_path, result.summary(run))
     assert read_summary(tmp_path).rows == result.rows(run)
     lines = list(csv.DictReader(io.StringIO((tmp_path / "load.csv").read_text())))
     assert len(lines) == len(result.rows(run)) and lines[0]["measure"] == "overlap@10"
