@@ -18,8 +18,7 @@ import click
 
 from benchmarks.load import result
 from benchmarks.load.blocks import Block
-from benchmarks.load.measurement import LoadSettings, Measurement
-from benchmarks.load.phases import WarmupSettings
+from benchmarks.load.measurement import LoadSettings, Measurement, WarmupSettings
 from benchmarks.load.run import measure
 from benchmarks.load.statistics import cells
 from benchmarks.load.variants import parse_variants

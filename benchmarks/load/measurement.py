@@ -6,12 +6,32 @@ from dataclasses import dataclass, field
 
 from benchmarks.load.blocks import Block, Level
 from benchmarks.load.generator import CONNECTIONS, default_processes
-from benchmarks.load.phases import Warmup, WarmupSettings
 from benchmarks.load.server import ClusterFacts, IndexStatistics
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row
 
 BASELINE = "bm25"
+
+
+@dataclass(frozen=True)
+class WarmupSettings:
+    """Lengths of the warm-up and its blocks, in seconds."""
+
+    least: float = 60.0
+    most: float = 300.0
+    window: float = 2.0
+    """The longest block."""
+
+
+@dataclass
+class Warmup:
+    """What the warm-up measured."""
+
+    throughput: dict[str, list[float]] = field(default_factory=dict)
+    """{engine: requests a second, window after window}"""
+    seconds: float = 0.0
+    steady: bool = False
+    """Whether throughput was steady at the end."""
 
 
 @dataclass(frozen=True)
