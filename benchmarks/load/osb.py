@@ -20,8 +20,8 @@ from typing import Any
 import click
 
 from benchmarks.load.command import load_models, queries_of
-from benchmarks.load.variants import Variant, parse_variants, pipeline_body
-from benchmarks.load.workload import LoadTarget, Workload, encoders, pipeline_names, prepare
+from benchmarks.load.variants import Variant, parse_variants
+from benchmarks.load.workload import LoadTarget, Workload, encoders, prepare
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -95,21 +95,16 @@ def export(workload: Workload, folder: Path, *, title: str = "osn") -> list[Path
     Raises what building the requests raises.
     """
     folder = Path(folder)
-    written = []
+    written, encode_of = [], encoders(workload)
     for variant in workload.variants:
         path = folder / "bodies" / f"{file_name(variant)}.jsonl"
-        encode = encoders(workload)[variant.name]
+        encode = encode_of[variant.name]
         write_text(path, "".join(encode(at).decode() + "\n" for at in range(len(workload.texts))))
         written.append(path)
-    pipelines = {
-        workload.pipelines[variant.name]: body
-        for variant in workload.variants
-        if (body := pipeline_body(variant)) is not None
-    }
     commands = "".join(
         f"\nThe pipeline must be there first:\n\n    curl -X PUT HOST:PORT/_search/pipeline/{name} "
         f"-H 'content-type: application/json' -d '{json.dumps(body)}'\n"
-        for name, body in pipelines.items()
+        for name, body in workload.pipeline_bodies().items()
     )
     engines = ", ".join(variant.name for variant in workload.variants)
     texts = {
@@ -208,8 +203,6 @@ def export_osb(
     _, texts = queries_of(queries, data, split, limit_queries)
     client = connect(settings=connection)
     with translate_errors():
-        workload = prepare(
-            client, LoadTarget(connection), index, variants, texts, load_models(options), pipeline_names(variants)
-        )
+        workload = prepare(client, LoadTarget(connection), index, variants, texts, load_models(options))
         for path in export(workload, out, title=index):
             print(path)

@@ -23,7 +23,7 @@ from benchmarks.load.ceiling import measure_ceilings
 from benchmarks.load.generator import GeneratorLost, Generators, default_processes
 from benchmarks.load.measurement import LoadSettings, Measurement, Warmup, WarmupSettings
 from benchmarks.load.server import ServerProbe
-from benchmarks.load.variants import described, parameters, with_options
+from benchmarks.load.variants import parameters, spec_of, with_options
 from benchmarks.load.workload import Workload, body_builders, request_heads
 from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.engines.settings import Cascade, TwoPhases
@@ -91,7 +91,7 @@ def measure(
     measurement = Measurement(
         settings=settings,
         index=workload.index,
-        variants=described(workload.variants),
+        variants={variant.name: spec_of(variant) for variant in workload.variants},
         queries=len(workload.texts),
         queries_hash=hashlib.sha256("\n".join(workload.texts).encode()).hexdigest()[:16],
     )

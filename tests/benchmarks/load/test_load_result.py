@@ -13,7 +13,7 @@ from programmed_endpoint import ANSWER
 from runs import block, run_of, simulated, workload_at
 
 from benchmarks.load import result
-from benchmarks.load.blocks import Block, Level, Turn, block_of
+from benchmarks.load.blocks import Level, Turn, block_of
 from benchmarks.load.ceiling import Strain, endpoint, measure_ceilings, strain_of
 from benchmarks.load.generator import Generators
 from benchmarks.load.measurement import Measurement
@@ -159,8 +159,3 @@ def test_everything_is_written(tmp_path: Path) -> None:
     assert read_summary(tmp_path).rows == result.rows(run)
     lines = list(csv.DictReader(io.StringIO((tmp_path / "load.csv").read_text())))
     assert len(lines) == len(result.rows(run)) and lines[0]["measure"] == "overlap@10"
-
-
-def test_blocks_survive_their_journey_as_json() -> None:
-    one = block(3, "fast", np.array([1.0, 2.0]), failures={"timeout": 1}, level=Level("open", 2.5))
-    assert Block.from_json(json.loads(json.dumps(one.to_json()))) == one
