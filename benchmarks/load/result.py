@@ -49,15 +49,10 @@ def rows(measurement: Measurement, levels: Levels | None = None) -> list[Row]:
 def _cell_rows(of_cell: Callable[..., Row], cell: Cell, base: str) -> list[Row]:
     if cell.refused:
         return [of_cell("refused", 1.0, None, None, cell.requests)]
-    result = [
-        of_cell(measure, value.value, value.low, value.high, value.n)
-        for measure in MEASURES
-        if _is_known(value := cell.estimate(measure))
-    ]
+    result = [of_cell(measure, *value) for measure in MEASURES if _is_known(value := cell.estimate(measure))]
     for measure in MEASURES:
         if _is_known(value := cell.ratio(measure)):
-            unitless, ratio = measure.removesuffix(" ms"), partial(of_cell, kind="ratio", baseline=base)
-            result.append(ratio(unitless, value.value, value.low, value.high, value.n))
+            result.append(of_cell(measure.removesuffix(" ms"), *value, kind="ratio", baseline=base))
     for part in PARTS:
         mean = cell.mean_of(part)
         if mean is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,24 +107,17 @@ def cluster_facts(probe: ServerProbe) -> ClusterFacts:
 def index_facts(client: OpenSearch, index: str) -> IndexStatistics:
     """Raises ClusterError if the index is absent or does not answer."""
     with translate_errors():
-        stats = client.indices.stats(index=index, metric="store,segments")
-        ((name, settings),) = client.indices.get_settings(index=index, params={"flat_settings": "true"}).items()
-        ((_, segments),) = client.indices.segments(index=index)["indices"].items()
+        (held,) = client.indices.segments(index=index)["indices"].values()
         documents = count(client, index)  # statistics count nested documents, too
-    own = stats["indices"][name]["primaries"]
-    flat = settings["settings"]
+    copies = [copy for of_shard in held["shards"].values() for copy in of_shard if copy["routing"]["primary"]]
+    segments = [segment for copy in copies for segment in copy["segments"].values()]
     return IndexStatistics(
         documents=documents,
         # From the segments, because the reported size of the store is up to ten seconds old.
-        bytes=_bytes_of_primaries(segments) or int(own["store"]["size_in_bytes"]),
-        segments=int(own["segments"]["count"]),
-        shards=int(flat["index.number_of_shards"]),
+        bytes=sum(int(segment["size_in_bytes"]) for segment in segments),
+        segments=sum(segment["search"] for segment in segments),
+        shards=len(held["shards"]),
     )
-
-
-def _bytes_of_primaries(segments: Mapping[str, Any]) -> int:
-    copies = [copy for of_shard in segments["shards"].values() for copy in of_shard if copy["routing"]["primary"]]
-    return sum(int(segment["size_in_bytes"]) for copy in copies for segment in copy["segments"].values())
 
 
 def settle_index(client: OpenSearch, index: str) -> None:
