@@ -102,7 +102,6 @@ class Measurement:
     """{name: engine and options}"""
     queries: int
     """The number of different queries."""
-    queries_hash: str
     blocks: list[Block] = field(default_factory=list)
     ceilings: dict[str, float] = field(default_factory=dict)
     """{variant: the most of its requests that the generator can make a second}"""

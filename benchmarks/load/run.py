@@ -93,7 +93,6 @@ def measure(
         index=workload.index,
         variants={variant.name: spec_of(variant) for variant in workload.variants},
         queries=len(workload.texts),
-        queries_hash=hashlib.sha256("\n".join(workload.texts).encode()).hexdigest()[:16],
     )
     began = time.monotonic()
     probe = ServerProbe(client, workload.target.settings.urls)
@@ -133,7 +132,7 @@ def identity(measurement: Measurement, workload: Workload) -> dict[str, Any]:
                 # The models of the vectors, and what `osn tune` stored.
                 "records": {name: facts.meta for name, facts in workload.indexes.items()},
                 "variants": measurement.variants,
-                "queries": measurement.queries_hash,
+                "queries": hashlib.sha256("\n".join(workload.texts).encode()).hexdigest()[:16],
                 "settings": settings,
                 "models": asdict(workload.models),
             }

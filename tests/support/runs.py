@@ -103,7 +103,6 @@ def run_of(
         index="docs",
         variants={name: name for name in variants},
         queries=200,
-        queries_hash="0" * 16,
         blocks=blocks,
         ceilings=dict.fromkeys(variants, ceiling),
     )
