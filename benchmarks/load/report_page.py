@@ -10,8 +10,8 @@ from benchmarks.load.blocks import Level
 from benchmarks.load.measurement import Measurement
 from benchmarks.load.statistics import THROUGHPUT, Levels
 from opensearch_neural.evaluation.results import Row, Summary
-from opensearch_neural.evaluation.tables import cell, number, pivot
-from opensearch_neural.ui.report_parts import Forest, Interval, Plot, ReportTable, forest, plot, report_page
+from opensearch_neural.evaluation.tables import cell, number
+from opensearch_neural.ui.report_parts import Forest, Interval, Plot, forest, plot, report_page, values_table
 
 LATENCIES = ("P99", "P90", "P50")
 """Ratios for the verdict: it takes the first that was measured often enough."""
@@ -35,7 +35,10 @@ def page(measurement: Measurement, made: Summary, levels: Levels) -> str:
             *result.facts_text(measurement).splitlines(),
         ],
         plots=list(plots(measurement, made.rows, levels)),
-        tables=tables(made.rows),
+        tables=[
+            values_table(where, [row for row in made.rows if row.where == where])
+            for where in dict.fromkeys(row.where for row in made.rows)
+        ],
     )
 
 
@@ -105,13 +108,3 @@ def by_level(levels: Levels, chosen: Sequence[Level], measure: str) -> Iterator[
         text = f"{number(estimate.value)} at {level.label}"
         named = level == last[engine]
         yield engine if named else "", level.value, estimate.value, text if named else f"{engine}, {text}"
-
-
-def tables(rows: Sequence[Row]) -> list[ReportTable]:
-    """A table for each load, and one for values that do not depend on load."""
-    made = []
-    for where in dict.fromkeys(row.where for row in rows):
-        columns, lines = pivot([row for row in rows if row.where == where and row.kind == "value"])
-        cells = [[line, *(cell(values.get(name)) for name in columns)] for _, line, values in lines]
-        made.append(ReportTable(where, ["engine", *columns], cells))
-    return made
