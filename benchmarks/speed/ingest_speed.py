@@ -26,10 +26,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 
-from benchmarks.local_cluster import reachable
+from benchmarks.local_cluster import cluster_or_node
 from benchmarks.publish import publish
 from benchmarks.speed.turns import SCIFACT, SEED, Timed, rate, ratio, ratio_row, say
-from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.renamed import output_option
@@ -82,9 +81,9 @@ def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int | None,
     sizes = QUICK if quick else WritingSizes()
     if rounds:
         sizes = replace(sizes, rounds=rounds)
-    with reachable(connection, f"osn-bench-{os.getpid()}") as settings:
+    with cluster_or_node(connection, f"osn-bench-{os.getpid()}") as client:
         full, short = prepared(data)
-        times = race(connect(settings=settings), full, short, sizes)
+        times = race(client, full, short, sizes)
     publish(
         list(rows(data.resolve().name, times, full, short)),
         goals(times),
