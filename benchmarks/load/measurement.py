@@ -10,8 +10,6 @@ from benchmarks.load.server import ClusterFacts, IndexStatistics
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row
 
-BASELINE = "bm25"
-
 
 @dataclass(frozen=True)
 class WarmupSettings:
@@ -61,7 +59,7 @@ class LoadSettings:
     """Whether to measure quality too."""
     quality_queries: int = 300
     """The most queries for overlap@10 and the score kept."""
-    baseline: str = BASELINE
+    baseline: str = "bm25"
     """The engine that ratios are taken to."""
     seed: int = 0
 
