@@ -55,7 +55,6 @@ class ClusterBM25:
 
     client: OpenSearch
     indexes: Mapping[Analyzer, str]
-    name: str = "BM25"
 
     def run(self, queries: Mapping[str, str], k: int, settings: Bm25Settings) -> Run:
         """The `k` best documents of each query."""
@@ -66,9 +65,8 @@ class ClusterBM25:
         self.client.indices.put_settings(index=index, body={"index": {"similarity": similarity}})
         self.client.indices.open(index=index)
         self.client.cluster.health(index=index, wait_for_status="yellow")
-        return OpenSearchRetriever(self.client, index, self.name, lambda text, size: bm25(text, size=size)).retrieve(
-            queries, k
-        )
+        retriever = OpenSearchRetriever(self.client, index, "BM25", lambda text, size: bm25(text, size=size))
+        return retriever.retrieve(queries, k)
 
     def scores(self, train: TrainingData, measure: str = "nDCG@10") -> dict[Bm25Settings, float]:
         """The measure of every analyzer, k1 and b of GRID on judged questions."""
@@ -85,15 +83,11 @@ def cluster_bm25(client: OpenSearch, corpus: Path, analyzers: Sequence[Analyzer]
     """The corpus's indexes, deleted when the block ends."""
 
     def job(analyzer: Analyzer) -> Job:
-        new_index = NewIndex(analyzer=analyzer, replicas=0)
-        return Job(
-            CorpusSource(str(corpus)), models=Models(sparse="none"), new_index=new_index, writing=Writing(merge=True)
-        )
+        new_index, writing = NewIndex(analyzer=analyzer, replicas=0), Writing(merge=True)
+        return Job(CorpusSource(str(corpus)), models=Models(sparse="none"), new_index=new_index, writing=writing)
 
     with ExitStack() as stack:
-        indexes: dict[Analyzer, str] = {
-            analyzer: stack.enter_context(ingested(client, job(analyzer))) for analyzer in analyzers
-        }
+        indexes = {analyzer: stack.enter_context(ingested(client, job(analyzer))) for analyzer in analyzers}
         yield ClusterBM25(client, indexes)
 
 

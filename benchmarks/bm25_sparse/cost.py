@@ -28,8 +28,7 @@ from benchmarks.experiment import kept_rows, slug
 from benchmarks.grown.field_bytes import STORED, bytes_by_field
 from benchmarks.grown.index import Growth, drawn_vectors, grow, resampler_of, set_of_size
 from benchmarks.load.command import queries_of, rows_under_load
-from benchmarks.load.measurement import LoadSettings
-from benchmarks.load.phases import WarmupSettings
+from benchmarks.load.measurement import LoadSettings, WarmupSettings
 from benchmarks.load.quality import nearness_rows, some
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import ModelChoice, allowed_target, prepared

@@ -26,8 +26,7 @@ from benchmarks.large_sparse.indexes import (
 )
 from benchmarks.load import quality
 from benchmarks.load.command import rows_under_load
-from benchmarks.load.measurement import LoadSettings
-from benchmarks.load.phases import WarmupSettings
+from benchmarks.load.measurement import LoadSettings, WarmupSettings
 from benchmarks.load.variants import TWO_PHASE, Variant, parameters
 from benchmarks.load.workload import (
     LoadTarget,

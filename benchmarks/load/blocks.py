@@ -96,17 +96,6 @@ class Block:
     def failed(self) -> int:
         return sum(self.failures.values())
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Block:
-        """Raises InputError for content that `to_json` did not make."""
-        try:
-            return cls(**{**content, "level": Level(**content["level"])})
-        except (TypeError, KeyError) as error:
-            raise InputError(f"not a block of a load run: {error}") from None
-
 
 def round_of(number: int, levels: Sequence[Level], variants: Sequence[str], seed: int) -> list[Turn]:
     """The turns of one round, in random order; the same for the same seed and number."""
@@ -125,7 +114,7 @@ def run_block(
     settle: float,
     length: float,
     seed: int,
-    run_began: float = 0.0,
+    run_began: float,
 ) -> Block:
     """Measure one turn: `settle` seconds of load that is not measured, then a window of `length` seconds.
 
@@ -248,6 +237,7 @@ FILE_NAME = "blocks.jsonl"
 FORMAT = 1
 
 
+@dataclass
 class BlockLog:
     """The blocks of one run on disk, in the order of measurement: a crash loses no finished block, and the run can continue.
 
@@ -255,10 +245,8 @@ class BlockLog:
     of an interrupted round it keeps the levels at which every engine had its turn. Another run is refused.
     """
 
-    def __init__(self, path: Path, identity: dict[str, Any], blocks: list[Block]) -> None:
-        self.path = path
-        self.identity = identity
-        self.blocks = blocks
+    path: Path
+    blocks: list[Block]
 
     @classmethod
     def open(cls, folder: Path, identity: dict[str, Any], *, engines: int, restart: bool = False) -> BlockLog:
@@ -277,19 +265,14 @@ class BlockLog:
                     "give another --output, or --restart to begin anew",
                 )
             blocks = whole_levels(blocks, engines)
-        log = cls(path, identity, blocks)
-        log._rewrite()
-        return log
+        lines = [{"format": FORMAT, "identity": identity}, *map(asdict, blocks)]
+        write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+        return cls(path, blocks)
 
     def add(self, block: Block) -> None:
         self.blocks.append(block)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(block.to_json()) + "\n")
-
-    def _rewrite(self) -> None:
-        lines = [json.dumps({"format": FORMAT, "identity": self.identity})]
-        lines += [json.dumps(block.to_json()) for block in self.blocks]
-        write_text(self.path, "".join(line + "\n" for line in lines))
+            file.write(json.dumps(asdict(block)) + "\n")
 
 
 def read_blocks(path: Path) -> tuple[dict[str, Any], list[Block]]:
@@ -305,8 +288,9 @@ def read_blocks(path: Path) -> tuple[dict[str, Any], list[Block]]:
     blocks = []
     for number, line in enumerate(lines[1:], start=2):
         try:
-            blocks.append(Block.from_json(json.loads(line)))
-        except (ValueError, InputError):
+            content = json.loads(line)
+            blocks.append(Block(**{**content, "level": Level(**content["level"])}))
+        except (ValueError, TypeError, KeyError):
             if number == len(lines):
                 break
             raise InputError(f"{path}, line {number}: not a block of a load run") from None

@@ -11,8 +11,10 @@ import asyncio
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from benchmarks.load import histogram as hdr
 from benchmarks.load.blocks import Block, Level
@@ -24,16 +26,6 @@ MOST_OF_CEILING = 0.7  # the highest share of its ceiling that the generator may
 MOST_OF_A_CORE = 0.85  # the highest share of a core that a worker may need: beyond it requests wait for the generator
 MOST_LATENESS = 0.25  # the highest share of an open loop's P99 that may be the generator's own lateness
 NAMED = f"x-opaque-id: {OPAQUE_ID}".encode()
-
-
-@dataclass(frozen=True)
-class Ceiling:
-    """The most requests of one engine that the generator can make a second, with this many clients and processes."""
-
-    requests_per_second: float
-    clients: int
-    processes: int
-    failed: int
 
 
 def _header(head: bytes, name: bytes) -> bytes:
@@ -111,23 +103,21 @@ def _http(body: bytes) -> bytes:
 
 def measure_ceilings(
     workload: Workload, answers: Mapping[str, bytes], *, clients: int, processes: int, seconds: float
-) -> dict[str, Ceiling]:
-    """{variant: the generator's ceiling with its requests}, each measured for `seconds`.
+) -> dict[str, float]:
+    """{variant: the most of its requests that the generator can make a second}, each measured for `seconds`.
 
     answers: {variant: body of a genuine answer}.
     """
     ceilings = {}
     with endpoint(answers) as url:
         timeout = workload.target.timeout
-        here = workload.at(LoadTarget(ConnectionSettings(urls=(url,), timeout=timeout)))
+        here = replace(workload, target=LoadTarget(ConnectionSettings(urls=(url,), timeout=timeout)))
         with Generators(here, processes) as generators:
             for variant in workload.variants:
                 parts = generators.run(
                     variant.name, "closed", clients=clients, settle=min(0.5, seconds), length=seconds, seed=0
                 )
-                completed = sum(part.completed for part in parts)
-                failed = sum(sum(part.failures.values()) for part in parts)
-                ceilings[variant.name] = Ceiling(completed / seconds, clients, processes, failed)
+                ceilings[variant.name] = sum(part.completed for part in parts) / seconds
     return ceilings
 
 
@@ -155,22 +145,20 @@ class Strain:
         return None
 
 
-def strain_of(level: Level, blocks: Sequence[Block], ceiling: Ceiling | None) -> Strain:
-    """The strain of these blocks on the generator."""
-    if not blocks:
-        return Strain()
+def strain_of(level: Level, blocks: Sequence[Block], ceiling: float | None) -> Strain:
+    """The strain of these blocks on the generator. ceiling: requests a second; None if it was not measured."""
     seconds = sum(block.seconds for block in blocks)
     speed = sum(block.completed for block in blocks) / seconds
     late = None
     if level.mode == "open" and all(block.late for block in blocks):
-        p99_late, p99 = (
-            float(hdr.quantile(hdr.counts(hdr.merge(hdr.decode(getattr(block, part)) for block in blocks)), 0.0, 0.99))
-            for part in ("late", "latency")
-        )
+        counted = {
+            part: [hdr.counts(hdr.decode(getattr(block, part))) for block in blocks] for part in ("late", "latency")
+        }
+        p99_late, p99 = (float(hdr.quantile(np.sum(each, axis=0), 0.0, 0.99)) for each in counted.values())
         late = p99_late / p99 if 0 < p99 < float("inf") else None
     share = None
     if ceiling is not None:
-        share = speed / ceiling.requests_per_second if ceiling.requests_per_second else float("inf")
+        share = speed / ceiling if ceiling else float("inf")
     return Strain(
         ceiling_share=share,
         core_share=sum(block.core_share * block.seconds for block in blocks) / seconds,

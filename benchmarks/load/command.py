@@ -18,8 +18,7 @@ import click
 
 from benchmarks.load import result
 from benchmarks.load.blocks import Block
-from benchmarks.load.measurement import LoadSettings, Measurement
-from benchmarks.load.phases import WarmupSettings
+from benchmarks.load.measurement import LoadSettings, Measurement, WarmupSettings
 from benchmarks.load.run import measure
 from benchmarks.load.statistics import cells
 from benchmarks.load.variants import parse_variants
@@ -27,9 +26,9 @@ from benchmarks.load.workload import ModelChoice, allowed_target, prepared
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.commands.engine_options import models_options
+from opensearch_neural.commands.engine_options import MODELS
 from opensearch_neural.commands.headings import Headed, taking
-from opensearch_neural.commands.option_groups import Command, seed_option
+from opensearch_neural.commands.option_groups import Command, options_of, seed_option
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.judgements import BeirData, JudgedQueries, read_queries
 from opensearch_neural.errors import ClusterError, InputError
@@ -107,8 +106,8 @@ def measuring_options(command: Command) -> Command:
     return taking(command, options)
 
 
-def load_models(options: dict[str, Any]) -> ModelChoice:
-    return ModelChoice(options["sparse"], options["dense"], options["backend"], pq=options["pq"])
+models_options = options_of(ModelChoice, "models", *MODELS)
+"""Adds the options that name the models of an index; the command gets a `ModelChoice`."""
 
 
 def load_settings(options: dict[str, Any], **more: Any) -> LoadSettings:
@@ -169,6 +168,7 @@ def queries_of(
 @connection_options
 def load(
     connection: ConnectionSettings,
+    models: ModelChoice,
     index: str,
     engines: str,
     data: Path | None,
@@ -202,7 +202,7 @@ def load(
     variants = parse_variants(engines)
     if report is not None:
         import_module("benchmarks.load.report_page")  # a missing extra is reported before anything is measured
-    settings, models = load_settings(options, quality=not no_quality), load_models(options)
+    settings = load_settings(options, quality=not no_quality)
     target = allowed_target(connection, owned=owned)
     judged, texts = queries_of(queries, data, split, limit_queries)
     folder = out or Path(f"load-{index}")
@@ -247,8 +247,6 @@ def finish(
     page: Path | None = None,
 ) -> bool:
     """Write and print the result; returns whether it is complete: not partial, nothing refused. page: the report's file."""
-    from benchmarks.load import report
-
     levels = cells(measurement)
     made = result.summary(measurement, data, title, levels)
     if page is not None:
@@ -256,12 +254,12 @@ def finish(
 
         write_text(page, report_page.page(measurement, made, levels))
         print(f"wrote {page}", file=sys.stderr)
-    for path in [*report.write(folder, made), *([made.write(record)] if record else [])]:
+    for path in [*result.write(folder, made), *([made.write(record)] if record else [])]:
         print(f"wrote {path}", file=sys.stderr)
     if as_json:
         print(json.dumps(made.to_json(), ensure_ascii=False, indent=1))
     else:
-        print(report.text(measurement, levels))
+        print(result.text(measurement, levels))
     refused = any(cell.refused for row in levels.values() for cell in row.values())
     return not measurement.partial and not refused
 

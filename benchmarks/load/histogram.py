@@ -51,13 +51,6 @@ def decode(text: str) -> Any:
         raise InputError(f"not an HDR histogram: {type(error).__name__}") from None
 
 
-def merge(parts: Iterable[Any]) -> Any:
-    whole = histogram()
-    for part in parts:
-        whole.add(part)
-    return whole
-
-
 def counts(histogram: Any) -> Counts:
     """(v,): the number of samples at each value of `values()`."""
     return np.ctypeslib.as_array(histogram.counts).astype(np.float64)
@@ -72,23 +65,21 @@ def values() -> npt.NDArray[np.float64]:
     return np.maximum(lowest, (lowest + highest) / 2) / 1000
 
 
-def quantile(counted: Counts, failed: Counts | float, q: float) -> npt.NDArray[np.float64]:
+def quantile(
+    counted: Counts, failed: Counts | float, q: float, at: npt.NDArray[np.float64] | None = None
+) -> npt.NDArray[np.float64]:
     """Milliseconds within which the share `q` of all requests was answered; infinite if fewer were answered at all.
 
-    counted: (…, v) answered requests by `values()`; failed: (…,) failed requests. Returns (…,).
+    counted: (…, v) answered requests by the values `at`, which ascend (None: `values()`); failed: (…,) failed requests.
+    Returns (…,).
     """
     cumulated = np.cumsum(counted, axis=-1)
     total = cumulated[..., -1] + failed
     # The smallest value with at least the share q at or below it; slightly less, so that rounding adds no sample.
     wanted = np.asarray(q * total * (1 - 1e-12))[..., None]
     reached = cumulated >= wanted
-    reached_values = values()[np.argmax(reached, axis=-1)]
+    reached_values = (values() if at is None else at)[np.argmax(reached, axis=-1)]
     return np.where((total > 0) & reached.any(axis=-1), reached_values, np.inf)
-
-
-def may_show(q: float, samples: float) -> bool:
-    """Whether at least 100 of the samples lie beyond the quantile `q`."""
-    return samples >= needed(q)
 
 
 def needed(q: float) -> int:

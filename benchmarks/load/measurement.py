@@ -5,14 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from benchmarks.load.blocks import Block, Level
-from benchmarks.load.ceiling import Ceiling
 from benchmarks.load.generator import CONNECTIONS, default_processes
-from benchmarks.load.phases import Warmup, WarmupSettings
 from benchmarks.load.server import ClusterFacts, IndexStatistics
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row
 
-BASELINE = "bm25"
+
+@dataclass(frozen=True)
+class WarmupSettings:
+    """Lengths of the warm-up and its blocks, in seconds."""
+
+    least: float = 60.0
+    most: float = 300.0
+    window: float = 2.0
+    """The longest block."""
+
+
+@dataclass
+class Warmup:
+    """What the warm-up measured."""
+
+    throughput: dict[str, list[float]] = field(default_factory=dict)
+    """{engine: requests a second, window after window}"""
+    seconds: float = 0.0
+    steady: bool = False
+    """Whether throughput was steady at the end."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +59,7 @@ class LoadSettings:
     """Whether to measure quality too."""
     quality_queries: int = 300
     """The most queries for overlap@10 and the score kept."""
-    baseline: str = BASELINE
+    baseline: str = "bm25"
     """The engine that ratios are taken to."""
     seed: int = 0
 
@@ -75,7 +92,7 @@ class LoadSettings:
 
 @dataclass
 class Measurement:
-    """Everything that a run measured; `report.py` makes tables of it."""
+    """Everything that a run measured; `result.py` makes rows and tables of it."""
 
     settings: LoadSettings
     index: str
@@ -83,10 +100,9 @@ class Measurement:
     """{name: engine and options}"""
     queries: int
     """The number of different queries."""
-    queries_hash: str
     blocks: list[Block] = field(default_factory=list)
-    ceilings: dict[str, Ceiling] = field(default_factory=dict)
-    """{variant: the generator's ceiling}"""
+    ceilings: dict[str, float] = field(default_factory=dict)
+    """{variant: the most of its requests that the generator can make a second}"""
     warmup: Warmup = field(default_factory=Warmup)
     quality: list[Row] = field(default_factory=list)
     """nDCG@10 and recall, if there are judgements; overlap@10 and the score kept."""

@@ -15,18 +15,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
-from benchmarks.load.command import load_models, queries_of
-from benchmarks.load.variants import Variant, parse_variants, pipeline_body
-from benchmarks.load.workload import LoadTarget, Workload, encoders, pipeline_names, prepare
+from benchmarks.load.command import models_options, queries_of
+from benchmarks.load.variants import Variant, parse_variants
+from benchmarks.load.workload import LoadTarget, ModelChoice, Workload, encoders, prepare
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.files import write_text
 
@@ -95,21 +93,16 @@ def export(workload: Workload, folder: Path, *, title: str = "osn") -> list[Path
     Raises what building the requests raises.
     """
     folder = Path(folder)
-    written = []
+    written, encode_of = [], encoders(workload)
     for variant in workload.variants:
         path = folder / "bodies" / f"{file_name(variant)}.jsonl"
-        encode = encoders(workload)[variant.name]
+        encode = encode_of[variant.name]
         write_text(path, "".join(encode(at).decode() + "\n" for at in range(len(workload.texts))))
         written.append(path)
-    pipelines = {
-        workload.pipelines[variant.name]: body
-        for variant in workload.variants
-        if (body := pipeline_body(variant)) is not None
-    }
     commands = "".join(
         f"\nThe pipeline must be there first:\n\n    curl -X PUT HOST:PORT/_search/pipeline/{name} "
         f"-H 'content-type: application/json' -d '{json.dumps(body)}'\n"
-        for name, body in pipelines.items()
+        for name, body in workload.pipeline_bodies().items()
     )
     engines = ", ".join(variant.name for variant in workload.variants)
     texts = {
@@ -187,6 +180,7 @@ def workload_json(workload: Workload, title: str) -> str:
 @connection_options
 def export_osb(
     connection: ConnectionSettings,
+    models: ModelChoice,
     index: str,
     engines: str,
     data: Path | None,
@@ -194,7 +188,6 @@ def export_osb(
     queries: Path | None,
     limit_queries: int,
     out: Path,
-    **options: Any,
 ) -> None:
     """Write the workload of `osn bench load` for OpenSearch Benchmark (opensearch-benchmark 2.x).
 
@@ -208,8 +201,6 @@ def export_osb(
     _, texts = queries_of(queries, data, split, limit_queries)
     client = connect(settings=connection)
     with translate_errors():
-        workload = prepare(
-            client, LoadTarget(connection), index, variants, texts, load_models(options), pipeline_names(variants)
-        )
+        workload = prepare(client, LoadTarget(connection), index, variants, texts, models)
         for path in export(workload, out, title=index):
             print(path)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from benchmarks.load import report
+from benchmarks.load import result
 from benchmarks.load.blocks import Level
 from benchmarks.load.measurement import Measurement
-from benchmarks.load.result import set_name
 from benchmarks.load.statistics import THROUGHPUT, Levels
 from opensearch_neural.evaluation.results import Row, Summary
-from opensearch_neural.evaluation.tables import cell, number, pivot
-from opensearch_neural.ui.report_parts import Forest, Interval, Plot, ReportTable, forest, plot, report_page
+from opensearch_neural.evaluation.tables import cell, number
+from opensearch_neural.ui.report_parts import Forest, Interval, Plot, forest, plot, report_page, values_table
 
 LATENCIES = ("P99", "P90", "P50")
 """Ratios for the verdict: it takes the first that was measured often enough."""
@@ -22,7 +21,7 @@ SHOWN = (*LATENCIES, "requests/s", "server CPU")
 def page(measurement: Measurement, made: Summary, levels: Levels) -> str:
     """The HTML page. made: the run's summary; levels: its cells. Raises MissingExtra without the extra [ui]."""
     base = measurement.settings.baseline
-    names = [set_name(measurement, level) for level in levels]
+    names = [result.set_name(measurement, level) for level in levels]
     ratios = [row for row in made.rows if row.kind == "ratio" and row.engine != base]
     return report_page(
         "osn bench load",
@@ -32,11 +31,14 @@ def page(measurement: Measurement, made: Summary, levels: Levels) -> str:
         notes=[
             *(f"Refused: {row.engine}, {row.where}." for row in made.rows if row.measure == "refused"),
             *measurement.incidents,
-            *report.strain_lines(levels),
-            *report.facts_text(measurement).splitlines(),
+            *result.strain_lines(levels),
+            *result.facts_text(measurement).splitlines(),
         ],
         plots=list(plots(measurement, made.rows, levels)),
-        tables=tables(made.rows),
+        tables=[
+            values_table(where, [row for row in made.rows if row.where == where])
+            for where in dict.fromkeys(row.where for row in made.rows)
+        ],
     )
 
 
@@ -77,14 +79,14 @@ def plots(measurement: Measurement, rows: Sequence[Row], levels: Levels) -> Iter
         for measure in ("P99 ms", "P50 ms", THROUGHPUT) if mode == "closed" else ("P99 ms", "P50 ms"):
             yield plot(f"{measure} by {across}", across, by_level(levels, chosen, measure))
     values = {(row.where, row.engine, row.measure): row.value for row in rows if row.kind == "value"}
-    measures = [row.measure for row in measurement.quality if row.kind == "value" and row.measure in report.QUALITY]
+    measures = [row.measure for row in measurement.quality if row.kind == "value" and row.measure in result.QUALITY]
     if not measures:
         return
     quality = {
         row.engine: row.value for row in measurement.quality if (row.kind, row.measure) == ("value", measures[0])
     }
     for level in levels:
-        name = set_name(measurement, level)
+        name = result.set_name(measurement, level)
         points = [
             (engine, p99, value, f"{value:.3f}, {p99:.1f} ms")
             for engine, value in quality.items()
@@ -106,13 +108,3 @@ def by_level(levels: Levels, chosen: Sequence[Level], measure: str) -> Iterator[
         text = f"{number(estimate.value)} at {level.label}"
         named = level == last[engine]
         yield engine if named else "", level.value, estimate.value, text if named else f"{engine}, {text}"
-
-
-def tables(rows: Sequence[Row]) -> list[ReportTable]:
-    """A table for each load, and one for values that do not depend on load."""
-    made = []
-    for where in dict.fromkeys(row.where for row in rows):
-        columns, lines = pivot([row for row in rows if row.where == where and row.kind == "value"])
-        cells = [[line, *(cell(values.get(name)) for name in columns)] for _, line, values in lines]
-        made.append(ReportTable(where, ["engine", *columns], cells))
-    return made

@@ -21,10 +21,9 @@ from benchmarks.load import quality, server
 from benchmarks.load.blocks import Block, BlockLog, Level, Pace, Turn, round_of, run_block
 from benchmarks.load.ceiling import measure_ceilings
 from benchmarks.load.generator import GeneratorLost, Generators, default_processes
-from benchmarks.load.measurement import LoadSettings, Measurement
-from benchmarks.load.phases import warm_up
+from benchmarks.load.measurement import LoadSettings, Measurement, Warmup, WarmupSettings
 from benchmarks.load.server import ServerProbe
-from benchmarks.load.variants import described, parameters, with_options
+from benchmarks.load.variants import parameters, spec_of, with_options
 from benchmarks.load.workload import Workload, body_builders, request_heads
 from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.engines.settings import Cascade, TwoPhases
@@ -41,6 +40,12 @@ RESAMPLED = "resampled"
 """The key of an index's `_meta.osn` that marks its documents as drawn (`grown/documents.py`)."""
 HALF = 0.5
 """If more than this share of a block's requests gets no answer, the cluster is asked whether it still answers."""
+SHORTEST = 0.5  # seconds of the shortest window of the warm-up
+WINDOWS = 3  # the last windows of each engine that are compared with as many before them
+TOLERANCE = 0.05  # throughput that changes by at most this share is steady
+
+OnBlock = Callable[[Block, float], object]
+"""Called with each finished block and the share of the work done."""
 
 
 class _Ended(Exception):
@@ -64,15 +69,15 @@ def measure(
     workload: Workload,
     settings: LoadSettings,
     *,
+    out: Path,
     judged: JudgedQueries | None = None,
-    out: Path | None = None,
     restart: bool = False,
     say: Say = log.info,
-    on_block: Callable[[Block, float], object] | None = None,
+    on_block: OnBlock = lambda block, share: None,
 ) -> Measurement:
     """Run the load test. Once the first block is measured, errors end it with a partial result and are not raised.
 
-    out: folder for the log of blocks; on_block: called with each finished block and the share of the work done.
+    out: folder for the log of blocks
 
     Raises InputError, ModelError and ClusterError if the test cannot begin.
     """
@@ -86,9 +91,8 @@ def measure(
     measurement = Measurement(
         settings=settings,
         index=workload.index,
-        variants=described(workload.variants),
+        variants={variant.name: spec_of(variant) for variant in workload.variants},
         queries=len(workload.texts),
-        queries_hash=hashlib.sha256("\n".join(workload.texts).encode()).hexdigest()[:16],
     )
     began = time.monotonic()
     probe = ServerProbe(client, workload.target.settings.urls)
@@ -98,19 +102,15 @@ def measure(
         server.settle_index(client, index)
         measurement.indexes[index] = server.index_facts(client, index)
     measurement.notes += notes(measurement, workload)
-    block_log = None
-    if out is not None:
-        block_log = BlockLog.open(out, identity(measurement, workload), engines=len(names), restart=restart)
-        measurement.blocks = block_log.blocks
-        if block_log.blocks:
-            measurement.incidents.append(f"continued after {len(block_log.blocks)} blocks of an interrupted run")
-    run = LoadRun(client, workload, settings, probe, measurement, block_log, say, on_block, began)
+    block_log = BlockLog.open(out, identity(measurement, workload), engines=len(names), restart=restart)
+    measurement.blocks = block_log.blocks
+    if block_log.blocks:
+        measurement.incidents.append(f"continued after {len(block_log.blocks)} blocks of an interrupted run")
+    run = LoadRun(client, workload, probe, measurement, block_log, say, on_block, began)
     try:
         run.everything(answers, judged)
-    except _Ended as ended:
+    except (_Ended, GeneratorLost) as ended:
         measurement.partial = str(ended)
-    except GeneratorLost as lost:
-        measurement.partial = str(lost)
     except KeyboardInterrupt:
         measurement.partial = "interrupted"
     except OsnError as error:
@@ -132,7 +132,7 @@ def identity(measurement: Measurement, workload: Workload) -> dict[str, Any]:
                 # The models of the vectors, and what `osn tune` stored.
                 "records": {name: facts.meta for name, facts in workload.indexes.items()},
                 "variants": measurement.variants,
-                "queries": measurement.queries_hash,
+                "queries": hashlib.sha256("\n".join(workload.texts).encode()).hexdigest()[:16],
                 "settings": settings,
                 "models": asdict(workload.models),
             }
@@ -181,19 +181,54 @@ def notes(measurement: Measurement, workload: Workload) -> list[str]:
     return said
 
 
+def steady(throughput: Sequence[float]) -> bool:
+    """Whether the last windows are as fast as those before them."""
+    if len(throughput) < 2 * WINDOWS:
+        return False
+    last, before = sum(throughput[-WINDOWS:]), sum(throughput[-2 * WINDOWS : -WINDOWS])
+    return before > 0 and abs(last / before - 1) <= TOLERANCE
+
+
+def warm_up(
+    measure: Callable[[Turn, float], Block], variants: Sequence[str], level: Level, settings: WarmupSettings
+) -> Warmup:
+    """Engines take turns at `level` until all are steady, for `least` to `most` seconds: a JVM needs a minute or more to
+    compile its code.
+
+    measure: (turn, seconds of the window) → block
+    """
+    # With many engines the windows are shorter, so that each engine gets enough windows in the least time.
+    length = min(settings.window, max(SHORTEST, settings.least / (2 * WINDOWS * len(variants))))
+    warmup = Warmup({variant: [] for variant in variants})
+    began = time.monotonic()
+    number = 0
+    while True:
+        number += 1
+        for variant in variants:
+            block = measure(Turn(-number, level, variant), length)
+            warmup.throughput[variant].append(block.completed / block.seconds)
+        warmup.seconds = time.monotonic() - began
+        warmup.steady = all(map(steady, warmup.throughput.values()))
+        if warmup.seconds >= settings.most or (warmup.steady and warmup.seconds >= settings.least):
+            return warmup
+
+
 @dataclass
 class LoadRun:
     """A run and its state."""
 
     client: OpenSearch
     workload: Workload
-    settings: LoadSettings
     probe: ServerProbe
     measurement: Measurement
-    block_log: BlockLog | None
+    block_log: BlockLog
     say: Say
-    on_block: Callable[[Block, float], object] | None
+    on_block: OnBlock
     began: float
+
+    def __post_init__(self) -> None:
+        self.settings = settings = self.measurement.settings
+        self.pace = Pace(settings.requests, settings.rounds, settings.shortest, settings.longest)
 
     def everything(self, answers: Mapping[str, bytes], judged: JudgedQueries | None) -> None:
         settings, measurement = self.settings, self.measurement
@@ -215,38 +250,23 @@ class LoadRun:
                 f"warm-up at {level.label}, {settings.warmup.least:g} s at least, until throughput is steady "
                 f"({settings.warmup.most:g} s at most)"
             )
-            self.pace = Pace(settings.requests, settings.rounds, settings.shortest, settings.longest)
-            self.warm_up(level)
+            measurement.warmup = warm_up(self.block, list(measurement.variants), level, settings.warmup)
+            if not measurement.warmup.steady:
+                measurement.incidents.append(
+                    f"throughput was not yet steady after {measurement.warmup.seconds:.0f} s of warm-up"
+                )
             self.rounds()
 
     def measure_quality(self, judged: JudgedQueries | None) -> None:
-        settings, workload = self.settings, self.workload
+        settings, workload, index = self.settings, self.workload, self.workload.index
+        rows = self.measurement.quality
         if judged is not None:
-            self.measurement.quality += quality.judged_rows(
-                self.client, workload, judged, workload.index, baseline=settings.baseline, seed=settings.seed
+            rows += quality.judged_rows(
+                self.client, workload, judged, index, baseline=settings.baseline, seed=settings.seed
             )
         queries = judged.queries if judged else {str(at): text for at, text in enumerate(workload.texts)}
-        self.measurement.quality += quality.nearness_rows(
-            self.client,
-            workload,
-            quality.some(queries, settings.quality_queries, settings.seed),
-            workload.index,
-            seed=settings.seed,
-        )
-
-    def warm_up(self, level: Level) -> None:
-        names = list(self.measurement.variants)
-        self.measurement.warmup = warm_up(
-            lambda turn, length: self.block(turn, length),
-            names,
-            level,
-            self.settings.warmup,
-            on_block=lambda block: self.pace.learn(block),
-        )
-        if not self.measurement.warmup.steady:
-            self.measurement.incidents.append(
-                f"throughput was not yet steady after {self.measurement.warmup.seconds:.0f} s of warm-up"
-            )
+        some = quality.some(queries, settings.quality_queries, settings.seed)
+        rows += quality.nearness_rows(self.client, workload, some, index, seed=settings.seed)
 
     def block(self, turn: Turn, length: float) -> Block:
         """Measure one turn. Raises _Ended if the cluster no longer answers."""
@@ -259,29 +279,30 @@ class LoadRun:
             seed=self.settings.seed,
             run_began=self.began,
         )
-        unreachable = sum(count for what, count in block.failures.items() if what in ("connection", "timeout"))
-        if block.broken or (block.requests and unreachable > HALF * block.requests):
+        broken = block.broken
+        unreachable = block.failures.get("connection", 0) + block.failures.get("timeout", 0)
+        if not broken and unreachable > HALF * block.requests and not self.probe.answers():
+            broken = "the cluster does not answer"
+        if broken:
+            self.measurement.blocks.append(replace(block, broken=broken))
             failures = ", ".join(f"{count} × {what}" for what, count in sorted(block.failures.items()))
-            if block.broken or not self.probe.answers():
-                block = replace(block, broken=block.broken or "the cluster does not answer")
-                self.measurement.blocks.append(block)
-                raise _Ended(
-                    f"the cluster stopped answering during {turn.variant} at {turn.level.label} ({failures}); "
-                    "this block is left out"
-                )
+            raise _Ended(
+                f"the cluster stopped answering during {turn.variant} at {turn.level.label} ({failures}); "
+                "this block is left out"
+            )
+        self.pace.learn(block)
         return block
 
     def rounds(self) -> None:
         """Measure blocks until every engine has its requests at every level, or the time is up."""
         settings, measurement = self.settings, self.measurement
-        names = list(measurement.variants)
-        levels = settings.levels()
+        names, levels = list(measurement.variants), settings.levels()
         for block in measurement.blocks:
             self.pace.learn(block)
         number = 1 + max((block.round for block in measurement.blocks), default=-1)
         deadline = math.inf if settings.minutes is None else time.monotonic() + 60 * settings.minutes
         self.say(f"blocks: {len(names)} engines at {', '.join(level.label for level in levels)}")
-        while wanting := self.wanting(levels, names, number):
+        while wanting := self.wanting(number):
             for turn in round_of(number, wanting, names, settings.seed):
                 length = self.pace.length(turn)
                 if time.monotonic() + settings.settle + length > deadline:
@@ -290,34 +311,29 @@ class LoadRun:
                     )
                     return
                 block = self.block(turn, length)
-                self.pace.learn(block)
-                measurement.blocks.append(block) if self.block_log is None else self.block_log.add(block)
-                if self.on_block:
-                    self.on_block(block, self.done(levels, names))
+                self.block_log.add(block)
+                self.on_block(block, min(1.0, len(measurement.blocks) / (settings.rounds * len(levels) * len(names))))
             number += 1
 
-    def wanting(self, levels: Sequence[Level], names: Sequence[str], number: int) -> list[Level]:
+    def wanting(self, number: int) -> list[Level]:
         """The levels at which an engine lacks requests or rounds."""
-        if number < self.settings.rounds:
-            return list(levels)
-        if number >= 3 * self.settings.rounds:
-            # Even the longest windows give too few requests: the engine is too slow for the settings.
-            lacking = [level.label for level in levels if self.fewest(level, names) < self.settings.requests]
-            if lacking:
-                self.measurement.incidents.append(
-                    f"fewer than {self.settings.requests} requests at {', '.join(lacking)} after {number} rounds"
-                )
-            return []
-        return [level for level in levels if self.fewest(level, names) < self.settings.requests]
+        settings = self.settings
+        if number < settings.rounds:
+            return settings.levels()
+        lacking = [level for level in settings.levels() if self.fewest(level) < settings.requests]
+        if not lacking or number < 3 * settings.rounds:
+            return lacking
+        # Even the longest windows give too few requests: the engine is too slow for the settings.
+        self.measurement.incidents.append(
+            f"fewer than {settings.requests} requests at {', '.join(level.label for level in lacking)} "
+            f"after {number} rounds"
+        )
+        return []
 
-    def fewest(self, level: Level, names: Sequence[str]) -> int:
-        counts = dict.fromkeys(names, 0)
+    def fewest(self, level: Level) -> int:
+        """The requests of the engine that has the fewest at this level."""
+        counts = dict.fromkeys(self.measurement.variants, 0)
         for block in self.measurement.blocks:
-            if block.level == level and block.broken is None and block.variant in counts:
+            if block.level == level:
                 counts[block.variant] += block.requests
         return min(counts.values())
-
-    def done(self, levels: Sequence[Level], names: Sequence[str]) -> float:
-        """The share of all blocks that is measured."""
-        whole = self.settings.rounds * len(levels) * len(names)
-        return min(1.0, len(self.measurement.blocks) / whole)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from opensearchpy.exceptions import OpenSearchException
 
 from ingest.writing.stored_documents import count
 from opensearch_neural.cluster.addresses import is_loopback
@@ -24,7 +26,6 @@ log = logging.getLogger(__name__)
 class IndexStatistics:
     """The index under test."""
 
-    name: str
     documents: int
     bytes: int
     """Of primary shards."""
@@ -69,33 +70,20 @@ class ServerProbe:
     def gc_ms(self) -> float | None:
         """Milliseconds of garbage collection so far, of all nodes."""
         nodes = self._nodes("jvm", "nodes.*.jvm.gc")
-        if not nodes:
-            return None
-        return float(
-            sum(
-                collector["collection_time_in_millis"]
-                for node in nodes
-                for collector in node["jvm"]["gc"]["collectors"].values()
-            )
-        )
+        collectors = [collector for node in nodes for collector in node["jvm"]["gc"]["collectors"].values()]
+        return float(sum(each["collection_time_in_millis"] for each in collectors)) if nodes else None
 
     def answers(self) -> bool:
         """Whether the cluster answers at all."""
-        from opensearchpy.exceptions import OpenSearchException
-
         try:
             self.client.transport.perform_request("GET", "/", params={"request_timeout": 5})
         except OpenSearchException:
             return False
         return True
 
-    def _nodes(self, metrics: str, only: str | None) -> list[dict[str, Any]]:
-        from opensearchpy.exceptions import OpenSearchException
-
+    def _nodes(self, metrics: str, only: str) -> list[dict[str, Any]]:
+        params = {"request_timeout": 5, "filter_path": only}
         try:
-            params: dict[str, Any] = {"request_timeout": 5}
-            if only:
-                params["filter_path"] = only
             answer = self.client.transport.perform_request("GET", f"/_nodes/stats/{metrics}", params=params)
         except OpenSearchException as error:
             log.debug("node statistics: %s", error)
@@ -118,27 +106,18 @@ def cluster_facts(probe: ServerProbe) -> ClusterFacts:
 
 def index_facts(client: OpenSearch, index: str) -> IndexStatistics:
     """Raises ClusterError if the index is absent or does not answer."""
-
     with translate_errors():
-        stats = client.indices.stats(index=index, metric="store,segments")
-        ((name, settings),) = client.indices.get_settings(index=index, params={"flat_settings": "true"}).items()
-        ((_, segments),) = client.indices.segments(index=index)["indices"].items()
+        (held,) = client.indices.segments(index=index)["indices"].values()
         documents = count(client, index)  # statistics count nested documents, too
-    own = stats["indices"][name]["primaries"]
-    flat = settings["settings"]
+    copies = [copy for of_shard in held["shards"].values() for copy in of_shard if copy["routing"]["primary"]]
+    segments = [segment for copy in copies for segment in copy["segments"].values()]
     return IndexStatistics(
-        name=name,
         documents=documents,
         # From the segments, because the reported size of the store is up to ten seconds old.
-        bytes=_bytes_of_primaries(segments) or int(own["store"]["size_in_bytes"]),
-        segments=int(own["segments"]["count"]),
-        shards=int(flat["index.number_of_shards"]),
+        bytes=sum(int(segment["size_in_bytes"]) for segment in segments),
+        segments=sum(segment["search"] for segment in segments),
+        shards=len(held["shards"]),
     )
-
-
-def _bytes_of_primaries(segments: Mapping[str, Any]) -> int:
-    copies = [copy for of_shard in segments["shards"].values() for copy in of_shard if copy["routing"]["primary"]]
-    return sum(int(segment["size_in_bytes"]) for copy in copies for segment in copy["segments"].values())
 
 
 def settle_index(client: OpenSearch, index: str) -> None:
@@ -166,8 +145,6 @@ def _local_pids(client: OpenSearch) -> list[int]:
 
     A node in a container has other ids; so the processor time in /proc must agree with what the node reports.
     """
-    from opensearchpy.exceptions import OpenSearchException
-
     try:
         nodes = client.nodes.info(metric="process")["nodes"]
         stats = client.nodes.stats(metric="process")["nodes"]

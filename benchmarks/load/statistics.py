@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ from benchmarks.load import histogram as hdr
 from benchmarks.load.blocks import Block, Level
 from benchmarks.load.ceiling import Strain, strain_of
 from benchmarks.load.measurement import Measurement
-from opensearch_neural.errors import MissingExtra
 
 Floats = npt.NDArray[np.float64]
 
@@ -51,47 +50,27 @@ class Sample:
     """Requests answered without error within the window."""
     seconds: Floats
     """Length of the window."""
-    server_cpu: Floats | None
-    """Processor seconds of all nodes; None if unknown."""
+    server_cpu: Floats
+    """Processor seconds of all nodes; NaN if unknown."""
 
     @classmethod
     def of(cls, blocks: Iterable[Block]) -> Sample:
-        """The sample of all blocks of one engine at one level, without broken ones."""
-        fine = sorted((block for block in blocks if block.broken is None), key=lambda block: block.round)
-        every = [hdr.counts(hdr.decode(block.latency)) for block in fine]
-        counted = np.stack(every) if every else np.zeros((0, len(hdr.values())))
+        """The sample of all blocks of one engine at one level."""
+        ordered = sorted(blocks, key=lambda block: block.round)
+        counted = np.stack([hdr.counts(hdr.decode(block.latency)) for block in ordered])
         occurs = counted.any(axis=0)
-        cpu = [block.server_cpu for block in fine]
         return cls(
-            rounds=np.array([block.round for block in fine], dtype=np.int64),
+            rounds=np.array([block.round for block in ordered], dtype=np.int64),
             values=hdr.values()[occurs],
             counted=counted[:, occurs],
-            failed=np.array([block.failed for block in fine], dtype=np.float64),
-            completed=np.array([block.completed for block in fine], dtype=np.float64),
-            seconds=np.array([block.seconds for block in fine], dtype=np.float64),
-            server_cpu=None if None in cpu or not cpu else np.array(cpu, dtype=np.float64),
-        )
-
-    @property
-    def requests(self) -> int:
-        return int(self.counted.sum() + self.failed.sum())
-
-    def take(self, rounds: npt.NDArray[np.int64]) -> Sample:
-        """Only these rounds."""
-        kept = np.isin(self.rounds, rounds)
-        return Sample(
-            self.rounds[kept],
-            self.values,
-            self.counted[kept],
-            self.failed[kept],
-            self.completed[kept],
-            self.seconds[kept],
-            None if self.server_cpu is None else self.server_cpu[kept],
+            failed=np.array([block.failed for block in ordered], dtype=np.float64),
+            completed=np.array([block.completed for block in ordered], dtype=np.float64),
+            seconds=np.array([block.seconds for block in ordered], dtype=np.float64),
+            server_cpu=np.array([block.server_cpu for block in ordered], dtype=np.float64),
         )
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A value with its 95% interval; no interval from fewer than three rounds, or if failures reach the value."""
 
     value: float
@@ -112,13 +91,9 @@ def latencies(sample: Sample, weights: Floats, quantiles: Sequence[float]) -> Fl
     step = max(1, _BATCH_VALUES // len(sample.values))
     for start in range(0, len(weights), step):
         part = weights[start : start + step]
-        cumulated = np.cumsum(part @ sample.counted, axis=1)
-        total = cumulated[:, -1] + part @ sample.failed
+        counted, failed = part @ sample.counted, part @ sample.failed
         for at, q in enumerate(quantiles):
-            # Slightly less, so that rounding adds no sample.
-            reached = cumulated >= (q * total * (1 - 1e-12))[:, None]
-            first = sample.values[np.argmax(reached, axis=1)]
-            latency[at, start : start + step] = np.where(reached[:, -1], first, np.inf)
+            latency[at, start : start + step] = hdr.quantile(counted, failed, q, sample.values)
     return latency
 
 
@@ -130,8 +105,6 @@ def throughput(sample: Sample, weights: Floats) -> Floats:
 
 def server_cpu(sample: Sample, weights: Floats) -> Floats:
     """Milliseconds of the nodes' processor time for each answered request: (n,); NaN if unknown."""
-    if sample.server_cpu is None:
-        return np.full(len(weights), np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
         return 1000 * (weights @ sample.server_cpu) / (weights @ sample.completed)
 
@@ -144,7 +117,7 @@ def resampled(rounds: int, seed: int = 0) -> Floats:
 
 def estimated(drawn: Floats, rounds: int, n: int) -> Estimate | None:
     """From a value (the first element) and its bootstrap draws (the rest); None if the value is not a number."""
-    if not len(drawn) or math.isnan(drawn[0]):
+    if math.isnan(drawn[0]):
         return None
     low, high = interval(drawn[1:], rounds) or (None, None)
     return Estimate(float(drawn[0]), low, high, n)
@@ -154,30 +127,21 @@ def interval(drawn: Floats, rounds: int) -> tuple[float, float] | None:
     """The percentile interval of bootstrap values, widened by the number of rounds that they were drawn from."""
     if rounds < FEWEST_ROUNDS or not np.isfinite(drawn).all():
         return None
-    stats = _scipy_stats()
+    from scipy import stats  # the histograms are of the same extra, and without them there is nothing to draw from
+
     widened = stats.norm.cdf(math.sqrt(rounds / (rounds - 1)) * stats.t.ppf((1 - LEVEL) / 2, rounds - 1))
     low, high = np.quantile(drawn, [widened, 1 - widened])
     return float(low), float(high)
 
 
-def _scipy_stats() -> Any:
-    try:
-        import scipy.stats
-    except ModuleNotFoundError as error:
-        raise MissingExtra("the load benchmark", "bench") from error
-    return scipy.stats
-
-
 @dataclass
 class Cell:
-    """The blocks of one engine at one level, broken ones left out."""
+    """The blocks of one engine at one level, one or more, broken ones left out."""
 
     level: Level
     variant: str
     blocks: list[Block] = field(repr=False)
     strain: Strain
-    refused: str | None
-    """Why its times and throughput may not be shown; None if they may."""
     baseline: Cell | None = field(repr=False, default=None)
     """The cell that ratios are taken to; None if the baseline has no blocks at this level."""
     seed: int = 0
@@ -186,6 +150,11 @@ class Cell:
     @cached_property
     def sample(self) -> Sample:
         return Sample.of(self.blocks)
+
+    @property
+    def refused(self) -> str | None:
+        """Why its times and throughput may not be shown; None if they may."""
+        return self.strain.refusal()
 
     @property
     def requests(self) -> int:
@@ -204,17 +173,18 @@ class Cell:
 
     def may_show(self, measure: str) -> bool:
         """Whether there are enough requests for the measure, and the cell is not refused."""
-        return self.refused is None and (measure not in QUANTILES or hdr.may_show(QUANTILES[measure], self.requests))
+        return self.refused is None and self.requests >= needed(measure)
 
     def drawn(self, measure: str, rounds: Sequence[int] | None = None) -> Floats:
         """The measure over `rounds` (None: all), and its bootstrap draws: (1 + resamples,).
 
         Cells of one run with the same rounds draw the same ones.
         """
-        chosen = tuple(int(number) for number in (self.sample.rounds if rounds is None else rounds))
+        sample = self.sample
+        chosen = tuple(sample.rounds.tolist() if rounds is None else rounds)
         if (measure, chosen) not in self._drawn:
-            sample = self.sample if rounds is None else self.sample.take(np.array(chosen))
-            weights = resampled(len(chosen), self.seed)
+            weights = np.zeros((1 + RESAMPLES, len(sample.rounds)))
+            weights[:, np.isin(sample.rounds, chosen)] = resampled(len(chosen), self.seed)
             if measure in QUANTILES:
                 # All quantiles at once, since most of the work is shared.
                 quantiles = latencies(sample, weights, list(QUANTILES.values()))
@@ -226,7 +196,7 @@ class Cell:
 
     def estimate(self, measure: str) -> Estimate | None:
         """The estimate of one of MEASURES: infinite if failures reach a percentile; None if not to be shown, or unknown."""
-        if not self.may_show(measure) or not self.blocks:
+        if not self.may_show(measure):
             return None
         return estimated(self.drawn(measure), len(self.sample.rounds), self.requests)
 
@@ -238,9 +208,9 @@ class Cell:
         base = self.baseline
         if base is None or base is self or not self.may_show(measure) or not base.may_show(measure):
             return None
-        both = shared_rounds(self, base)
+        both = np.intersect1d(self.sample.rounds, base.sample.rounds).tolist()
         requests = min(self.requests_in(both), base.requests_in(both))
-        if not both or (measure in QUANTILES and not hdr.may_show(QUANTILES[measure], requests)):
+        if not both or requests < needed(measure):
             return None
         with np.errstate(invalid="ignore", divide="ignore"):
             drawn = self.drawn(measure, both) / base.drawn(measure, both)
@@ -258,53 +228,39 @@ class Cell:
         return sum(value * count for value, count in parts) / answered if answered else None
 
     @property
-    def core_share(self) -> float:
-        """The share of one core that the busiest generator process needed, averaged over blocks by their length."""
-        return sum(block.core_share * block.seconds for block in self.blocks) / max(1e-9, self._seconds)
-
-    @property
     def gc_share(self) -> float | None:
         """The share of the time that the cluster spent in garbage collection around these blocks."""
         if any(block.gc_ms is None for block in self.blocks):
             return None
-        return sum(block.gc_ms or 0.0 for block in self.blocks) / max(1e-9, 1000 * self._seconds)
-
-    @property
-    def _seconds(self) -> float:
-        return sum(block.seconds for block in self.blocks)
+        return sum(block.gc_ms or 0.0 for block in self.blocks) / sum(1000 * block.seconds for block in self.blocks)
 
 
-def shared_rounds(cell: Cell, other: Cell) -> list[int]:
-    return np.intersect1d(cell.sample.rounds, other.sample.rounds).tolist()
+def needed(measure: str) -> int:
+    """The fewest requests with which the measure may be shown."""
+    return hdr.needed(QUANTILES[measure]) if measure in QUANTILES else 0
 
 
 def cells(measurement: Measurement) -> Levels:
     """{level: {engine: its cell}}, in the order of the run's settings; engines without a block are left out."""
+    settings = measurement.settings
     by: dict[tuple[Level, str], list[Block]] = {}
     for block in measurement.blocks:
-        if block.broken is None and block.round >= 0:
+        if block.broken is None:
             by.setdefault((block.level, block.variant), []).append(block)
     result: Levels = {}
-    for level in measurement.settings.levels():
-        row: dict[str, Cell] = {}
-        baseline = _cell(
-            measurement, level, measurement.settings.baseline, by.get((level, measurement.settings.baseline), []), None
-        )
-        for variant in measurement.variants:
-            blocks = by.get((level, variant), [])
-            if blocks:
-                own = variant == measurement.settings.baseline
-                row[variant] = baseline if own else _cell(measurement, level, variant, blocks, baseline)
+    for level in settings.levels():
+        row = {
+            name: Cell(
+                level, name, blocks, strain_of(level, blocks, measurement.ceilings.get(name)), seed=settings.seed
+            )
+            for name in measurement.variants
+            if (blocks := by.get((level, name)))
+        }
+        for cell in row.values():
+            cell.baseline = row.get(settings.baseline)
         if row:
             result[level] = row
     return result
-
-
-def _cell(measurement: Measurement, level: Level, variant: str, blocks: list[Block], baseline: Cell | None) -> Cell:
-    strain = strain_of(level, blocks, measurement.ceilings.get(variant))
-    if baseline is not None and not baseline.blocks:
-        baseline = None
-    return Cell(level, variant, blocks, strain, strain.refusal(), baseline, measurement.settings.seed)
 
 
 Levels = dict[Level, dict[str, Cell]]

@@ -27,7 +27,7 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -225,23 +225,21 @@ def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
     plugin is needed and missing.
     """
     plugin = engines.plugin if variant.form is None else variant.form == "plugin"
-    if plugin and not engines.plugin and variant.engine in SPARSE_ENGINES:
+    needed = variant.engine == TWO_PHASE or (plugin and variant.engine in SPARSE_ENGINES)
+    if needed and not engines.plugin:
         raise ClusterError(f"{variant.name!r} needs the neural-search plugin, which this cluster lacks")
     engine = "sparse" if variant.engine == TWO_PHASE else variant.engine
-    if variant.engine == TWO_PHASE and not engines.plugin:
-        raise ClusterError(f"{variant.name!r} needs the neural-search plugin, which this cluster lacks")
     engines.body_of(engine)  # before it is copied, so that all variants share one encoder
     chosen = replace(with_options(variant, engines), plugin=plugin)
     page = page_of(variant)
     if variant.bodies is not None:
         return variant.bodies.builder(chosen, page)
-
     return lambda text: chosen.body(engine, text, **page)
 
 
 def with_options(variant: Variant, engines: Engines) -> Engines:
     """`engines` with the variant's search options."""
-    given = {
+    chosen = {
         "rare": variant.rare,
         "window": variant.window,
         "rescore_all": None if variant.rescore is None else variant.rescore == "all",
@@ -252,7 +250,7 @@ def with_options(variant: Variant, engines: Engines) -> Engines:
         "exact": variant.whole or None,
         "clauses": variant.form is not None or None,
     }
-    return engines.with_settings(**{name: value for name, value in given.items() if value is not None})
+    return engines.with_settings(**{name: value for name, value in chosen.items() if value is not None})
 
 
 def page_of(variant: Variant) -> dict[str, Any]:
@@ -279,12 +277,8 @@ def pipeline_body(variant: Variant) -> Body | None:
     return {"request_processors": [{"neural_sparse_two_phase_processor": {"two_phase_parameter": parameter}}]}
 
 
-def described(variants: Sequence[Variant]) -> dict[str, str]:
-    """{name: its engine and options, in the syntax of `parse_variant`}."""
-    return {variant.name: spec_of(variant) for variant in variants}
-
-
 def spec_of(variant: Variant) -> str:
+    """Its engine and options, in the syntax of `parse_variant`."""
     plain = Variant(variant.name, variant.engine)
     parts = [variant.engine]
     for key in OPTIONS:

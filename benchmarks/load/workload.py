@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -108,7 +109,6 @@ def allowed_target(settings: ConnectionSettings, *, owned: bool) -> LoadTarget:
 class SearchedIndex:
     """What workers need to know of an index to build requests, read once."""
 
-    index: str
     meta: IndexMeta
     plugin: bool
     """Whether the cluster has the neural-search plugin."""
@@ -157,35 +157,29 @@ class Workload:
 
     def engines(self, index: str) -> Engines:
         if index not in self._opened:
-            self._opened[index] = self._open(index)
-        return self._opened[index]
-
-    def _open(self, index: str) -> Engines:
-        facts = self.indexes[index]
-        return Engines(
-            facts.index,
-            facts.meta,
-            facts.plugin,
-            IndexModels(
-                facts.index,
+            facts, chosen = self.indexes[index], self.models
+            models = IndexModels(
+                index,
                 facts.meta,
-                sparse=self.models.sparse,
-                dense=self.models.dense,
-                quantized=self.models.pq,
-                backend=self.models.backend,
+                sparse=chosen.sparse,
+                dense=chosen.dense,
+                quantized=chosen.pq,
+                backend=chosen.backend,
                 threads=1,
-            ),
-            connect=lambda: connect(settings=self.target.settings),
-        )
+            )
+            client = partial(connect, settings=self.target.settings)
+            self._opened[index] = Engines(index, facts.meta, facts.plugin, models, connect=client)
+        return self._opened[index]
 
     def path_of(self, variant: Variant) -> str:
         """Path and parameters of the variant's requests."""
         asked = parameters(self.pipelines.get(variant.name))
         return f"/{quote(self.index_of(variant), safe=',*-_')}/_search?{urlencode(asked, safe=',._*')}"
 
-    def at(self, target: LoadTarget) -> Workload:
-        """The same workload for another target."""
-        return replace(self, target=target)
+    def pipeline_bodies(self) -> dict[str, Body]:
+        """{name: search pipeline} that the variants need on the cluster."""
+        of_variants = {variant.name: pipeline_body(variant) for variant in self.variants}
+        return {name: body for variant, name in self.pipelines.items() if (body := of_variants[variant]) is not None}
 
 
 def body_builders(workload: Workload, variants: Iterable[Variant] | None = None) -> dict[str, Callable[[str], Body]]:
@@ -274,9 +268,8 @@ def prepare(
     variants: Sequence[Variant],
     texts: Sequence[str],
     models: ModelChoice | None = None,
-    pipelines: Mapping[str, str] | None = None,
 ) -> Workload:
-    """The workload, with the facts of its indexes from the cluster.
+    """The workload, with the facts of its indexes from the cluster. Its search pipelines are not stored yet.
 
     Raises ClusterError and ModelError as `open_engines` does, InputError if there are no queries.
     """
@@ -292,10 +285,9 @@ def prepare(
             meta = meta.with_extra(**{SHARD_DOCUMENTS: opened.shard_documents})
         if meta.sparse and any(variant.engine in (Bm25Sparse.name, CascadeEngine.name) for variant in variants):
             meta = meta.with_extra(**{SCALE: Bm25Sparse(opened).scale})
-        indexes[name] = SearchedIndex(name, meta, opened.plugin)
-    return Workload(
-        target, tuple(texts), tuple(variants), indexes, index, models or ModelChoice(), dict(pipelines or {})
-    )
+        indexes[name] = SearchedIndex(meta, opened.plugin)
+    pipelines = pipeline_names(variants)
+    return Workload(target, tuple(texts), tuple(variants), indexes, index, models or ModelChoice(), pipelines)
 
 
 def pipeline_names(variants: Sequence[Variant]) -> dict[str, str]:
@@ -310,27 +302,6 @@ def pipeline_names(variants: Sequence[Variant]) -> dict[str, str]:
 
 
 @contextmanager
-def stored_pipelines(client: OpenSearch, variants: Sequence[Variant]) -> Iterator[dict[str, str]]:
-    """{variant: name of the search pipeline stored for it}; they are removed at the end. Raises ClusterError."""
-    names = pipeline_names(variants)
-    stored: set[str] = set()
-    try:
-        for variant in variants:
-            name = names.get(variant.name)
-            if name is not None and name not in stored:
-                with translate_errors():
-                    client.transport.perform_request("PUT", f"/_search/pipeline/{name}", body=pipeline_body(variant))
-                stored.add(name)
-        yield names
-    finally:
-        for name in stored:
-            try:
-                client.transport.perform_request("DELETE", f"/_search/pipeline/{name}")
-            except Exception as error:  # the cluster may be gone; the first error matters more to the user
-                log.debug("the search pipeline %s was left: %s", name, error)
-
-
-@contextmanager
 def prepared(
     client: OpenSearch,
     target: LoadTarget,
@@ -340,5 +311,17 @@ def prepared(
     models: ModelChoice | None = None,
 ) -> Iterator[Workload]:
     """The workload of `prepare`; its search pipelines are stored until the block ends. Raises as `prepare`."""
-    with translate_errors(), stored_pipelines(client, variants) as pipelines:
-        yield prepare(client, target, index, variants, texts, models, pipelines)
+    stored = []
+    try:
+        with translate_errors():
+            workload = prepare(client, target, index, variants, texts, models)
+            for name, body in workload.pipeline_bodies().items():
+                client.transport.perform_request("PUT", f"/_search/pipeline/{name}", body=body)
+                stored.append(name)
+            yield workload
+    finally:
+        for name in stored:
+            try:
+                client.transport.perform_request("DELETE", f"/_search/pipeline/{name}")
+            except Exception as error:  # the cluster may be gone; the first error matters more to the user
+                log.debug("the search pipeline %s was left: %s", name, error)

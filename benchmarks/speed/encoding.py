@@ -52,7 +52,7 @@ from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.provenance import Machine, machine_facts
-from opensearch_neural.evaluation.results import Goal, Key, Row, RowKind, Summary
+from opensearch_neural.evaluation.results import Goal, Row, Summary
 from opensearch_neural.evaluation.tables import number
 from opensearch_neural.models import directory
 
@@ -120,18 +120,8 @@ def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> list[Row]:
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
     """The goals, each in its original words; a speed goal is met only if the results are correct too."""
-    table = Table(rows)
-    (set_,) = table.sets
-
-    def value(arm: str, measure: str) -> float:
-        row = table.value(set_, arm, measure)
-        return math.nan if row is None else row.value
-
-    def times_faster(arm: str) -> float:
-        row = table.ratio(set_, "", arm, BASELINE, "documents/s")
-        return math.nan if row is None else round(row.value, 2)
-
-    faster, reduced = times_faster(FP32), times_faster(BF16)
+    value = values_of(rows)
+    faster, reduced = (round(value(arm, "documents/s", BASELINE), 2) for arm in (FP32, BF16))
     share = round(value(FP32, MEMORY) / max(1e-6, value(BASELINE, MEMORY)), 3)
     off = value(FP32, LARGEST)
     equal = off <= TOLERANCE
@@ -149,6 +139,18 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
             near,
         ),
     ]
+
+
+def values_of(rows: Sequence[Row]) -> Callable[..., float]:
+    """The function (arm, measure, baseline of a ratio or nothing) → value; NaN if it was not measured."""
+    table = Table(rows)
+    (set_,) = table.sets
+
+    def value(arm: str, measure: str, baseline: str = "") -> float:
+        row = table.ratio(set_, "", arm, baseline, measure) if baseline else table.value(set_, arm, measure)
+        return math.nan if row is None else row.value
+
+    return value
 
 
 def _machine() -> Machine:
@@ -173,13 +175,7 @@ SHOWN_ARMS = {"st32": BASELINE, "st16": BASELINE_BF16, "fp32": FP32, "bf16": BF1
 
 def figures(summary: Summary) -> dict[str, str]:
     """{name: figure as text} for docs/encoding-at-scale.md; UNMEASURED if the run did not measure it."""
-    (set_,) = {row.set for row in summary.rows}
-    values = {row.key: row.value for row in summary.rows}
-
-    def value(engine: str, measure: str, baseline: str = "") -> float:
-        kind: RowKind = "ratio" if baseline else "value"
-        return values.get(Key(set_, engine, measure, kind, baseline), math.nan)
-
+    value = values_of(summary.rows)
     cores = int(summary.machine["cores"])
     rates = {arm: value(engine, "documents/s") for arm, engine in SHOWN_ARMS.items()}
     reader, writer = value(READER, "documents/s"), value(WRITER, "documents/s")

@@ -19,17 +19,16 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
 
-from benchmarks.local_cluster import reachable
+from benchmarks.local_cluster import cluster_or_node
 from benchmarks.publish import publish
 from benchmarks.speed.turns import SCIFACT, SEED, Timed, rate, ratio, ratio_row, say
-from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.renamed import output_option
@@ -65,6 +64,9 @@ class WritingSizes:
 
 QUICK = WritingSizes(rounds=2)
 
+Writing = Callable[["OpenSearch", str, Sources, WritingSizes], None]
+"""Writes the documents into an index, which is there."""
+
 
 @click.command()
 @click.option(
@@ -77,12 +79,13 @@ QUICK = WritingSizes(rounds=2)
 def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int | None, quick: bool, out: Path) -> None:
     """Compare writing speed with opensearch-py's."""
     sizes = QUICK if quick else WritingSizes()
-    rounds = rounds or sizes.rounds
-    with reachable(connection, f"osn-bench-{os.getpid()}") as settings:
+    if rounds:
+        sizes = replace(sizes, rounds=rounds)
+    with cluster_or_node(connection, f"osn-bench-{os.getpid()}") as client:
         full, short = prepared(data)
-        times = race(connect(settings=settings), full, short, rounds, sizes)
+        times = race(client, full, short, sizes)
     publish(
-        [*rows(data.resolve().name, times, full, short)],
+        list(rows(data.resolve().name, times, full, short)),
         goals(times),
         title="Writing documents, beside opensearch-py",
         data=[data],
@@ -110,15 +113,15 @@ def prepared(corpus: Path) -> tuple[Sources, Sources]:
     return full, short
 
 
-def race(client: OpenSearch, full: Sources, short: Sources, rounds: int, sizes: WritingSizes) -> dict[str, Timed]:
+def race(client: OpenSearch, full: Sources, short: Sources, sizes: WritingSizes) -> dict[str, Timed]:
     """{arm: its times}: every arm writes once a round, in a changing order. An extra first round only warms up the node."""
-    work: dict[str, tuple[Callable[[OpenSearch, str, Sources, WritingSizes], None], Sources]] = {
+    work: dict[str, tuple[Writing, Sources]] = {
         BASELINE: (with_parallel_bulk, full),
         OSN: (with_osn, full),
         SHORT: (with_osn, short),
     }
     times = {arm: Timed() for arm in ARMS}
-    for round in range(-1, rounds):
+    for round in range(-1, sizes.rounds):
         shift = round % len(ARMS)
         for arm in ARMS[shift:] + ARMS[:shift]:
             write, documents = work[arm]
@@ -126,16 +129,11 @@ def race(client: OpenSearch, full: Sources, short: Sources, rounds: int, sizes: 
             if round >= 0:
                 times[arm].wall.append(wall)
                 times[arm].cpu.append(cpu)
-                say(f"round {round + 1} of {rounds}: {arm}: {len(documents) / wall:,.0f} documents/s")
+                say(f"round {round + 1} of {sizes.rounds}: {arm}: {len(documents) / wall:,.0f} documents/s")
     return times
 
 
-def written(
-    client: OpenSearch,
-    write: Callable[[OpenSearch, str, Sources, WritingSizes], None],
-    documents: Sources,
-    sizes: WritingSizes,
-) -> tuple[float, float]:
+def written(client: OpenSearch, write: Writing, documents: Sources, sizes: WritingSizes) -> tuple[float, float]:
     """(wall-clock seconds, processor seconds of this process) of writing a new index, which is checked and deleted."""
     index = f"osn-bench-{uuid.uuid4().hex[:10]}"
     body = index_body(

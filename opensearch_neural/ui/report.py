@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from opensearch_neural.evaluation.engine_report import difference
 from opensearch_neural.evaluation.measures import label, rank
-from opensearch_neural.evaluation.tables import cell, pivot
+from opensearch_neural.evaluation.tables import cell
 from opensearch_neural.retrievers import Run
-from opensearch_neural.ui.report_parts import Forest, Interval, Plot, ReportTable, forest, plot, report_page
+from opensearch_neural.ui.report_parts import Forest, Interval, Plot, forest, plot, report_page, values_table
 
 if TYPE_CHECKING:
     from opensearch_neural.evaluation.engine_comparison import EngineResult
@@ -63,7 +63,6 @@ def report(
 ) -> str:
     """The report's HTML. titles: {document id: title}, for documents with a known title."""
     measures = list(results[0].measured.mean)
-    columns, lines = pivot([row for row in summary.rows if row.kind == "value"])
     base = next((result for result in results if result.engine == baseline), None)
     others = [result for result in results if base is not None and result is not base]
     shown = label(measures[0])
@@ -79,13 +78,7 @@ def report(
         forests=[difference_forest(summary.rows, label(measure), baseline) for measure in measures] if others else [],
         notes=[f"These queries can show a difference of {shown} from {', '.join(detectable)}."] if detectable else [],
         plots=[costs(results, measures[0])],
-        tables=[
-            ReportTable(
-                "All measures",
-                ["engine", *columns],
-                [[line, *(cell(values.get(name)) for name in columns)] for _, line, values in lines],
-            )
-        ],
+        tables=[values_table("All measures", summary.rows)],
         template="evaluation.html",
         baseline=baseline,
         measure=shown,

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from opensearch_neural.evaluation.tables import cell, pivot
 from opensearch_neural.ui.pages import render
 
 if TYPE_CHECKING:
-    from opensearch_neural.evaluation.results import Summary
+    from opensearch_neural.evaluation.results import Row, Summary
 
 WIDTH, HEIGHT = 640, 160
 """The size of a plot, in the units of its SVG."""
@@ -84,6 +85,13 @@ class ReportTable:
     columns: list[str]
     """The column titles; the first column names the lines."""
     lines: list[list[str]]
+
+
+def values_table(title: str, rows: Iterable[Row]) -> ReportTable:
+    """A line for each engine, a column for each measure, with their intervals; of differences and ratios nothing."""
+    columns, lines = pivot(row for row in rows if row.kind == "value")
+    cells = [[line, *(cell(values.get(name)) for name in columns)] for _, line, values in lines]
+    return ReportTable(title, ["engine", *columns], cells)
 
 
 def forest(title: str, intervals: Sequence[Interval], beside: float = 0.0) -> Forest:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.load.measurement import LoadSettings
-from benchmarks.load.phases import WarmupSettings
+from benchmarks.load.measurement import LoadSettings, WarmupSettings
 
 
 def quick(load: LoadSettings) -> LoadSettings:

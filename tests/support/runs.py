@@ -9,7 +9,6 @@ import numpy as np
 
 from benchmarks.load import histogram as hdr
 from benchmarks.load.blocks import Block, Level, Turn, block_of
-from benchmarks.load.ceiling import Ceiling
 from benchmarks.load.generator import Generators
 from benchmarks.load.measurement import LoadSettings, Measurement
 from benchmarks.load.variants import Variant
@@ -104,9 +103,8 @@ def run_of(
         index="docs",
         variants={name: name for name in variants},
         queries=200,
-        queries_hash="0" * 16,
         blocks=blocks,
-        ceilings={name: Ceiling(ceiling, 10, 2, 0) for name in variants},
+        ceilings=dict.fromkeys(variants, ceiling),
     )
 
 

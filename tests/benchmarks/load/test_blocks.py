@@ -66,6 +66,12 @@ def test_a_killed_run_continues_after_the_last_level_that_is_whole(tmp_path: Pat
     assert len(BlockLog.open(tmp_path, {"a": 1}, engines=1).blocks) == 5
 
 
+def test_blocks_survive_their_journey_through_the_file(tmp_path: Path) -> None:
+    whole = block(3, "fast", np.array([1.0, 2.0]), failures={"timeout": 1}, level=Level("open", 2.5))
+    BlockLog.open(tmp_path, {"a": 1}, engines=1).add(whole)
+    assert BlockLog.open(tmp_path, {"a": 1}, engines=1).blocks == [whole]
+
+
 def test_another_run_is_not_mixed_in(tmp_path: Path) -> None:
     BlockLog.open(tmp_path, {"queries": "a", "seed": 1}, engines=1).add(block(0, "bm25", np.ones(3)))
     with pytest.raises(InputError, match=r"another run \(differs in queries\)"):

@@ -118,7 +118,7 @@ def test_what_a_worker_cannot_load_is_an_error_and_no_hang() -> None:
     needs_model = replace(
         workload,
         variants=(replace(workload.variants[0], engine="sparse"),),
-        indexes={"an-index": SearchedIndex("an-index", meta, True)},
+        indexes={"an-index": SearchedIndex(meta, True)},
         models=ModelChoice(sparse="/no/such/model"),
         fixed_bodies={},
     )

@@ -17,10 +17,9 @@ from osn_command import osn_command
 from osn_node import kill_node
 from page_elements import Elements
 
-from benchmarks.load import report, result
+from benchmarks.load import result
 from benchmarks.load import run as measuring
-from benchmarks.load.measurement import LoadSettings, Measurement
-from benchmarks.load.phases import WarmupSettings
+from benchmarks.load.measurement import LoadSettings, Measurement, WarmupSettings
 from benchmarks.load.run import measure
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import allowed_target, prepared
@@ -85,7 +84,7 @@ def measured(client, cluster_url: str, loaded: str, corpus: Path, tmp_path_facto
 def test_a_whole_run_shows_quality_beside_cost(measured: tuple[Measurement, Path], loaded: str) -> None:
     found, _ = measured
     assert found.partial is None
-    shown = report.text(found)
+    shown = result.text(found)
     for level in ("3 clients", "20/s"):
         assert f"{loaded}, {level}" in shown
     rows = {(row.where, row.line, row.column): row for row in result.rows(found)}
@@ -139,7 +138,7 @@ def during_the_blocks(act: Callable[[], object]) -> Callable[..., None]:
 
 @pytest.mark.cluster
 def test_a_killed_worker_ends_the_run_with_what_was_measured(
-    client, cluster_url: str, loaded: str, corpus: Path, monkeypatch: pytest.MonkeyPatch
+    client, cluster_url: str, loaded: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pids: list[int] = []
 
@@ -150,14 +149,14 @@ def test_a_killed_worker_ends_the_run_with_what_was_measured(
             return entered
 
     monkeypatch.setattr(measuring, "Generators", Watched)
-    settings = replace(QUICK, requests=100_000, longest=2.0)
+    settings = replace(QUICK, requests=100_000, longest=2.0, quality=False)
     began = time.monotonic()
     kill = during_the_blocks(lambda: threading.Timer(0.2, os.kill, (pids[0], signal.SIGKILL)).start())
-    found = run(client, cluster_url, loaded, corpus, settings=replace(settings, quality=False), on_block=kill)
+    found = run(client, cluster_url, loaded, corpus, settings=settings, out=tmp_path, on_block=kill)
     assert time.monotonic() - began < 60
     assert found.partial == "generator process 1 of 2 was ended by signal 9"
     assert 3 <= len(found.blocks) <= 6
-    assert report.text(found).startswith("PARTIAL RESULT: generator process 1 of 2")
+    assert result.text(found).startswith("PARTIAL RESULT: generator process 1 of 2")
 
 
 @pytest.fixture
@@ -186,18 +185,20 @@ def test_a_dying_node_ends_the_run_with_what_was_measured(
     counted = [block for block in found.blocks if block.broken is None]
     (broken,) = [block for block in found.blocks if block.broken]
     assert len(counted) >= 3 and broken.failures["connection"] > 0
-    report.write(tmp_path, result.summary(found))
+    result.write(tmp_path, result.summary(found))
     assert "(partial)" in read(tmp_path).title
 
 
 @pytest.mark.cluster
-def test_what_cannot_begin_is_an_error_with_the_reason(client, cluster_url: str, loaded: str, corpus: Path) -> None:
+def test_what_cannot_begin_is_an_error_with_the_reason(
+    client, cluster_url: str, loaded: str, corpus: Path, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match="the baseline 'bm25' is not among the engines"):
-        run(client, cluster_url, loaded, corpus, "sparse,high-idf-first")
+        run(client, cluster_url, loaded, corpus, "sparse,high-idf-first", out=tmp_path)
     with pytest.raises(ClusterError, match="no index 'osn-test-nowhere'"):
-        run(client, cluster_url, "osn-test-nowhere", corpus)
+        run(client, cluster_url, "osn-test-nowhere", corpus, out=tmp_path)
     with pytest.raises(ClusterError, match="no index 'osn-test-other'"):
-        run(client, cluster_url, loaded, corpus, "bm25,bm25+index=osn-test-other")
+        run(client, cluster_url, loaded, corpus, "bm25,bm25+index=osn-test-other", out=tmp_path)
 
 
 @pytest.mark.parametrize(

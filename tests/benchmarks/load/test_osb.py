@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.load import osb
 from benchmarks.load.variants import parse_variants
-from benchmarks.load.workload import LoadTarget, Workload, encoders, pipeline_names, prepare
+from benchmarks.load.workload import LoadTarget, Workload, encoders, prepare
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.judgements import BeirData
 
@@ -23,9 +23,7 @@ from opensearch_neural.corpus.judgements import BeirData
 def workload(client, loaded: str, corpus: Path) -> Workload:
     variants = parse_variants("bm25,high-idf-first+window=50,two-phase")
     texts = list(BeirData.load(corpus).queries.values())
-    return prepare(
-        client, LoadTarget(ConnectionSettings()), loaded, variants, texts, pipelines=pipeline_names(variants)
-    )
+    return prepare(client, LoadTarget(ConnectionSettings()), loaded, variants, texts)
 
 
 def module_of(path: Path) -> ModuleType:

@@ -26,7 +26,7 @@ def test_every_arm_writes_every_document_and_short_weights_are_shorter(client: A
     full, short = prepared(write_jsonl(tmp_path / "d.jsonl", records(120)))
     assert [id for id, _ in full] == [id for id, _ in short] == [record["_id"] for record in records(120)]
     assert all(one["sparse"].keys() == other["sparse"].keys() for (_, one), (_, other) in zip(full, short, strict=True))
-    times = race(client, full, short, 2, WritingSizes(threads=2, chunk=50))
+    times = race(client, full, short, WritingSizes(2, threads=2, chunk=50))
     assert {arm: len(of_arm.wall) for arm, of_arm in times.items()} == dict.fromkeys(ARMS, 2)
     found = {(row.line, row.column): row.value for row in rows("d", times, full, short)}
     assert found[SHORT, "bytes of JSON a document"] < 0.8 * found[BASELINE, "bytes of JSON a document"]

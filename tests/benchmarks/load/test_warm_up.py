@@ -7,7 +7,8 @@ import pytest
 from runs import block
 
 from benchmarks.load.blocks import Level, Turn
-from benchmarks.load.phases import WarmupSettings, steady, warm_up
+from benchmarks.load.measurement import WarmupSettings
+from benchmarks.load.run import steady, warm_up
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,7 @@ from benchmarks.load.phases import WarmupSettings, steady, warm_up
     ],
 )
 def test_steady_means_that_the_last_windows_are_like_those_before(windows: list[float], expected: bool) -> None:
-    assert steady(windows, 0.05) is expected
+    assert steady(windows) is expected
 
 
 def test_warm_up_goes_on_until_every_engine_is_steady() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,9 @@ import pytest
 from programmed_endpoint import ANSWER
 from runs import block, run_of, simulated, workload_at
 
-from benchmarks.load import report, result
-from benchmarks.load.blocks import Block, Level, Turn, block_of
-from benchmarks.load.ceiling import Ceiling, Strain, endpoint, measure_ceilings, strain_of
+from benchmarks.load import result
+from benchmarks.load.blocks import Level, Turn, block_of
+from benchmarks.load.ceiling import Strain, endpoint, measure_ceilings, strain_of
 from benchmarks.load.generator import Generators
 from benchmarks.load.measurement import Measurement
 from benchmarks.load.statistics import cells
@@ -36,7 +35,7 @@ def test_a_cell_of_too_few_requests_has_no_p99_and_no_ratio_of_it() -> None:
 
 
 def test_a_table_says_how_many_requests_a_p99_lacks() -> None:
-    few, enough = (report.text(simulated(1, rounds=20, requests=requests)) for requests in (400, 500))
+    few, enough = (result.text(simulated(1, rounds=20, requests=requests)) for requests in (400, 500))
     assert "A P99 needs 10,000 requests: bm25 lacks 2,000, fast lacks 2,000 (" in few
     assert "A P99 needs" not in enough
 
@@ -51,7 +50,7 @@ def test_above_its_ceiling_the_generator_refuses_to_report() -> None:
     fine, near = run_of(blocks, ceiling=600.0), run_of(blocks, ceiling=80.0)
     assert "requests/s" in measures(fine, "fast")
     assert set(measures(near, "fast")) == set(measures(near, "bm25")) == {"refused"}
-    shown = report.text(near)
+    shown = result.text(near)
     assert "refused: fast: 75% of what the generator can do" in shown
     assert "60.0" not in shown and "| refused |" in shown
 
@@ -63,14 +62,14 @@ def test_tables_show_the_quality_of_an_engine_and_not_its_difference() -> None:
         Row("docs", "fast", "nDCG@10", 0.078, 0.0, 0.1, 9, kind="difference", baseline="bm25"),
         Row("docs", "fast", "nDCG@10", 0.01, None, None, 9, kind="p-value", baseline="bm25"),
     ]
-    (line,) = [line for line in report.text(run).splitlines() if line.startswith("| fast")]
+    (line,) = [line for line in result.text(run).splitlines() if line.startswith("| fast")]
     assert "0.456" in line and "0.078" not in line and "0.010" not in line
 
 
 def test_ratios_to_a_refused_baseline_are_refused_too() -> None:
     blocks = [block(number, name, np.full(600, 5.0)) for number in range(5) for name in ("bm25", "fast")]
     run = run_of(blocks)
-    run.ceilings["bm25"] = replace(run.ceilings["bm25"], requests_per_second=61.0)
+    run.ceilings["bm25"] = 61.0
     found = measures(run, "fast")
     assert "requests/s" in found and not any("/ bm25" in measure for measure in found)
 
@@ -96,7 +95,7 @@ def test_a_partial_result_says_so_under_any_title() -> None:
 
 
 def test_an_endpoint_that_answered_nothing_is_no_ceiling() -> None:
-    refusal = strain_of(Level("closed", 10), simulated(1).blocks, Ceiling(0.0, 10, 2, 5)).refusal()
+    refusal = strain_of(Level("closed", 10), simulated(1).blocks, 0.0).refusal()
     assert refusal is not None and "answered nothing" in refusal
 
 
@@ -118,11 +117,11 @@ def test_an_endpoint_as_fast_as_none_is_refused_by_the_ceiling_that_was_measured
             parts = generators.run("bm25", "closed", clients=8, settle=0.3, length=1.5, seed=1)
     measured = block_of(Turn(0, Level("closed", 8), "bm25"), 1.5, parts)
     run = run_of([measured], variants=("bm25",))
-    assert ceilings["bm25"].requests_per_second > 200 and ceilings["bm25"].failed == 0
+    assert ceilings["bm25"] > 200
     # Two measurements of one thing, on a machine that may be busy with other tests: the same within that.
     run.ceilings = ceilings
     assert (cells(run)[Level("closed", 8)]["bm25"].strain.ceiling_share or 0) > 0.1
-    run.ceilings = {"bm25": replace(ceilings["bm25"], requests_per_second=measured.completed / 1.5)}
+    run.ceilings = {"bm25": measured.completed / 1.5}
     assert set(measures(run, "bm25", "8 clients")) == {"refused"}
 
 
@@ -136,18 +135,18 @@ def test_failures_are_shown_and_reach_the_percentiles() -> None:
     found = measures(run, "fast")
     assert found["failed"].value == pytest.approx(0.02)
     assert "P50 ms" in found and "P99 ms" not in found  # a P99 that 2% failures reach is no number
-    assert "failed: fast: 240 × rejected (429)" in report.text(run)
-    assert "∞" in report.text(run)
+    assert "failed: fast: 240 × rejected (429)" in result.text(run)
+    assert "∞" in result.text(run)
 
 
 def test_a_partial_result_says_so_first_and_everywhere(tmp_path: Path) -> None:
     run = simulated(1)
     run.partial = "the cluster stopped answering during fast at 10 clients"
     run.blocks.append(block(20, "fast", np.full(5, 5.0), failures={"connection": 90}, broken="no connection"))
-    assert report.text(run).startswith("PARTIAL RESULT: the cluster stopped answering")
-    assert "left out: fast at 10 clients, no connection: 90 × connection" in report.text(run)
+    assert result.text(run).startswith("PARTIAL RESULT: the cluster stopped answering")
+    assert "left out: fast at 10 clients, no connection: 90 × connection" in result.text(run)
     assert "(partial)" in result.summary(run).title
-    report.write(tmp_path, result.summary(run))
+    result.write(tmp_path, result.summary(run))
     assert "(partial)" in read_summary(tmp_path).title
     assert measures(run, "fast")["requests/s"] == measures(simulated(1), "fast")["requests/s"]
 
@@ -156,12 +155,7 @@ def test_everything_is_written(tmp_path: Path) -> None:
     run = simulated(1)
     run.quality = [Row("docs", "fast", "overlap@10", 0.98, 0.97, 0.99, 200)]
     run.more = [Row("docs, by field", "index", "bytes a document: sparse", 700.0, None, None, 3000)]
-    report.write(tmp_path, result.summary(run))
+    result.write(tmp_path, result.summary(run))
     assert read_summary(tmp_path).rows == result.rows(run)
     lines = list(csv.DictReader(io.StringIO((tmp_path / "load.csv").read_text())))
     assert len(lines) == len(result.rows(run)) and lines[0]["measure"] == "overlap@10"
-
-
-def test_blocks_survive_their_journey_as_json() -> None:
-    one = block(3, "fast", np.array([1.0, 2.0]), failures={"timeout": 1}, level=Level("open", 2.5))
-    assert Block.from_json(json.loads(json.dumps(one.to_json()))) == one
