@@ -230,7 +230,7 @@ def bm25_sparse(
     osn bench bm25-sparse … --arm 'as published' --dense all-MiniLM-L6-v2 --pq models/jpq --beside results/bm25_sparse
     """
     experiment = Experiment(
-        data=data, start=start, work=work, connection=connection, arms=arms, sizes=documents, **options
+        data=data, start=start, work=work, connection=connection, arms=arms, sizes=documents, beside=beside, **options
     )
     if not experiment.sets:
         raise InputError(f"{data} holds no BEIR folder with a test split", "name the folder that holds them")
@@ -248,8 +248,8 @@ def bm25_sparse(
             experiment.folder(model)
         with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
             client = connect(settings=settings)
-            rows = quality_rows(client, experiment, dense_only=bool(beside))
-            rows += cost_rows(client, settings, experiment, dense_only=bool(beside))
+            rows = quality_rows(client, experiment)
+            rows += cost_rows(client, settings, experiment)
         return rows, [] if beside else goals(experiment, rows)
 
     part = PaperPart(

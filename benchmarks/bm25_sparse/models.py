@@ -105,6 +105,8 @@ class Experiment:
     """Whether load tests may run against a cluster on another machine."""
     pq: str | None = None
     """Quantized model of `dense`; None: OPQ of its vectors."""
+    beside: tuple[Path, ...] = ()
+    """Recorded results with the same models; if there are any, only engines that need `dense` are measured."""
 
     @property
     def sets(self) -> dict[str, Path]:
