@@ -211,9 +211,7 @@ def shown(row: Row) -> bool:
 @connection_options
 def bm25_sparse(
     connection: ConnectionSettings,
-    start: str,
     data: Path,
-    work: Path,
     record: Path | None,
     arms: tuple[str, ...],
     documents: tuple[int, ...],
@@ -229,9 +227,7 @@ def bm25_sparse(
     osn bench bm25-sparse … --arm 'as published' --dense all-MiniLM-L6-v2 --beside benchmarks/results/bm25_sparse
     osn bench bm25-sparse … --arm 'as published' --dense all-MiniLM-L6-v2 --pq models/jpq --beside results/bm25_sparse
     """
-    experiment = Experiment(
-        data=data, start=start, work=work, connection=connection, arms=arms, sizes=documents, beside=beside, **options
-    )
+    experiment = Experiment(data=data, connection=connection, arms=arms, sizes=documents, beside=beside, **options)
     if not experiment.sets:
         raise InputError(f"{data} holds no BEIR folder with a test split", "name the folder that holds them")
     if beside and experiment.dense is None:
