@@ -88,8 +88,8 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
             continue
         how = (client, chosen, experiment, size, model)
         name = f"{size}-{dense.kept_variant(experiment, model.name, with_dense)}"
-        load = partial(load_rows, *how, with_dense=with_dense)
-        rows += kept_cost(experiment, f"{name}-{_load_of(experiment)}", load)
+        load = fingerprint(list(experiment.clients), experiment.minutes, experiment.heap)
+        rows += kept_cost(experiment, f"{name}-{load}", partial(load_rows, *how, with_dense=with_dense))
         if not with_dense:
             name = f"{name}-score-kept-weight-{slug(f'{WeightedSum.weight:g}')}"
             rows += kept_cost(experiment, name, partial(score_kept_rows, *how))
@@ -106,11 +106,6 @@ def kept_cost(experiment: Experiment, name: str, measure: Callable[[], list[Row]
     return kept_rows(experiment.work / "cost" / f"{name}.json", measure)
 
 
-def _load_of(experiment: Experiment) -> str:
-    """A hash of a load test's settings, for its file name."""
-    return fingerprint(list(experiment.clients), experiment.minutes, experiment.heap)
-
-
 def _variant(experiment: Experiment, model: MeasuredEngine, engine: str) -> str:
     """The name of the models in the engine's rows."""
     return dense.variant(experiment, model.name) if engine in DENSE_ENGINES else model.name
@@ -121,11 +116,9 @@ def growth_of(experiment: Experiment, model: MeasuredEngine, size: int, *, with_
     index = f"osn-{dense.kept_variant(experiment, model.name, with_dense)}-{size}"
     corpus = str(corpus_of(experiment.sets[COST_SET]))
     plain = Growth(corpus, index, size, sparse=experiment.on_corpus(model, COST_SET))
-    if with_dense:
-        plain = replace(
-            plain, vectors=dense.all_vectors(experiment, model, COST_SET), pq=dense.quantized(experiment)
-        )  # fmt: skip
-    return plain.validate()
+    if not with_dense:
+        return plain
+    return replace(plain, vectors=dense.all_vectors(experiment, model, COST_SET), pq=dense.quantized(experiment))
 
 
 # ------------------------------------------------ under load
@@ -187,9 +180,9 @@ def _plain(row: Row, growth: Growth, variant: str) -> Row:
 def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngine) -> list[Row]:
     """The bytes a document of an index for each engine: the text, BM25's field, and the vectors that the engine needs."""
     growth = growth_of(experiment, model, FIELD_SAMPLE, with_dense=bool(experiment.dense))
-    meta, resampler, vocabulary = resampler_of(growth)
+    meta, resampler = resampler_of(growth)
     sample = list(resampler.take(growth.documents))
-    sizes = bytes_by_field(client, meta, sample, drawn_vectors(growth, resampler, vocabulary))
+    sizes = bytes_by_field(client, meta, sample, drawn_vectors(growth, resampler))
     text, sparse = ("contents", STORED), ("sparse", forward_index.FIELD)
     fields: dict[str, tuple[str, ...]] = dict.fromkeys(SPARSE_ENGINES, (*text, *sparse))
     if experiment.dense:
