@@ -157,7 +157,7 @@ def certified_rows(
         opened = with_options(variant, workload.engines_of(variant))
         certain = certified_queries(client, opened, variant.engine, texts)
         if certain:
-            rows.append(Row(set_, variant.name, CERTIFIED, sum(certain) / len(certain), None, None, len(certain)))
+            rows.append(share(set_, variant.name, CERTIFIED, certain))
             if passes:
                 windowed, exact = opened.engine(variant.engine), opened.with_settings(exact=True).engine(variant.engine)
                 assert isinstance(windowed, Windowed)

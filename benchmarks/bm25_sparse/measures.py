@@ -25,7 +25,7 @@ from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.engine_comparison import run_engine
-from opensearch_neural.evaluation.measures import Measured
+from opensearch_neural.evaluation.measures import Measured, measure
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models.dense.dense_encoder import Backend
@@ -253,8 +253,6 @@ def mean_terms(label: str, rows: Sequence[Row], experiment: Experiment) -> list[
 
 def tuned_measured(client: OpenSearch, experiment: Experiment) -> dict[str, Measured]:
     """{set: measures of BM25 with the analyzer, k1 and b that are best on its train split; without one, best on average}"""
-    from opensearch_neural.evaluation.measures import measure
-
     with_train = {name: path for name, path in experiment.sets.items() if (path / "qrels" / "train.tsv").exists()}
     chosen = tuned_bm25(client, with_train, experiment.work / "bm25")
 
