@@ -24,7 +24,6 @@ from ingest.writing.pipeline import ingest as run_pipeline
 from ingest.writing.stored_documents import count
 from ingest.writing.target import LOADING, open_target
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.record import IndexMeta, read_record
 from opensearch_neural.index.segments import merge_segments
@@ -178,9 +177,6 @@ def _facts(meta: IndexMeta) -> tuple[Any, ...]:
 
 
 def _write(client: OpenSearch, growth: Growth, meta: IndexMeta, resampler: Resampler) -> None:
-    def records(_: Callable[[Rejected], None]) -> Iterator[Document]:
-        return resampler.take(growth.documents)
-
     with _created_with(client, growth):
         settings = NewIndex(shards=growth.shards, replicas=0, prune_postings=growth.prune_postings)
         target = open_target(client, growth.index, meta, settings, corpus_name=growth.corpus)
@@ -188,7 +184,7 @@ def _write(client: OpenSearch, growth: Growth, meta: IndexMeta, resampler: Resam
     report = run_pipeline(
         client,
         target,
-        Content(meta, records, noted, growth.documents),
+        Content(meta, lambda _: resampler.take(growth.documents), noted, growth.documents),
         corpus_name=growth.corpus,
         dead_letters=Path(f"{growth.index}.dead-letters.jsonl"),
         reader=f"{growth.described}",
