@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.grown import index as grown
-from benchmarks.grown.scale import say
 from benchmarks.load.command import NumberList
 from benchmarks.load.quality import nearness_rows
 from benchmarks.load.variants import TWO_PHASE, page_of, parse_variants, with_options
 from benchmarks.load.workload import LoadTarget, Workload, prepared
 from benchmarks.publish import publish
+from benchmarks.speed.turns import Timed, ratio, say
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 WIDENED, SEARCHED_WHOLE, LAST_WINDOW, TIME = "widened", "searched whole", "window until certain", "time until certain"
 FILLED, FILL_TIME, WHOLE_TIME = "filled", "time to fill an empty page", "time of the whole search"
-RESAMPLES = 2000
 WIDENED_BY = 4
 WIDEST = 1_000
 """Beyond this window all documents are searched."""
@@ -127,10 +126,10 @@ def score_kept(
     rule = Pruning.parse(prune_postings) if prune_postings else None
     how: dict[str, Any] = {"sparse": sparse, "vectors": vectors, "prune_postings": rule, "seed": seed}
     wanted = [grown.Growth(str(data), f"{prefix}-{size}", size, **how) for size in sorted(documents)]
-    resampler = grown.resampler_of(wanted[0])
+    prepared_corpus = grown.resampler_of(wanted[0])
     rows: list[Row] = []
     for growth in wanted:
-        grown.grow(client, growth, resampler, say=say)
+        grown.grow(client, growth, prepared_corpus, say=say)
         asked = LoadTarget(connection), growth.index, variants, list(texts.values())
         with prepared(client, *asked) as workload:
             set_ = grown.set_of_size(growth.documents)
@@ -158,7 +157,7 @@ def certified_rows(
         opened = with_options(variant, workload.engines_of(variant))
         certain = certified_queries(client, opened, variant.engine, texts)
         if certain:
-            rows.append(Row(set_, variant.name, CERTIFIED, sum(certain) / len(certain), None, None, len(certain)))
+            rows.append(share(set_, variant.name, CERTIFIED, certain))
             if passes:
                 windowed, exact = opened.engine(variant.engine), opened.with_settings(exact=True).engine(variant.engine)
                 assert isinstance(windowed, Windowed)
@@ -251,13 +250,8 @@ def time_ratio(
     set_: str, engine: str, measure: str, seconds: list[float], baseline: str, others: list[float], seed: int
 ) -> Row:
     """The time of all queries as a ratio to that of the baseline, with the interval over queries."""
-    import numpy as np
-
-    drawn = np.random.default_rng(seed).integers(0, len(seconds), (RESAMPLES, len(seconds)))
-    ours, theirs = np.array(seconds), np.array(others)
-    low, high = np.percentile(ours[drawn].sum(axis=1) / theirs[drawn].sum(axis=1), [2.5, 97.5])
-    ratio = float(ours.sum() / theirs.sum())
-    return Row(set_, engine, measure, ratio, float(low), float(high), len(seconds), baseline=baseline, kind="ratio")
+    estimate = ratio(Timed(seconds), Timed(others), seed)
+    return Row(set_, engine, measure, *estimate, len(seconds), baseline=baseline, kind="ratio")
 
 
 def pruned_rows(

@@ -199,6 +199,7 @@ def shown(row: Row) -> bool:
 )
 @click.option(
     "--documents",
+    "sizes",
     type=NumberList(int),
     default="100000,1000000",
     show_default=True,
@@ -209,17 +210,7 @@ def shown(row: Row) -> bool:
 @owned_option
 @paper_options
 @connection_options
-def bm25_sparse(
-    connection: ConnectionSettings,
-    start: str,
-    data: Path,
-    work: Path,
-    record: Path | None,
-    arms: tuple[str, ...],
-    documents: tuple[int, ...],
-    beside: tuple[Path, ...],
-    **options: Any,
-) -> None:
+def bm25_sparse(connection: ConnectionSettings, record: Path | None, **options: Any) -> None:
     """BM25 and what a sparse model adds: quality on judged sets and cost under load, with the same models.
 
     \b
@@ -229,14 +220,12 @@ def bm25_sparse(
     osn bench bm25-sparse … --arm 'as published' --dense all-MiniLM-L6-v2 --beside benchmarks/results/bm25_sparse
     osn bench bm25-sparse … --arm 'as published' --dense all-MiniLM-L6-v2 --pq models/jpq --beside results/bm25_sparse
     """
-    experiment = Experiment(
-        data=data, start=start, work=work, connection=connection, arms=arms, sizes=documents, **options
-    )
+    experiment = Experiment(connection=connection, **options)
     if not experiment.sets:
-        raise InputError(f"{data} holds no BEIR folder with a test split", "name the folder that holds them")
-    if beside and experiment.dense is None:
+        raise InputError(f"{experiment.data} holds no BEIR folder with a test split", "name the folder that holds them")
+    if experiment.beside and experiment.dense is None:
         raise InputError("--beside measures what a dense model adds, so it needs one", "give --dense MODEL too")
-    if experiment.dense is not None and PUBLISHED not in arms:
+    if experiment.dense is not None and PUBLISHED not in experiment.arms:
         raise InputError(
             "--dense compares cascades with hybrid, measured with the published model, which is not among the arms",
             f"add --arm '{PUBLISHED}'",
@@ -248,12 +237,12 @@ def bm25_sparse(
             experiment.folder(model)
         with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
             client = connect(settings=settings)
-            rows = quality_rows(client, experiment, dense_only=bool(beside))
-            rows += cost_rows(client, settings, experiment, dense_only=bool(beside))
-        return rows, [] if beside else goals(experiment, rows)
+            rows = quality_rows(client, experiment)
+            rows += cost_rows(client, settings, experiment)
+        return rows, [] if experiment.beside else goals(experiment, rows)
 
-    part = PaperPart(
-        "BM25 and what a sparse model adds", run, list(experiment.sets.values()), experiment.seeds, shown,
-        lambda rows, folder: draw(experiment, [*(row for earlier in beside for row in read(earlier).rows), *rows], folder),
-    )  # fmt: skip
-    run_parts({"": part}, record)
+    def draw_all(rows: Sequence[Row], folder: Path) -> None:
+        draw(experiment, [*(row for earlier in experiment.beside for row in read(earlier).rows), *rows], folder)
+
+    title, sets = "BM25 and what a sparse model adds", list(experiment.sets.values())
+    run_parts({"": PaperPart(title, run, sets, experiment.seeds, shown, draw_all)}, record)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.measures import (
@@ -73,48 +73,36 @@ def variants_of(engines: Iterable[str]) -> str:
     return ",".join(variants)
 
 
-def cost_rows(
-    client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, *, dense_only: bool = False
-) -> list[Row]:
+def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
     """Load tests of each size with each arm's first model, and the cost of its vectors: bytes a document, and encoding.
 
     A row's variant is the arm. Its set is the size; for bytes and encoding, the data that they were measured on. Engines
-    that need dense vectors are measured with up to MOST_DENSE documents. dense_only: measure only these engines
+    that need dense vectors are measured with up to MOST_DENSE documents.
     """
     rows: list[Row] = []
     first = [model for model in experiment.models if model.seed in (None, experiment.seeds[0])]
     for with_dense, size, model in product((False, True), experiment.sizes, first):
-        wanted = (experiment.dense is not None and size <= MOST_DENSE) if with_dense else not dense_only
+        wanted = (experiment.dense is not None and size <= MOST_DENSE) if with_dense else not experiment.beside
         if not wanted:
             continue
         how = (client, chosen, experiment, size, model)
-        name = f"{size}-{_vectors_of(experiment, model, with_dense)}"
-        load = partial(load_rows, *how, with_dense=with_dense)
-        rows += kept_cost(experiment, f"{name}-{_load_of(experiment)}", load)
+        name = f"{size}-{dense.kept_variant(experiment, model.name, with_dense)}"
+        load = fingerprint(list(experiment.clients), experiment.minutes, experiment.heap)
+        rows += kept_cost(experiment, f"{name}-{load}", partial(load_rows, *how, with_dense=with_dense))
         if not with_dense:
             name = f"{name}-score-kept-weight-{slug(f'{WeightedSum.weight:g}')}"
             rows += kept_cost(experiment, name, partial(score_kept_rows, *how))
         index = growth_of(experiment, model, size, with_dense=with_dense).index
         client.indices.delete(index=index, params={"ignore": 404})
     for model in first if experiment.sizes else ():
-        vectors = _vectors_of(experiment, model, experiment.dense is not None)
+        vectors = dense.kept_variant(experiment, model.name, experiment.dense is not None)
         rows += kept_cost(experiment, f"bytes-{vectors}", partial(stored_bytes, client, experiment, model))
         rows += kept_cost(experiment, f"encoding-{vectors}", partial(encoding_rates, experiment, model))
-    return [row for row in rows if row.engine in DENSE_ENGINES or not dense_only]
+    return [row for row in rows if row.engine in DENSE_ENGINES or not experiment.beside]
 
 
 def kept_cost(experiment: Experiment, name: str, measure: Callable[[], list[Row]]) -> list[Row]:
     return kept_rows(experiment.work / "cost" / f"{name}.json", measure)
-
-
-def _load_of(experiment: Experiment) -> str:
-    """A hash of a load test's settings, for its file name."""
-    return fingerprint(list(experiment.clients), experiment.minutes, experiment.heap)
-
-
-def _vectors_of(experiment: Experiment, model: MeasuredEngine, with_dense: bool) -> str:
-    """The arm as part of a file name; with_dense: and the dense model and model of --pq. Costs are of the first seed."""
-    return dense.kept_variant(experiment, model.name) if with_dense else slug(model.name)
 
 
 def _variant(experiment: Experiment, model: MeasuredEngine, engine: str) -> str:
@@ -124,14 +112,12 @@ def _variant(experiment: Experiment, model: MeasuredEngine, engine: str) -> str:
 
 def growth_of(experiment: Experiment, model: MeasuredEngine, size: int, *, with_dense: bool = False) -> Growth:
     """The index of `size` documents resampled from COST_SET with the model's vectors."""
-    index = f"osn-{_vectors_of(experiment, model, with_dense)}-{size}"
+    index = f"osn-{dense.kept_variant(experiment, model.name, with_dense)}-{size}"
     corpus = str(corpus_of(experiment.sets[COST_SET]))
     plain = Growth(corpus, index, size, sparse=experiment.on_corpus(model, COST_SET))
-    if with_dense:
-        plain = replace(
-            plain, vectors=dense.all_vectors(experiment, model, COST_SET), pq=dense.quantized(experiment)
-        )  # fmt: skip
-    return plain.validate()
+    if not with_dense:
+        return plain
+    return replace(plain, vectors=dense.all_vectors(experiment, model, COST_SET), pq=dense.quantized(experiment))
 
 
 # ------------------------------------------------ under load
@@ -152,15 +138,20 @@ def load_rows(
     Raises ClusterError if the benchmark stopped.
     """
     growth = growth_of(experiment, model, size, with_dense=with_dense)
-    if not with_dense:
-        models = ModelChoice()
-        rows = under_load(client, chosen, experiment, growth, variants_of(SPARSE_ENGINES), models, quality_queries=0)
-        return [_plain(row, growth, model.name) for row in rows]
-    named = dense.query_models(experiment)
-    models = ModelChoice(dense=named["dense"], pq=named["pq"], backend=BACKEND)
-    engines, variant = dense_engines(experiment, model.name), dense.variant(experiment, model.name)
-    rows = under_load(client, chosen, experiment, growth, variants_of(engines), models)
-    return [_plain(row, growth, variant) for row in rows if NAMED.get(row.engine, row.engine) in engines]
+    load = replace(LOAD, clients=experiment.clients, minutes=experiment.minutes)
+    engines, variant, models = SPARSE_ENGINES, model.name, ModelChoice()
+    if with_dense:
+        engines, variant = dense_engines(experiment, model.name), dense.variant(experiment, model.name)
+        models = ModelChoice(**dense.query_models(experiment), backend=BACKEND)
+    else:
+        load = replace(load, quality_queries=0)
+    grow(client, growth, say=logger.info)
+    rows = rows_under_load(
+        client, allowed_target(chosen, owned=experiment.owned), growth.index, parse_variants(variants_of(engines)),
+        experiment.sets[COST_SET], models, load, experiment.work / "load" / growth.index,
+    )  # fmt: skip
+    named = [_plain(row, growth, variant) for row in rows]
+    return [row for row in named if row.engine in engines] if with_dense else named
 
 
 def score_kept_rows(
@@ -182,32 +173,15 @@ def _plain(row: Row, growth: Growth, variant: str) -> Row:
     return replace(row, set=set_of_size(growth.documents), variant=variant, engine=engine)
 
 
-def under_load(
-    client: OpenSearch,
-    chosen: ConnectionSettings,
-    experiment: Experiment,
-    growth: Growth,
-    variants: str,
-    models: ModelChoice,
-    **settings: Any,
-) -> list[Row]:
-    """The rows of the load benchmark. settings: further fields of `LoadSettings`. Raises ClusterError if it stopped."""
-    grow(client, growth, say=logger.info)
-    load = replace(LOAD, clients=experiment.clients, minutes=experiment.minutes, **settings)
-    target, folder = allowed_target(chosen, owned=experiment.owned), experiment.work / "load" / growth.index
-    data = experiment.sets[COST_SET]
-    return rows_under_load(client, target, growth.index, parse_variants(variants), data, models, load, folder)
-
-
 # ------------------------------------------------ documents
 
 
 def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngine) -> list[Row]:
     """The bytes a document of an index for each engine: the text, BM25's field, and the vectors that the engine needs."""
     growth = growth_of(experiment, model, FIELD_SAMPLE, with_dense=bool(experiment.dense))
-    meta, resampler, vocabulary = resampler_of(growth)
+    meta, resampler = resampler_of(growth)
     sample = list(resampler.take(growth.documents))
-    sizes = bytes_by_field(client, meta, sample, drawn_vectors(growth, resampler, vocabulary))
+    sizes = bytes_by_field(client, meta, sample, drawn_vectors(growth, resampler))
     text, sparse = ("contents", STORED), ("sparse", forward_index.FIELD)
     fields: dict[str, tuple[str, ...]] = dict.fromkeys(SPARSE_ENGINES, (*text, *sparse))
     if experiment.dense:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,9 +31,6 @@ from opensearch_neural.models import directory
 from opensearch_neural.models.dense.quantized import KIND
 from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, load_dense
 from opensearch_neural.models.vectors import SparseVectors
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
 
@@ -79,13 +76,22 @@ def variant(experiment: Experiment, arm: str) -> str:
     return f"{arm}, {directory.display_name(experiment.pq).rpartition('/')[2]}"
 
 
-def kept_variant(experiment: Experiment, sparse: str) -> str:
-    """A file name for what was measured with these models; for a model of --pq with a hash of its content.
+def kept_variant(experiment: Experiment, sparse: str, with_dense: bool) -> str:
+    """A file name for what was measured with the sparse model, or, with_dense, with the dense model and its codes too; for a
+    model of --pq with a hash of its content.
 
     sparse: the sparse model's arm and seed; for costs, which are only of the first seed, its arm
     """
+    if not with_dense:
+        return slug(sparse)
     codes = f"-{directory.hash_files(directory.locate(experiment.pq))[:8]}" if experiment.pq is not None else ""
     return f"{slug(variant(experiment, sparse))}{codes}-{dense_name(experiment)}"
+
+
+def shards(manifest: Path) -> Iterator[LoadedShard]:
+    """The shards of an encoding, without the names of tokens."""
+    for path in sorted((manifest.parent / Manifest.read(manifest).hash).glob("*.safetensors")):
+        yield LoadedShard.read(path, [])
 
 
 def dense_vectors(experiment: Experiment, name: str) -> Path:
@@ -133,7 +139,8 @@ def quantized(experiment: Experiment) -> str:
         return experiment.pq
     folder = experiment.work / "models" / f"{dense_name(experiment)}-opq"
     if not folder.exists():
-        vectors = np.concatenate([stored_dense(dense_vectors(experiment, name)) for name in experiment.sets])
+        every = (shard.dense for name in experiment.sets for shard in shards(dense_vectors(experiment, name)))
+        vectors = np.concatenate([part for part in every if part is not None])
         start = load_dense(str(experiment.dense), device="cpu")
         assert isinstance(start, TorchDenseEncoder)
         subvectors = max(m for m in range(1, MOST_SUBVECTORS + 1) if start.dimension % m == 0)
@@ -147,12 +154,6 @@ def quantized(experiment: Experiment) -> str:
             JpqModel(start, quantizer, nothing, config).export(beside)
             directory.write_osn_json(beside, KIND, training=made_by)
     return str(folder)
-
-
-def stored_dense(manifest: Path) -> NDArray[np.float32]:
-    """The dense vectors of an encoding, (documents, dimension)."""
-    shards = sorted((manifest.parent / Manifest.read(manifest).hash).glob("*.safetensors"))
-    return np.concatenate([dense for path in shards if (dense := LoadedShard.read(path, []).dense) is not None])
 
 
 def query_models(experiment: Experiment) -> dict[str, str]:

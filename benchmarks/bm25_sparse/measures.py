@@ -20,17 +20,16 @@ from benchmarks.local_cluster import ingested
 from ingest.corpus import CorpusSource
 from ingest.job import Job
 from ingest.settings import Models, NewIndex, Writing
-from ingest.vectors.shards import LoadedShard
-from ingest.vectors.stored_vectors import Manifest
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.engine_comparison import run_engine
-from opensearch_neural.evaluation.measures import Measured
+from opensearch_neural.evaluation.measures import Measured, measure
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models.dense.dense_encoder import Backend
+from opensearch_neural.models.vectors import SparseVectors
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -51,10 +50,6 @@ WAYS |= {RARE_CASCADE: ("cascade", {"first": HIGH_IDF_FIRST}), SUM_CASCADE: ("ca
 MEASURES = ("nDCG@10", "R@100")
 SPARSE_ENGINES = (SUM, *WINDOWS, SPARSE, HIGH_IDF_FIRST)
 TERMS = "active terms"
-DIFFERENCES: list[tuple[str, Baseline]] = [(engine, BM25) for engine in (TUNED, *SPARSE_ENGINES, *DENSE_ENGINES)]
-DIFFERENCES += [(SUM, TUNED), (HIGH_IDF_FIRST, SPARSE), (SUM_CASCADE, HYBRID)]
-DIFFERENCES += [(engine, MeasuredEngine(engine, None, PUBLISHED)) for engine in (SUM, SUM_CASCADE)]
-"""The last pairs show what training adds."""
 RESAMPLES = 2000
 MOST_QUERIES = 2000
 """Most judged questions of a set, taken evenly."""
@@ -66,6 +61,23 @@ def dense_engines(experiment: Experiment, arm: str) -> tuple[str, ...]:
     if arm != PUBLISHED:
         return (SUM_CASCADE,)
     return DENSE_ENGINES if experiment.pq is None else CASCADES
+
+
+def hybrid_of(experiment: Experiment) -> MeasuredEngine:
+    """The hybrid of the rows, which searches no sparse vectors. It has the name of the published model, with which it is
+    measured; with --pq it is the one kept in `work`, without a name."""
+    return MeasuredEngine(HYBRID, variant=PUBLISHED if experiment.pq is None else "")
+
+
+def differences_of(experiment: Experiment) -> list[tuple[str, Baseline]]:
+    """(engine, baseline) of the differences in the rows; the last two show what training adds."""
+    measured = [
+        engine for engine in (TUNED, *SPARSE_ENGINES, *DENSE_ENGINES) if engine != HYBRID or experiment.pq is None
+    ]
+    pairs: list[tuple[str, Baseline]] = [(engine, BM25) for engine in measured]
+    pairs += [(SUM, TUNED), (HIGH_IDF_FIRST, SPARSE), (SUM_CASCADE, hybrid_of(experiment))]
+    pairs += [(engine, MeasuredEngine(engine, None, PUBLISHED)) for engine in (SUM, SUM_CASCADE)]
+    return [pair for pair in pairs if pair[0] in DENSE_ENGINES or not experiment.beside]
 
 
 def way_of(engine: str) -> tuple[str, dict[str, Any]]:
@@ -80,38 +92,18 @@ def ways_of(engines: Iterable[str]) -> dict[str, tuple[str, dict[str, Any]]]:
 # ------------------------------------------------ quality
 
 
-def job_of(experiment: Experiment, name: str, vectors: Path, pq: str | None) -> Job:
-    """The ingest of a set with these vectors.
-
-    vectors: their manifest; pq: the quantized model that codes the dense vectors.
-    """
-    index = f"osn-{vectors.parent.name}"
-    return Job(
-        CorpusSource(str(corpus_of(experiment.sets[name]))),
-        index,
-        models=Models(pq=pq),
-        vectors=vectors,
-        new_index=NewIndex(replicas=0),
-        dead_letters=experiment.work / f"{index}.dead-letters.jsonl",
-        writing=Writing(merge=True, restart=True),
-    )
-
-
 def measured_set(
-    client: OpenSearch, experiment: Experiment, name: str, *, dense_only: bool = False
+    client: OpenSearch, experiment: Experiment, name: str
 ) -> tuple[dict[MeasuredEngine, Measured], list[Row]]:
-    """The measures of every engine with every model on the set, and rows of the terms that a document has.
-
-    dense_only: measure only BM25 and the engines that need a dense model
-    """
+    """The measures of every engine with every model on the set, and rows of the terms that a document has."""
     measured: dict[MeasuredEngine, Measured] = {}
     rows: list[Row] = []
     for model in experiment.models:
-        if not dense_only:
+        if not experiment.beside:
             # BM25's hits do not depend on the index's vectors.
             names = SPARSE_ENGINES if MeasuredEngine(BM25) in measured else (BM25, *SPARSE_ENGINES)
-            place = experiment.work / "measured" / f"{name}-{slug(str(model))}"
-            for engine, own in found(client, experiment, model, name, ways_of(names), place).items():
+            place = measured_with(experiment, model, name, with_dense=False)
+            for engine, own in kept_measures(client, experiment, model, name, ways_of(names), place).items():
                 of_model = MeasuredEngine(engine, model.seed, model.name)
                 measured[MeasuredEngine(BM25) if engine == BM25 else of_model] = own
             terms = kept(place / "facts.json", partial(active_terms, experiment, model, name))[TERMS]
@@ -126,27 +118,28 @@ def dense_measured(
 ) -> dict[MeasuredEngine, Measured]:
     """The measures on the set of the engines that need a dense model; of BM25 too, if the sparse model is the published one.
 
-    If hybrid is not among them, the hybrid kept in `work`, if any, is added without a variant, as their rival.
+    With --pq, the hybrid kept in `work`, if any, is added as their rival.
     """
     beside = dense_engines(experiment, model.name)
     names = (BM25, *beside) if model.name == PUBLISHED else beside
-    place = measured_with(experiment, model, name)
-    own = found(client, experiment, model, name, ways_of(names), place, with_dense=True)
+    place = measured_with(experiment, model, name, with_dense=True)
+    own = kept_measures(client, experiment, model, name, ways_of(names), place, with_dense=True)
     variant = dense.variant(experiment, model.name)
     measured = {MeasuredEngine(engine, model.seed, variant): own[engine] for engine in beside}
     measured |= {MeasuredEngine(engine): own[engine] for engine in names if engine == BM25}
-    kept_hybrid = measured_with(replace(experiment, pq=None), MeasuredEngine(PUBLISHED), name) / f"{slug(HYBRID)}.json"
-    if HYBRID not in names and kept_hybrid.exists():
-        measured[MeasuredEngine(HYBRID)] = Measured(**read_json_object(kept_hybrid))
+    if experiment.pq is not None:
+        place = measured_with(replace(experiment, pq=None), MeasuredEngine(PUBLISHED), name, with_dense=True)
+        if (kept_hybrid := place / f"{slug(HYBRID)}.json").exists():
+            measured[hybrid_of(experiment)] = Measured(**read_json_object(kept_hybrid))
     return measured
 
 
-def measured_with(experiment: Experiment, model: MeasuredEngine, name: str) -> Path:
-    """The folder that keeps measures on the set with the sparse model, the dense model and its codes."""
-    return experiment.work / "measured" / f"{name}-{dense.kept_variant(experiment, str(model))}"
+def measured_with(experiment: Experiment, model: MeasuredEngine, name: str, *, with_dense: bool) -> Path:
+    """The folder that keeps measures on the set with the sparse model; with_dense: and the dense model and its codes."""
+    return experiment.work / "measured" / f"{name}-{dense.kept_variant(experiment, str(model), with_dense)}"
 
 
-def found(
+def kept_measures(
     client: OpenSearch,
     experiment: Experiment,
     model: MeasuredEngine,
@@ -183,13 +176,19 @@ def opened_index(
     client: OpenSearch, experiment: Experiment, model: MeasuredEngine, name: str, *, with_dense: bool = False
 ) -> Iterator[Engines]:
     """The engines of an index of the set with the model's sparse vectors; with_dense: also dense vectors and codes."""
-    how: dict[str, Any] = {}
-    if with_dense:
-        job = job_of(experiment, name, dense.all_vectors(experiment, model, name), dense.quantized(experiment))
-        how = {**dense.query_models(experiment), "backend": BACKEND}
-    else:
-        job = job_of(experiment, name, dense.sparse_vectors(experiment, model, name), None)
-    with ingested(client, job, show_progress=False) as index, translate_errors():
+    vectors = (dense.all_vectors if with_dense else dense.sparse_vectors)(experiment, model, name)
+    index = f"osn-{vectors.parent.name}"
+    job = Job(
+        CorpusSource(str(corpus_of(experiment.sets[name]))),
+        index,
+        models=Models(pq=dense.quantized(experiment) if with_dense else None),
+        vectors=vectors,
+        new_index=NewIndex(replicas=0),
+        dead_letters=experiment.work / f"{index}.dead-letters.jsonl",
+        writing=Writing(merge=True, restart=True),
+    )
+    how: dict[str, Any] = {**dense.query_models(experiment), "backend": BACKEND} if with_dense else {}
+    with ingested(client, job, show_progress=False), translate_errors():
         yield open_engines(client, index, **how)
 
 
@@ -206,24 +205,19 @@ def judged_queries(folder: Path, split: str = "test", most: int = MOST_QUERIES) 
 
 def active_terms(experiment: Experiment, model: MeasuredEngine, name: str) -> dict[str, float]:
     """{TERMS: mean number of terms that the model gives a document of the set}"""
-    vectors = dense.sparse_vectors(experiment, model, name)
-    folder = vectors.parent / Manifest.read(vectors).hash
-    shards = [LoadedShard.read(path, []).sparse for path in sorted(folder.glob("*.safetensors"))]
-    documents = sum(len(shard.indptr) - 1 for shard in shards if shard is not None)
-    return {TERMS: sum(len(shard.weights) for shard in shards if shard is not None) / max(1, documents)}
+    stored = [shard.sparse for shard in dense.shards(dense.sparse_vectors(experiment, model, name))]
+    vectors = SparseVectors.concat([part for part in stored if part is not None])
+    return {TERMS: len(vectors.weights) / max(1, len(vectors))}
 
 
-def quality_rows(client: OpenSearch, experiment: Experiment, *, dense_only: bool = False) -> list[Row]:
-    """Values, differences and active terms of every set, and their means over all sets and over the unseen sets.
-
-    dense_only: measure only BM25 and the engines that need a dense model
-    """
-    tuned = {} if dense_only else tuned_measured(client, experiment)
-    differences = [pair for pair in DIFFERENCES if pair[0] in DENSE_ENGINES or not dense_only]
+def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
+    """Values, differences and active terms of every set, and their means over all sets and over the unseen sets."""
+    tuned = {} if experiment.beside else tuned_measured(client, experiment)
+    differences = differences_of(experiment)
     of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
     rows: list[Row] = []
     for name in experiment.sets:
-        measured, terms = measured_set(client, experiment, name, dense_only=dense_only)
+        measured, terms = measured_set(client, experiment, name)
         if name in tuned:
             measured[MeasuredEngine(TUNED)] = tuned[name]
         of_sets[name] = measured = measured | means(measured, experiment.seeds)
@@ -231,22 +225,7 @@ def quality_rows(client: OpenSearch, experiment: Experiment, *, dense_only: bool
         rows += [*terms, *mean_values(terms, experiment.seeds)]
     for label, names in sets_of_means(experiment).items():
         rows += mean_rows(label, {name: of_sets[name] for name in names}, differences)
-    return hybrid_once(rows) + mean_terms(f"mean of {len(of_sets)} sets", rows, experiment)
-
-
-def hybrid_once(rows: Sequence[Row]) -> list[Row]:
-    """The rows with a single hybrid, the baseline of the cascades after bm25-sparse of all models.
-
-    It is the hybrid measured in this run, with the published model; else the kept one, of which only the values remain.
-    """
-    if not any(row.engine == HYBRID and row.variant for row in rows):
-        return [row for row in rows if row.engine != HYBRID or row.kind == "value"]
-    label = str(MeasuredEngine(HYBRID, None, PUBLISHED))
-    chosen = [row for row in rows if row.engine != HYBRID or row.variant]
-    return [
-        replace(row, baseline_variant=PUBLISHED, baseline_label=label) if row.baseline == HYBRID else row
-        for row in chosen
-    ]
+    return rows + mean_terms(f"mean of {len(of_sets)} sets", rows, experiment)
 
 
 def sets_of_means(experiment: Experiment) -> dict[str, list[str]]:
@@ -274,8 +253,6 @@ def mean_terms(label: str, rows: Sequence[Row], experiment: Experiment) -> list[
 
 def tuned_measured(client: OpenSearch, experiment: Experiment) -> dict[str, Measured]:
     """{set: measures of BM25 with the analyzer, k1 and b that are best on its train split; without one, best on average}"""
-    from opensearch_neural.evaluation.measures import measure
-
     with_train = {name: path for name, path in experiment.sets.items() if (path / "qrels" / "train.tsv").exists()}
     chosen = tuned_bm25(client, with_train, experiment.work / "bm25")
 
@@ -291,7 +268,7 @@ def tuned_measured(client: OpenSearch, experiment: Experiment) -> dict[str, Meas
 def mean_rows(
     label: str,
     of_sets: Mapping[str, Mapping[MeasuredEngine, Measured]],
-    differences: Iterable[tuple[str, Baseline]] = DIFFERENCES,
+    differences: Iterable[tuple[str, Baseline]],
 ) -> list[Row]:
     """The mean over sets of each engine's nDCG@10, and of differences in it. Intervals resample each set's queries."""
     rows: list[Row] = []

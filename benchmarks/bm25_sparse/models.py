@@ -105,6 +105,8 @@ class Experiment:
     """Whether load tests may run against a cluster on another machine."""
     pq: str | None = None
     """Quantized model of `dense`; None: OPQ of its vectors."""
+    beside: tuple[Path, ...] = ()
+    """Recorded results with the same models; if there are any, only engines that need `dense` are measured."""
 
     @property
     def sets(self) -> dict[str, Path]:
@@ -116,13 +118,9 @@ class Experiment:
         return [name for name in self.sets if name not in TRAINED_ON]
 
     @property
-    def trained_arms(self) -> list[str]:
-        return [arm for arm in self.arms if arm != PUBLISHED]
-
-    @property
     def models(self) -> list[MeasuredEngine]:
         """The models, each named by its arm and the seed that it was trained with."""
-        trained = [MeasuredEngine(arm, seed) for seed in self.seeds for arm in self.trained_arms]
+        trained = [MeasuredEngine(arm, seed) for seed in self.seeds for arm in self.arms if arm != PUBLISHED]
         return ([MeasuredEngine(PUBLISHED)] if PUBLISHED in self.arms else []) + trained
 
     def configuration(self, model: MeasuredEngine) -> SparseConfig:

@@ -22,13 +22,13 @@ from benchmarks.bm25_sparse.measures import (
     BM25,
     SUM,
     SUM_CASCADE,
-    found,
     judged_queries,
+    kept_measures,
     mean_rows,
     way_of,
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, TRAINED_ON, Experiment, check_models, experiment_options
-from benchmarks.experiment import PaperPart, paper_options, run_parts, slug
+from benchmarks.experiment import PaperPart, paper_options, run_parts
 from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import NODE, reachable
 from opensearch_neural.cluster.connect import connect
@@ -65,11 +65,11 @@ def measured_set(
 ) -> dict[MeasuredEngine, Measured]:
     """{engine: its measures}: BM25, and the sum with each weight; with --dense, the cascade after it instead."""
     with_dense = experiment.dense is not None
-    models = dense.kept_variant(experiment, str(model)) if with_dense else slug(str(model))
+    models = dense.kept_variant(experiment, str(model), with_dense)
     label = SUM_CASCADE if with_dense else SUM
     searched_by, settings = way_of(label)
     ways = {f"{label}, weight {weight:g}": (searched_by, {**settings, "weight": weight}) for weight in weights}
-    own = found(
+    own = kept_measures(
         client, experiment, model, name, {BM25: (BM25, {}), **ways},
         experiment.work / "weights" / f"{name}-{split}-{most}-{models}", with_dense=with_dense,
         judged=judged_queries(experiment.sets[name], split, most), measures=(MEASURE,),
@@ -81,7 +81,7 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
     """The gain with each weight on every set, and in the mean of a model's sets; a row's variant is the model."""
     rows: list[Row] = []
     for model in experiment.models:
-        variant = model.name if experiment.dense is None else dense.variant(experiment, model.name)
+        variant = dense.variant(experiment, model.name)
         of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
         for name, folder in experiment.sets.items():
             if split := split_of(folder, variant):

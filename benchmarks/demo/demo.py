@@ -240,7 +240,7 @@ def write(client: OpenSearch, data: BeirData, sparse: str, dense: str, folder: P
 
 def measure_engines(client: OpenSearch, engines: Engines, names: Sequence[str], data: BeirData) -> list[Row]:
     """Quality and latency as result rows; latency is for one client, with query encoding apart."""
-    questions = {id: data.queries[id] for id in data.qrels if id in data.queries}
+    questions = data.queries
     if not questions:
         raise InputError(f"no query of {data.corpus_path.parent.name} has judgements")
     measures = ["nDCG@10", "R@100"]
@@ -264,7 +264,7 @@ def measure_engines(client: OpenSearch, engines: Engines, names: Sequence[str], 
 
 
 def examples(client: OpenSearch, engines: Engines, data: BeirData) -> None:
-    ids = sorted(set(data.qrels) & set(data.queries))
+    ids = sorted(data.queries)
     for id in random.Random(1).sample(ids, min(EXAMPLES, len(ids))):
         text = data.queries[id]
         click.secho(f"\n{text}", fg="cyan")

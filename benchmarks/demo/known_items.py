@@ -8,15 +8,13 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-from opensearch_neural.corpus.documents import Document, Rejected
+from ingest.corpus import ignore
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import write_text
-from trainers.data.unlabelled_questions import split
+from trainers.data.unlabelled_questions import by_first_sentence
 
 
 def hold_out_sentences(corpus: str, out: Path, *, queries: int = 300, limit: int | None = None, seed: int = 0) -> int:
@@ -25,9 +23,9 @@ def hold_out_sentences(corpus: str, out: Path, *, queries: int = 300, limit: int
     Returns the number of queries. A sentence that begins several documents is not used. Documents that cannot be read
     are left out. Raises InputError if no document has a first sentence of 4 to 40 words and 15 more words behind it.
     """
-    first = [(document.id, held[0]) for document in _read(corpus, limit) if (held := split(document.text))]
-    occurrences = Counter(sentence.lower() for _, sentence in first)
-    candidates = sorted(id for id, sentence in first if occurrences[sentence.lower()] == 1)
+    read = [(document, by_first_sentence(document)) for document in read_corpus(corpus, limit=limit, on_reject=ignore)]
+    occurrences = Counter(held[0].lower() for _, held in read if held)
+    candidates = sorted(document.id for document, held in read if held and occurrences[held[0].lower()] == 1)
     if not candidates:
         raise InputError(
             f"no queries can be made of {corpus}: no document begins with a sentence of 4 to 40 words that no other has",
@@ -35,20 +33,13 @@ def hold_out_sentences(corpus: str, out: Path, *, queries: int = 300, limit: int
         )
     chosen = set(random.Random(seed).sample(candidates, min(queries, len(candidates))))
     corpus_lines, query_lines, qrels = [], [], ["query-id\tcorpus-id\tscore\n"]
-    for document in _read(corpus, limit):
-        if document.id in chosen and (held := split(document.text)):
-            sentence, rest = held
+    for document, held in read:
+        if held and document.id in chosen:
+            sentence, document = held
             query_lines.append(json.dumps({"_id": f"first:{document.id}", "text": sentence}) + "\n")
             qrels.append(f"first:{document.id}\t{document.id}\t1\n")
-            document = replace(document, text=rest)
         corpus_lines.append(json.dumps(document.record()) + "\n")
     write_text(out / "corpus.jsonl", "".join(corpus_lines))
     write_text(out / "queries.jsonl", "".join(query_lines))
     write_text(out / "qrels" / "test.tsv", "".join(qrels))
     return len(query_lines)
-
-
-def _read(corpus: str, limit: int | None) -> Iterator[Document]:
-    def leave_out(_: Rejected) -> None: ...
-
-    return read_corpus(corpus, limit=limit, on_reject=leave_out)

@@ -16,6 +16,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +30,10 @@ from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.models.vectors import SparseVectors
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from opensearch_neural.models.sparse.table_encoder import TableEncoder
+
+MOST_ATTEMPTS = 101
+"""How often a document is drawn until its text is new."""
 
 
 @dataclass(slots=True)
@@ -49,13 +53,12 @@ class Resampler:
         self,
         documents: Sequence[Document],
         vectors: Vectors,
-        tokenizer: Tokenizer | None,
+        query: TableEncoder | None,
         *,
         mix: float,
         seed: int,
-        query_weights: Mapping[str, float] | None = None,
     ) -> None:
-        """vectors: of the documents, in their order; query_weights: {token: its weight in a query}, for pruning.
+        """vectors: of the documents, in their order; query: the query encoder of the sparse vectors, if there are any.
 
         Raises InputError for fewer than two documents.
         """
@@ -63,16 +66,21 @@ class Resampler:
             raise InputError("at least two documents are needed to draw others from")
         self.documents = documents
         self.vectors = vectors
+        self.query = query
         self.mix = mix
         self.seed = seed
-        self.query_weights = query_weights or {}
-        self._tokenizer = tokenizer
+        self.query_weights = {} if query is None else query.weights
         self._words = [document.text.split() for document in documents]
         self._of_word: dict[str, tuple[int, ...]] = {}
 
+    def vectorizer(self, prune: Pruning | None = None, quantizer: Quantizer | None = None) -> DrawnVectors:
+        """The vectorizer of the drawn documents."""
+        vocabulary = [] if self.vectors.sparse is None else self.vectors.sparse.vocabulary
+        return DrawnVectors(vocabulary, prune, self.query_weights, quantizer)
+
     def real(self, number: int) -> DrawnDocument:
         document = self.documents[number]
-        row = self._row(number)
+        ids, weights = self._row(number) or (None, None)
         dense = self.vectors.dense
         return DrawnDocument(
             document.id,
@@ -80,8 +88,8 @@ class Resampler:
             document.title,
             document.url,
             dict(document.fields),
-            token_ids=None if row is None else row[0],
-            weights=None if row is None else row[1],
+            token_ids=ids,
+            weights=weights,
             dense=None if dense is None else dense[number],
         )
 
@@ -116,37 +124,28 @@ class Resampler:
 
     def take(self, count: int) -> Iterator[DrawnDocument]:
         """`count` documents: the real ones, then drawn ones; no text twice."""
-        seen: set[int] = set()
+        seen: set[bytes] = set()
         taken = 0
-        for number in range(len(self.documents)):
-            if taken == count:
-                return
-            if self._is_new(self.documents[number], seen):
-                taken += 1
-                yield self.real(number)
-        number = 0
-        while taken < count:
-            attempt = 0
-            made = self.draw(number)
-            while not self._is_new(made, seen):
-                attempt += 1
-                if attempt > 100:
-                    raise InputError(
-                        f"the corpus is too small to draw {count:,} different documents from it",
-                        "take a larger corpus, or fewer documents",
-                    )
-                made = self.draw(number, attempt)
+        numbers = (number for number, document in enumerate(self.documents) if self._is_new(document, seen))
+        for number in islice(numbers, count):
             taken += 1
-            number += 1
+            yield self.real(number)
+        for number in range(count - taken):
+            attempts = (self.draw(number, attempt) for attempt in range(MOST_ATTEMPTS))
+            made = next((document for document in attempts if self._is_new(document, seen)), None)
+            if made is None:
+                raise InputError(
+                    f"the corpus is too small to draw {count:,} different documents from it",
+                    "take a larger corpus, or fewer documents",
+                )
             yield made
 
     @staticmethod
-    def _is_new(document: Document, seen: set[int]) -> bool:
+    def _is_new(document: Document, seen: set[bytes]) -> bool:
         digest = hashlib.blake2b(document.contents.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        key = int.from_bytes(digest, "big")
-        if key in seen:
+        if digest in seen:
             return False
-        seen.add(key)
+        seen.add(digest)
         return True
 
     def _row(self, number: int) -> tuple[NDArray[np.int32], NDArray[np.float32]] | None:
@@ -178,8 +177,8 @@ class Resampler:
         for word in words:
             ids = self._of_word.get(word)
             if ids is None:
-                assert self._tokenizer is not None
-                ids = self._of_word[word] = tuple(self._tokenizer.encode(word, add_special_tokens=False).ids)
+                assert self.query is not None
+                ids = self._of_word[word] = tuple(self.query.tokenizer.encode(word, add_special_tokens=False).ids)
             tokens.update(ids)
         return tokens
 

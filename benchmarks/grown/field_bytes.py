@@ -18,7 +18,6 @@ from opensearch_neural import forward_index
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import ClusterError
-from opensearch_neural.evaluation.results import Row
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import DenseMeta, IndexMeta
 from opensearch_neural.index.segments import merge_segments
@@ -70,12 +69,6 @@ def bytes_by_field(
             client.indices.delete(index=index, params={"ignore_unavailable": "true"})
     empty = sizes.pop(None)
     return {str(name): max(0.0, (size - empty) / len(documents)) for name, size in sizes.items()}
-
-
-def rows(set_: str, sizes: dict[str, float], documents: int) -> list[Row]:
-    return [
-        Row(set_, "index", f"bytes a document: {name}", size, None, None, documents) for name, size in sizes.items()
-    ]
 
 
 def _create(client: OpenSearch, index: str, part: Alone) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,21 +18,18 @@ from ingest.corpus import CorpusSource, ignore
 from ingest.corpus_table import Asked
 from ingest.kept_for_searches import keep_measures
 from ingest.settings import Models, NewIndex, Writing
-from ingest.vectorizers import NotingLargest, Vectorizer, Vectors, for_index
+from ingest.vectorizers import NotingLargest, Vectors, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.writing.pipeline import ingest as run_pipeline
 from ingest.writing.stored_documents import count
 from ingest.writing.target import LOADING, open_target
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.index.record import IndexMeta, SparseMeta, read_record
+from opensearch_neural.index.record import IndexMeta, read_record
 from opensearch_neural.index.segments import merge_segments
-from opensearch_neural.models import registry
 from opensearch_neural.models.dense.quantized import QUANTIZER_FILE, Quantizer
 from opensearch_neural.models.directory import locate
 from opensearch_neural.models.sparse.pruning import Pruning
-from opensearch_neural.models.sparse.table_encoder import QUERY_FILES, TableEncoder
 from opensearch_neural.models.vectors import SparseVectors
 
 if TYPE_CHECKING:
@@ -70,21 +67,20 @@ class Growth:
     """Which tokens of a sparse vector are kept, by the score that they can add (document weight × query weight)."""
     prune_postings: Pruning | None = None
     """Which of the kept tokens the postings hold, as `osn ingest --prune-postings` writes them."""
-    segments: int | None = 1
-    """Segments of each shard after merging; None does not merge."""
+    segments: int = 1
+    """Segments of each shard after merging."""
     shards: int = 1
     settings: dict[str, str] = field(default_factory=dict)
     """Index settings at creation."""
     seed: int = 0
 
-    def validate(self) -> Growth:
+    def __post_init__(self) -> None:
         if not 0 < self.mix <= 0.5:
             raise InputError(f"mix must be above 0 and at most 0.5, and is {self.mix:g}")
         if self.documents < 1:
             raise InputError("the number of documents must be 1 or more")
         if self.pq is not None and self.dense is None and self.vectors is None:
             raise InputError("--pq makes codes of dense vectors, and there are none", "give --dense MODEL too")
-        return self
 
     @property
     def described(self) -> dict[str, Any]:
@@ -95,8 +91,8 @@ class Growth:
         return described if postings is None else {**described, "prune_postings": str(postings)}
 
 
-def base_of(growth: Growth) -> tuple[IndexMeta, list[Document], Vectors, list[str]]:
-    """(the index's record, the real documents, their vectors, the vocabulary of the sparse vectors).
+def resampler_of(growth: Growth) -> tuple[IndexMeta, Resampler]:
+    """(the index's record, the resampler of its documents).
 
     Raises what reading the corpus, finding and loading the models raise.
     """
@@ -111,44 +107,22 @@ def base_of(growth: Growth) -> tuple[IndexMeta, list[Document], Vectors, list[st
         content = content_by_models(asked, NewIndex())
     documents = list(content.records(ignore))
     parts = [content.vectorizer.vectors(documents[at : at + BATCH]) for at in range(0, len(documents), BATCH)]
-    sparse_parts = [part.sparse for part in parts if part.sparse is not None]
-    dense_parts = [part.dense for part in parts if part.dense is not None]
-    sparse = SparseVectors.concat(sparse_parts) if sparse_parts else None
-    vectors = Vectors(sparse, np.concatenate(dense_parts) if dense_parts else None)
-    return content.meta, documents, vectors, sparse.vocabulary if sparse is not None else []
+    sparse = [part.sparse for part in parts if part.sparse is not None]
+    dense = [part.dense for part in parts if part.dense is not None]
+    vectors = Vectors(SparseVectors.concat(sparse) if sparse else None, np.concatenate(dense) if dense else None)
+    return content.meta, Resampler(documents, vectors, content.query, mix=growth.mix, seed=growth.seed)
 
 
-def resampler_of(growth: Growth) -> tuple[IndexMeta, Resampler, list[str]]:
-    """(the index's record, the resampler of its documents, the vocabulary). Raises as `base_of`."""
-    meta, documents, vectors, vocabulary = base_of(growth)
-    if meta.sparse is None:
-        return meta, Resampler(documents, vectors, None, mix=growth.mix, seed=growth.seed), vocabulary
-    encoder = query_encoder_of(growth, meta.sparse)
-    resampler = Resampler(
-        documents, vectors, encoder.tokenizer, mix=growth.mix, seed=growth.seed, query_weights=encoder.weights
-    )
-    return meta, resampler, vocabulary
-
-
-def query_encoder_of(growth: Growth, sparse: SparseMeta) -> TableEncoder:
-    """The query encoder of the model that made the vectors: a model made of the corpus, or the one that `growth` names."""
-    made = registry.link_of(sparse.hash)
-    named = growth.sparse if growth.sparse not in (None, "lexical") else None
-    if made.is_dir():
-        return TableEncoder.load(made)
-    return TableEncoder.load(named or registry.find(sparse.hash, sparse.name, "sparse", files=QUERY_FILES))
-
-
-def drawn_vectors(growth: Growth, resampler: Resampler, vocabulary: list[str]) -> DrawnVectors:
+def drawn_vectors(growth: Growth, resampler: Resampler) -> DrawnVectors:
     """The vectorizer of the drawn documents, with the pruning and codes of `growth`."""
     quantizer = None if growth.pq is None else Quantizer.load(locate(growth.pq) / QUANTIZER_FILE)
-    return DrawnVectors(vocabulary, growth.prune, resampler.query_weights, quantizer)
+    return resampler.vectorizer(growth.prune, quantizer)
 
 
 def grow(
     client: OpenSearch,
     growth: Growth,
-    prepared: tuple[IndexMeta, Resampler, list[str]] | None = None,
+    prepared: tuple[IndexMeta, Resampler] | None = None,
     *,
     say: Callable[[str], object] = log.info,
 ) -> None:
@@ -156,9 +130,8 @@ def grow(
 
     prepared: the result of `resampler_of`, if several sizes are drawn from one corpus. Raises as `pipeline.ingest`.
     """
-    growth.validate()
-    meta, resampler, vocabulary = prepared or resampler_of(growth)
-    wanted = replace(meta, extra={**meta.extra, RESAMPLED: {**growth.described, "of": len(resampler.documents)}})
+    meta, resampler = prepared or resampler_of(growth)
+    wanted = meta.with_extra(**{RESAMPLED: {**growth.described, "of": len(resampler.documents)}})
     with translate_errors():
         wrote = read_record(client, growth.index)
         if wrote is not None and _facts(wrote) != _facts(wanted):
@@ -168,8 +141,8 @@ def grow(
 
         whole = wrote is not None and LOADING not in wrote.extra
         if not (whole and count(client, growth.index) == growth.documents):
-            _write(client, growth, wanted, resampler, vocabulary)
-        if growth.segments is not None and _segments(client, growth.index) > growth.segments * growth.shards:
+            _write(client, growth, wanted, resampler)
+        if _segments(client, growth.index) > growth.segments * growth.shards:
             say(f"merging {growth.index} to {growth.segments} segment(s) a shard")
             merge_segments(client, growth.index, growth.segments, least=0)
         if lacking := _lacking(client, growth):
@@ -203,36 +176,23 @@ def _facts(meta: IndexMeta) -> tuple[Any, ...]:
     return meta.extra.get(RESAMPLED), meta.sparse, meta.dense, meta.quantized
 
 
-def _write(
-    client: OpenSearch,
-    growth: Growth,
-    meta: IndexMeta,
-    resampler: Resampler,
-    vocabulary: list[str],
-) -> None:
-    def records(_: Callable[[Rejected], None]) -> Iterator[Document]:
-        return resampler.take(growth.documents)
-
+def _write(client: OpenSearch, growth: Growth, meta: IndexMeta, resampler: Resampler) -> None:
     with _created_with(client, growth):
         settings = NewIndex(shards=growth.shards, replicas=0, prune_postings=growth.prune_postings)
         target = open_target(client, growth.index, meta, settings, corpus_name=growth.corpus)
-    vectors: Vectorizer = drawn_vectors(growth, resampler, vocabulary)
-    encoder = None
-    if growth.prune_postings is not None and meta.sparse is not None:
-        encoder = query_encoder_of(growth, meta.sparse)
-        vectors = noted = NotingLargest(for_index(vectors, target.meta, encoder))
+    noted = NotingLargest(for_index(drawn_vectors(growth, resampler), target.meta, resampler.query))
     report = run_pipeline(
         client,
         target,
-        Content(meta, records, vectors, growth.documents),
+        Content(meta, lambda _: resampler.take(growth.documents), noted, growth.documents),
         corpus_name=growth.corpus,
         dead_letters=Path(f"{growth.index}.dead-letters.jsonl"),
         reader=f"{growth.described}",
         writing=Writing(merge=False),
     )
-    if encoder is not None:
+    if growth.prune_postings is not None and resampler.query is not None:
         # Pruned postings do not show the largest weights, which certify pages.
-        keep_measures(client, target, encoder, noted, everything=not report.skipped)
+        keep_measures(client, target, resampler.query, noted, everything=not report.skipped)
 
 
 def _segments(client: OpenSearch, index: str) -> int:

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from benchmarks.demo import python_docs
-from benchmarks.grown import field_bytes
 from benchmarks.grown import index as growth
+from benchmarks.grown.field_bytes import bytes_by_field
 from benchmarks.grown.index import Growth, drawn_vectors
 from benchmarks.load import result
 from benchmarks.load.command import NumberList, finish, load_settings, measuring_options, queries_of, run
@@ -20,6 +20,7 @@ from benchmarks.load.measurement import Measurement
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import ModelChoice, allowed_target
 from benchmarks.local_cluster import NODE, heap_option, reachable
+from benchmarks.speed.turns import say
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
@@ -91,7 +92,7 @@ def _setting(text: str) -> tuple[str, str]:
 def growth_of(corpus: str, index: str, documents: int, options: Mapping[str, Any]) -> Growth:
     """The `Growth` of the options of `growing_options` and --seed. Raises InputError."""
     names = {each.name for each in fields(Growth)} - {"corpus", "index", "documents"}
-    return Growth(corpus, index, documents, **{name: options[name] for name in names}).validate()
+    return Growth(corpus, index, documents, **{name: options[name] for name in names})
 
 
 @click.command()
@@ -215,11 +216,6 @@ def scale(
         sys.exit(1)
 
 
-def say(line: str) -> None:
-    """Print a line about the current step."""
-    print(line, file=sys.stderr, flush=True)
-
-
 def corpus_or_docstrings(data: Path | None, out: Path) -> Path:
     """`data`, or the corpus that every machine has: documentation strings, made once below the output folder."""
     if data is not None:
@@ -233,10 +229,13 @@ def corpus_or_docstrings(data: Path | None, out: Path) -> Path:
 
 def _field_rows(client: Any, prefix: str, prepared: Any, wanted: Growth) -> list[Row]:
     say("what each field costs on disk")
-    meta, resampler, vocabulary = prepared
+    meta, resampler = prepared
     sample = list(resampler.take(min(FIELD_SAMPLE, wanted.documents)))
-    sizes = field_bytes.bytes_by_field(client, meta, sample, drawn_vectors(wanted, resampler, vocabulary))
-    return field_bytes.rows(f"{prefix}, by field", sizes, len(sample))
+    sizes = bytes_by_field(client, meta, sample, drawn_vectors(wanted, resampler))
+    set_ = f"{prefix}, by field"
+    return [
+        Row(set_, "index", f"bytes a document: {name}", size, None, None, len(sample)) for name, size in sizes.items()
+    ]
 
 
 def _summary(runs: dict[int, Measurement], data: list[Any], seed: int) -> Summary:

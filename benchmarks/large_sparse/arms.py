@@ -72,12 +72,6 @@ class FieldSearch:
         return body
 
 
-def _of_blocks(engines: Engines, text: str, blocks: list[int], page: Mapping[str, Any]) -> Body:
-    """A search with all tokens, only in the documents of these blocks."""
-    tokens = engines.models.query_encoder.encode(text)
-    return neural_sparse(tokens, plugin=engines.plugin, filter={"terms": {"block": blocks}}, **page)
-
-
 @dataclass(frozen=True)
 class BestBlocks:
     """The first of two requests: finds the `count` blocks with the highest scores by their largest weights."""
@@ -97,7 +91,11 @@ class DocumentsOfBlocks:
     index: str
 
     def builder(self, engines: Engines, page: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Body]:
+        encoder = engines.models.query_encoder
+
         def body(text: str, answer: Mapping[str, Any]) -> Body:
-            return _of_blocks(engines, text, [int(hit["_id"]) for hit in answer["hits"]["hits"]], page)
+            blocks = [int(hit["_id"]) for hit in answer["hits"]["hits"]]
+            filter_ = {"terms": {"block": blocks}}
+            return neural_sparse(encoder.encode(text), plugin=engines.plugin, filter=filter_, **page)
 
         return body

@@ -32,11 +32,12 @@ from benchmarks.large_sparse.measures import (
     LEAST_KEPT,
     NDCG,
     LargeSparseExperiment,
-    everything,
     of_the_sum,
+    rows_of,
 )
 from benchmarks.load.blocks import Level
 from benchmarks.load.command import NumberList, owned_option
+from benchmarks.load.workload import ModelChoice, allowed_target
 from benchmarks.local_cluster import NODE, heap_option, reachable
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -154,7 +155,7 @@ def large_sparse(
     corpus = str(corpus_of(data))
     layouts = [
         Layout(
-            Growth(corpus, prefix, size, sparse=model, vectors=vectors, seed=seed).validate(),
+            Growth(corpus, prefix, size, sparse=model, vectors=vectors, seed=seed),
             tuple(map(Pruning.parse, prune)),
             clustered,
             work / str(size),
@@ -163,11 +164,13 @@ def large_sparse(
         for size in sorted(set(documents))
     ]
     check_data(work, [data], models={"model": model, **({} if vectors is None else {"vectors": vectors})})
-    experiment = LargeSparseExperiment(data, tuple(layouts), model, clients, minutes, requests, connection, owned, keep)
+    models = ModelChoice(sparse=None if model == "lexical" else model)
 
     def run() -> tuple[list[Row], list[Goal]]:
         with reachable(connection, NODE, goes_on=True, keep=keep, heap=heap) as settings:
-            rows = everything(connect(settings=settings), settings, experiment)
+            client, target = connect(settings=settings), allowed_target(settings, owned=owned)
+            experiment = LargeSparseExperiment(data, tuple(layouts), target, models, clients, minutes, requests, keep)
+            rows = [row for layout in layouts for row in rows_of(client, experiment, layout)]
         return rows, goals(experiment, rows)
 
     run_parts({"": PaperPart("What makes a large sparse model cheap", run, [data], [seed], shown)}, record)

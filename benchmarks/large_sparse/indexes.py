@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +13,13 @@ import orjson
 from numpy.typing import NDArray
 
 from benchmarks.experiment import kept
-from benchmarks.grown import field_bytes
-from benchmarks.grown.documents import DrawnVectors
-from benchmarks.grown.field_bytes import Alone
+from benchmarks.grown.field_bytes import Alone, bytes_by_field
 from benchmarks.grown.index import Growth, resampler_of
 from benchmarks.load.run import RESAMPLED
 from benchmarks.load.server import index_facts
+from ingest.writing.bulk import Action
 from ingest.writing.bulk_actions import prepare
 from ingest.writing.short_weights import shortest
-from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.files import write_json
 from opensearch_neural.index.mapping import index_body, rank_features
@@ -34,7 +32,7 @@ from trainers.common.config import fingerprint
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from benchmarks.grown.documents import DrawnDocument
+    from benchmarks.grown.documents import DrawnDocument, DrawnVectors, Resampler
 
 
 PLAIN, CLUSTERED, BLOCKS = "plain", "clustered", "blocks"
@@ -177,17 +175,11 @@ def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) 
         return
     layout.folder.mkdir(parents=True, exist_ok=True)
     say("drawing documents")
-    meta, resampler, vocabulary = resampler_of(layout.growth)
-    meta = replace(
-        meta,
-        forward_index=True,
-        extra={**meta.extra, RESAMPLED: {**layout.growth.described, "of": len(resampler.documents)}},
-    )
-    own = DrawnVectors(vocabulary)
-    kept(
-        layout.bytes_file,
-        lambda: _bytes(client, layout, meta, list(resampler.take(FIELD_SAMPLE)), vocabulary, resampler.query_weights),
-    )
+    meta, resampler = resampler_of(layout.growth)
+    drawn = {**layout.growth.described, "of": len(resampler.documents)}
+    meta = replace(meta, forward_index=True).with_extra(**{RESAMPLED: drawn})
+    own = resampler.vectorizer()
+    kept(layout.bytes_file, partial(_bytes, client, layout, meta, resampler))
     documents = list(resampler.take(layout.growth.documents))
     vectors = own.vectors(documents).sparse
     assert vectors is not None
@@ -197,12 +189,13 @@ def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) 
         order = order_by_content(vectors, resampler.query_weights, layout.growth.seed)
         place[order] = np.arange(len(order))
         maxima = block_maxima(vectors, order, layout.block)
-    counts = np.bincount(vectors.token_ids, minlength=len(vocabulary))
-    write_json(layout.frequencies, {vocabulary[at]: int(counts[at]) for at in np.flatnonzero(counts)}, indent=None)
+    counts = np.bincount(vectors.token_ids)
+    frequencies = {vectors.vocabulary[at]: int(counts[at]) for at in np.flatnonzero(counts)}
+    write_json(layout.frequencies, frequencies, indent=None)
     rules = {PLAIN: layout.prunes, CLUSTERED: layout.clustered_prunes, BLOCKS: ()}
     for name in lacking:
         say(f"writing {layout.index(name)}")
-        pruned = {field_of(rule): DrawnVectors(vocabulary, rule, resampler.query_weights) for rule in rules[name]}
+        pruned = {field_of(rule): resampler.vectorizer(rule) for rule in rules[name]}
         _create(client, layout, name, meta, pruned)
         if name == BLOCKS:
             assert maxima is not None
@@ -244,8 +237,8 @@ def _sources(
     pruned: Mapping[str, DrawnVectors],
     place: NDArray[np.int64],
     block: int,
-) -> Iterator[list[bytes]]:
-    """Batches of bulk request lines. pruned: {field: the vectorizer of its vectors}."""
+) -> Iterator[Action]:
+    """pruned: {field: the vectorizer of its vectors}."""
     for at in range(0, len(documents), BATCH):
         drawn = documents[at : at + BATCH]
         fields = {field: made for field, by in pruned.items() if (made := by.vectors(drawn).sparse) is not None}
@@ -255,64 +248,43 @@ def _sources(
             more = {field: _features(vectors, row) for field, vectors in fields.items()}
             more_fields = {**document.fields, **more, "place": number, "block": number // block}
             batch.append(replace(document, fields=more_fields))
-        actions = prepare(batch, own, meta).actions
-        yield [line for action in actions for line in (_head(action.id), action.source)]
+        yield from prepare(batch, own, meta).actions
 
 
-def _block_sources(maxima: SparseVectors) -> Iterator[list[bytes]]:
-    for at in range(0, len(maxima), BATCH):
-        numbers = range(at, min(at + BATCH, len(maxima)))
-        yield [
-            line
-            for number in numbers
-            for line in (_head(str(number)), orjson.dumps({"sparse": _features(maxima, number)}))
-        ]
-
-
-def _head(id_: str) -> bytes:
-    return orjson.dumps({"index": {"_id": id_}})
+def _block_sources(maxima: SparseVectors) -> Iterator[Action]:
+    for number in range(len(maxima)):
+        yield Action(str(number), orjson.dumps({"sparse": _features(maxima, number)}))
 
 
 def _features(vectors: SparseVectors, row: int) -> dict[str, float]:
-    start, end = vectors.indptr[row], vectors.indptr[row + 1]
-    ids, weights = vectors.token_ids[start:end].tolist(), shortest(vectors.weights[start:end]).tolist()
-    return rank_features({vectors.vocabulary[id_]: weight for id_, weight in zip(ids, weights, strict=True)})
+    weights = vectors.row(row)
+    short = shortest(np.array(list(weights.values()), np.float32)).tolist()
+    return rank_features(dict(zip(weights, short, strict=True)))
 
 
-def _bulk(client: OpenSearch, index: str, batches: Iterator[list[bytes]]) -> None:
-    def send(lines: list[bytes]) -> None:
-        answer = client.bulk(index=index, body=b"\n".join(lines) + b"\n", params={"request_timeout": 300})
-        if answer["errors"]:
-            wrong = next(item["index"]["error"] for item in answer["items"] if "error" in item["index"])
-            raise ClusterError(f"the cluster rejected documents of {index}: {wrong.get('reason')}")
+def _bulk(client: OpenSearch, index: str, actions: Iterable[Action]) -> None:
+    from opensearchpy.helpers import parallel_bulk
 
-    with ThreadPoolExecutor(IN_FLIGHT) as pool:
-        under_way: list[Future[None]] = []
-        for lines in batches:
-            under_way.append(pool.submit(send, lines))
-            if len(under_way) > IN_FLIGHT:
-                under_way.pop(0).result()
-        for sent in under_way:
-            sent.result()
+    def lines(action: Action) -> tuple[dict[str, Any], str]:
+        return {"index": {"_id": action.id}}, action.source.decode()
+
+    sent = parallel_bulk(
+        client, actions, thread_count=IN_FLIGHT, chunk_size=BATCH, expand_action_callback=lines, raise_on_error=False,
+        index=index, request_timeout=300,
+    )  # fmt: skip
+    for written, item in sent:
+        if not written:
+            raise ClusterError(f"the cluster rejected documents of {index}: {item['index']['error'].get('reason')}")
 
 
 # ------------------------------------------------ bytes
 
 
-def _bytes(
-    client: OpenSearch,
-    layout: Layout,
-    meta: IndexMeta,
-    sample: Sequence[Document],
-    vocabulary: list[str],
-    query_weights: Mapping[str, float],
-) -> dict[str, float]:
+def _bytes(client: OpenSearch, layout: Layout, meta: IndexMeta, resampler: Resampler) -> dict[str, float]:
     """{field: bytes a document}."""
-    others = {
-        field_of(rule): Alone("sparse", meta, DrawnVectors(vocabulary, rule, query_weights))
-        for rule in dict.fromkeys([*layout.prunes, *layout.clustered_prunes])
-    }
-    return field_bytes.bytes_by_field(client, meta, sample, DrawnVectors(vocabulary), others)
+    rules = dict.fromkeys([*layout.prunes, *layout.clustered_prunes])
+    others = {field_of(rule): Alone("sparse", meta, resampler.vectorizer(rule)) for rule in rules}
+    return bytes_by_field(client, meta, list(resampler.take(FIELD_SAMPLE)), resampler.vectorizer(), others)
 
 
 def bytes_of(client: OpenSearch, layout: Layout) -> dict[str, float]:

@@ -32,12 +32,12 @@ from benchmarks.load.workload import (
     LoadTarget,
     ModelChoice,
     Workload,
-    allowed_target,
     body_builders,
     follow_builder,
     prepared,
 )
 from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.evaluation import measures, result_rows
 from opensearch_neural.evaluation.overlap import PAGE
 from opensearch_neural.evaluation.results import Row
@@ -49,8 +49,6 @@ from trainers.common.config import fingerprint
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
-
-    from opensearch_neural.cluster.settings import ConnectionSettings
 
 logger = logging.getLogger(__name__)
 
@@ -81,15 +79,13 @@ class LargeSparseExperiment:
     """A BEIR folder."""
     layouts: tuple[Layout, ...]
     """One for each number of documents."""
-    model: str
+    target: LoadTarget
+    model: ModelChoice
     clients: tuple[int, ...]
     minutes: float
     """Longest time for a load test."""
     requests: int
     """Requests of each arm at each level."""
-    connection: ConnectionSettings
-    owned: bool
-    """Whether load tests may run against a cluster on another machine."""
     keep: bool
     """Whether the indexes are kept."""
 
@@ -188,15 +184,13 @@ def of_the_sum(layout: Layout) -> set[str]:
 
 
 def chosen(
-    client: OpenSearch, target: LoadTarget, layout: Layout, model: ModelChoice, arms: Sequence[SearchArm], data: Path
+    client: OpenSearch, experiment: LargeSparseExperiment, layout: Layout, arms: Sequence[SearchArm]
 ) -> dict[str, Any]:
     """The `choice` among `arms` on train queries."""
-    from opensearch_neural.corpus.judgements import BeirData
-
-    texts = dict(islice(BeirData.load(data, "train").queries.items(), TUNING_QUERIES))
+    texts = dict(islice(BeirData.load(experiment.data, "train").queries.items(), TUNING_QUERIES))
     variants = [arm.variant for arm in arms]
-    asked = list(texts.values())
-    with prepared(client, target, layout.index(PLAIN), variants, asked, model) as workload:
+    asked = experiment.target, layout.index(PLAIN), variants, list(texts.values()), experiment.model
+    with prepared(client, *asked) as workload:
         rows = quality.nearness_rows(client, workload, texts, "train")
         return choice(rows, variants, partial(timed, client, workload))
 
@@ -238,7 +232,7 @@ def timed(client: OpenSearch, workload: Workload, variants: Sequence[Variant]) -
 # ------------------------------------------------ rows
 
 
-def rows_of(client: OpenSearch, target: LoadTarget, experiment: LargeSparseExperiment, layout: Layout) -> list[Row]:
+def rows_of(client: OpenSearch, experiment: LargeSparseExperiment, layout: Layout) -> list[Row]:
     """All rows of one size; their set is the number of documents. Deletes the indexes unless they are to be kept.
 
     Raises ClusterError if the load test stopped.
@@ -247,16 +241,13 @@ def rows_of(client: OpenSearch, target: LoadTarget, experiment: LargeSparseExper
     def measured() -> list[Row]:
         with translate_errors():
             write_all(client, layout, logger.info)
-            model = ModelChoice(sparse=None if experiment.model == "lexical" else experiment.model)
             arms = fixed(layout)
             for idea, settings in tuned(layout).items():
                 logger.info("choosing a setting of %s", idea)
                 file = layout.folder / "tuned" / f"{slug(idea)}-{fingerprint(_names(settings))}.json"
-                choice = kept(file, partial(chosen, client, target, layout, model, settings, experiment.data))
+                choice = kept(file, partial(chosen, client, experiment, layout, settings))
                 arms += [arm for arm in settings if arm.variant.name == choice["chosen"]]
-            rows = quality_rows(client, target, experiment, layout, model, arms)
-            rows += cost_rows(client, target, experiment, layout, model, arms)
-        return rows
+            return quality_rows(client, experiment, layout, arms) + cost_rows(client, experiment, layout, arms)
 
     rows = kept_rows(layout.folder / f"rows-{_asked(experiment, layout)}.json", measured)
     if not experiment.keep:
@@ -276,30 +267,23 @@ def _names(arms: Iterable[SearchArm]) -> list[str]:
 
 
 def quality_rows(
-    client: OpenSearch,
-    target: LoadTarget,
-    experiment: LargeSparseExperiment,
-    layout: Layout,
-    model: ModelChoice,
-    arms: Sequence[SearchArm],
+    client: OpenSearch, experiment: LargeSparseExperiment, layout: Layout, arms: Sequence[SearchArm]
 ) -> list[Row]:
     """The score kept and the overlap with the exact ten (for bm25-sparse, those of its sum), nDCG@10 by the judgements of
     the real documents among the drawn ones, and the bytes that each arm reads."""
-    from opensearch_neural.corpus.judgements import BeirData
-
     judged = BeirData.load(experiment.data, "test")
     variants = [arm.variant for arm in arms]
-    texts = list(judged.queries.values())
-    with prepared(client, target, layout.index(PLAIN), variants, texts, model) as workload:
+    asked = experiment.target, layout.index(PLAIN), variants, list(judged.queries.values()), experiment.model
+    with prepared(client, *asked) as workload:
         logger.info("quality")
         set_ = set_of_size(layout.growth.documents)
         near = quality.nearness_rows(client, workload, judged.queries, set_)
-        found = {
+        runs = {
             each.name: quality.retriever(client, workload, each).retrieve(judged.queries, PAGE) for each in variants
         }
     words = [each.name for each in variants if each.engine == BM25]  # not compared with a sparse result
     rows = [row for row in near if row.engine not in words]
-    ndcg = {name: measures.measure(run, judged.qrels, (NDCG,)) for name, run in found.items()}
+    ndcg = {name: measures.measure(run, judged.qrels, (NDCG,)) for name, run in runs.items()}
     rows += result_rows.rows(set_, ndcg, baseline=None)
     sizes = bytes_of(client, layout)
     for arm in arms:
@@ -309,21 +293,13 @@ def quality_rows(
 
 
 def cost_rows(
-    client: OpenSearch,
-    target: LoadTarget,
-    experiment: LargeSparseExperiment,
-    layout: Layout,
-    model: ModelChoice,
-    arms: Iterable[SearchArm],
+    client: OpenSearch, experiment: LargeSparseExperiment, layout: Layout, arms: Iterable[SearchArm]
 ) -> list[Row]:
     """P50, P99 and throughput of all arms under load in random turns, also as ratios to BM25's in the plain index."""
     settings = replace(LOAD, clients=experiment.clients, minutes=experiment.minutes, requests=experiment.requests)
     variants = [arm.variant for arm in arms]
-    folder = layout.folder / f"load-{_asked(experiment, layout)}"
-    rows = rows_under_load(client, target, layout.index(PLAIN), variants, experiment.data, model, settings, folder)
+    rows = rows_under_load(
+        client, experiment.target, layout.index(PLAIN), variants, experiment.data, experiment.model, settings,
+        layout.folder / f"load-{_asked(experiment, layout)}",
+    )  # fmt: skip
     return [replace(row, set=set_of_size(layout.growth.documents)) for row in rows]
-
-
-def everything(client: OpenSearch, settings: ConnectionSettings, experiment: LargeSparseExperiment) -> list[Row]:
-    target = allowed_target(settings, owned=experiment.owned)
-    return [row for layout in experiment.layouts for row in rows_of(client, target, experiment, layout)]

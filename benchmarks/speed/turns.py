@@ -31,9 +31,9 @@ RatioInterval = tuple[float, float, float]
 """(value, low, high): with the 95% interval over resampled turns"""
 
 
-def over_turns(statistic: Callable[[NDArray[np.int64]], Any], turns: int) -> RatioInterval:
+def over_turns(statistic: Callable[[NDArray[np.int64]], Any], turns: int, seed: int = SEED) -> RatioInterval:
     """The statistic over all turns, with its interval. statistic: numbers of turns → value"""
-    drawn = np.random.default_rng(SEED).integers(turns, size=(2000, turns))
+    drawn = np.random.default_rng(seed).integers(turns, size=(2000, turns))
     low, high = np.percentile([statistic(pick) for pick in drawn], [2.5, 97.5])
     return float(statistic(np.arange(turns))), float(low), float(high)
 
@@ -44,10 +44,10 @@ def rate(timed: Timed, documents: int) -> RatioInterval:
     return over_turns(lambda pick: documents / wall[pick].mean(), len(wall))
 
 
-def ratio(slow: Timed, fast: Timed) -> RatioInterval:
+def ratio(slow: Timed, fast: Timed, seed: int = SEED) -> RatioInterval:
     """How many times as fast `fast` is as `slow`, over the same turns."""
     numerator, denominator = np.array(slow.wall), np.array(fast.wall)
-    return over_turns(lambda pick: numerator[pick].sum() / denominator[pick].sum(), len(numerator))
+    return over_turns(lambda pick: numerator[pick].sum() / denominator[pick].sum(), len(numerator), seed)
 
 
 def ratio_row(set_: str, arm: str, baseline: str, estimate: RatioInterval, turns: int) -> Row:

@@ -295,19 +295,20 @@ def test_the_mean_over_sets_weighs_each_set_alike_and_its_interval_holds_it() ->
         MeasuredEngine(BM25): measured({str(at): 0.5 for at in range(50)}),
         MeasuredEngine(SUM): measured({str(at): 0.5 + 0.1 * (at % 2) for at in range(50)}),
     }
-    (gain,) = [row for row in mean_rows("mean of 2 sets", {"s": small, "l": large}) if row.kind == "difference"]
+    pairs = [(SUM, BM25), (HIGH_IDF_FIRST, SPARSE)]
+    (gain,) = [row for row in mean_rows("mean of 2 sets", {"s": small, "l": large}, pairs) if row.kind == "difference"]
     assert gain.value == pytest.approx((0.4 + 0.05) / 2) and gain.n == 52
     assert gain.low is not None and gain.high is not None and gain.low < gain.value < gain.high
     # Of one model, the rare tokens first are compared with all tokens at once.
     model = {"seed": 1, "variant": "mine"}
     first, every = MeasuredEngine(HIGH_IDF_FIRST, **model), MeasuredEngine(SPARSE, **model)
     with_both = small | {first: measured({"a": 0.1, "b": 0.2}), every: measured({"a": 0.2, "b": 0.3})}
-    (lost,) = [row for row in mean_rows("mean of 1 sets", {"s": with_both}) if row.baseline == SPARSE]
+    (lost,) = [row for row in mean_rows("mean of 1 sets", {"s": with_both}, pairs) if row.baseline == SPARSE]
     assert lost.value == pytest.approx(-0.1)
     assert (lost.line, lost.against) == (f"{HIGH_IDF_FIRST}, seed 1, mine", f"{SPARSE}, seed 1, mine")
     fewer = small | {MeasuredEngine(SUM): measured({"a": 0.4})}
     with pytest.raises(InputError, match="were not measured on the same queries"):
-        mean_rows("mean of 1 sets", {"s": fewer})
+        mean_rows("mean of 1 sets", {"s": fewer}, pairs)
     assert mean_interval([np.full(5, 0.2), np.full(9, 0.4)]) == pytest.approx((0.3, 0.3))
 
 
@@ -324,7 +325,8 @@ def test_engines_with_dense_vectors_have_the_means_of_all_sets_and_of_unseen_one
 ) -> None:
     monkeypatch.setattr(models, "TRAINED_ON", trained_on)
     experiment = models.Experiment(
-        data=data, start="", work=data, seeds=(1,), arms=(PUBLISHED,), dense="d", connection=None  # type: ignore[arg-type]
+        data=data, start="", work=data, seeds=(1,), arms=(PUBLISHED,), dense="d", beside=(data,),
+        connection=None,  # type: ignore[arg-type]
     )  # fmt: skip
     above = {"one": 0.1, "two": 0.2}
 
@@ -333,7 +335,7 @@ def test_engines_with_dense_vectors_have_the_means_of_all_sets_and_of_unseen_one
         return {engine: measured({"a": value, "b": value}) for engine, value in found.items()}
 
     monkeypatch.setattr(measures, "dense_measured", of_set)
-    rows = measures.quality_rows(None, experiment, dense_only=True)  # type: ignore[arg-type]
+    rows = measures.quality_rows(None, experiment)  # type: ignore[arg-type]
     means = {row.set: row.value for row in rows if row.sets and row.kind == "difference"}
     assert means == pytest.approx(expected)
 

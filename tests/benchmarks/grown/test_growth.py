@@ -42,7 +42,7 @@ def resampler(texts: list[str], model: LexicalEncoder) -> Resampler:
     dense = np.random.default_rng(0).normal(size=(len(texts), 8)).astype(np.float32)
     dense /= np.linalg.norm(dense, axis=1, keepdims=True)
     vectors = Vectors(model.encode_documents(texts), dense)
-    return Resampler(documents, vectors, model.query.tokenizer, mix=0.3, seed=1)
+    return Resampler(documents, vectors, model.query, mix=0.3, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_the_same_seed_draws_the_same_documents(resampler: Resampler, drawn: lis
     again = list(resampler.take(700))
     assert [document.text for document in again] == [document.text for document in drawn[:700]]
     assert all((one.weights == other.weights).all() for one, other in zip(again, drawn, strict=False))
-    other = Resampler(resampler.documents, resampler.vectors, resampler._tokenizer, mix=0.3, seed=2)
+    other = Resampler(resampler.documents, resampler.vectors, resampler.query, mix=0.3, seed=2)
     assert other.draw(0).text != resampler.draw(0).text
 
 
@@ -159,7 +159,7 @@ def test_wrong_options_are_named(options: list[str], words: str) -> None:
 def test_a_splade_without_a_table_gets_that_of_the_corpus(corpus: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(registry, "home", lambda: tmp_path / "osn-home")
     splade = write_splade(tmp_path / "my-splade")
-    meta, resampler, _ = resampler_of(Growth(str(corpus), "index", 10, sparse=str(splade), base=20))
+    meta, resampler = resampler_of(Growth(str(corpus), "index", 10, sparse=str(splade), base=20))
     assert meta.sparse is not None and meta.sparse.name == "my-splade"
     assert len({round(weight, 3) for weight in resampler.query_weights.values()}) > 2
 
@@ -192,8 +192,8 @@ def test_an_index_grows_to_its_number_and_says_what_it_is(client, corpus: Path, 
             grow(client, Growth(str(corpus), index, 800), prepared)
         other_model = replace(prepared[0], sparse=SparseMeta("lexical", "0" * 16, "0" * 16))
         with pytest.raises(ClusterError, match="with other documents"):
-            grow(client, wanted, (other_model, *prepared[1:]))
-        sizes = field_bytes.bytes_by_field(client, prepared[0], list(prepared[1].take(200)), DrawnVectors(prepared[2]))
+            grow(client, wanted, (other_model, prepared[1]))
+        sizes = field_bytes.bytes_by_field(client, prepared[0], list(prepared[1].take(200)), prepared[1].vectorizer())
         assert set(sizes) == {"contents", "sparse", "sparse_forward", field_bytes.STORED} and min(sizes.values()) > 20
         stored = stats["store"]["size_in_bytes"] / 700
         assert 0.2 * stored < sum(sizes.values()) < 3 * stored

@@ -65,7 +65,7 @@ def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_scor
     from opensearch_neural.evaluation.results import Row
 
     layout = Layout(Growth("corpus", "docs", 1000), (), (), tmp_path)
-    asked = (tmp_path, (layout,), "model", (20,), 1.0, 10, None, False, False)
+    asked = (tmp_path, (layout,), None, None, (20,), 1.0, 10, False)
     experiment = LargeSparseExperiment(*asked)  # type: ignore[arg-type]
 
     def rows(name: str, kept: float, p99: float) -> list[Row]:
