@@ -14,7 +14,6 @@ products. Passages and queries are kept in `cache`; the same command again repea
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models.directory import hash_files
 from trainers.common.config import backbone_option, config_options, fingerprint
 from trainers.common.processes import is_main_process
-from trainers.common.run_folder import FIRST, FOLDER
+from trainers.common.run_folder import FIRST, FOLDER, history
 from trainers.data.dev_measures import corpus_measures, dev_set
 from trainers.data.sets import small
 from trainers.dense import rehearse as rehearse_dense
@@ -170,7 +169,5 @@ def query_as_context_command(config: QueryAsContextConfig, dry_run: bool) -> Non
 
 def steps_per_second(model: Path) -> float | None:
     """The median rate of a training, by its history; None if nothing was logged."""
-    file = model / ".training" / "history.jsonl"
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
-    rates = [line["steps_per_second"] for line in lines if "steps_per_second" in line]
+    rates = [line["steps_per_second"] for line in history(model) if "steps_per_second" in line]
     return float(np.median(rates)) if rates else None
