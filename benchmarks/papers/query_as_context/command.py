@@ -22,9 +22,9 @@ the loss on passages held back selects the states of arms, dev questions select 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import click
@@ -36,6 +36,7 @@ from benchmarks.experiment import (
     all_goal,
     compared,
     each,
+    facts,
     goal_of,
     is_above,
     paper_options,
@@ -43,7 +44,7 @@ from benchmarks.experiment import (
     run_parts,
     size_options,
 )
-from benchmarks.papers.query_as_context_training import (
+from benchmarks.papers.query_as_context.training import (
     ARTICLES,
     HUMAN,
     NONE,
@@ -55,13 +56,13 @@ from benchmarks.papers.query_as_context_training import (
     START,
     TESTED,
     VARIANTS,
-    Pretraining,
     QueryAsContextExperiment,
     QueryAsContextScale,
     arms,
 )
 from benchmarks.render import signed
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
+from trainers.common.run_folder import history
 
 PARTS = ("zero-shot", "fine-tuning")
 MEASURES = ("MRR@10", "nDCG@10", "R@100")
@@ -107,8 +108,7 @@ def zero_shot(experiment: QueryAsContextExperiment) -> RowsAndGoals:
 def dev_rows(engine: MeasuredEngine, model: Path) -> list[Row]:
     """Measures of an arm's training, at the start and of the kept state: the masked-LM loss on passages held back, which all
     arms have, and nDCG@10 on DEV's dev questions. n of a row: evaluations"""
-    lines = (model / ".training" / "history.jsonl").read_text(encoding="utf-8").splitlines()
-    measured = {int(line["step"]): line for line in map(json.loads, lines) if "eval_objective" in line}
+    measured = {line["step"]: line for line in history(model) if "eval_objective" in line}
     before, best = measured[min(measured)], max(measured.values(), key=lambda line: float(line["eval_objective"]))
     values = {
         "masked LM at the start": -float(before["eval_masked_lm"]),
@@ -116,20 +116,12 @@ def dev_rows(engine: MeasuredEngine, model: Path) -> list[Row]:
         "nDCG@10 on dev at the start": float(before["eval_nDCG@10"]),
         "nDCG@10 on dev": float(best["eval_nDCG@10"]),
     }
-    return [
-        Row("passages held back", engine.name, measure, value, None, None, len(measured), seed=engine.seed)
-        for measure, value in values.items()
-    ]
-
-
-def compared_arms() -> dict[str, Pretraining]:
-    """The arms that the paper compares."""
-    return {name: arm for name, arm in arms().items() if arm.label in (NONE, RANDOM, QUERY)}
+    return facts("passages held back", engine, values, len(measured))
 
 
 def fine_tuning(experiment: QueryAsContextExperiment) -> RowsAndGoals:
     """Retrievers 1 and 2 of the arms that the paper compares, and of their common start."""
-    of_name = compared_arms()
+    of_name = {name: arm for name, arm in arms().items() if arm.label in (NONE, RANDOM, QUERY)}
 
     def train(engine: MeasuredEngine) -> dict[str, Path]:
         start = experiment.start if engine.name == START else experiment.pretrained(of_name[engine.name])
@@ -158,11 +150,10 @@ def direction_goals(rows: Iterable[Row]) -> list[Goal]:
     table, goals = Table(rows, [SEED]), []
     for stage in STAGES:
         gains: dict[str, dict[str, Row]] = {}
-        for name in TESTED:
-            for variant in VARIANTS.values():
-                row = table.difference(f"{name}, {stage}", f"{variant}, {QUERY}", f"{variant}, {RANDOM}", "MRR@10")
-                if row is not None:
-                    gains.setdefault(name, {})[variant] = row
+        for name, variant in product(TESTED, VARIANTS.values()):
+            row = table.difference(f"{name}, {stage}", f"{variant}, {QUERY}", f"{variant}, {RANDOM}", "MRR@10")
+            if row is not None:
+                gains.setdefault(name, {})[variant] = row
         shown = {
             name: "; ".join(f"{variant} {signed(row)}" for variant, row in own.items()) for name, own in gains.items()
         }
@@ -226,6 +217,6 @@ def query_as_context(data: Path, work: Path, record: Path | None, chosen: tuple[
             [SEED],
             lambda row: row.column in MEASURES,
         )
-        for name in chosen or PARTS
+        for name in PARTS
     }
-    run_parts(parts, record)
+    run_parts(parts, record, chosen)
