@@ -369,32 +369,3 @@ def paper_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --data, --work and --record."""
     there = click.Path(path_type=Path, exists=True)
     return click.option("--data", required=True, type=there, help="Folder of the BEIR folders.")(work_options(command))
-
-
-def part_option(parts: Sequence[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add --part, which may be repeated; without it all parts run."""
-    return click.option(
-        "--part",
-        "chosen",
-        type=click.Choice(parts),
-        multiple=True,
-        help="Part of the experiment; repeatable.  [default: all]",
-    )
-
-
-def size_options(sizes: type, **texts: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add an option for each dataclass field in `texts` {field: help}, with the field's default.
-
-    An option with a float default takes positive numbers, any other integers from 1 on (from 0 on if the default is 0).
-    """
-
-    def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
-        for name, text in reversed(texts.items()):
-            default = getattr(sizes, name)
-            whole, shown = click.IntRange(0 if default == 0 else 1), default is not None
-            kind = click.FloatRange(0, min_open=True) if isinstance(default, float) else whole
-            option = f"--{name.replace('_', '-')}"
-            command = click.option(option, type=kind, default=default, show_default=shown, help=text)(command)
-        return command
-
-    return with_options

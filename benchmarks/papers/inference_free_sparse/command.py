@@ -45,7 +45,6 @@ from benchmarks.experiment import (
     kept_measured,
     means,
     paper_options,
-    part_option,
     run_parts,
     slug,
 )
@@ -62,6 +61,7 @@ from benchmarks.papers.inference_free_sparse.search import (
     untrained,
 )
 from benchmarks.papers.inference_free_sparse.training import SMALL, TESTED, Ablation
+from benchmarks.papers.options import part_option
 from benchmarks.render import signed
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options

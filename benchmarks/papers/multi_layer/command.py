@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
@@ -42,10 +42,8 @@ from benchmarks.experiment import (
     is_above,
     means,
     paper_options,
-    part_option,
     run_parts,
     shared,
-    size_options,
 )
 from benchmarks.papers.multi_layer.arms import (
     DUAL,
@@ -64,7 +62,6 @@ from benchmarks.papers.multi_layer.training import (
     MEASURES,
     SEEDS,
     SQUAD,
-    START,
     STEPS,
     TESTS,
     TOP_5,
@@ -73,10 +70,9 @@ from benchmarks.papers.multi_layer.training import (
     Recipe,
     TrainedArm,
 )
+from benchmarks.papers.options import part_option, setting_options
 from benchmarks.render import signed
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
-from opensearch_neural.models.dense.pooling import Pooling
-from trainers.common.precision import PRECISIONS
 
 PARTS = ("variants", "two-stage", "layers", "lambda")
 VARIANTS = (
@@ -238,34 +234,7 @@ def lambdas(experiment: MultiLayerExperiment) -> RowsAndGoals:
     show_default=True,
     help="Seeds of the main arms; one more seed chooses λ.",
 )
-@click.option("--start", default=START, show_default=True, help="The model that every arm starts from.")
-@click.option(
-    "--pooling",
-    type=click.Choice(get_args(Pooling)),
-    default=Recipe.pooling,
-    show_default=True,
-    help="Pooling of a layer's tokens; the paper's is cls, which T5 lacks.",
-)
-@click.option(
-    "--cosine/--inner-products",
-    default=Recipe.cosine,
-    show_default=True,
-    help="Compare vectors of length 1, or raw inner products as in the paper.",
-)
-@size_options(
-    Recipe,
-    learning_rate="Learning rate of every training.",
-    batch="Questions of a step.",
-    document_length="Most tokens of a document.",
-)
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    default="auto",
-    show_default=True,
-    help="Precision of training and encoding; auto: bfloat16 if the hardware is faster with it. Name it to use models that "
-    "were trained on another machine.",
-)
+@setting_options(Recipe)
 def multi_layer(
     data: Path,
     work: Path,

@@ -14,11 +14,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from benchmarks.beir_parts import articles, check_data, evenly, judged_documents, judgements, write_part
 from benchmarks.experiment import JudgedSet, kept_measured, shared, slug
 from benchmarks.papers.multi_layer.arms import Arm, in_two_stages, of_lambdas
+from benchmarks.papers.options import setting
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine
@@ -28,7 +29,7 @@ from opensearch_neural.models.directory import MINILM, hash_files, locate, read_
 from opensearch_neural.models.pretrained import T5, quiet_loading
 from trainers.common.config import fingerprint
 from trainers.common.locks import locked
-from trainers.common.precision import Computed, Precision, computed_in, computing_in
+from trainers.common.precision import PRECISIONS, Computed, Precision, computed_in, computing_in
 from trainers.common.run_folder import FIRST, FOLDER
 from trainers.common.settings import EncoderSettings, TrainingSettings
 from trainers.data.candidates import CandidateSettings
@@ -67,17 +68,24 @@ HELD_QUERIES = 3000
 class Recipe:
     """The settings that the trainings of all arms share."""
 
-    start: str = START
-    pooling: Pooling = "mean"
-    """Pooling of every layer's tokens."""
-    cosine: bool = True
-    """Vectors of length 1; the paper compares raw inner products."""
-    learning_rate: float = 5e-5
-    batch: int = 32
-    """Questions of a step."""
-    document_length: int = 96
-    """In tokens."""
-    precision: Precision = "auto"
+    start: str = setting(START, "The model that every arm starts from.")
+    pooling: Pooling = setting(
+        "mean", "Pooling of a layer's tokens; the paper's is cls, which T5 lacks.", choices=get_args(Pooling)
+    )
+    cosine: bool = setting(
+        True,
+        "Compare vectors of length 1, or raw inner products as in the paper.",
+        option="--cosine/--inner-products",
+    )
+    learning_rate: float = setting(5e-5, "Learning rate of every training.")
+    batch: int = setting(32, "Questions of a step.")
+    document_length: int = setting(96, "Most tokens of a document.")
+    precision: Precision = setting(
+        "auto",
+        "Precision of training and encoding; auto: bfloat16 if the hardware is faster with it. Name it to use models that "
+        "were trained on another machine.",
+        choices=PRECISIONS,
+    )
 
     @cached_property
     def backbone(self) -> Any:

@@ -40,10 +40,9 @@ from benchmarks.experiment import (
     goal_of,
     is_above,
     paper_options,
-    part_option,
     run_parts,
-    size_options,
 )
+from benchmarks.papers.options import part_option, setting_options
 from benchmarks.papers.query_as_context.training import (
     ARTICLES,
     HUMAN,
@@ -194,17 +193,7 @@ def start_goals(rows: Iterable[Row]) -> list[Goal]:
 @click.command("query-as-context")
 @paper_options
 @part_option(PARTS)
-@size_options(
-    QueryAsContextScale,
-    layers="Layers of the small BERT.",
-    hidden="Dimension of the small BERT.",
-    mlm_steps="Masked-LM steps of the small BERT, with 32 windows each.",
-    steps="Pre-training steps of each arm.",
-    batch="Pairs of a step.",
-    generator_steps="Training steps of each query generator, with 32 pairs each.",
-    fine_tuning_steps="Training steps of each retriever, with 32 questions each.",
-    documents="Documents to read of medquad-liveqa.",
-)
+@setting_options(QueryAsContextScale)
 def query_as_context(data: Path, work: Path, record: Path | None, chosen: tuple[str, ...], **sizes: int) -> None:
     """Pre-train with generated queries, random passages or no context, and measure the gain in retrieval."""
     experiment = QueryAsContextExperiment(data, work, QueryAsContextScale(**sizes))

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from benchmarks.beir_parts import articles, check_data, evenly, judgements, write_json_lines, write_part
 from benchmarks.experiment import JudgedSet, kept_measured, slug
+from benchmarks.papers.options import setting
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.models.directory import MINILM, hash_files
 from trainers.common.locks import locked
@@ -72,15 +73,14 @@ STAGES = ("zero-shot", "retriever 1", "retriever 2")
 class QueryAsContextScale:
     """Sizes of models and data, and lengths of trainings in steps; the defaults are for two cores."""
 
-    layers: int = 4
-    hidden: int = 256
-    mlm_steps: int = 2000
-    steps: int = 500
-    batch: int = 64
-    generator_steps: int = 1000
-    fine_tuning_steps: int = 240
-    documents: int = 1500
-    """Documents of medquad-liveqa; the other corpora are read whole."""
+    layers: int = setting(4, "Layers of the small BERT.")
+    hidden: int = setting(256, "Dimension of the small BERT.")
+    mlm_steps: int = setting(2000, "Masked-LM steps of the small BERT, with 32 windows each.")
+    steps: int = setting(500, "Pre-training steps of each arm.")
+    batch: int = setting(64, "Pairs of a step.")
+    generator_steps: int = setting(1000, "Training steps of each query generator, with 32 pairs each.")
+    fine_tuning_steps: int = setting(240, "Training steps of each retriever, with 32 questions each.")
+    documents: int = setting(1500, "Documents to read of medquad-liveqa.")
 
 
 @dataclass(frozen=True)

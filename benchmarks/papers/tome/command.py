@@ -47,9 +47,9 @@ from benchmarks.experiment import (
     paper_options,
     run_parts,
     shared,
-    size_options,
 )
 from benchmarks.local_cluster import cluster_or_node
+from benchmarks.papers.options import setting_options
 from benchmarks.papers.tome.decoding import (
     BEAM,
     BEAMS,
@@ -93,7 +93,6 @@ from opensearch_neural.queries import bm25
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.opensearch import time_queries
 from trainers.common.locks import locked
-from trainers.common.precision import PRECISIONS
 from trainers.data.loading import load_training, read_documents
 from trainers.data.negatives import open_retriever
 
@@ -263,25 +262,7 @@ def goals(rows: Iterable[Row]) -> list[Goal]:
 @click.option(
     "--arm", "arms", multiple=True, type=click.Choice(ARMS), help="Arm of the experiment; repeatable.  [default: all]"
 )
-@size_options(
-    TomeScale,
-    pretraining_steps="Updates of span corruption, for each size of T5.",
-    generator_steps="Updates of the query generator.",
-    steps="Updates of stage 1.",
-    url_steps="Updates of stage 2; a single stage has the sum of both.",
-    batch="Examples of an update.",
-    learning_rate="Learning rate of the generator and all arms.",
-    candidates="Generated queries a document.",
-    spans='Random spans of each document that are queries too, in all arms but "no spans".',
-    documents="Documents of each set, those of the test questions first.  [default: all]",
-)
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    default="auto",
-    show_default=True,
-    help="Precision of the networks in training.",
-)
+@setting_options(TomeScale)
 @connection_options
 def tome(
     connection: ConnectionSettings,

@@ -14,13 +14,14 @@ from pathlib import Path
 
 from benchmarks.beir_parts import evenly, judgements, write_json_lines, write_part
 from benchmarks.experiment import shared, slug
+from benchmarks.papers.options import setting
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.models.directory import hash_files, locate
 from opensearch_neural.models.generative.model import GenerativeModel, load_generative
 from opensearch_neural.models.generative.settings import PASSAGE, GenerativeSettings
 from opensearch_neural.models.pretrained import load_sequence_to_sequence
 from trainers.common.locks import locked
-from trainers.common.precision import Precision
+from trainers.common.precision import PRECISIONS, Precision
 from trainers.common.settings import TrainingSettings
 from trainers.data.loading import read_documents, text_store
 from trainers.data.sets import SetSettings
@@ -55,23 +56,16 @@ SEED = 42
 class TomeScale:
     """The lengths of trainings, in updates of `batch` examples, and their data."""
 
-    pretraining_steps: int = 4000
-    """Updates of span corruption, for each size of T5."""
-    generator_steps: int = 4000
-    """Updates of the query generator."""
-    steps: int = 6000
-    """Updates of stage 1; a single stage has `steps` + `url_steps`."""
-    url_steps: int = 3000
-    """Updates of stage 2."""
-    batch: int = 64
-    learning_rate: float = 1e-3
-    candidates: int = 10
-    """Generated queries a document."""
-    spans: int = 0
-    """Random spans of each document that are queries too."""
-    documents: int | None = None
-    """Documents of each set; None for all."""
-    precision: Precision = "auto"
+    pretraining_steps: int = setting(4000, "Updates of span corruption, for each size of T5.")
+    generator_steps: int = setting(4000, "Updates of the query generator.")
+    steps: int = setting(6000, "Updates of stage 1.")
+    url_steps: int = setting(3000, "Updates of stage 2; a single stage has the sum of both.")
+    batch: int = setting(64, "Examples of an update.")
+    learning_rate: float = setting(1e-3, "Learning rate of the generator and all arms.")
+    candidates: int = setting(10, "Generated queries a document.")
+    spans: int = setting(0, 'Random spans of each document that are queries too, in all arms but "no spans".')
+    documents: int | None = setting(None, "Documents of each set, those of the test questions first.  [default: all]")
+    precision: Precision = setting("auto", "Precision of the networks in training.", choices=PRECISIONS)
     writer: str = ""
     """Hash of the model that writes queries."""
 
