@@ -211,9 +211,9 @@ def test_intervals_resample_articles(tmp_path: Path, data: Path, start: Path) ->
 def test_other_arms_and_both_stages_run_from_one_command(
     tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench, "PARTS", ("variants", "two-stage"))
     monkeypatch.setattr(bench, "VARIANTS", OTHERS)
-    result = command(data, start, "--steps", "10", "--seeds", "1", "--record", str(tmp_path))
+    parts = ["--part", "variants", "--part", "two-stage"]
+    result = command(data, start, *parts, "--steps", "10", "--seeds", "1", "--record", str(tmp_path))
     assert result.exit_code == 0, result.output
     rows = read(tmp_path / "variants").rows
     assert {f"{arm.name}, seed 42" for arm in OTHERS} <= {row.line for row in rows}
