@@ -89,14 +89,11 @@ FROZEN, JPQ = "JPQ, frozen centroids", "JPQ"
 UNTRAINED = (FLAT, HNSW, LSH, HNSW_OPQ)
 TRAINED = (CONTROL, FROZEN, JPQ)
 WITHOUT_CODES = (FLAT, FLAT_TUNED, HNSW)
+DIFFERENCES = [(engine, OPQ) for engine in (*UNTRAINED, FLAT_TUNED, PQ, *TRAINED)]
+DIFFERENCES += [(JPQ, rival) for rival in (FLAT, FLAT_TUNED, CONTROL, FROZEN)]
 HNSW_LINKS = 16
 HNSW_SEARCH = 128
 """efSearch; it must be at least the number of hits."""
-
-
-def differences() -> list[tuple[str, str]]:
-    engines = (*UNTRAINED, FLAT_TUNED, PQ, *TRAINED)
-    return [(engine, OPQ) for engine in engines] + [(JPQ, rival) for rival in (FLAT, FLAT_TUNED, *TRAINED)]
 
 
 def seeds_of(m: int) -> tuple[int, ...]:
@@ -272,10 +269,10 @@ class JpqExperiment:
         engines = [*map(MeasuredEngine, UNTRAINED), *trials(repeated, repeated, seeds)]
         measured = {engine: self.kept_measured(engine, m) for engine in engines}
         measured |= means(measured, seeds)
-        rows = compared(of_set, measured, differences(), seeds=seeds)
+        rows = compared(of_set, measured, DIFFERENCES, seeds=seeds)
         for part, queries in self.test.parts().items():
             chosen = {engine: restricted(own, queries) for engine, own in measured.items()}
-            rows += compared(f"{of_set}, {part}", chosen, differences(), seeds=seeds)
+            rows += compared(f"{of_set}, {part}", chosen, DIFFERENCES, seeds=seeds)
         return rows + self.bytes_rows(of_set, m)
 
     def bytes_rows(self, name: str, m: int) -> list[Row]:

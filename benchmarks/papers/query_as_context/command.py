@@ -65,21 +65,16 @@ from trainers.common.run_folder import history
 
 PARTS = ("zero-shot", "fine-tuning")
 MEASURES = ("MRR@10", "nDCG@10", "R@100")
-
-
-def differences() -> list[tuple[str, str]]:
-    """The compared pairs: queries, no context and one candidate with random passages; all with the start; and queries with
-    one candidate and with human questions."""
-    names, compared_pairs = arms(), []
-    for variant in VARIANTS.values():
-        machine = [f"{variant}, {label}" for label in (QUERY, NONE, SINGLE)]
-        compared_pairs += [(name, f"{variant}, {RANDOM}") for name in machine]
-        compared_pairs += [(name, START) for name in (*machine, f"{variant}, {RANDOM}")]
-        compared_pairs += [
-            (f"{variant}, {QUERY}", f"{variant}, {SINGLE}"),
-            (f"{variant}, {HUMAN}", f"{variant}, {QUERY}"),
-        ]
-    return [pair for pair in compared_pairs if set(pair) <= {*names, START}]
+DIFFERENCES = [
+    (f"{variant}, {label}", START if rival == START else f"{variant}, {rival}")
+    for variant in VARIANTS.values()
+    for label, rival in (
+        *((label, RANDOM) for label in (QUERY, NONE, SINGLE)),
+        *((label, START) for label in (QUERY, NONE, SINGLE, RANDOM)),
+        (QUERY, SINGLE),
+        (HUMAN, QUERY),
+    )
+]
 
 
 # ------------------------------------------------ the parts
@@ -98,7 +93,7 @@ def zero_shot(experiment: QueryAsContextExperiment) -> RowsAndGoals:
         test = experiment.judged(name)
         measured = {MeasuredEngine(START): experiment.measured(experiment.start, test)}
         measured |= {engine: experiment.measured(model, test) for engine, model in models.items()}
-        rows += compared(f"{name}, {STAGES[0]}", measured, differences(), clusters=test.clusters)
+        rows += compared(f"{name}, {STAGES[0]}", measured, DIFFERENCES, clusters=test.clusters)
     for engine, model in models.items():
         rows += dev_rows(engine, model)
     return rows, [*direction_goals(rows), *start_goals(rows)]
@@ -136,7 +131,7 @@ def fine_tuning(experiment: QueryAsContextExperiment) -> RowsAndGoals:
         test = experiment.judged(name)
         for stage in STAGES[1:]:
             measured = {engine: experiment.measured(model[stage], test) for engine, model in models.items()}
-            rows += compared(f"{name}, {stage}", measured, differences(), clusters=test.clusters)
+            rows += compared(f"{name}, {stage}", measured, DIFFERENCES, clusters=test.clusters)
     return rows, direction_goals(rows)
 
 
