@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import data_facts
 from opensearch_neural.files import read_json_object, replaced, write_json, write_text
 from opensearch_neural.models import directory
-from trainers.data.loading import read_documents
+from trainers.data.formats import read_json_lines
 
 T = TypeVar("T")
 
@@ -48,15 +46,14 @@ def evenly(ids: Sequence[T], count: int) -> list[T]:
     return [ids[at * len(ids) // count] for at in range(count)]
 
 
-def judgements(folder: Path, split: str) -> Iterator[str]:
+def judgements(folder: Path, split: str) -> list[str]:
     """The lines of a split's judgements, without the header."""
-    yield from (folder / "qrels" / f"{split}.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    return (folder / "qrels" / f"{split}.tsv").read_text(encoding="utf-8").splitlines()[1:]
 
 
-def json_lines(file: Path) -> Iterator[dict[str, Any]]:
-    plain = file.with_suffix("")
-    with gzip.open(file, "rt", encoding="utf-8") if file.exists() else plain.open(encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
+def judged_documents(lines: Iterable[str]) -> set[str]:
+    """The ids of the documents that lines of judgements name."""
+    return {line.split("\t")[1] for line in lines}
 
 
 def articles(folder: Path) -> dict[str, str]:
@@ -64,50 +61,31 @@ def articles(folder: Path) -> dict[str, str]:
     return {line["_id"]: line.get("title") or line["_id"] for line in json_lines(folder / "corpus.jsonl.gz")}
 
 
-def by_article(qrels: Mapping[str, Mapping[str, int]], of_document: Mapping[str, str]) -> dict[str, str]:
-    """{question: the article of its first relevant document}: the `clusters` of `comparison.compare`, because questions
-    about one article are not independent."""
-    return {
-        question: of_document[next(document for document, grade in judged.items() if grade > 0)]
-        for question, judged in qrels.items()
-        if any(grade > 0 for grade in judged.values())
-    }
+def json_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a file of a BEIR folder, whether it is compressed or not. file: the name of the compressed one"""
+    yield from (line for _, line in read_json_lines(file if file.exists() else file.with_suffix("")))
 
 
-def write_judged(source: Path, folder: Path, splits: Mapping[str, list[str]], *, answers_only: bool = False) -> None:
+def write_json_lines(file: Path, records: Iterable[object]) -> None:
+    """Write JSON lines; an interrupted call leaves no file."""
+    with replaced(file) as beside, beside.open("w", encoding="utf-8") as target:
+        for record in records:
+            target.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def write_part(
+    source: Path, folder: Path, splits: Mapping[str, Sequence[str]], documents: Container[str] | None = None
+) -> None:
     """Write `source` to `folder` with other judgements, unless the folder exists.
 
-    splits: {split: lines of its judgements}; answers_only: write only documents that the judgements name
+    splits: {split: lines of its judgements}; documents: the ids of the documents to write, None for all
     """
     if folder.exists():
         return
-    answers = {line.split("\t")[1] for lines in splits.values() for line in lines}
     with replaced(folder) as beside:
-        (beside / "qrels").mkdir(parents=True)
-        for name in ("corpus", "queries"):
-            with (beside / f"{name}.jsonl").open("w", encoding="utf-8") as file:
-                for line in json_lines(source / f"{name}.jsonl.gz"):
-                    if name == "queries" or not answers_only or line["_id"] in answers:
-                        file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        corpus = json_lines(source / "corpus.jsonl.gz")
+        kept = (line for line in corpus if documents is None or line["_id"] in documents)
+        write_json_lines(beside / "corpus.jsonl", kept)
+        write_json_lines(beside / "queries.jsonl", json_lines(source / "queries.jsonl.gz"))
         for split, lines in splits.items():
-            (beside / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
-
-
-def write_part(source: Path, folder: Path, kept: set[str], splits: Sequence[str]) -> None:
-    """Write a BEIR folder with only the documents in `kept`, the judgements on them, and the judged questions."""
-    questions: dict[str, str] = {}
-    for split in splits:
-        beir = BeirData.load(source, split)
-        judged = [
-            (query, document, grade)
-            for query, documents in beir.qrels.items()
-            for document, grade in documents.items()
-            if document in kept
-        ]
-        questions |= {query: beir.queries[query] for query, _, _ in judged}
-        lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, line)) for line in judged)]
-        write_text(folder / "qrels" / f"{split}.tsv", "".join(f"{line}\n" for line in lines))
-    documents = [document.record() for document in read_documents(source) if document.id in kept]
-    asked = [{"_id": query, "text": text} for query, text in questions.items()]
-    for path, records in (("corpus.jsonl", documents), ("queries.jsonl", asked)):
-        write_text(folder / path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+            write_text(beside / "qrels" / f"{split}.tsv", "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")

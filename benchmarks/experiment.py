@@ -8,8 +8,9 @@ trained with a seed is a `MeasuredEngine`. Every part of a paper takes the same 
     kept_measured(file, compute)              searches each once, and keeps the measures of every question
     measured | means(measured, seeds)         the mean over seeds, question by question
     compared(set, measured, DIFFERENCES)      values with intervals, and paired differences
+    facts(set, engine, values, n)             values without interval, such as sizes
     Table(rows, seeds)                        finds rows by set, engine and measure, to judge goals
-    run_parts({name: Part(...)}, record)      tables, goals and a summary for each part
+    run_parts({name: PaperPart(...)}, record) tables, goals and a summary for each part
 
 Slow results are kept in the folder --work, named by the settings that made them. The same command continues where an
 earlier one stopped; other settings write other files.
@@ -20,7 +21,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ from opensearch_neural.errors import MissingExtra
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.measures import Measured, Qrels, averaged, measure
 from opensearch_neural.evaluation.results import Goal, Key, MeasuredEngine, Row
-from opensearch_neural.files import replaced, write_json
+from opensearch_neural.files import write_json
 from opensearch_neural.locks import locked
 from opensearch_neural.retrievers import Run
 from trainers.data.examples import TrainingData
@@ -115,13 +115,6 @@ def kept_rows(file: Path, compute: Callable[[], Iterable[Row]]) -> list[Row]:
     return [Row.from_json(row) for row in kept(file, lambda: [row.to_json() for row in compute()])]
 
 
-def copied(made: Path, output: Path) -> None:
-    """Copy the folder `made` to `output` if nothing is there yet; an interrupted copy leaves nothing there."""
-    if not output.exists():
-        with replaced(output) as beside:
-            shutil.copytree(made, beside)
-
-
 # ------------------------------------------------ what is measured
 
 
@@ -129,11 +122,20 @@ def copied(made: Path, output: Path) -> None:
 class JudgedSet:
     """A test split: questions over a corpus, with judgements."""
 
-    name: str
     data: TrainingData
     qrels: Qrels
     clusters: Mapping[str, str] | None = None
     """{question: its group, such as the article that answers it}; intervals resample the groups. None: single questions."""
+
+    @classmethod
+    def grouped(cls, data: TrainingData, group_of: Mapping[str, str]) -> JudgedSet:
+        """The questions of `data`, each in the group of its first relevant document. group_of: {document: its group}"""
+        qrels = data.qrels()
+        return cls(data, qrels, {query: group_of[next(iter(relevant))] for query, relevant in qrels.items()})
+
+    @property
+    def name(self) -> str:
+        return self.data.name
 
     @property
     def texts(self) -> dict[str, str]:
@@ -171,22 +173,25 @@ def compared(
     Intervals are over questions, or `clusters` of them; they do not include the variation between seeds. Differences of
     means over several `seeds` have a further row: the standard error over seeds.
     """
-    rows: dict[Any, Row] = {}
-    with_baseline: dict[MeasuredEngine, list[MeasuredEngine]] = {}
+    against: dict[MeasuredEngine | None, list[MeasuredEngine]] = {}
     for engine, baseline in pairs(measured, differences):
-        with_baseline.setdefault(baseline, []).append(engine)
-    for baseline, engines in with_baseline.items():
-        some = {engine: measured[engine] for engine in (baseline, *engines)}
-        for row in result_rows.rows(name, some, baseline=baseline, clusters=clusters):
+        against.setdefault(baseline, []).append(engine)
+    paired = {*against, *(engine for engines in against.values() for engine in engines)}
+    against[None] = [engine for engine in measured if engine not in paired]
+    rows: dict[Key, Row] = {}
+    for rival, engines in against.items():
+        some = {engine: measured[engine] for engine in (rival, *engines) if engine is not None}
+        for row in result_rows.rows(name, some, baseline=rival, clusters=clusters):
             rows.setdefault(row.key, row)
-    others = {engine: own for engine, own in measured.items() if (name, *engine) not in _engines(rows.values())}
-    for row in result_rows.rows(name, others, baseline=None, clusters=clusters):
-        rows.setdefault(row.key, row)
     return [*rows.values(), *seed_error_rows(list(rows.values()), seeds)]
 
 
-def _engines(rows: Iterable[Row]) -> set[tuple[Any, ...]]:
-    return {(row.set, row.engine, row.seed, row.variant, row.seeds) for row in rows if row.kind == "value"}
+def facts(name: str, engine: MeasuredEngine, values: Mapping[str, float], n: int) -> list[Row]:
+    """Rows of `values` {measure: value} without interval on the set `name`. n: how many queries or documents were counted"""
+    return [
+        Row(name, engine.name, measure, value, None, None, n, seed=engine.seed, variant=engine.variant)
+        for measure, value in values.items()
+    ]
 
 
 def pairs(
@@ -217,41 +222,36 @@ def pairs(
 def seed_error_rows(rows: Sequence[Row], seeds: Sequence[int]) -> list[Row]:
     """The standard error of each difference of means over `seeds`: the standard deviation of the seeds' own differences,
     divided by √seeds."""
-    own: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        if row.kind == "difference" and row.seed in seeds:
-            own.setdefault((row.set, row.engine, row.measure, row.baseline, row.variant), []).append(row)
-    errors: list[Row] = []
-    for of_seeds in own.values():
-        if len(of_seeds) == len(seeds) > 1:
-            first, error = of_seeds[0], statistics.stdev(row.value for row in of_seeds) / math.sqrt(len(of_seeds))
-            measure = f"{first.measure}, {SEED_ERROR}"
-            errors.append(
-                replace(
-                    first,
-                    measure=measure,
-                    value=error,
-                    low=None,
-                    high=None,
-                    n=len(of_seeds),
-                    seed=None,
-                    seeds=tuple(seeds),
-                )
-            )
-    return errors
+    return [
+        replace(
+            own[0],
+            measure=f"{own[0].measure}, {SEED_ERROR}",
+            value=statistics.stdev(row.value for row in own) / math.sqrt(len(own)),
+            low=None,
+            high=None,
+            n=len(own),
+            seed=None,
+            seeds=tuple(seeds),
+        )
+        for own in _of_all_seeds((row for row in rows if row.kind == "difference"), seeds)
+    ]
 
 
 def mean_values(rows: Iterable[Row], seeds: Sequence[int]) -> list[Row]:
     """Means over `seeds` of values without interval, such as terms a document, if models of all seeds were measured."""
-    of_engine: dict[tuple[str, str, str, str], list[Row]] = {}
-    for row in rows:
-        if row.seed in seeds:
-            of_engine.setdefault((row.set, row.engine, row.variant, row.measure), []).append(row)
     return [
         replace(own[0], value=statistics.fmean(row.value for row in own), seed=None, seeds=tuple(seeds))
-        for own in of_engine.values()
-        if len(own) == len(seeds) > 1
+        for own in _of_all_seeds(rows, seeds)
     ]
+
+
+def _of_all_seeds(rows: Iterable[Row], seeds: Sequence[int]) -> list[list[Row]]:
+    """Rows that differ in nothing but their seed, if there is one for each of several `seeds`."""
+    alike: dict[Key, list[Row]] = {}
+    for row in rows:
+        if row.seed in seeds:
+            alike.setdefault(row.key._replace(seed=None), []).append(row)
+    return [own for own in alike.values() if len(own) == len(seeds) > 1]
 
 
 # ------------------------------------------------ goals
@@ -274,6 +274,13 @@ class Table:
 
     def difference(self, name: str, engine: str, baseline: str, measure: str, *, variant: str = "") -> Row | None:
         return self._find(Key(name, engine, measure, "difference", baseline, variant=variant))
+
+    def differences(
+        self, names: Iterable[str], engine: str, baseline: str, measure: str, *, variant: str = ""
+    ) -> dict[str, Row]:
+        """{set: the difference on it}, of those `names` on which it was measured."""
+        rows = {name: self.difference(name, engine, baseline, measure, variant=variant) for name in names}
+        return {name: row for name, row in rows.items() if row is not None}
 
     def ratio(
         self, name: str, level: str, engine: str, baseline: str, measure: str, *, variant: str = ""
@@ -300,9 +307,8 @@ def is_above(row: Row | None) -> bool:
 
 def goal_of(words: str, target: str | float, value: str | float | None, met: bool) -> Goal:
     """A goal; with an empty value nothing was measured, and the goal is not met."""
-    return Goal(
-        words, target, value or None if isinstance(value, str) else value, bool(met and value not in (None, ""))
-    )
+    measured = value not in (None, "")
+    return Goal(words, target, value if measured else None, measured and bool(met))
 
 
 def all_goal(words: str, passed: Collection[bool], note: str = "") -> Goal:
@@ -329,9 +335,11 @@ class PaperPart:
     """Writes plots of the rows into a folder."""
 
 
-def run_parts(parts: Mapping[str, PaperPart], record: Path | None) -> None:
-    """Run the parts one after the other, print their tables and goals, and write RECORD/NAME/summary.json and the plots."""
-    for name, part in parts.items():
+def run_parts(parts: Mapping[str, PaperPart], record: Path | None, chosen: Sequence[str] = ()) -> None:
+    """Run the `chosen` parts (empty: all) one after the other, print their tables and goals, and write
+    RECORD/NAME/summary.json and the plots."""
+    for name in chosen or parts:
+        part = parts[name]
         rows, goals = part.run()
         folder = record and record / name
         publish(
@@ -350,50 +358,14 @@ def run_parts(parts: Mapping[str, PaperPart], record: Path | None) -> None:
                 logger.warning("no plots: %s", error)
 
 
-_PATH = click.Path(path_type=Path)
-
-
 def work_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --work and --record, which every paper's command has."""
-    record = click.option("--record", type=_PATH, default=None, help="Write PART/summary.json and plots there.")
-    work = click.option(
-        "--work", required=True, type=_PATH, help="Folder for models and measurements; a second run continues from it."
-    )
-    return work(record(command))
+    """Add --work and --record."""
+    folder, help = click.Path(path_type=Path), "Folder for models and measurements; a second run continues from it."
+    record = click.option("--record", type=folder, default=None, help="Write PART/summary.json and plots there.")
+    return click.option("--work", required=True, type=folder, help=help)(record(command))
 
 
 def paper_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --data, --work and --record."""
     there = click.Path(path_type=Path, exists=True)
-    data = click.option("--data", required=True, type=there, help="Folder of the BEIR folders.")
-    return data(work_options(command))
-
-
-def part_option(parts: Sequence[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add --part, which may be repeated; without it all parts run."""
-    return click.option(
-        "--part",
-        "chosen",
-        type=click.Choice(parts),
-        multiple=True,
-        help="Part of the experiment; repeatable.  [default: all]",
-    )
-
-
-def size_options(sizes: type, **texts: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add an option for each dataclass field in `texts` {field: help}, with the field's default.
-
-    An option with a float default takes positive numbers, any other integers from 1 on (from 0 on if the default is 0).
-    """
-
-    def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
-        for name, text in reversed(texts.items()):
-            default = getattr(sizes, name)
-            whole = click.IntRange(0 if default == 0 else 1)
-            kind = click.FloatRange(0, min_open=True) if isinstance(default, float) else whole
-            option = f"--{name.replace('_', '-')}"
-            shown = default is not None
-            command = click.option(option, type=kind, default=default, show_default=shown, help=text)(command)
-        return command
-
-    return with_options
+    return click.option("--data", required=True, type=there, help="Folder of the BEIR folders.")(work_options(command))

@@ -40,7 +40,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.papers.inference_free_sparse_ablations import idf_shares
+from benchmarks.papers.inference_free_sparse.ablations import idf_shares
 from benchmarks.render import COSTS, FACTS, OVERLAP, arms, costs, gains, kept_and_cost, quality_and_cost, ratios
 from benchmarks.speed import encoding
 from opensearch_neural.errors import InputError

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 import numpy as np
@@ -39,7 +39,6 @@ from benchmarks.experiment import (
     slug,
     trials,
 )
-from benchmarks.papers.jpq_indexes import bytes_of, graph_index, lsh_index
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
 from opensearch_neural.evaluation.segments import restricted
@@ -47,7 +46,7 @@ from opensearch_neural.models.dense.quantized import Quantizer, load_quantized
 from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import MINILM
 from opensearch_neural.retrievers import Retriever
-from opensearch_neural.retrievers.faiss import FaissRetriever, QuantizedRetriever, quantized_index
+from opensearch_neural.retrievers.faiss import FaissRetriever, QuantizedRetriever, faiss_rotation, quantized_index
 from trainers.common.config import fingerprint
 from trainers.common.settings import TrainingSettings
 from trainers.data.examples import TrainingData
@@ -90,42 +89,15 @@ FROZEN, JPQ = "JPQ, frozen centroids", "JPQ"
 UNTRAINED = (FLAT, HNSW, LSH, HNSW_OPQ)
 TRAINED = (CONTROL, FROZEN, JPQ)
 WITHOUT_CODES = (FLAT, FLAT_TUNED, HNSW)
+DIFFERENCES = [(engine, OPQ) for engine in (*UNTRAINED, FLAT_TUNED, PQ, *TRAINED)]
+DIFFERENCES += [(JPQ, rival) for rival in (FLAT, FLAT_TUNED, CONTROL, FROZEN)]
+HNSW_LINKS = 16
+HNSW_SEARCH = 128
+"""efSearch; it must be at least the number of hits."""
 
 
-def differences() -> list[tuple[str, str]]:
-    engines = (*UNTRAINED, FLAT_TUNED, PQ, *TRAINED)
-    return [(engine, OPQ) for engine in engines] + [(JPQ, rival) for rival in (FLAT, FLAT_TUNED, *TRAINED)]
-
-
-# ------------------------------------------------ what is trained
-
-
-def configuration(data: Path, work: Path, name: str, engine: str, *, m: int, seed: int, steps: int) -> JpqConfig:
-    """The training of the arm `engine` on the set `name`; settings were chosen on held-back parts of train."""
-    parts = SETS[name]
-    whole = engine in (CONTROL, FLAT_TUNED)
-    return JpqConfig(
-        output=work / "models" / slug(f"{name} {engine} {m} {seed} {steps}"),
-        cache=work / "cache",
-        start=START,
-        train=[JpqSet(data / part) for part in parts],
-        unseen=[JpqSet(data / part, split="test", name=f"{part}-test") for part in parts],
-        quantizer=QuantizerSettings(subvectors=m, train_centroids=engine == JPQ, learning_rate=CENTROID_LEARNING_RATE),
-        objective=JpqObjective(documents="uncompressed" if whole else "quantized"),
-        negatives=NegativeSettings(search="uncompressed" if engine == FLAT_TUNED else "quantized"),
-        selection=JpqSelection(hold_back=HOLD_BACK, apart=APART.get(name, "documents"), queries=HOLD_BACK),
-        dropout=0.0,
-        training=TrainingSettings(
-            steps=steps,
-            batch_size=32,
-            learning_rate=LEARNING_RATE,
-            seed=seed,
-            set_weights=0.5,
-            precision="auto",
-            evaluate_every=max(1, steps // 5),
-            save_every=max(1, steps // 2),
-        ),
-    )
+def seeds_of(m: int) -> tuple[int, ...]:
+    return SEEDS if m in SEVERAL_SEEDS else SEEDS[:1]
 
 
 # ------------------------------------------------ what is measured
@@ -144,20 +116,17 @@ class EncodedSet(JudgedSet):
     queries: NDArray[np.float32]
     """(questions, D)."""
 
-    def run(self, build: Callable[[Callable[[Sequence[str]], Any]], Retriever], queries: Any = None) -> Measured:
-        """The measures of an engine on the test questions.
+    def searched(self, engine: Retriever) -> Measured:
+        return self.measure(engine.retrieve(self.texts, DEPTH), MEASURES)
 
-        build: makes the engine from a function that encodes queries; queries: the questions' vectors, None for the start's
-        """
-        rows = self.queries if queries is None else queries
-        return self.measure(build(lambda texts: rows).retrieve(self.texts, DEPTH), MEASURES)
+    def flat(self, queries: NDArray[np.float32]) -> Measured:
+        """The measures of an exact search. queries: the questions' vectors"""
+        return self.searched(FaissRetriever(self.data.documents.ids, self.vectors, lambda texts: queries))
 
-    def flat(self, queries: Any = None) -> Measured:
-        return self.run(lambda encode: FaissRetriever(self.data.documents.ids, self.vectors, encode), queries)
-
-    def quantized(self, quantizer: Quantizer, queries: Any = None) -> Measured:
+    def quantized(self, quantizer: Quantizer, queries: NDArray[np.float32]) -> Measured:
+        """The measures of a search of codes. queries: the questions' vectors"""
         codes = quantizer.encode(self.vectors)
-        return self.run(lambda encode: QuantizedRetriever(self.data.documents.ids, codes, quantizer, encode), queries)
+        return self.searched(QuantizedRetriever(self.data.documents.ids, codes, quantizer, lambda texts: queries))
 
     def nearest(self, index: Any) -> Measured:
         """The measures of a faiss index whose scores are distances. It gives row -1 if a graph finds too few documents."""
@@ -169,35 +138,11 @@ class EncodedSet(JudgedSet):
         }
         return self.measure(run, MEASURES)
 
-    def parts(self) -> dict[str, list[str]]:
+    def parts(self) -> dict[str, set[str]]:
         """{part: its questions}: those about documents that train asks about, which a query encoder may learn by heart, and
         the others."""
-        of_part: dict[str, list[str]] = {ASKED: [], NEW: []}
-        for query, relevant in sorted(self.qrels.items()):
-            of_part[NEW if self.asked.isdisjoint(relevant) else ASKED].append(query)
-        return {part: queries for part, queries in of_part.items() if queries}
-
-
-def encoded_set(data: Path, work: Path, name: str) -> EncodedSet:
-    """The test splits of a set over the corpus that its train splits have."""
-
-    def merged(split: str) -> TrainingData:
-        sets = [load_training(data / part, split=split, name=part) for part in SETS[name]]
-        if split == "test":
-            sets = [part.take(range(0, len(part), -(-len(part) // TEST_QUESTIONS))) for part in sets]
-        return sets[0] if len(sets) == 1 else merge(sets)
-
-    test, train = merged("test"), merged("train")
-    start = load_dense(START)
-    return EncodedSet(
-        name,
-        test,
-        test.qrels(),
-        asked=frozenset(train.documents.ids[row] for row in train.positives.values.tolist()),
-        start_hash=start.info.hash,
-        vectors=np.asarray(document_vectors(start, test.documents, work / "cache"), np.float32),
-        queries=start.encode_queries(list(test.query_texts().values())),
-    )
+        asked = {query for query, relevant in self.qrels.items() if not self.asked.isdisjoint(relevant)}
+        return {part: queries for part, queries in ((ASKED, asked), (NEW, {*self.qrels} - asked)) if queries}
 
 
 @dataclass
@@ -213,51 +158,57 @@ class JpqExperiment:
 
     @cached_property
     def test(self) -> EncodedSet:
-        return encoded_set(self.data, self.work, self.name)
+        """The test splits of the set over the corpus that its train splits have."""
+
+        def merged(split: str) -> TrainingData:
+            sets = [load_training(self.data / part, split=split, name=part) for part in SETS[self.name]]
+            if split == "test":
+                sets = [part.take(range(0, len(part), -(-len(part) // TEST_QUESTIONS))) for part in sets]
+            return sets[0] if len(sets) == 1 else merge(sets)
+
+        test, train, start = merged("test"), merged("train"), load_dense(START)
+        return EncodedSet(
+            test,
+            test.qrels(),
+            asked=frozenset(train.documents.ids[row] for row in train.positives.values.tolist()),
+            start_hash=start.info.hash,
+            vectors=np.asarray(document_vectors(start, test.documents, self.work / "cache"), np.float32),
+            queries=start.encode_queries(list(test.query_texts().values())),
+        )
 
     @cached_property
     def graph(self) -> Any:
         """HNSW over whole vectors: the same at every M."""
         return graph_index(self.test.vectors)
 
+    # -------------------------------------------- what is trained
+
     def configuration(self, engine: MeasuredEngine, m: int) -> JpqConfig:
-        seed = engine.seed or SEEDS[0]
-        return configuration(self.data, self.work, self.name, engine.name, m=m, seed=seed, steps=self.steps)
-
-    def file(self, engine: MeasuredEngine, m: int) -> Path:
-        """The file of an engine's measures, named by everything that decides them."""
-        # An engine without codes has no M of its own.
-        m = SEVERAL_SEEDS[0] if engine.name in WITHOUT_CODES else m
-        config, seed = self.configuration(engine, m), engine.seed or SEEDS[0]
-        trained = engine.name in (*TRAINED, FLAT_TUNED)
-        settings = replace(config, output=Path(), cache=None) if trained else config.quantizer
-        made_by = fingerprint(settings, seed, self.test.data.hash, self.test.start_hash)
-        return self.work / "measured" / f"{slug(f'{self.name} {engine.name} {m} {seed}')}-{made_by}.json"
-
-    def every_measured(self, m: int, seeds: Sequence[int]) -> dict[MeasuredEngine, Measured]:
-        repeated = (FLAT_TUNED, PQ, OPQ, *TRAINED)
-        engines = [*map(MeasuredEngine, UNTRAINED), *trials(repeated, repeated, seeds)]
-        return {engine: self.kept_measured(engine, m) for engine in engines}
-
-    def kept_measured(self, engine: MeasuredEngine, m: int) -> Measured:
-        def measure() -> dict[str, Any]:
-            measured = self.measure(engine, SEVERAL_SEEDS[0] if engine.name in WITHOUT_CODES else m)
-            logger.info("%s, %d bytes: %s", engine, m, measured.mean)
-            return {"measured": asdict(measured)}
-
-        return Measured(**kept(self.file(engine, m), measure)["measured"])
-
-    def measure(self, engine: MeasuredEngine, m: int) -> Measured:
-        test, seed = self.test, engine.seed or SEEDS[0]
-        plain: dict[str, Callable[[], Measured]] = {
-            FLAT: test.flat,
-            LSH: lambda: test.nearest(lsh_index(test.vectors, m)),
-            HNSW: lambda: test.nearest(self.graph),
-            HNSW_OPQ: lambda: test.nearest(graph_index(test.vectors, self.quantizer(OPQ, m, seed))),
-            PQ: lambda: test.quantized(self.quantizer(PQ, m, seed)),
-            OPQ: lambda: test.quantized(self.quantizer(OPQ, m, seed)),
-        }
-        return plain[engine.name]() if engine.name in plain else self.train(engine, m)
+        """The training of an arm; settings were chosen on held-back parts of train."""
+        name, steps, seed, parts = engine.name, self.steps, engine.seed or SEEDS[0], SETS[self.name]
+        whole = name in (CONTROL, FLAT_TUNED)
+        return JpqConfig(
+            output=self.work / "models" / slug(f"{self.name} {name} {m} {seed} {steps}"),
+            cache=self.work / "cache",
+            start=START,
+            train=[JpqSet(self.data / part) for part in parts],
+            unseen=[JpqSet(self.data / part, split="test", name=f"{part}-test") for part in parts],
+            quantizer=QuantizerSettings(m, train_centroids=name == JPQ, learning_rate=CENTROID_LEARNING_RATE),
+            objective=JpqObjective(documents="uncompressed" if whole else "quantized"),
+            negatives=NegativeSettings(search="uncompressed" if name == FLAT_TUNED else "quantized"),
+            selection=JpqSelection(hold_back=HOLD_BACK, apart=APART.get(self.name, "documents"), queries=HOLD_BACK),
+            dropout=0.0,
+            training=TrainingSettings(
+                steps=steps,
+                batch_size=32,
+                learning_rate=LEARNING_RATE,
+                seed=seed,
+                set_weights=0.5,
+                precision="auto",
+                evaluate_every=max(1, steps // 5),
+                save_every=max(1, steps // 2),
+            ),
+        )
 
     def train(self, engine: MeasuredEngine, m: int) -> Measured:
         config = self.configuration(engine, m)
@@ -277,21 +228,55 @@ class JpqExperiment:
         made_of = f"{test.data.documents.hash} {test.start_hash}"
         return kept_quantizer(test.vectors, made_of, settings, seed=seed, folder=config.folder)
 
+    # -------------------------------------------- what is measured
+
+    def file(self, engine: MeasuredEngine, m: int) -> Path:
+        """The file of an engine's measures, named by everything that decides them."""
+        config, seed = self.configuration(engine, m), engine.seed or SEEDS[0]
+        trained = engine.name in (*TRAINED, FLAT_TUNED)
+        settings = replace(config, output=Path(), cache=None) if trained else config.quantizer
+        made_by = fingerprint(settings, seed, self.test.data.hash, self.test.start_hash)
+        return self.work / "measured" / f"{slug(f'{self.name} {engine.name} {m} {seed}')}-{made_by}.json"
+
+    def kept_measured(self, engine: MeasuredEngine, m: int) -> Measured:
+        def measure() -> dict[str, Any]:
+            measured = self.measure(engine, m)
+            logger.info("%s, %d bytes: %s", engine, m, measured.mean)
+            return {"measured": asdict(measured)}
+
+        # An engine without codes has no M of its own.
+        m = SEVERAL_SEEDS[0] if engine.name in WITHOUT_CODES else m
+        return Measured(**kept(self.file(engine, m), measure)["measured"])
+
+    def measure(self, engine: MeasuredEngine, m: int) -> Measured:
+        test, seed = self.test, engine.seed or SEEDS[0]
+        plain: dict[str, Callable[[], Measured]] = {
+            FLAT: lambda: test.flat(test.queries),
+            LSH: lambda: test.nearest(lsh_index(test.vectors, m)),
+            HNSW: lambda: test.nearest(self.graph),
+            HNSW_OPQ: lambda: test.nearest(graph_index(test.vectors, self.quantizer(OPQ, m, seed))),
+            PQ: lambda: test.quantized(self.quantizer(PQ, m, seed), test.queries),
+            OPQ: lambda: test.quantized(self.quantizer(OPQ, m, seed), test.queries),
+        }
+        return plain[engine.name]() if engine.name in plain else self.train(engine, m)
+
     # -------------------------------------------- rows
 
     def rows(self, m: int) -> list[Row]:
         """Rows of the set "NAME, M bytes", and of its questions split by whether train asks about their documents."""
-        of_set, seeds = f"{self.name}, {m} bytes", SEEDS if m in SEVERAL_SEEDS else SEEDS[:1]
-        measured = self.every_measured(m, seeds)
+        of_set, seeds = f"{self.name}, {m} bytes", seeds_of(m)
+        repeated = (FLAT_TUNED, PQ, OPQ, *TRAINED)
+        engines = [*map(MeasuredEngine, UNTRAINED), *trials(repeated, repeated, seeds)]
+        measured = {engine: self.kept_measured(engine, m) for engine in engines}
         measured |= means(measured, seeds)
-        rows = compared(of_set, measured, differences(), seeds=seeds)
+        rows = compared(of_set, measured, DIFFERENCES, seeds=seeds)
         for part, queries in self.test.parts().items():
-            chosen = {engine: restricted(own, set(queries)) for engine, own in measured.items()}
-            rows += compared(f"{of_set}, {part}", chosen, differences(), seeds=seeds)
+            chosen = {engine: restricted(own, queries) for engine, own in measured.items()}
+            rows += compared(f"{of_set}, {part}", chosen, DIFFERENCES, seeds=seeds)
         return rows + self.bytes_rows(of_set, m)
 
     def bytes_rows(self, name: str, m: int) -> list[Row]:
-        """The sizes of faiss's files a document, with codebooks and rotation. JPQ's file is as large as OPQ's."""
+        """The sizes of faiss's files a document, with codebooks, rotation and graph. JPQ's file is as large as OPQ's."""
         import faiss
 
         vectors = self.test.vectors
@@ -305,9 +290,43 @@ class JpqExperiment:
         indexes[PQ] = rotated.index  # PQ's rotation is the identity, which need not be stored.
         indexes |= {JPQ: indexes[OPQ], HNSW_OPQ: graph_index(vectors, self.quantizer(OPQ, m, SEEDS[0]))}
         return [
-            Row(name, engine, BYTES, bytes_of(index, self.work) / count, None, None, count)
+            Row(name, engine, BYTES, faiss.serialize_index(index).nbytes / count, None, None, count)
             for engine, index in indexes.items()
         ]
+
+
+# ------------------------------------------------ the indexes of faiss
+
+
+def lsh_index(vectors: NDArray[np.float32], m: int) -> Any:
+    """Signs after a random rotation, 8 in a byte, compared by Hamming distance."""
+    import faiss
+
+    index = faiss.IndexLSH(vectors.shape[1], 8 * m, True)
+    index.add(vectors)
+    return index
+
+
+def graph_index(vectors: NDArray[np.float32], quantizer: Quantizer | None = None) -> Any:
+    """HNSW by Euclidean distance, which orders vectors of length 1 as inner products do. quantizer: store its codes, after
+    its rotation (HNSW+OPQ)."""
+    import faiss
+
+    dimension = vectors.shape[1]
+    graph: Any
+    whole: Any
+    if quantizer is None:
+        whole = graph = faiss.IndexHNSWFlat(dimension, HNSW_LINKS)
+    else:
+        graph = cast(Any, faiss).IndexHNSWPQ(dimension, quantizer.subvectors, HNSW_LINKS)
+        pq = cast(Any, faiss.downcast_index(graph.storage)).pq
+        faiss.copy_array_to_vector(quantizer.assigning.ravel(), pq.centroids)
+        pq.compute_sdc_table()
+        graph.is_trained = graph.storage.is_trained = True
+        whole = faiss.IndexPreTransform(faiss_rotation(quantizer), graph)
+    graph.hnsw.efSearch = HNSW_SEARCH
+    whole.add(vectors)
+    return whole
 
 
 # ------------------------------------------------ goals
@@ -319,36 +338,23 @@ def quality(experiment: JpqExperiment, sizes: Sequence[int]) -> RowsAndGoals:
 
 
 def quality_goals(name: str, rows: Iterable[Row]) -> list[Goal]:
-    table, goals = Table(rows, SEEDS), []
+    rows, goals = list(rows), []
     for rival, words in ((OPQ, "OPQ"), (CONTROL, "the control")):
         every = [m for m in M if m <= 32]
-        gains: Mapping[int, Row] = {
-            m: row for m in every if (row := of_m(table, m).difference(f"{name}, {m} bytes", JPQ, rival, "nDCG@10"))
+        every_gain = {
+            m: Table(rows, seeds_of(m)).difference(f"{name}, {m} bytes", JPQ, rival, "nDCG@10") for m in every
         }
+        gains = {m: row for m, row in every_gain.items() if row is not None}
         above, higher = [is_above(gains.get(m)) for m in every], sum(row.value > 0 for row in gains.values())
         words_of = f"JPQ above {words} at every M up to 32, interval above zero ({name})"
         goals.append(all_goal(words_of, above if gains else (), f", {higher} without regard to the interval"))
-        row = gains.get(16)
+        row, words_of = gains.get(16), f"JPQ above {words} at M = 16, interval above zero ({name})"
         shown = None if row is None or row.low is None else f"{row.value:+.4f} ({row.low:+.4f} to {row.high:+.4f})"
-        goals.append(
-            goal_of(f"JPQ above {words} at M = 16, interval above zero ({name})", "low above 0", shown, is_above(row))
-        )
-    flat, jpq = (of_m(table, 48).value(f"{name}, 48 bytes", engine, "nDCG@10") for engine in (FLAT, JPQ))
+        goals.append(goal_of(words_of, "low above 0", shown, is_above(row)))
+    flat, jpq = (Table(rows, seeds_of(48)).value(f"{name}, 48 bytes", engine, "nDCG@10") for engine in (FLAT, JPQ))
     share = round(jpq.value / flat.value, 4) if flat and jpq and flat.value else None
-    goals.append(
-        goal_of(
-            f"at M = 48 (32x smaller than float32) within 2% of flat ({name})",
-            "at least 0.98",
-            share,
-            share is not None and share >= 0.98,
-        )
-    )
-    return goals
-
-
-def of_m(table: Table, m: int) -> Table:
-    """The table with the seeds of this M."""
-    return Table(table.rows, SEEDS if m in SEVERAL_SEEDS else SEEDS[:1])
+    words_of = f"at M = 48 (32x smaller than float32) within 2% of flat ({name})"
+    return [*goals, goal_of(words_of, "at least 0.98", share, share is not None and share >= 0.98)]
 
 
 # ------------------------------------------------ the command

@@ -16,11 +16,12 @@ from benchmarks import experiment
 from benchmarks.beir_parts import check_data
 from benchmarks.experiment import (
     SEED_ERROR,
+    JudgedSet,
     PaperPart,
     Table,
     compared,
-    copied,
     each,
+    facts,
     goal_of,
     is_above,
     kept_measured,
@@ -36,6 +37,7 @@ from opensearch_neural.errors import InputError, MissingExtra
 from opensearch_neural.evaluation.comparison import interval
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine, Row, read
+from trainers.data.loading import load_training
 
 WORKER = """
 import os, sys, time
@@ -112,24 +114,6 @@ def test_a_job_that_fails_fails_here_and_is_free_again(tmp_path: Path) -> None:
     assert shared({tmp_path / "new" / "a": partial(str, 1)}) == ["1"]
 
 
-def test_a_folder_is_copied_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained, output = tmp_path / "trained", tmp_path / "later" / "stage"
-    (trained / "inside").mkdir(parents=True)
-    (trained / "inside" / "weights").write_text("w")
-    with monkeypatch.context() as broken:
-        broken.setattr("benchmarks.experiment.Path.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            copied(trained, output)
-    assert not output.exists()
-    copied(trained, output)
-    assert (output / "inside" / "weights").read_text() == "w" and [one.name for one in output.parent.iterdir()] == [
-        "stage"
-    ]
-    (output / "inside" / "weights").write_text("trained on")
-    copied(trained, output)
-    assert (output / "inside" / "weights").read_text() == "trained on"
-
-
 # ------------------------------------------------ arms and seeds
 
 
@@ -161,6 +145,24 @@ def test_what_was_measured_is_kept_question_by_question(tmp_path: Path) -> None:
     first = kept_measured(tmp_path / "new" / "a.json", lambda: measured(0.1, 1 / 3))
     again = kept_measured(tmp_path / "new" / "a.json", lambda: pytest.fail("measured again"))
     assert first == again == measured(0.1, 1 / 3)
+
+
+def test_facts_have_the_engines_seed_and_variant_and_no_interval() -> None:
+    rows = facts("docs", MeasuredEngine("student", 1, "free"), {"terms": 2.0, "FLOPS": 0.5}, 9)
+    assert [(row.line, row.column, row.value, row.low, row.n) for row in rows] == [
+        ("student, seed 1, free", "terms", 2.0, None, 9),
+        ("student, seed 1, free", "FLOPS", 0.5, None, 9),
+    ]
+
+
+def test_questions_about_one_article_are_one_group(tmp_path: Path) -> None:
+    (tmp_path / "pairs.jsonl").write_text(
+        "".join(f'{{"query": "q{at}", "positive": "d{at}"}}\n' for at in range(3)), encoding="utf-8"
+    )
+    data = load_training(tmp_path / "pairs.jsonl")
+    article = {document: "x" if document != data.documents.ids[2] else "y" for document in data.documents.ids}
+    judged = JudgedSet.grouped(data, article)
+    assert judged.name == "pairs" and judged.clusters == dict(zip(judged.texts, ["x", "x", "y"], strict=True))
 
 
 def test_a_mean_value_is_over_all_seeds_of_one_set_engine_variant_and_measure() -> None:
@@ -258,6 +260,7 @@ def test_of_several_seeds_the_mean_is_judged_and_of_one_that() -> None:
     assert Table(rows[:2], (1,)).difference("s", "a", "b", "AP") == rows[0]
     assert Table([gain(0.3)]).difference("s", "a", "b", "AP") == gain(0.3)
     assert Table(rows, (1, 2)).difference("s", "a", "other", "AP") is None
+    assert Table(rows, (1, 2)).differences(["s", "t"], "a", "b", "AP") == {"s": rows[2]}
 
 
 def test_only_an_interval_above_zero_is_above_and_what_was_not_measured_is_not_met() -> None:
@@ -289,6 +292,8 @@ def test_each_part_writes_a_summary_and_plots_are_left_out_without_matplotlib(
     assert [read(tmp_path / "record" / name).title for name in ("one", "two")] == ["first", "second"]
     printed = capsys.readouterr().out
     assert "AP" in printed and "hidden" not in printed and "missed: a goal: 0.5" in printed
+    run_parts({"one": part("first"), "two": part("second")}, tmp_path / "some", ["two"])
+    assert [path.name for path in (tmp_path / "some").iterdir()] == ["two"]
     run_parts({"": part("whole")}, tmp_path / "other")
     assert (tmp_path / "other" / "summary.json").exists()
     assert experiment.shared({}) == []

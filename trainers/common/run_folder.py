@@ -70,6 +70,12 @@ def tell(output: Path, trained: Trained, dry_run: bool, *, width: int = 24, with
             click.echo(f"{name:>{width}}  {value:.4f}")
 
 
+def history(output: Path) -> list[dict[str, Any]]:
+    """The lines of a training's log, also of an earlier process; empty if nothing was logged."""
+    file = output / ".training" / "history.jsonl"
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
 @dataclass(slots=True)
 class BestState:
     """The best state on dev so far; its weights are in the file beside it."""

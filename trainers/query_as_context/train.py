@@ -14,7 +14,6 @@ products. Passages and queries are kept in `cache`; the same command again repea
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -35,7 +34,7 @@ from trainers.common.config import backbone_option, config_options, fingerprint
 from trainers.common.grad_cache import in_order
 from trainers.common.loop import train
 from trainers.common.processes import is_main_process
-from trainers.common.run_folder import FIRST, FOLDER, Trained, check_output
+from trainers.common.run_folder import FIRST, FOLDER, Trained, check_output, history
 from trainers.common.sampling import Visit
 from trainers.data.dev_measures import DevSet, corpus_measures, dev_measures, dev_set
 from trainers.data.sets import check_set_names, refuse_same_names, small
@@ -287,7 +286,5 @@ def query_as_context_command(config: QueryAsContextConfig, dry_run: bool) -> Non
 
 def steps_per_second(model: Path) -> float | None:
     """The median rate of a training, by its history; None if nothing was logged."""
-    file = model / ".training" / "history.jsonl"
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
-    rates = [line["steps_per_second"] for line in lines if "steps_per_second" in line]
+    rates = [line["steps_per_second"] for line in history(model) if "steps_per_second" in line]
     return float(np.median(rates)) if rates else None

@@ -15,9 +15,9 @@ pytest.importorskip("faiss")
 
 from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
-from benchmarks.papers import jpq, jpq_indexes  # noqa: E402
+from benchmarks.papers import jpq  # noqa: E402
 from benchmarks.papers.jpq import CONTROL, FLAT, JPQ, OPQ, quality_goals  # noqa: E402
-from opensearch_neural.evaluation.results import Goal, Row, read  # noqa: E402
+from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row, read  # noqa: E402
 from trainers.common.config import to_dict  # noqa: E402
 from trainers.common.run_folder import differing  # noqa: E402
 from trainers.jpq.quantizer import kept_quantizer  # noqa: E402
@@ -100,7 +100,7 @@ def test_a_graph_over_codes_finds_what_the_codes_rank_first(tmp_path: Path) -> N
     codes = quantizer.encode(vectors)
     queries = rng.standard_normal((20, 16)).astype(np.float32)
     near = ((queries[:, None] - quantizer.reconstruct(codes)[None]) ** 2).sum(axis=2)
-    distances, rows = jpq_indexes.graph_index(vectors, quantizer).search(queries, 1)
+    distances, rows = jpq.graph_index(vectors, quantizer).search(queries, 1)
     assert np.mean(np.isclose(distances[:, 0], near.min(axis=1), atol=1e-4)) > 0.9
     assert np.allclose(distances[:, 0], np.take_along_axis(near, rows, axis=1)[:, 0], atol=1e-4)
 
@@ -108,8 +108,8 @@ def test_a_graph_over_codes_finds_what_the_codes_rank_first(tmp_path: Path) -> N
 def test_each_arm_differs_from_jpq_by_what_its_name_says(tmp_path: Path) -> None:
     def changes(engine: str) -> set[str]:
         whole, arm = (
-            to_dict(jpq.configuration(tmp_path, tmp_path, "scifact", one, m=16, seed=1, steps=9))
-            for one in (JPQ, engine)
+            to_dict(jpq.JpqExperiment(tmp_path, tmp_path, "scifact", 9).configuration(MeasuredEngine(name, 1), 16))
+            for name in (JPQ, engine)
         )
         return {line.partition(": ")[0] for line in differing(whole, arm)} - {"output"}
 

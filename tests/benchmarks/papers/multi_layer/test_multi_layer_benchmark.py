@@ -19,15 +19,9 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
 from benchmarks.experiment import SEED_ERROR, Table, slug  # noqa: E402
-from benchmarks.papers import multi_layer as bench  # noqa: E402
-from benchmarks.papers import multi_layer_arms, multi_layer_plots, multi_layer_winners  # noqa: E402
-from benchmarks.papers import multi_layer_training as training  # noqa: E402
-from benchmarks.papers.multi_layer import (  # noqa: E402
-    dev_rows,
-    rivals_goal,
-    self_contrastive_goal,
-)
-from benchmarks.papers.multi_layer_arms import (  # noqa: E402
+from benchmarks.papers.multi_layer import arms, layers, training  # noqa: E402
+from benchmarks.papers.multi_layer import command as bench  # noqa: E402
+from benchmarks.papers.multi_layer.arms import (  # noqa: E402
     DUAL,
     MULTI_VECTOR,
     SELF_CONTRASTIVE,
@@ -36,7 +30,8 @@ from benchmarks.papers.multi_layer_arms import (  # noqa: E402
     me_bert,
     mlr,
 )
-from benchmarks.papers.multi_layer_training import (  # noqa: E402
+from benchmarks.papers.multi_layer.command import dev_rows, rivals_goal, self_contrastive_goal  # noqa: E402
+from benchmarks.papers.multi_layer.training import (  # noqa: E402
     HELD,
     SQUAD,
     TESTS,
@@ -52,6 +47,7 @@ from opensearch_neural.evaluation.results import Row, Summary, read  # noqa: E40
 from trainers import dense  # noqa: E402
 from trainers import multi_layer as trainer  # noqa: E402
 from trainers.common.config import to_dict  # noqa: E402
+from trainers.common.run_folder import history  # noqa: E402
 
 OTHERS = tuple(arm for arm in bench.VARIANTS if arm not in (SELF_CONTRASTIVE, MULTI_VECTOR))[:6]
 """The dual encoder, and arms that no other test has."""
@@ -83,7 +79,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "VARIANTS", (DUAL, SELF_CONTRASTIVE, MULTI_VECTOR))
     monkeypatch.setattr(bench, "layer_arms", lambda depth: [mlr("last:2", "multi-vector"), me_bert(4, "average")])
-    monkeypatch.setattr(multi_layer_arms, "LAMBDAS", (0.01, 1.0))
+    monkeypatch.setattr(arms, "LAMBDAS", (0.01, 1.0))
     monkeypatch.setattr(training, "DEV_SHARE", 0.2)
     monkeypatch.setattr(training, "TEST_SHARE", 0.3)
 
@@ -124,7 +120,7 @@ def chosen(value: dict[tuple[str, str, str], float]) -> str:
 
 
 def test_the_weight_is_chosen_on_dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dev = {0.01: [0.1, 0.5], 1.0: [0.1, 0.4]}
+    dev = {0.01: 0.5, 1.0: 0.4}
 
     def train(experiment: MultiLayerExperiment, arm: Arm, seed: int) -> TrainedArm:
         assert seed == 42 and arm.representation is not None
@@ -158,9 +154,7 @@ def test_the_variants_are_judged_by_seeds_that_chose_nothing(tmp_path: Path, dat
         )
     dev = {engine for of, engine, _ in value if of == "dev"}
     # What λ was chosen among.
-    assert {
-        f"{mlr('last:2', 'self-contrastive', weight=weight).name}, seed 42" for weight in multi_layer_arms.LAMBDAS
-    } <= dev
+    assert {f"{mlr('last:2', 'self-contrastive', weight=weight).name}, seed 42" for weight in arms.LAMBDAS} <= dev
     goals = {goal.goal: goal for goal in summary.goals}
     (of_goal,) = (goal for words, goal in goals.items() if words.startswith("self-contrastive above the dual encoder"))
     assert "2 seeds" in of_goal.goal and "2 steps" in of_goal.goal and str(of_goal.value).count("by seed") == 3
@@ -198,6 +192,8 @@ def test_intervals_resample_articles(tmp_path: Path, data: Path, start: Path) ->
         for name in (SQUAD, WIKIQA)
     }
     trained = experiment.train(DUAL, 42)
+    evaluated = [line["eval_nDCG@10"] for line in history(trained.folder) if "eval_nDCG@10" in line]
+    assert len(evaluated) > 1 and trained.dev == max(evaluated), "the state that was kept is the best on dev"
     others = 0
     for name in TESTS:
         of_document = titles[WIKIQA if name == WIKIQA else SQUAD]
@@ -215,9 +211,9 @@ def test_intervals_resample_articles(tmp_path: Path, data: Path, start: Path) ->
 def test_other_arms_and_both_stages_run_from_one_command(
     tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench, "PARTS", ("variants", "two-stage"))
     monkeypatch.setattr(bench, "VARIANTS", OTHERS)
-    result = command(data, start, "--steps", "10", "--seeds", "1", "--record", str(tmp_path))
+    parts = ["--part", "variants", "--part", "two-stage"]
+    result = command(data, start, *parts, "--steps", "10", "--seeds", "1", "--record", str(tmp_path))
     assert result.exit_code == 0, result.output
     rows = read(tmp_path / "variants").rows
     assert {f"{arm.name}, seed 42" for arm in OTHERS} <= {row.line for row in rows}
@@ -234,7 +230,33 @@ def test_other_arms_and_both_stages_run_from_one_command(
     assert histories[0].read_bytes() == histories[1].read_bytes()
 
 
-def test_dev_rows_hold_the_best_evaluation_and_how_many_questions_it_rests_on(
+def test_the_first_of_two_stages_is_copied_whole_or_not_at_all(
+    tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = tmp_path / "trained"
+    (trained / "inside").mkdir(parents=True)
+    (trained / "inside" / "weights").write_text("w")
+    experiment = MultiLayerExperiment(tmp_path, tmp_path / "work", Recipe(str(start)))
+    monkeypatch.setattr(experiment, "train", lambda arm, seed: TrainedArm(arm, seed, tmp_path, 0.0))
+    monkeypatch.setattr(experiment, "tested", lambda arm: arm)
+
+    def copies() -> list[Path]:
+        return list((tmp_path / "work").rglob("weights"))
+
+    with monkeypatch.context() as broken:
+        broken.setattr("benchmarks.experiment.Path.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            experiment.train_on(TrainedArm(DUAL, 42, trained, 0.0))
+    assert copies() == []
+    assert experiment.train_on(TrainedArm(DUAL, 42, trained, 0.0)).arm.two_stage
+    (copy,) = copies()
+    assert copy.parts[-4:] == (".stages", "retriever-1", "inside", "weights") and copy.read_text() == "w"
+    copy.write_text("trained on")
+    experiment.train_on(TrainedArm(DUAL, 42, trained, 0.0))
+    assert [path.read_text() for path in copies()] == ["trained on"]
+
+
+def test_dev_rows_say_how_many_questions_they_rest_on(
     tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = []
@@ -243,13 +265,13 @@ def test_dev_rows_hold_the_best_evaluation_and_how_many_questions_it_rests_on(
         experiment = MultiLayerExperiment(data, tmp_path, Recipe(str(start)), steps=2).prepare()
         drawn = dense.prepared_sets(experiment.configuration(DUAL, 42)).dev
         counts.append(sum(len(one.queries) for one in drawn))
-        rows = dev_rows(experiment, [TrainedArm(DUAL, 42, tmp_path, [0.1, 0.3, 0.2])])
+        rows = dev_rows(experiment, [TrainedArm(DUAL, 42, tmp_path, 0.3)])
         assert [(row.value, row.n) for row in rows] == [(0.3, counts[-1])]
     assert counts[0] > counts[1] == 4
 
 
 def test_curves_share_what_was_trained_once() -> None:
-    points = {choice: multi_layer_plots.layer_points(4, choice) for choice in multi_layer_plots.CHOICES}
+    points = {choice: arms.layer_points(4, choice) for choice in arms.CHOICES}
     of_two = {"last": "last:2", "first": "first:2", "uniform": "uniform:2"}
     for choice, own in of_two.items():
         assert points[choice] == [(2, f"MLR {own}, multi-vector"), (4, "MLR last:4, multi-vector")]
@@ -258,16 +280,16 @@ def test_curves_share_what_was_trained_once() -> None:
 def test_the_answers_that_other_layers_win_are_plotted_for_each_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers, ranked_first = multi_layer_plots.WINS
+    answers, ranked_first = layers.WINS
     shares = {(1, answers): 0.01, (2, answers): 0.03, (3, answers): 0.96, (3, ranked_first): 1.0}
     rows = [
-        Row(of, MULTI_VECTOR.name, multi_layer_plots.wins(*won), share, None, None, 100, seed=42)
+        Row(of, MULTI_VECTOR.name, layers.wins(*won), share, None, None, 100, seed=42)
         for of in (SQUAD, WIKIQA)
         for won, share in shares.items()
     ]
     figures: list[Any] = []
-    monkeypatch.setattr(multi_layer_plots.plots, "save", lambda figure, file: figures.append(figure))
-    multi_layer_plots._draw_winners(3, rows, tmp_path / "winners.svg")
+    monkeypatch.setattr(layers.plots, "save", lambda figure, file: figures.append(figure))
+    layers._draw_winners(3, rows, tmp_path / "winners.svg")
     (panels,) = (figure.axes for figure in figures)
     assert [axis.get_title() for axis in panels] == [SQUAD, WIKIQA]
     assert [label.get_text() for label in panels[0].get_yticklabels()] == ["MLR last:2"]
@@ -431,7 +453,7 @@ def test_what_is_tested_is_not_trained_on(tmp_path: Path, data: Path) -> None:
 
 
 def test_the_papers_studies_as_far_as_a_backbone_goes() -> None:
-    layer_arms = multi_layer_plots.layer_arms
+    layer_arms = arms.layer_arms
     names = [arm.name for arm in layer_arms(6)]
     assert "MLR uniform:4, multi-vector" in names and "MLR last:6, multi-vector" in names
     assert "MLR first:6, multi-vector" not in names and not any(
@@ -443,8 +465,8 @@ def test_the_papers_studies_as_far_as_a_backbone_goes() -> None:
         f"MLR {chosen}, multi-vector" for chosen in ("last:2", "first:2", "uniform:2", "last:4")
     ]
     assert trainer.chosen_layers("uniform:2", 4) == (2, 4)
-    arms = (*layer_arms(12), *bench.VARIANTS, colbert("multi-vector"))
-    assert len({slug(arm.name) for arm in arms}) == len({arm.name for arm in arms})
+    every = (*layer_arms(12), *bench.VARIANTS, colbert("multi-vector"))
+    assert len({slug(arm.name) for arm in every}) == len({arm.name for arm in every})
 
 
 def test_held_back_questions_are_taken_from_all_over(
@@ -460,12 +482,12 @@ def test_which_layer_wins_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     # Two documents of two layers; of the first the second layer is nearer to (1, 0), of the second the first.
     vectors = np.array([[[0, 1], [2, 0]], [[3, 0], [0, 5]]], np.float32)
     queries = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
-    monkeypatch.setattr(multi_layer_winners, "QUERIES_AT_ONCE", 2)
-    of_answers, of_first = multi_layer_winners.shares_won(queries, vectors, np.array([0, 1, 0])).tolist()
+    monkeypatch.setattr(layers, "QUERIES_AT_ONCE", 2)
+    of_answers, of_first = layers.shares_won(queries, vectors, np.array([0, 1, 0])).tolist()
     assert of_answers == pytest.approx([2 / 3, 1 / 3])
     # Ranked first is the second document each time, by its first layer twice and by its second once.
     assert of_first == pytest.approx([2 / 3, 1 / 3])
-    (_, other) = multi_layer_winners.shares_won(queries[:2], vectors, np.array([0, 0])).tolist()
+    (_, other) = layers.shares_won(queries[:2], vectors, np.array([0, 0])).tolist()
     assert other == [1, 0]
 
 

@@ -14,10 +14,9 @@ pytest.importorskip("sentence_transformers")
 
 from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
-from benchmarks.papers import query_as_context  # noqa: E402
-from benchmarks.papers import query_as_context_training as training  # noqa: E402
-from benchmarks.papers.query_as_context import direction_goals, start_goals  # noqa: E402
-from benchmarks.papers.query_as_context_training import (  # noqa: E402
+from benchmarks.papers.query_as_context import command, training  # noqa: E402
+from benchmarks.papers.query_as_context.command import direction_goals, start_goals  # noqa: E402
+from benchmarks.papers.query_as_context.training import (  # noqa: E402
     NONE,
     QUERY,
     RANDOM,
@@ -79,26 +78,26 @@ def small(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if (arm.label == NONE) != (arm.variant == "cocondenser") or arm.label == RANDOM
     }
     assert len(few) == 6, "of CoT-MAE none and random passage, of coCondenser all but none"
-    monkeypatch.setattr(query_as_context, "arms", lambda: few)
+    monkeypatch.setattr(command, "arms", lambda: few)
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("part", query_as_context.PARTS)
+@pytest.mark.parametrize("part", command.PARTS)
 def test_each_part_runs_and_records(part: str, data: Path, work: Path, tmp_path: Path) -> None:
     arguments = ["--data", str(data), "--work", str(work / "w"), "--record", str(tmp_path), "--part", part]
     for name, value in SIZES.items():
         arguments += [f"--{name}", str(value)]
-    result = CliRunner().invoke(query_as_context.query_as_context, arguments, catch_exceptions=False)
+    result = CliRunner().invoke(command.query_as_context, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     summary = read(tmp_path / part)
     rows = summary.rows
     engines = {row.line for row in rows}
     if part == "zero-shot":
-        assert {f"{name}, seed 42" for name in query_as_context.arms()} | {"start"} == engines
+        assert {f"{name}, seed 42" for name in command.arms()} | {"start"} == engines
         # All but people's questions beside the start; one candidate and these beside five.
         value = {(row.set, row.line, row.column): row.value for row in rows}
         of_set = f"{TESTED[0]}, {STAGES[0]}"
-        for name, arm in query_as_context.arms().items():
+        for name, arm in command.arms().items():
             engine = f"{name}, seed 42"
             assert ((of_set, engine, "nDCG@10 - start") in value) == (arm.label != training.HUMAN)
             if arm.label != training.HUMAN:

@@ -8,17 +8,18 @@ training data.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
+import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from benchmarks.beir_parts import articles, by_article, check_data, evenly, judgements, write_judged
-from benchmarks.experiment import JudgedSet, copied, kept_measured, shared, slug
-from benchmarks.papers.multi_layer_arms import Arm, in_two_stages, of_lambdas
+from benchmarks.beir_parts import articles, check_data, evenly, judged_documents, judgements, write_part
+from benchmarks.experiment import JudgedSet, kept_measured, shared, slug
+from benchmarks.papers.multi_layer.arms import Arm, in_two_stages, of_lambdas
+from benchmarks.papers.options import setting
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine
@@ -27,7 +28,8 @@ from opensearch_neural.models.dense.pooling import Pooling
 from opensearch_neural.models.directory import MINILM, hash_files, locate, read_osn_json
 from opensearch_neural.models.pretrained import T5, quiet_loading
 from trainers.common.config import fingerprint
-from trainers.common.precision import Computed, Precision, computed_in, computing_in
+from trainers.common.locks import locked
+from trainers.common.precision import PRECISIONS, Computed, Precision, computed_in, computing_in
 from trainers.common.run_folder import FIRST, FOLDER
 from trainers.common.settings import EncoderSettings, TrainingSettings
 from trainers.data.candidates import CandidateSettings
@@ -66,17 +68,24 @@ HELD_QUERIES = 3000
 class Recipe:
     """The settings that the trainings of all arms share."""
 
-    start: str = START
-    pooling: Pooling = "mean"
-    """Pooling of every layer's tokens."""
-    cosine: bool = True
-    """Vectors of length 1; the paper compares raw inner products."""
-    learning_rate: float = 5e-5
-    batch: int = 32
-    """Questions of a step."""
-    document_length: int = 96
-    """In tokens."""
-    precision: Precision = "auto"
+    start: str = setting(START, "The model that every arm starts from.")
+    pooling: Pooling = setting(
+        "mean", "Pooling of a layer's tokens; the paper's is cls, which T5 lacks.", choices=get_args(Pooling)
+    )
+    cosine: bool = setting(
+        True,
+        "Compare vectors of length 1, or raw inner products as in the paper.",
+        option="--cosine/--inner-products",
+    )
+    learning_rate: float = setting(5e-5, "Learning rate of every training.")
+    batch: int = setting(32, "Questions of a step.")
+    document_length: int = setting(96, "Most tokens of a document.")
+    precision: Precision = setting(
+        "auto",
+        "Precision of training and encoding; auto: bfloat16 if the hardware is faster with it. Name it to use models that "
+        "were trained on another machine.",
+        choices=PRECISIONS,
+    )
 
     @cached_property
     def backbone(self) -> Any:
@@ -125,8 +134,8 @@ class TrainedArm:
     arm: Arm
     seed: int
     folder: Path
-    dev: list[float]
-    """nDCG@10 on dev, which selects the state, at each evaluation."""
+    dev: float
+    """nDCG@10 on dev of the state that was kept, the best one in training."""
 
     @property
     def engine(self) -> MeasuredEngine:
@@ -185,8 +194,8 @@ class MultiLayerExperiment:
             loaded = load_training(self.held if name == HELD else self.data / name, split="test", name=name)
             if name == HELD and len(loaded) > HELD_QUERIES:
                 loaded = loaded.take(evenly(range(len(loaded)), HELD_QUERIES))
-            qrels, corpus = loaded.qrels(), self.data / (WIKIQA if name == WIKIQA else SQUAD)
-            self._sets[name] = JudgedSet(name, loaded, qrels, by_article(qrels, articles(corpus)))
+            corpus = self.data / (WIKIQA if name == WIKIQA else SQUAD)
+            self._sets[name] = JudgedSet.grouped(loaded, articles(corpus))
         return self._sets[name]
 
     def prepare(self) -> MultiLayerExperiment:
@@ -194,25 +203,23 @@ class MultiLayerExperiment:
 
         Raises InputError if `work` holds work on other data.
         """
-        shared({self.work / "data": self._prepare})
-        return self
-
-    def _prepare(self) -> None:
         squad, wikiqa = self.data / SQUAD, self.data / WIKIQA
-        check_data(self.work, [squad, wikiqa])
-        of_document = articles(squad)
-        parts: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
-        for line in judgements(squad, "train"):
-            parts[_part(of_document[line.split("\t")[1]])].append(line)
-        write_judged(squad, self.held, {"dev": parts["dev"], "test": parts["test"]})
-        write_judged(squad, self.train_set(SQUAD), {"train": parts["train"]}, answers_only=True)
-        # A document may answer questions of several splits.
-        tested = {line.split("\t")[1] for split in ("dev", "test") for line in judgements(wikiqa, split)}
-        own = [line for line in judgements(wikiqa, "train") if line.split("\t")[1] not in tested]
-        write_judged(wikiqa, self.train_set(WIKIQA), {"train": own}, answers_only=True)
-        for name in (SQUAD, WIKIQA):
-            train = load_training(self.train_set(name), name=name)
-            with_mined(train, "bm25", self.negatives(name), depth=DEPTH, keep=50)
+        with locked(self.work / "data"):
+            check_data(self.work, [squad, wikiqa])
+            of_document = articles(squad)
+            parts: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
+            for line in judgements(squad, "train"):
+                parts[_part(of_document[line.split("\t")[1]])].append(line)
+            write_part(squad, self.held, {"dev": parts["dev"], "test": parts["test"]})
+            write_part(squad, self.train_set(SQUAD), {"train": parts["train"]}, judged_documents(parts["train"]))
+            # A document may answer questions of several splits.
+            tested = judged_documents([*judgements(wikiqa, "dev"), *judgements(wikiqa, "test")])
+            own = [line for line in judgements(wikiqa, "train") if line.split("\t")[1] not in tested]
+            write_part(wikiqa, self.train_set(WIKIQA), {"train": own}, judged_documents(own))
+            for name in (SQUAD, WIKIQA):
+                train = load_training(self.train_set(name), name=name)
+                with_mined(train, "bm25", self.negatives(name), depth=DEPTH, keep=50)
+        return self
 
     # -------------------------------------------- trainings
 
@@ -267,9 +274,7 @@ class MultiLayerExperiment:
         if config.output not in self._trained:
             done = train_dense(config, build) if isinstance(config, MlrConfig) else train_dense(config)
             logger.info("%s, seed %d: %d steps, %s", arm.name, seed, done.steps, done.measures)
-            history = (config.output / ".training" / "history.jsonl").read_text(encoding="utf-8").splitlines()
-            dev = {line["step"]: line["eval_nDCG@10"] for line in map(json.loads, history) if "eval_nDCG@10" in line}
-            self._trained[config.output] = TrainedArm(arm, seed, config.output, [dev[step] for step in sorted(dev)])
+            self._trained[config.output] = TrainedArm(arm, seed, config.output, done.measures["nDCG@10"])
         return self._trained[config.output]
 
     def each_trained(self, trials: Iterable[tuple[Arm, int]], *, search: bool = True) -> list[TrainedArm]:
@@ -284,13 +289,16 @@ class MultiLayerExperiment:
     def train_on(self, first: TrainedArm) -> TrainedArm:
         """The arm in two stages; the model trained in one stage is the first."""
         arm = in_two_stages(first.arm)
-        copied(first.folder, self.configuration(arm, first.seed).output / FOLDER / FIRST)
+        copy = self.configuration(arm, first.seed).output / FOLDER / FIRST
+        if not copy.exists():
+            with replaced(copy) as beside:
+                shutil.copytree(first.folder, beside)
         return self.tested(self.train(arm, first.seed))
 
     def best_on_dev(self) -> Arm:
         """SELF_CONTRASTIVE with the λ of LAMBDAS whose model with the first seed is best on dev."""
         every = self.each_trained([(arm, SEEDS[0]) for arm in of_lambdas()], search=False)
-        best = max(every, key=lambda trained: max(trained.dev))
+        best = max(every, key=lambda trained: trained.dev)
         logger.info("best on dev: %s", best.arm.name)
         return best.arm
 
@@ -308,8 +316,8 @@ class MultiLayerExperiment:
             judged, cache = self.judged(name), self.vectors(spec, name)
             with computing_in(self.recipe.computed):
                 engine = open_retriever(spec, judged.data.documents, cache=cache)
-                # One process at a time writes the vectors.
-                (run,) = shared({cache: partial(engine.retrieve, judged.texts, DEPTH)})
+                with locked(cache):  # one process at a time writes the vectors
+                    run = engine.retrieve(judged.texts, DEPTH)
             return judged.measure(run, MEASURES)
 
         return kept_measured(self.measured_file(spec, name), search)
@@ -342,14 +350,11 @@ class MultiLayerExperiment:
         if model.max_seq_length and model.max_seq_length <= length:
             return published
         cut = self.work / "starts" / f"{recipe.start_hash}-{length}"
-
-        def write() -> None:
+        with locked(cut):
             if not cut.exists():
                 model.max_seq_length = length
                 with quiet_loading(), replaced(cut) as beside:
                     model.save(str(beside), create_model_card=False)
-
-        shared({cut: write})
         return published | {f"{name}, {length} tokens": f"dense:{cut}"}
 
 

@@ -26,14 +26,14 @@ chooses anything. Slow results are kept in `--work`; the same command continues,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from benchmarks.bm25_sparse import dense
-from benchmarks.bm25_sparse.measures import TUNED, mean_rows, tuned_measured
+from benchmarks.bm25_sparse.measures import MEASURES, TUNED, mean_rows, sets_of_means, tuned_measured
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment, check_models, start_option
 from benchmarks.experiment import (
     PaperPart,
@@ -45,17 +45,14 @@ from benchmarks.experiment import (
     kept_measured,
     means,
     paper_options,
-    part_option,
     run_parts,
     slug,
 )
 from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import cluster_or_node
-from benchmarks.papers.inference_free_sparse_ablations import distillation, draw_flops, flops
-from benchmarks.papers.inference_free_sparse_training import SMALL, TESTED, Ablation
-from benchmarks.papers.sparse_search import (
+from benchmarks.papers.inference_free_sparse.ablations import distillation, draw_flops, flops
+from benchmarks.papers.inference_free_sparse.search import (
     DEPTH,
-    MEASURES,
     PIECES,
     PRESENCE,
     SparseTest,
@@ -63,6 +60,8 @@ from benchmarks.papers.sparse_search import (
     tuned_pieces,
     untrained,
 )
+from benchmarks.papers.inference_free_sparse.training import SMALL, TESTED, Ablation
+from benchmarks.papers.options import part_option
 from benchmarks.render import signed
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
@@ -95,43 +94,58 @@ def quality(experiment: Experiment) -> RowsAndGoals:
     pieces = tokenizer_of(experiment.start)
     with_train = [name for name, folder in experiment.sets.items() if (folder / "qrels" / "train.tsv").exists()]
     saturations = tuned_pieces(experiment.data, with_train, experiment.work, pieces)
+
+    def measured(test: SparseTest) -> dict[MeasuredEngine, Measured]:
+        without = untrained(test, test.lexical(pieces, saturations.get(test.name, saturations[""])))
+        engines = {MeasuredEngine(TUNED): tuned[test.name]}
+        engines |= {MeasuredEngine(name): own for name, own in without.items()}
+        return engines | {model: searched(experiment, model, test)[ALL_TOKENS] for model in experiment.models}
+
+    rows = rows_of_sets(experiment, measured, differences, sets_of_means(experiment))
+    return rows, quality_goals(experiment, rows)
+
+
+def high_idf_first(experiment: Experiment) -> RowsAndGoals:
+    """The best 100 by rare tokens, rescored with all tokens; a row's variant is the model."""
+
+    def measured(test: SparseTest) -> dict[MeasuredEngine, Measured]:
+        return {
+            MeasuredEngine(engine, model.seed, model.name): own
+            for model in experiment.models
+            for engine, own in searched(experiment, model, test).items()
+        }
+
+    differences = [(of_ratio(ratio), ALL_TOKENS) for ratio in RATIOS]
+    rows = rows_of_sets(experiment, measured, differences, {of_all(experiment): list(experiment.sets)})
+    return rows, rare_goals(experiment, rows)
+
+
+def rows_of_sets(
+    experiment: Experiment,
+    measured: Callable[[SparseTest], dict[MeasuredEngine, Measured]],
+    differences: Sequence[tuple[str, str]],
+    label_of: Mapping[str, Sequence[str]],
+) -> list[Row]:
+    """Rows of every set, and of means over sets. label_of: {name of a mean: its sets}"""
     of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
     rows: list[Row] = []
     for name in experiment.sets:
-        test = sparse_test(experiment.data, name, experiment.work)
-        without = untrained(test, test.lexicon(pieces, saturations.get(name, saturations[""])))
-        measured = {MeasuredEngine(TUNED): tuned[name], **{MeasuredEngine(key): own for key, own in without.items()}}
-        for model in experiment.models:
-            measured[model] = searched(experiment, model, test)[ALL_TOKENS]
-        of_sets[name] = measured | means(measured, experiment.seeds)
+        own = measured(sparse_test(experiment.data, name, experiment.work))
+        of_sets[name] = own | means(own, experiment.seeds)
         rows += compared(name, of_sets[name], differences, seeds=experiment.seeds)
-    rows += mean_rows(f"mean of {len(of_sets)} sets", of_sets, differences)
-    if experiment.unseen:
-        rows += mean_rows(unseen(experiment), {name: of_sets[name] for name in experiment.unseen}, differences)
-    return rows, quality_goals(experiment, rows)
+    for label, names in label_of.items():
+        rows += mean_rows(label, {name: of_sets[name] for name in names}, differences)
+    return rows
+
+
+def of_all(experiment: Experiment) -> str:
+    """The name of the mean over all sets."""
+    return f"mean of {len(experiment.sets)} sets"
 
 
 def unseen(experiment: Experiment) -> str:
     """The name of the mean over sets that no training saw."""
     return f"mean of {len(experiment.unseen)} unseen sets"
-
-
-def high_idf_first(experiment: Experiment) -> RowsAndGoals:
-    """The best 100 by rare tokens, rescored with all tokens; a row's variant is the model."""
-    differences = [(of_ratio(ratio), ALL_TOKENS) for ratio in RATIOS]
-    rows: list[Row] = []
-    of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
-    for name in experiment.sets:
-        test = sparse_test(experiment.data, name, experiment.work)
-        measured = {
-            MeasuredEngine(engine, model.seed, model.name): own
-            for model in experiment.models
-            for engine, own in searched(experiment, model, test).items()
-        }
-        of_sets[name] = measured | means(measured, experiment.seeds)
-        rows += compared(name, of_sets[name], differences, seeds=experiment.seeds)
-    rows += mean_rows(f"mean of {len(of_sets)} sets", of_sets, differences)
-    return rows, rare_goals(experiment, rows)
 
 
 def of_ratio(ratio: float) -> str:
@@ -142,13 +156,14 @@ def searched(experiment: Experiment, model: MeasuredEngine, test: SparseTest) ->
     """{engine: the model's measures}, searched with all tokens, and with rare tokens first for each of RATIOS."""
     manifest = dense.sparse_vectors(experiment, model, test.name)
     place = experiment.work / "exact" / f"{test.name}-{slug(str(model))}-{manifest.stem}"
-    loaded: list[Any] = []
+
+    @cache
+    def loaded() -> tuple[list[str], SparseVectors, Callable[[str], Mapping[str, float]]]:
+        ids, vectors = dense.stored_sparse(experiment, model, test.name)
+        return ids, vectors, TableEncoder.load(Path(experiment.on_corpus(model, test.name))).encode
 
     def run(rare: Rare | None) -> Measured:
-        if not loaded:
-            encoder = TableEncoder.load(Path(experiment.on_corpus(model, test.name)))
-            loaded.extend((*dense.stored_sparse(experiment, model, test.name), encoder.encode))
-        ids, vectors, encode = loaded
+        ids, vectors, encode = loaded()
 
         def search(encode: Callable[[str], Mapping[str, float]]) -> Run:
             return ExactSparseRetriever(ids, vectors, encode).retrieve(test.texts, DEPTH)
@@ -194,7 +209,7 @@ def quality_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
 
 def rare_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
     """The paper's "negligible impact on search relevance" (section 5.3.2): at most 0.5 points lost, interval included."""
-    table, label = Table(rows, experiment.seeds), f"mean of {len(experiment.sets)} sets"
+    table, label = Table(rows, experiment.seeds), of_all(experiment)
     goals: list[Goal] = []
     for arm in experiment.arms:
         for ratio in RATIOS:
@@ -278,4 +293,4 @@ def inference_free_sparse(
         "distillation": part("Teachers alone and together", partial(distillation, ablation), small, facts),
         "high-idf-first": part("Rare tokens first, then all", partial(high_idf_first, experiment), every),
     }
-    run_parts({name: parts[name] for name in chosen or PARTS}, record)
+    run_parts(parts, record, chosen)

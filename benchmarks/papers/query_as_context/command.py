@@ -22,9 +22,9 @@ the loss on passages held back selects the states of arms, dev questions select 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import click
@@ -36,14 +36,14 @@ from benchmarks.experiment import (
     all_goal,
     compared,
     each,
+    facts,
     goal_of,
     is_above,
     paper_options,
-    part_option,
     run_parts,
-    size_options,
 )
-from benchmarks.papers.query_as_context_training import (
+from benchmarks.papers.options import part_option, setting_options
+from benchmarks.papers.query_as_context.training import (
     ARTICLES,
     HUMAN,
     NONE,
@@ -55,31 +55,26 @@ from benchmarks.papers.query_as_context_training import (
     START,
     TESTED,
     VARIANTS,
-    Pretraining,
     QueryAsContextExperiment,
     QueryAsContextScale,
     arms,
 )
 from benchmarks.render import signed
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
+from trainers.common.run_folder import history
 
 PARTS = ("zero-shot", "fine-tuning")
 MEASURES = ("MRR@10", "nDCG@10", "R@100")
-
-
-def differences() -> list[tuple[str, str]]:
-    """The compared pairs: queries, no context and one candidate with random passages; all with the start; and queries with
-    one candidate and with human questions."""
-    names, compared_pairs = arms(), []
-    for variant in VARIANTS.values():
-        machine = [f"{variant}, {label}" for label in (QUERY, NONE, SINGLE)]
-        compared_pairs += [(name, f"{variant}, {RANDOM}") for name in machine]
-        compared_pairs += [(name, START) for name in (*machine, f"{variant}, {RANDOM}")]
-        compared_pairs += [
-            (f"{variant}, {QUERY}", f"{variant}, {SINGLE}"),
-            (f"{variant}, {HUMAN}", f"{variant}, {QUERY}"),
-        ]
-    return [pair for pair in compared_pairs if set(pair) <= {*names, START}]
+DIFFERENCES = [
+    (f"{variant}, {label}", START if rival == START else f"{variant}, {rival}")
+    for variant in VARIANTS.values()
+    for label, rival in (
+        *((label, RANDOM) for label in (QUERY, NONE, SINGLE)),
+        *((label, START) for label in (QUERY, NONE, SINGLE, RANDOM)),
+        (QUERY, SINGLE),
+        (HUMAN, QUERY),
+    )
+]
 
 
 # ------------------------------------------------ the parts
@@ -98,7 +93,7 @@ def zero_shot(experiment: QueryAsContextExperiment) -> RowsAndGoals:
         test = experiment.judged(name)
         measured = {MeasuredEngine(START): experiment.measured(experiment.start, test)}
         measured |= {engine: experiment.measured(model, test) for engine, model in models.items()}
-        rows += compared(f"{name}, {STAGES[0]}", measured, differences(), clusters=test.clusters)
+        rows += compared(f"{name}, {STAGES[0]}", measured, DIFFERENCES, clusters=test.clusters)
     for engine, model in models.items():
         rows += dev_rows(engine, model)
     return rows, [*direction_goals(rows), *start_goals(rows)]
@@ -107,8 +102,7 @@ def zero_shot(experiment: QueryAsContextExperiment) -> RowsAndGoals:
 def dev_rows(engine: MeasuredEngine, model: Path) -> list[Row]:
     """Measures of an arm's training, at the start and of the kept state: the masked-LM loss on passages held back, which all
     arms have, and nDCG@10 on DEV's dev questions. n of a row: evaluations"""
-    lines = (model / ".training" / "history.jsonl").read_text(encoding="utf-8").splitlines()
-    measured = {int(line["step"]): line for line in map(json.loads, lines) if "eval_objective" in line}
+    measured = {line["step"]: line for line in history(model) if "eval_objective" in line}
     before, best = measured[min(measured)], max(measured.values(), key=lambda line: float(line["eval_objective"]))
     values = {
         "masked LM at the start": -float(before["eval_masked_lm"]),
@@ -116,20 +110,12 @@ def dev_rows(engine: MeasuredEngine, model: Path) -> list[Row]:
         "nDCG@10 on dev at the start": float(before["eval_nDCG@10"]),
         "nDCG@10 on dev": float(best["eval_nDCG@10"]),
     }
-    return [
-        Row("passages held back", engine.name, measure, value, None, None, len(measured), seed=engine.seed)
-        for measure, value in values.items()
-    ]
-
-
-def compared_arms() -> dict[str, Pretraining]:
-    """The arms that the paper compares."""
-    return {name: arm for name, arm in arms().items() if arm.label in (NONE, RANDOM, QUERY)}
+    return facts("passages held back", engine, values, len(measured))
 
 
 def fine_tuning(experiment: QueryAsContextExperiment) -> RowsAndGoals:
     """Retrievers 1 and 2 of the arms that the paper compares, and of their common start."""
-    of_name = compared_arms()
+    of_name = {name: arm for name, arm in arms().items() if arm.label in (NONE, RANDOM, QUERY)}
 
     def train(engine: MeasuredEngine) -> dict[str, Path]:
         start = experiment.start if engine.name == START else experiment.pretrained(of_name[engine.name])
@@ -145,7 +131,7 @@ def fine_tuning(experiment: QueryAsContextExperiment) -> RowsAndGoals:
         test = experiment.judged(name)
         for stage in STAGES[1:]:
             measured = {engine: experiment.measured(model[stage], test) for engine, model in models.items()}
-            rows += compared(f"{name}, {stage}", measured, differences(), clusters=test.clusters)
+            rows += compared(f"{name}, {stage}", measured, DIFFERENCES, clusters=test.clusters)
     return rows, direction_goals(rows)
 
 
@@ -158,11 +144,10 @@ def direction_goals(rows: Iterable[Row]) -> list[Goal]:
     table, goals = Table(rows, [SEED]), []
     for stage in STAGES:
         gains: dict[str, dict[str, Row]] = {}
-        for name in TESTED:
-            for variant in VARIANTS.values():
-                row = table.difference(f"{name}, {stage}", f"{variant}, {QUERY}", f"{variant}, {RANDOM}", "MRR@10")
-                if row is not None:
-                    gains.setdefault(name, {})[variant] = row
+        for name, variant in product(TESTED, VARIANTS.values()):
+            row = table.difference(f"{name}, {stage}", f"{variant}, {QUERY}", f"{variant}, {RANDOM}", "MRR@10")
+            if row is not None:
+                gains.setdefault(name, {})[variant] = row
         shown = {
             name: "; ".join(f"{variant} {signed(row)}" for variant, row in own.items()) for name, own in gains.items()
         }
@@ -203,17 +188,7 @@ def start_goals(rows: Iterable[Row]) -> list[Goal]:
 @click.command("query-as-context")
 @paper_options
 @part_option(PARTS)
-@size_options(
-    QueryAsContextScale,
-    layers="Layers of the small BERT.",
-    hidden="Dimension of the small BERT.",
-    mlm_steps="Masked-LM steps of the small BERT, with 32 windows each.",
-    steps="Pre-training steps of each arm.",
-    batch="Pairs of a step.",
-    generator_steps="Training steps of each query generator, with 32 pairs each.",
-    fine_tuning_steps="Training steps of each retriever, with 32 questions each.",
-    documents="Documents to read of medquad-liveqa.",
-)
+@setting_options(QueryAsContextScale)
 def query_as_context(data: Path, work: Path, record: Path | None, chosen: tuple[str, ...], **sizes: int) -> None:
     """Pre-train with generated queries, random passages or no context, and measure the gain in retrieval."""
     experiment = QueryAsContextExperiment(data, work, QueryAsContextScale(**sizes))
@@ -226,6 +201,6 @@ def query_as_context(data: Path, work: Path, record: Path | None, chosen: tuple[
             [SEED],
             lambda row: row.column in MEASURES,
         )
-        for name in chosen or PARTS
+        for name in PARTS
     }
-    run_parts(parts, record)
+    run_parts(parts, record, chosen)

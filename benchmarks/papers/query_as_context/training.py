@@ -8,18 +8,18 @@ training had other questions of this kind; the compared encoders do not.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from benchmarks.beir_parts import articles, by_article, check_data, evenly, judgements, write_judged
-from benchmarks.experiment import JudgedSet, kept_measured, shared, slug
+from benchmarks.beir_parts import articles, check_data, evenly, judgements, write_json_lines, write_part
+from benchmarks.experiment import JudgedSet, kept_measured, slug
+from benchmarks.papers.options import setting
 from opensearch_neural.evaluation.measures import Measured
-from opensearch_neural.files import replaced
 from opensearch_neural.models.directory import MINILM, hash_files
+from trainers.common.locks import locked
 from trainers.common.objective import ObjectiveSettings
 from trainers.common.run_folder import FIRST, FOLDER
 from trainers.common.settings import EncoderSettings, TrainingSettings
@@ -73,15 +73,14 @@ STAGES = ("zero-shot", "retriever 1", "retriever 2")
 class QueryAsContextScale:
     """Sizes of models and data, and lengths of trainings in steps; the defaults are for two cores."""
 
-    layers: int = 4
-    hidden: int = 256
-    mlm_steps: int = 2000
-    steps: int = 500
-    batch: int = 64
-    generator_steps: int = 1000
-    fine_tuning_steps: int = 240
-    documents: int = 1500
-    """Documents of medquad-liveqa; the other corpora are read whole."""
+    layers: int = setting(4, "Layers of the small BERT.")
+    hidden: int = setting(256, "Dimension of the small BERT.")
+    mlm_steps: int = setting(2000, "Masked-LM steps of the small BERT, with 32 windows each.")
+    steps: int = setting(500, "Pre-training steps of each arm.")
+    batch: int = setting(64, "Pairs of a step.")
+    generator_steps: int = setting(1000, "Training steps of each query generator, with 32 pairs each.")
+    fine_tuning_steps: int = setting(240, "Training steps of each retriever, with 32 questions each.")
+    documents: int = setting(1500, "Documents to read of medquad-liveqa.")
 
 
 @dataclass(frozen=True)
@@ -111,6 +110,18 @@ def arms() -> dict[str, Pretraining]:
     return {arm.name: arm for arm in every}
 
 
+def settings(steps: int, learning_rate: float, *, evaluations: int, batch: int = 32, **more: Any) -> TrainingSettings:
+    """evaluations: how often a training is evaluated"""
+    return TrainingSettings(
+        steps=steps,
+        batch_size=batch,
+        learning_rate=learning_rate,
+        precision="auto",
+        evaluate_every=max(1, steps // evaluations),
+        **more,
+    )
+
+
 @dataclass
 class QueryAsContextExperiment:
     """Data and sizes; `work` keeps everything made from them. Raises InputError if it holds work on other data."""
@@ -138,12 +149,12 @@ class QueryAsContextExperiment:
         ]
         files = {corpus.title: self.folder / f"{corpus.title}.jsonl" for corpus in whole}
         if not all(file.exists() for file in files.values()):
-            splits = [(name, "test") for name in TESTED] + [("wikiqa-doc", "dev")]
+            splits = [(name, "test") for name in TESTED] + [(DEV, "dev")]
             tested = tested_articles(whole, [load_training(self.data / name, split=split) for name, split in splits])
             for corpus in whole:
                 documents = read_documents(corpus.path, limit=corpus.limit)
                 rest = (document.record() for document in documents if corpus.key(document) not in tested)
-                write_lines(files[corpus.title], rest)
+                write_json_lines(files[corpus.title], rest)
         return [replace(corpus, path=files[corpus.title], limit=None) for corpus in whole]
 
     def questions(self, name: str) -> Iterator[tuple[str, str]]:
@@ -186,27 +197,25 @@ class QueryAsContextExperiment:
             for _, line in read_json_lines(questions)
             if "_id" in line
         ]
-        write_lines(file, [header, *lines])
+        write_json_lines(file, [header, *lines])
         return file
 
     def generator(self, corpus: str) -> str:
         """The query generator for a corpus, trained if it is not there yet."""
         import torch
 
-        names, steps = WRITERS[corpus], self.scale.generator_steps
-        pairs, start = self.folder / "pairs" / f"{'+'.join(names)}.jsonl", self.work / "models" / "reader"
+        names, start = WRITERS[corpus], self.work / "models" / "reader"
+        pairs = self.folder / "pairs" / f"{'+'.join(names)}.jsonl"
         config = Doc2QueryConfig(
             output=self.work / "models" / f"generator-{'-'.join(names)}",
             data=[pairs],
             backbone=str(start),
             passage_length=PASSAGE_LENGTH,
             query_length=QUERY_LENGTH,
-            training=TrainingSettings(
-                steps=steps, batch_size=32, learning_rate=2e-4, bucket=16, precision="auto", evaluate_every=steps
-            ),
+            training=settings(self.scale.generator_steps, 2e-4, evaluations=1, bucket=16),
         )
 
-        def written() -> Iterator[dict[str, str]]:
+        def read_pairs() -> Iterator[dict[str, str]]:
             for name in names:
                 # A passage is text without its title.
                 texts = {document.id: document.text for document in read_documents(self.folder / f"{name}.jsonl")}
@@ -214,16 +223,14 @@ class QueryAsContextExperiment:
                     if texts[identifier].strip():
                         yield {"query": question, "positive": texts[identifier]}
 
-        def train() -> str:
+        with locked(config.output):
             if not pairs.exists():
-                write_lines(pairs, written())
+                write_json_lines(pairs, read_pairs())
             if not (start / "tokenizer.json").exists():
                 # The decoder's cross-attention is drawn at random: seed it, whatever was trained before.
                 torch.manual_seed(SEED)
                 backbones.save(*backbones.encoder_decoder(READER, layers=READER_LAYERS), start)
             return str(train_doc2query(config))
-
-        return shared({config.output: train})[0]
 
     def with_generators(self, corpora: Iterable[CorpusSettings]) -> list[CorpusSettings]:
         return [replace(corpus, generator=self.generator(corpus.title)) for corpus in corpora]
@@ -232,7 +239,7 @@ class QueryAsContextExperiment:
 
     def masked_lm(self) -> Path:
         """The small BERT, from scratch."""
-        steps, scale = self.scale.mlm_steps, self.scale
+        scale = self.scale
         return train_masked_lm(
             MaskedLmConfig(
                 output=self.work / "models" / "mlm",
@@ -248,14 +255,7 @@ class QueryAsContextExperiment:
                 max_length=PASSAGE_LENGTH,
                 masked=MASKED,
                 whole_word=True,
-                training=TrainingSettings(
-                    steps=steps,
-                    batch_size=32,
-                    learning_rate=5e-4,
-                    bucket=16,
-                    precision="auto",
-                    evaluate_every=max(1, steps // 5),
-                ),
+                training=settings(scale.mlm_steps, 5e-4, evaluations=5, bucket=16),
             )
         )
 
@@ -281,14 +281,8 @@ class QueryAsContextExperiment:
             # Only measured: the loss on passages held back still chooses the state to keep.
             dev=[self.dev],
             selection=DevSettings(queries=300, documents=700),
-            training=TrainingSettings(
-                steps=steps,
-                batch_size=self.scale.batch,
-                learning_rate=3e-4,
-                precision="auto",
-                evaluate_every=max(1, steps // 5),
-                log_every=max(1, min(10, steps // 10)),
-                seed=SEED,
+            training=settings(
+                steps, 3e-4, evaluations=5, batch=self.scale.batch, log_every=max(1, min(10, steps // 10)), seed=SEED
             ),
             cache=self.work / "passages",
         )
@@ -297,13 +291,10 @@ class QueryAsContextExperiment:
     def start(self) -> Path:
         """The small BERT after Condenser pre-training, from which every arm starts."""
         output, steps = self.work / "models" / START, self.scale.steps
-
-        def train() -> None:
+        with locked(output):
             config = self.configuration(Pretraining("cocondenser", START, "none"), self.documents, self.masked_lm())
             half = replace(config.training, steps=max(1, steps // 2), evaluate_every=max(1, steps // 4))
             train_query_as_context(replace(config, output=output, training=half))
-
-        shared({output: train})
         return output
 
     def of_arm(self, arm: Pretraining) -> QueryAsContextConfig:
@@ -325,11 +316,12 @@ class QueryAsContextExperiment:
     def asked(self, name: str) -> Path:
         """The set with at most FINE_TUNED_ON of its train questions, since each arm mines negatives for all of them."""
         source, folder = self.data / name, self.work / "fine-tuning" / name
-        lines = list(judgements(source, "train"))
+        lines = judgements(source, "train")
         questions = list(dict.fromkeys(line.split("\t")[0] for line in lines))
         chosen = set(evenly(questions, FINE_TUNED_ON))
         some = {"train": [line for line in lines if line.split("\t")[0] in chosen]}
-        shared({folder: partial(write_judged, source, folder, some)})
+        with locked(folder):
+            write_part(source, folder, some)
         return folder
 
     def fine_tuned(self, name: str, start: Path) -> dict[str, Path]:
@@ -340,7 +332,6 @@ class QueryAsContextExperiment:
 
     def fine_tuning(self, name: str, start: Path) -> DenseConfig:
         """The paper's two stages at this size: CLS, raw inner products, BM25's negatives, then mined ones too."""
-        steps = self.scale.fine_tuning_steps
         return DenseConfig(
             output=self.work / "models" / f"{slug(name)}-retriever-of-three",
             train=[SetSettings(self.asked(tested), name=tested) for tested in TESTED],
@@ -356,14 +347,7 @@ class QueryAsContextExperiment:
             candidates=CandidateSettings(negatives=1, depth=200, mine="bm25"),
             two_stage=TwoStageSettings(depth=200),
             selection=DevSettings(hold_back=0.05, queries=300, documents=500),
-            training=TrainingSettings(
-                steps=steps,
-                batch_size=32,
-                learning_rate=1e-4,
-                precision="auto",
-                set_weights=0.5,
-                evaluate_every=max(1, steps // 2),
-            ),
+            training=settings(self.scale.fine_tuning_steps, 1e-4, evaluations=2, set_weights=0.5),
         )
 
     # -------------------------------------------- tests
@@ -374,9 +358,7 @@ class QueryAsContextExperiment:
 
     def judged(self, name: str) -> JudgedSet:
         """A test split; its clusters are articles."""
-        test = load_training(self.data / name, split="test", name=name)
-        qrels = test.qrels()
-        return JudgedSet(name, test, qrels, by_article(qrels, articles(self.data / name)))
+        return JudgedSet.grouped(load_training(self.data / name, split="test", name=name), articles(self.data / name))
 
     def measured(self, model: Path, test: JudgedSet) -> Measured:
         """The measures of a dense model on a test split."""
@@ -386,10 +368,3 @@ class QueryAsContextExperiment:
             self.work / "measured" / f"{test.name}-{hash_files(model)}-{test.data.hash}.json",
             lambda: corpus_measures(f"dense:{model}", test.data, cache=mined if mined.exists() else None),
         )
-
-
-def write_lines(file: Path, records: Iterable[object]) -> None:
-    """Write JSON lines; an interrupted call leaves no file."""
-    with replaced(file) as beside, beside.open("w", encoding="utf-8") as target:
-        for record in records:
-            target.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -3,22 +3,24 @@ and without IDF, also in the scale of the teachers' scores)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from benchmarks.bm25_sparse.measures import MEASURES
 from benchmarks.bm25_sparse.models import configuration
-from benchmarks.experiment import compared, each, kept, mean_values, means, slug, trials
-from benchmarks.papers.sparse_search import MEASURES, SparseTest, on_target, sparse_test, student_run, untrained
+from benchmarks.experiment import compared, each, facts, kept, mean_values, means, slug, trials
+from benchmarks.papers.inference_free_sparse.search import SparseTest, sparse_test, untrained
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import hash_files, locate
 from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of
-from opensearch_neural.models.sparse.encoder import SparseDocumentEncoder, load_sparse
+from opensearch_neural.models.sparse.encoder import load_sparse
+from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from trainers.common.config import fingerprint
 from trainers.common.settings import TrainingSettings
 from trainers.data.sets import DevSettings, SetSettings
@@ -123,56 +125,54 @@ class Ablation:
             config = engines[engine]
             content = kept(self.work / "searched" / f"{config.output.name}.json", lambda: self._searched(config))
             return {
-                name: Searched({idf: Measured(**own) for idf, own in found["measured"].items()}, found["sparsity"])
-                for name, found in content.items()
+                name: Searched({idf: Measured(**own) for idf, own in of_set["measured"].items()}, of_set["sparsity"])
+                for name, of_set in content.items()
             }
 
         return each(engines, lambda engine: engines[engine].output, search)
 
     def _searched(self, config: SparseConfig) -> dict[str, Any]:
-        student, found = trained(config), {}
+        from trainers.sparse.dev_measures import sparsity_of
+        from trainers.sparse.train import train_sparse
+
+        train_sparse(config)
+        student, content = load_sparse(config.output), {}
+        own = student.query
         for name, test in self.tests.items():
-            targeted = on_target(student, test.lexicon(student.query.tokenizer))
-            runs = {}
-            for idf, model in ((OWN, student), (TARGET, targeted)):
-                runs[idf], sparsity = student_run(model, test)
-            measured = {idf: asdict(test.measure(run, MEASURES)) for idf, run in runs.items()}
-            found[name] = {"measured": measured, "sparsity": sparsity}
-        return found
+            vectors, lexical = test.documents(student), test.lexical(own.tokenizer)
+            target = TableEncoder(own.tokenizer, lexical.query.weights, own.max_length, name=own.name)
+            measured = {
+                idf: asdict(test.measure(test.search(vectors, query.encode), MEASURES))
+                for idf, query in ((OWN, own), (TARGET, target))
+            }
+            present = lexical.encode_documents(test.contents).to_scipy()
+            queries = [target.encode(text) for text in test.texts.values()]
+            sparsity = sparsity_of(vectors.to_scipy(), present, queries, student.vocabulary)
+            content[name] = {"measured": measured, "sparsity": sparsity}
+        return content
 
     def rows(
         self,
-        found: Mapping[MeasuredEngine, Mapping[str, Searched]],
+        searched: Mapping[MeasuredEngine, Mapping[str, Searched]],
         names: Mapping[tuple[str, str], str],
-        differences: Iterable[tuple[str, str]],
+        differences: Collection[tuple[str, str]],
     ) -> list[Row]:
         """Rows of each test set, beside engines without learning. names: {(arm, OWN or TARGET): the engine's name}, for the
         engines to show."""
-        differences, rows = list(differences), []
+        rows: list[Row] = []
         pieces = tokenizer_of(self.start)
         for name, test in self.tests.items():
-            without = untrained(test, test.lexicon(pieces))
-            measured = {MeasuredEngine(engine): own for engine, own in without.items()}
-            facts: list[Row] = []
+            measured = {MeasuredEngine(key): own for key, own in untrained(test, test.lexical(pieces)).items()}
+            sparsity: list[Row] = []
             for (arm, idf), engine in names.items():
-                for of_arm, of_sets in found.items():
-                    if of_arm.name == arm:
-                        measured[MeasuredEngine(engine, of_arm.seed)] = of_sets[name].measured[idf]
-                        facts += [
-                            Row(name, engine, measure, value, None, None, len(test.data.documents), seed=of_arm.seed)
-                            for measure, value in of_sets[name].sparsity.items()
-                        ]
+                for student, of_sets in searched.items():
+                    if student.name == arm:
+                        named = student._replace(name=engine)
+                        measured[named] = of_sets[name].measured[idf]
+                        sparsity += facts(name, named, of_sets[name].sparsity, len(test.data.documents))
             rows += compared(name, measured | means(measured, self.seeds), differences, seeds=self.seeds)
-            rows += [*facts, *mean_values(facts, self.seeds)]
+            rows += [*sparsity, *mean_values(sparsity, self.seeds)]
         return rows
-
-
-def trained(config: SparseConfig) -> SparseDocumentEncoder:
-    """The model of `config`, trained if it is not there yet."""
-    from trainers.sparse.train import train_sparse
-
-    train_sparse(config)
-    return load_sparse(config.output)
 
 
 def trained_dense(ablation: Ablation, start: str) -> str:

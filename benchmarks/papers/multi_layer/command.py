@@ -9,7 +9,7 @@
     layers      how many layers, and which ones; beside ME-BERT; how often each layer wins (section 4.2, figure 3, table 1)
     lambda      λ of the self-contrastive loss from 0.01 to 10
 
-`multi_layer_training` has the sets and the recipe of all trainings. Intervals resample articles, since many questions are
+`training` has the sets and the recipe of all trainings. Intervals resample articles, since many questions are
 about one article. A start that was pre-trained on these corpora has read the documents that are held back here, but no
 question about them.
 
@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
@@ -37,32 +37,31 @@ from benchmarks.experiment import (
     RowsAndGoals,
     Table,
     compared,
+    facts,
     goal_of,
     is_above,
     means,
     paper_options,
-    part_option,
     run_parts,
     shared,
-    size_options,
 )
-from benchmarks.papers.multi_layer_arms import (
+from benchmarks.papers.multi_layer.arms import (
     DUAL,
     MULTI_VECTOR,
     SELF_CONTRASTIVE,
     Arm,
     colbert,
     in_two_stages,
+    layer_arms,
     me_bert,
     mlr,
     of_lambdas,
 )
-from benchmarks.papers.multi_layer_plots import draw_lambdas, draw_layers, layer_arms
-from benchmarks.papers.multi_layer_training import (
+from benchmarks.papers.multi_layer.layers import draw_lambdas, draw_layers, winner_rows
+from benchmarks.papers.multi_layer.training import (
     MEASURES,
     SEEDS,
     SQUAD,
-    START,
     STEPS,
     TESTS,
     TOP_5,
@@ -71,11 +70,9 @@ from benchmarks.papers.multi_layer_training import (
     Recipe,
     TrainedArm,
 )
-from benchmarks.papers.multi_layer_winners import winner_rows
+from benchmarks.papers.options import part_option, setting_options
 from benchmarks.render import signed
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
-from opensearch_neural.models.dense.pooling import Pooling
-from trainers.common.precision import PRECISIONS
 
 PARTS = ("variants", "two-stage", "layers", "lambda")
 VARIANTS = (
@@ -120,11 +117,9 @@ def test_rows(
 
 
 def dev_rows(experiment: MultiLayerExperiment, models: Iterable[TrainedArm]) -> list[Row]:
-    """nDCG@10 on dev of the state that each arm kept, its best one in training."""
-    return [
-        Row("dev", model.arm.name, "nDCG@10", max(model.dev), None, None, experiment.dev_questions, seed=model.seed)
-        for model in models
-    ]
+    """nDCG@10 on dev of the state that each arm kept."""
+    n = experiment.dev_questions
+    return [row for model in models for row in facts("dev", model.engine, {"nDCG@10": model.dev}, n)]
 
 
 # ------------------------------------------------ goals
@@ -133,9 +128,8 @@ def dev_rows(experiment: MultiLayerExperiment, models: Iterable[TrainedArm]) -> 
 def self_contrastive_goal(table: Table, arm: Arm, steps: int, baseline: Arm = DUAL) -> Goal:
     """Judged by the mean over the table's seeds; each seed's own difference is shown too."""
     seeds = table.seeds
-    gains = [(name, table.difference(name, arm.name, baseline.name, TOP_5)) for name in TESTS]
-    known = {name: row for name, row in gains if row is not None}
-    above = [name for name, row in known.items() if is_above(row)]
+    gains = table.differences(TESTS, arm.name, baseline.name, TOP_5)
+    above = sum(map(is_above, gains.values()))
 
     def shown(name: str, row: Row) -> str:
         own = ", ".join(f"{each.value:+.4f}" for each in table.by_seed(name, arm.name, baseline.name, TOP_5))
@@ -149,18 +143,14 @@ def self_contrastive_goal(table: Table, arm: Arm, steps: int, baseline: Arm = DU
         "self-contrastive above the dual encoder in top-5 accuracy on at least one set, interval over articles above zero "
         f"({stages}{len(seeds)} seed{'s' * (len(seeds) > 1)}, {choice}, {steps} steps)",
         "at least 1 set",
-        f"{len(above)} of {len(known)} ({'; '.join(shown(*gain) for gain in known.items())})" if known else None,
-        bool(above),
+        f"{above} of {len(gains)} ({'; '.join(shown(*gain) for gain in gains.items())})" if gains else None,
+        above > 0,
     )
 
 
 def rivals_goal(table: Table, arm: Arm, rivals: Sequence[str]) -> Goal:
     """`arm` against each of `rivals`, all trained with the first seed."""
-    gains: dict[str, dict[str, Row]] = {}
-    for rival in rivals:
-        for name in TESTS:
-            if (row := table.difference(name, arm.name, rival, TOP_5)) is not None:
-                gains.setdefault(rival, {})[name] = row
+    gains = {rival: own for rival in rivals if (own := table.differences(TESTS, arm.name, rival, TOP_5))}
     above = [rival for rival, own in gains.items() if any(map(is_above, own.values()))]
     shown = "; ".join(
         f"{rival}: {', '.join(f'{name} {signed(row, 4)}' for name, row in own.items())}" for rival, own in gains.items()
@@ -244,34 +234,7 @@ def lambdas(experiment: MultiLayerExperiment) -> RowsAndGoals:
     show_default=True,
     help="Seeds of the main arms; one more seed chooses λ.",
 )
-@click.option("--start", default=START, show_default=True, help="The model that every arm starts from.")
-@click.option(
-    "--pooling",
-    type=click.Choice(get_args(Pooling)),
-    default=Recipe.pooling,
-    show_default=True,
-    help="Pooling of a layer's tokens; the paper's is cls, which T5 lacks.",
-)
-@click.option(
-    "--cosine/--inner-products",
-    default=Recipe.cosine,
-    show_default=True,
-    help="Compare vectors of length 1, or raw inner products as in the paper.",
-)
-@size_options(
-    Recipe,
-    learning_rate="Learning rate of every training.",
-    batch="Questions of a step.",
-    document_length="Most tokens of a document.",
-)
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    default="auto",
-    show_default=True,
-    help="Precision of training and encoding; auto: bfloat16 if the hardware is faster with it. Name it to use models that "
-    "were trained on another machine.",
-)
+@setting_options(Recipe)
 def multi_layer(
     data: Path,
     work: Path,
@@ -312,4 +275,4 @@ def multi_layer(
             "The weight of the self-contrastive regularization", partial(lambdas, experiment), draw=draw_lambdas
         ),
     }
-    run_parts({name: parts[name] for name in chosen or PARTS}, record)
+    run_parts(parts, record, chosen)

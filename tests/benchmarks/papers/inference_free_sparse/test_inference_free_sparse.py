@@ -22,11 +22,8 @@ from benchmarks.bm25_sparse.measures import TUNED  # noqa: E402
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment  # noqa: E402
 from benchmarks.cluster_bm25 import Bm25Settings, best_settings, cluster_bm25  # noqa: E402
 from benchmarks.experiment import Table  # noqa: E402
-from benchmarks.papers import inference_free_sparse, sparse_search  # noqa: E402
-from benchmarks.papers import inference_free_sparse_ablations as ablations  # noqa: E402
-from benchmarks.papers import inference_free_sparse_training as training  # noqa: E402
-from benchmarks.papers.inference_free_sparse import ALL_TOKENS, of_ratio, quality_goals, rare_goals  # noqa: E402
-from benchmarks.papers.inference_free_sparse_ablations import (  # noqa: E402
+from benchmarks.papers.inference_free_sparse import ablations, command, search, training  # noqa: E402
+from benchmarks.papers.inference_free_sparse.ablations import (  # noqa: E402
     ENSEMBLE,
     FIRST_STAGES,
     NEITHER,
@@ -42,8 +39,9 @@ from benchmarks.papers.inference_free_sparse_ablations import (  # noqa: E402
     share_goals,
     terms_goal,
 )
-from benchmarks.papers.inference_free_sparse_training import TARGET, Ablation  # noqa: E402
-from benchmarks.papers.sparse_search import PIECES, PRESENCE  # noqa: E402
+from benchmarks.papers.inference_free_sparse.command import ALL_TOKENS, of_ratio, quality_goals, rare_goals  # noqa: E402
+from benchmarks.papers.inference_free_sparse.search import PIECES, PRESENCE  # noqa: E402
+from benchmarks.papers.inference_free_sparse.training import TARGET, Ablation  # noqa: E402
 from benchmarks.render import gains  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.results import Row, read  # noqa: E402
@@ -101,7 +99,7 @@ def run_part(
         "QUALITY": (PUBLISHED, "trained 10 minutes"),
     }
     for name, value in small.items():
-        for module in (inference_free_sparse, ablations, training):
+        for module in (command, ablations, training):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(models, "TRAINED_ON", ("one", "two"))
@@ -113,7 +111,7 @@ def run_part(
             "--url", cluster_url, "--start", str(start), "--seeds", "1,2", "--teacher", str(dense_teacher), "--teacher",
             str(start), "--data", str(data), "--work", str(work), "--part", part, "--steps", "4", "--record", str(tmp_path),
         ]  # fmt: skip
-        result = CliRunner().invoke(inference_free_sparse.inference_free_sparse, arguments, catch_exceptions=False)
+        result = CliRunner().invoke(command.inference_free_sparse, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return read(tmp_path / part).rows
 
@@ -223,7 +221,7 @@ def test_test_sets_are_measured_by_grades(data: Path, tmp_path: Path) -> None:
     others = [json.loads(line)["_id"] for line in (folder / "corpus.jsonl").read_text().splitlines()]
     second = next(id for id in others if id != first)
     judged.write_text(f"query-id\tcorpus-id\tscore\n{query}\t{first}\t1\n{query}\t{second}\t3\n")
-    test = sparse_search.sparse_test(tmp_path, "graded", tmp_path)
+    test = search.sparse_test(tmp_path, "graded", tmp_path)
     better = test.measure({query: {second: 2.0, first: 1.0}}, ["nDCG@10"]).mean["nDCG@10"]
     assert better == pytest.approx(1.0)
     assert test.measure({query: {first: 2.0, second: 1.0}}, ["nDCG@10"]).mean["nDCG@10"] < 0.9
@@ -273,7 +271,7 @@ def test_the_student_alone_has_to_lead_tuned_bm25_on_unseen_sets(tmp_path: Path)
 
 
 def test_rare_tokens_first_may_lose_half_a_point_interval_included(tmp_path: Path) -> None:
-    asked, (first, *others) = experiment(tmp_path), inference_free_sparse.RATIOS
+    asked, (first, *others) = experiment(tmp_path), command.RATIOS
     rows = [
         difference(of_ratio(first), ALL_TOKENS, -0.003, -0.004, 0.0, set="mean of 2 sets", variant=PUBLISHED),
         difference(of_ratio(others[0]), ALL_TOKENS, -0.003, -0.006, 0.0, set="mean of 2 sets", variant=PUBLISHED),

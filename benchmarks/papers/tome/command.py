@@ -28,11 +28,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from benchmarks.beir_parts import by_article, check_data
+from benchmarks.beir_parts import check_data
 from benchmarks.cluster_bm25 import best_settings, cluster_bm25, corpus_of, tuning_questions
 from benchmarks.experiment import (
     JudgedSet,
@@ -40,16 +40,17 @@ from benchmarks.experiment import (
     RowsAndGoals,
     Table,
     compared,
+    facts,
     goal_of,
     is_above,
     kept,
     paper_options,
     run_parts,
     shared,
-    size_options,
 )
 from benchmarks.local_cluster import cluster_or_node
-from benchmarks.papers.tome_decoding import (
+from benchmarks.papers.options import setting_options
+from benchmarks.papers.tome.decoding import (
     BEAM,
     BEAMS,
     DEPTH,
@@ -61,15 +62,13 @@ from benchmarks.papers.tome_decoding import (
     gold_texts,
     hits,
     latency,
-    loss_rows,
+    losses,
     parameters,
 )
-from benchmarks.papers.tome_training import (
+from benchmarks.papers.tome.training import (
     ARMS,
     BARE,
-    DEEPER,
     HALF,
-    LAYERS,
     PAIRS,
     RANDOM,
     SEED,
@@ -80,24 +79,20 @@ from benchmarks.papers.tome_training import (
     TWO,
     TomeScale,
     Trainings,
-    backbone,
-    generated,
-    generator,
-    pretrained,
+    prepared_trainings,
     some_documents,
 )
 from benchmarks.render import signed
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
-from opensearch_neural.models.directory import MINILM, hash_files, locate
+from opensearch_neural.models.directory import MINILM
 from opensearch_neural.models.generative.settings import PASSAGE
 from opensearch_neural.queries import bm25
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.opensearch import time_queries
-from trainers.common.precision import PRECISIONS
+from trainers.common.locks import locked
 from trainers.data.loading import load_training, read_documents
 from trainers.data.negatives import open_retriever
 
@@ -128,6 +123,14 @@ class Decoded:
     runs: dict[MeasuredEngine, Run]
 
 
+class Bm25Searches(NamedTuple):
+    """The results of OpenSearch's BM25, tuned on train."""
+
+    run: Run
+    ms: Sequence[float]
+    """P50 and P99 of its searches, in milliseconds."""
+
+
 @dataclass
 class SetExperiment:
     """Everything trained and measured on one set."""
@@ -135,7 +138,6 @@ class SetExperiment:
     trainings: Trainings
     arms: Sequence[str]
     searched: Bm25Searches
-    """BM25's results."""
 
     @property
     def data(self) -> Path:
@@ -167,60 +169,37 @@ class SetExperiment:
         name, texts = self.test.name, self.test.texts
         cache = self.trainings.work / "dense"
         dense = open_retriever(f"dense:{MINILM}", self.test.data.documents, cache=cache)
-        (of_dense,) = shared({cache: partial(dense.retrieve, texts, DEPTH)})
-        runs: dict[MeasuredEngine, Run] = {MeasuredEngine(DENSE): of_dense, MeasuredEngine(BM25): self.searched.run}
+        with locked(cache):
+            runs = {MeasuredEngine(DENSE): dense.retrieve(texts, DEPTH), MeasuredEngine(BM25): self.searched.run}
         timed = list(texts.values())[:TIMED]
         rows = latency_rows(name, MeasuredEngine(BM25), self.searched.ms, len(timed))
         for arm, decoded in zip(self.arms, shared(self.jobs), strict=True):
             runs |= decoded.runs
-            decoder = decoded.decoder
-            for measure, value in (("parameters", parameters(decoder.model)), ("updates", decoded.updates)):
-                rows.append(Row(name, arm, measure, value, None, None, 1, seed=SEED))
+            decoder, engine = decoded.decoder, MeasuredEngine(arm, SEED)
+            rows += facts(name, engine, {"parameters": parameters(decoder.model), "updates": decoded.updates}, 1)
             for way in WAYS if arm in TIMED_ARMS else ():
-                engine, device = MeasuredEngine(arm, SEED, way), decoder.model.url[0].device.type
-                rows += latency_rows(name, engine, latency(decoder.retriever(way), timed), len(timed), on=device)
+                times, device = latency(decoder.retriever(way), timed), decoder.model.url[0].device.type
+                rows += latency_rows(name, engine._replace(variant=way), times, len(timed), on=device)
             if arm == TWO:
-                rows += [replace(row, seed=SEED) for row in loss_rows(decoder, self.data, arm, self.test)]
+                rows += facts(name, engine, losses(decoder, self.data, self.test), len(decoder.read))
         if TWO in self.arms:
             runs[MeasuredEngine(FUSED)] = fused(runs[MeasuredEngine(BM25)], runs[MeasuredEngine(TWO, SEED)])
-        measured: dict[MeasuredEngine, Measured] = {engine: hits(run, self.test) for engine, run in runs.items()}
+        measured = {engine: hits(run, self.test) for engine, run in runs.items()}
         return rows + compared(name, measured, DIFFERENCES, clusters=self.test.clusters)
 
 
 def judged_set(data: Path) -> JudgedSet:
     """The test split in a folder. Its clusters are documents, since questions for the same document are not independent."""
     test = load_training(data, split="test", name=data.name)
-    qrels = test.qrels()
-    return JudgedSet(data.name, test, qrels, by_article(qrels, {document: document for document in test.documents.ids}))
+    return JudgedSet.grouped(test, {document: document for document in test.documents.ids})
 
 
 def latency_rows(
-    name: str, engine: MeasuredEngine, times: tuple[float, float], count: int, *, on: str = "cpu"
+    name: str, engine: MeasuredEngine, times: Sequence[float], count: int, *, on: str = "cpu"
 ) -> list[Row]:
     """Rows of P50 and P99. count: timed queries; on: the device, which the measure names if it is not a CPU"""
-    return [
-        Row(
-            name,
-            engine.name,
-            measure if on == "cpu" else f"{measure}, {on}",
-            value,
-            None,
-            None,
-            count,
-            seed=engine.seed,
-            variant=engine.variant,
-        )
-        for measure, value in zip(("P50 ms", "P99 ms"), times, strict=True)
-    ]
-
-
-@dataclass(frozen=True)
-class Bm25Searches:
-    """The results of OpenSearch's BM25, tuned on train."""
-
-    run: Run
-    ms: tuple[float, float]
-    """P50 and P99 of its searches, in milliseconds."""
+    device = "" if on == "cpu" else f", {on}"
+    return facts(name, engine, {f"P{at} ms{device}": time for at, time in zip((50, 99), times, strict=True)}, count)
 
 
 def search_bm25(data: Path, file: Path, connection: ConnectionSettings) -> Bm25Searches:
@@ -239,7 +218,7 @@ def search_bm25(data: Path, file: Path, connection: ConnectionSettings) -> Bm25S
     content = kept(file, search)
     if content["test"] != test.data.hash:
         raise InputError(f"{file} holds searches for other questions", "give another --work")
-    return Bm25Searches(content["run"], (content["ms"][0], content["ms"][1]))
+    return Bm25Searches(content["run"], content["ms"])
 
 
 # ------------------------------------------------ goals
@@ -259,20 +238,16 @@ def goals(rows: Iterable[Row]) -> list[Goal]:
             (SMALL, "the paper's comparison: one T5 as either stage is, as many updates"),
             (SINGLE, "of as many parameters and updates"),
         ):
-            known = {
-                name: row
-                for name in table.sets
-                if (row := table.difference(name, TWO, rival, "Hits@1", variant=way)) is not None
-            }
-            above = [name for name, row in known.items() if is_above(row)]
+            known = table.differences(table.sets, TWO, rival, "Hits@1", variant=way)
+            above = sum(map(is_above, known.values()))
             shown = "; ".join(f"{name}: {signed(row)}" for name, row in known.items())
             every.append(
                 goal_of(
                     f"two-stage above single-stage, {which}, on one set, interval over documents above zero (Hits@1, "
                     f"{words}; 1 seed)",
                     "above it on 1 set",
-                    f"{len(above)} of {len(table.sets)} ({shown})" if known else None,
-                    bool(above),
+                    f"{above} of {len(table.sets)} ({shown})" if known else None,
+                    above > 0,
                 )
             )
     return every
@@ -287,25 +262,7 @@ def goals(rows: Iterable[Row]) -> list[Goal]:
 @click.option(
     "--arm", "arms", multiple=True, type=click.Choice(ARMS), help="Arm of the experiment; repeatable.  [default: all]"
 )
-@size_options(
-    TomeScale,
-    pretraining_steps="Updates of span corruption, for each size of T5.",
-    generator_steps="Updates of the query generator.",
-    steps="Updates of stage 1.",
-    url_steps="Updates of stage 2; a single stage has the sum of both.",
-    batch="Examples of an update.",
-    learning_rate="Learning rate of the generator and all arms.",
-    candidates="Generated queries a document.",
-    spans='Random spans of each document that are queries too, in all arms but "no spans".',
-    documents="Documents of each set, those of the test questions first.  [default: all]",
-)
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    default="auto",
-    show_default=True,
-    help="Precision of the networks in training.",
-)
+@setting_options(TomeScale)
 @connection_options
 def tome(
     connection: ConnectionSettings,
@@ -358,7 +315,7 @@ def prepared(
     arms: Sequence[str],
     connection: ConnectionSettings,
 ) -> list[SetExperiment]:
-    """The sets, each with its part of the documents, BM25's searches, backbones and generated queries."""
+    """The sets, each with its part of the documents, BM25's searches, and all that comes before its arms."""
     folders = {name: data / name for name in sets}
     if scale.documents:
         part = work / f"{scale.documents}-documents"
@@ -369,24 +326,6 @@ def prepared(
         for name, folder in folders.items()
     }
 
-    def backbone_and_writer() -> str:
-        pretrained(data, work, scale, LAYERS)
-        return str(generator(data, work, scale))
-
-    beginnings: dict[Path, Callable[[], object]] = {backbone(work, scale, LAYERS): backbone_and_writer}
-    if {SINGLE, RANDOM} & set(arms):
-        beginnings[backbone(work, scale, DEEPER)] = partial(pretrained, data, work, scale, DEEPER)
-    writer = str(shared(beginnings)[0])
-    scale = replace(scale, writer=hash_files(locate(writer))[:8])
-    trainings = {
-        name: Trainings(folder, work / name / scale.queries, work / scale.backbones, scale)
-        for name, folder in folders.items()
-    }
-    shared(
-        {
-            each.work / "queries.jsonl": partial(generated, writer, each.data, each.work, scale)
-            for each in trainings.values()
-        }
-    )
+    trainings = prepared_trainings(data, work, scale, folders, arms)
     ordered = [arm for arm in ARMS if arm in arms]
     return [SetExperiment(trainings[name], ordered, searched[name]) for name in sets]

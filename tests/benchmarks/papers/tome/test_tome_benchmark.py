@@ -20,10 +20,10 @@ from transformers import T5Config, T5ForConditionalGeneration  # noqa: E402
 from benchmarks import cluster_bm25  # noqa: E402
 from benchmarks.beir_parts import evenly  # noqa: E402
 from benchmarks.experiment import JudgedSet  # noqa: E402
-from benchmarks.papers import tome, tome_decoding, tome_training  # noqa: E402
-from benchmarks.papers.tome import BM25, GOLD, goals  # noqa: E402
-from benchmarks.papers.tome_decoding import FREE, GREEDY, fused  # noqa: E402
-from benchmarks.papers.tome_training import (  # noqa: E402
+from benchmarks.papers.tome import command, decoding, training  # noqa: E402
+from benchmarks.papers.tome.command import BM25, GOLD, goals  # noqa: E402
+from benchmarks.papers.tome.decoding import FREE, GREEDY, fused  # noqa: E402
+from benchmarks.papers.tome.training import (  # noqa: E402
     ARMS,
     BARE,
     DEEPER,
@@ -61,23 +61,22 @@ def beir_with_urls(folder: Path) -> None:
 
 
 def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in tome.PAIRS:
+    for name in command.PAIRS:
         beir_with_urls(tmp_path / "data" / name)
-    monkeypatch.setattr(tome, "DENSE", str(tiny_backbone(tmp_path / "dense", positions=256)))
+    monkeypatch.setattr(command, "MINILM", str(tiny_backbone(tmp_path / "dense", positions=256)))
     monkeypatch.setattr(cluster_bm25, "GRID", ((1.2,), (0.75,)))
-    monkeypatch.setattr(tome, "TIMED", 3)
-    for module in (tome, tome_training):
-        monkeypatch.setattr(module, "LAYERS", 1)
-        monkeypatch.setattr(module, "DEEPER", 2)
-    monkeypatch.setattr(tome_training, "NewBackbone", small_backbone)
+    monkeypatch.setattr(command, "TIMED", 3)
+    monkeypatch.setattr(training, "LAYERS", 1)
+    monkeypatch.setattr(training, "DEEPER", 2)
+    monkeypatch.setattr(training, "NewBackbone", small_backbone)
     arguments = ["--data", str(tmp_path / "data"), "--work", str(tmp_path / "work"), "--only", "wikiqa-doc"]
     arguments += ["--steps", "2", "--url-steps", "1", "--generator-steps", "1", "--pretraining-steps", "1"]
     arguments += ["--batch", "8", "--candidates", "2", "--spans", "1", "--precision", "float32"]
     arguments += ["--documents", "8", "--url", cluster_url]
 
     def rows_of(record: str, *more: str) -> list[Row]:
-        command = [*arguments, *more, "--record", str(tmp_path / record)]
-        result = CliRunner().invoke(tome.tome, command, catch_exceptions=False)
+        every = [*arguments, *more, "--record", str(tmp_path / record)]
+        result = CliRunner().invoke(command.tome, every, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return read(tmp_path / record).rows
 
@@ -114,7 +113,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     monkeypatch.setattr(loop.LoopTrainer, "train", never)
     for decode in ("find_documents", "find_urls", "write_passages"):
         monkeypatch.setattr(GenerativeModel, decode, never)
-    monkeypatch.setattr(tome, "latency", lambda *_: (1.0, 1.0))
+    monkeypatch.setattr(command, "latency", lambda *_: (1.0, 1.0))
     fewer = rows_of("fewer", *(word for arm in (TWO, SINGLE, SMALL) for word in ("--arm", arm)))
     hits = [row for row in rows if row.measure.startswith("Hits")]
     ablated = {RANDOM, BARE, HALF, SPANLESS}
@@ -130,7 +129,9 @@ SCALE = TomeScale(
 
 
 def test_an_unknown_set_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    result = CliRunner().invoke(tome.tome, ["--data", str(tmp_path), "--work", str(tmp_path / "w"), "--only", "tlrd"])
+    result = CliRunner().invoke(
+        command.tome, ["--data", str(tmp_path), "--work", str(tmp_path / "w"), "--only", "tlrd"]
+    )
     assert result.exit_code == 2 and "'tlrd' is not one of" in result.output
 
 
@@ -149,7 +150,7 @@ def test_two_stages_and_one_have_as_many_parameters(tmp_path: Path) -> None:
 
 def test_what_writes_urls_has_read_some(tmp_path: Path) -> None:
     beir_with_urls(tmp_path / "tldr")
-    file = tome_training.with_urls(tmp_path / "tldr", tmp_path / "work" / "tldr.jsonl")
+    file = training.with_urls(tmp_path / "tldr", tmp_path / "work" / "tldr.jsonl")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(lines) == 30 and all(line["text"].endswith(line["url"]) for line in lines)
 
@@ -228,7 +229,7 @@ def test_each_arm_is_told_what_its_name_says(tmp_path: Path) -> None:
 def test_where_the_loss_arises_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     beir_with_urls(tmp_path / "tldr")
     data = load_training(tmp_path / "tldr", split="test").take(range(4))
-    test = JudgedSet("tldr", data, data.qrels())
+    test = JudgedSet(data, data.qrels())
     passages = {f"d{at}": f"title: {WORDS[at]} passage: {WORDS[at]} tldr" for at in range(4)}
     relevant = {query: next(iter(judged)) for query, judged in test.qrels.items()}
     first, second, third, fourth = relevant
@@ -245,18 +246,17 @@ def test_where_the_loss_arises_by_hand(tmp_path: Path, monkeypatch: pytest.Monke
             return f"title: {title} passage: {title} tldr"
 
     model: Any = SimpleNamespace(settings=Settings(), passage=(None, None), url=(None, None))
-    decoder = tome_decoding.Decoder(model, [], read, tmp_path)
+    decoder = decoding.Decoder(model, [], read, tmp_path)
     found = {first: {relevant[first]: 0.0}, second: {}, third: {relevant[third]: 0.0}, fourth: {relevant[first]: 0.0}}
-    monkeypatch.setattr(tome_decoding.Decoder, "run", lambda *_, **__: found)
-    value = {one.measure: (one.value, one.n) for one in tome_decoding.loss_rows(decoder, tmp_path / "tldr", TWO, test)}
-    assert value == {
-        "generated passages in the corpus": (0.5, 4),
-        "generated passages of a relevant document": (0.25, 4),
-        "freely written URLs in the corpus": (0.75, 4),
+    monkeypatch.setattr(decoding.Decoder, "run", lambda *_, **__: found)
+    assert decoding.losses(decoder, tmp_path / "tldr", test) == {
+        "generated passages in the corpus": 0.5,
+        "generated passages of a relevant document": 0.25,
+        "freely written URLs in the corpus": 0.75,
     }
 
 
 def test_an_odd_number_of_queries_has_no_half(tmp_path: Path) -> None:
     arguments = ["--data", str(tmp_path), "--work", str(tmp_path / "work"), "--candidates", "5"]
     with pytest.raises(InputError, match="half of 5"):
-        CliRunner().invoke(tome.tome, arguments, catch_exceptions=False)
+        CliRunner().invoke(command.tome, arguments, catch_exceptions=False)

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainers.multi_layer import chosen_layers
+
 LAMBDAS = (0.01, 0.1, 1.0, 10.0)
+CHOICES, COUNTS = ("last", "first", "uniform"), (2, 4, 6, 8)
+"""Which layers, and how many; if two choices give the same layers, only the first is trained."""
 
 
 @dataclass(frozen=True)
@@ -56,3 +60,27 @@ MULTI_VECTOR = mlr("last:2", "multi-vector", repeated=True)
 
 def of_lambdas() -> list[Arm]:
     return [mlr("last:2", "self-contrastive", weight=weight, repeated=True) for weight in LAMBDAS]
+
+
+def layer_choices(depth: int) -> dict[tuple[int, ...], str]:
+    """{layers: the first choice that gives them}, for all CHOICES and COUNTS possible at this depth of a backbone."""
+    named: dict[tuple[int, ...], str] = {}
+    for choice in (f"{choice}:{count}" for count in COUNTS if count <= depth for choice in CHOICES):
+        named.setdefault(chosen_layers(choice, depth), choice)
+    return named
+
+
+def layer_arms(depth: int) -> list[Arm]:
+    """m = 2, 4, 6, 8 of the last, first and uniform layers, if the backbone has as many; the counterpart of the paper's
+    {10, 12} of 12 layers; and ME-BERT with 2, 4 and 8 vectors. Choices of the same layers occur once."""
+    arms = {layers: mlr(name, "multi-vector") for layers, name in layer_choices(depth).items()}
+    if depth >= 4:
+        arms.setdefault((depth - 2, depth), mlr([depth - 2, depth], "multi-vector"))
+    return [*arms.values(), *(me_bert(count, "multi-vector") for count in (2, 4, 8))]
+
+
+def layer_points(depth: int, choice: str) -> list[tuple[int, str]]:
+    """(number of layers, arm) for `choice`; layers that another choice gives too were trained under its name."""
+    names = layer_choices(depth)
+    chosen = {count: names[chosen_layers(f"{choice}:{count}", depth)] for count in COUNTS if count <= depth}
+    return [(count, mlr(layers, "multi-vector").name) for count, layers in chosen.items()]

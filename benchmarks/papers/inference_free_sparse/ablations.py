@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks import plots
 from benchmarks.experiment import RowsAndGoals, Table, all_goal, goal_of, is_above
-from benchmarks.papers.inference_free_sparse_training import (
+from benchmarks.papers.inference_free_sparse.search import PIECES, PRESENCE
+from benchmarks.papers.inference_free_sparse.training import (
     OWN,
     SCALE_WITH_IDF,
     SCALE_WITHOUT_IDF,
@@ -22,7 +23,6 @@ from benchmarks.papers.inference_free_sparse_training import (
     Ablation,
     trained_dense,
 )
-from benchmarks.papers.sparse_search import PIECES, PRESENCE
 from benchmarks.render import in_points, with_interval
 from opensearch_neural.evaluation.results import Goal, Row
 from opensearch_neural.evaluation.tables import table as as_table
@@ -174,12 +174,10 @@ def share_goals(table: Table) -> list[Goal]:
     """Table 5 in two shares, at equal λ: the gain of IDF in search for a student without IDF, and of IDF in training."""
     goals = []
     for words, ours, rival in (("training's", BOTH, SEARCH_ALONE), ("search's", SEARCH_ALONE, NEITHER)):
-        gains = []
-        for name in TESTED:
-            for weight in LAMBDAS:
-                engine, baseline = (of_curve(how, weight, idf) for how, idf in (CURVES[ours], CURVES[rival]))
-                if (row := table.difference(name, engine, baseline, "nDCG@10")) is not None:
-                    gains.append(row)
+        gains: list[Row] = []
+        for weight in LAMBDAS:
+            engine, baseline = (of_curve(how, weight, idf) for how, idf in (CURVES[ours], CURVES[rival]))
+            gains += table.differences(TESTED, engine, baseline, "nDCG@10").values()
         points = [100 * row.value for row in gains]
         goals.append(
             all_goal(
@@ -219,14 +217,10 @@ def terms_goal(table: Table) -> Goal:
 
 def idf_goal(table: Table) -> Goal:
     """The paper's direction for students without pre-training (table 5): the IDF of the searched corpus is better."""
-    gains = [
-        row
-        for name in TESTED
-        for weight in LAMBDAS
-        if (row := table.difference(
-            name, of_curve(WITH, weight, TARGET), of_curve(WITH, weight, TRAINED_WITH[WITH].own), "nDCG@10"
-        )) is not None
-    ]  # fmt: skip
+    gains: list[Row] = []
+    for weight in LAMBDAS:
+        searched, own = (of_curve(WITH, weight, idf) for idf in (TARGET, TRAINED_WITH[WITH].own))
+        gains += table.differences(TESTED, searched, own, "nDCG@10").values()
     return all_goal(
         "at retrieval the searched corpus's IDF is better than that of training, interval above zero (table 5, no "
         "pre-training)",
@@ -239,9 +233,8 @@ def distillation_goal(table: Table) -> Goal:
     """The paper's direction (table 6): normalized, heterogeneous teachers are above every other way to pre-train."""
     gains = [
         row
-        for name in TESTED
         for other in (*FIRST_STAGES, NO_PRETRAINING)
-        if (row := table.difference(name, other, ENSEMBLE, "nDCG@10")) is not None
+        for row in table.differences(TESTED, other, ENSEMBLE, "nDCG@10").values()
     ]
     return all_goal(
         "the normalized ensemble is above every other way to pre-train, interval of their differences below zero (table 6)",

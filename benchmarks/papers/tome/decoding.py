@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.experiment import JudgedSet, kept
 from opensearch_neural.evaluation.measures import Measured, rank
-from opensearch_neural.evaluation.results import Row
 from opensearch_neural.models.directory import hash_files
 from opensearch_neural.models.generative.model import GenerativeModel
 from opensearch_neural.models.generative.url_trie import CorpusUrls
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.generative import GenerativeRetriever
+from opensearch_neural.retrievers.opensearch import Latencies
 from trainers.common.config import fingerprint
 from trainers.data.loading import read_documents
 
@@ -117,30 +118,25 @@ def passages_of(model: GenerativeModel, data: Path) -> list[tuple[str, str]]:
     ]
 
 
-def loss_rows(decoder: Decoder, data: Path, engine: str, test: JudgedSet) -> list[Row]:
-    """Rows that show the loss in each stage: the share of stage 1's passages that are in the corpus, and that are a relevant
-    document's; and the share of stage 2's freely written URLs that are a document's."""
-    passages: dict[str, set[str]] = {}
+def losses(decoder: Decoder, data: Path, test: JudgedSet) -> dict[str, float]:
+    """The loss in each stage: the share of stage 1's passages that are in the corpus, and that are a relevant document's;
+    and the share of stage 2's freely written URLs that are a document's."""
+    documents_of: dict[str, set[str]] = {}
     for document, passage in passages_of(decoder.model, data):
-        passages.setdefault(passage, set()).add(document)
-    of_passage = {query: passages.get(text, set()) for query, text in decoder.read.items()}
+        documents_of.setdefault(passage, set()).add(document)
+    written = {query: documents_of.get(text, set()) for query, text in decoder.read.items()}
     free = decoder.run(FREE)
-    counted = {
-        "generated passages in the corpus": [bool(documents) for documents in of_passage.values()],
-        "generated passages of a relevant document": [
-            bool(documents & set(test.qrels[query])) for query, documents in of_passage.items()
-        ],
-        "freely written URLs in the corpus": [bool(free[query]) for query in decoder.read],
+    return {
+        "generated passages in the corpus": fmean(map(bool, written.values())),
+        "generated passages of a relevant document": fmean(
+            bool(documents & test.qrels[query].keys()) for query, documents in written.items()
+        ),
+        "freely written URLs in the corpus": fmean(bool(free[query]) for query in decoder.read),
     }
-    return [
-        Row(test.name, engine, measure, sum(values) / len(values), None, None, len(values))
-        for measure, values in counted.items()
-    ]
 
 
 def latency(retriever: Any, queries: Sequence[str]) -> tuple[float, float]:
     """(P50, P99) in milliseconds, one query after the other, on one thread; the first few are not counted."""
-    import numpy as np
     import torch
 
     threads = torch.get_num_threads()
@@ -155,7 +151,7 @@ def latency(retriever: Any, queries: Sequence[str]) -> tuple[float, float]:
             times.append((time.perf_counter() - start) * 1000)
     finally:
         torch.set_num_threads(threads)
-    return float(np.percentile(times, 50)), float(np.percentile(times, 99))
+    return Latencies(times).p50, Latencies(times).p99
 
 
 def parameters(model: GenerativeModel) -> int:

@@ -6,21 +6,22 @@ sizes; the same command continues an interrupted run.
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.beir_parts import evenly, write_part
+from benchmarks.beir_parts import evenly, judgements, write_json_lines, write_part
 from benchmarks.experiment import shared, slug
+from benchmarks.papers.options import setting
 from opensearch_neural.corpus.judgements import BeirData
-from opensearch_neural.files import write_text
+from opensearch_neural.models.directory import hash_files, locate
 from opensearch_neural.models.generative.model import GenerativeModel, load_generative
 from opensearch_neural.models.generative.settings import PASSAGE, GenerativeSettings
 from opensearch_neural.models.pretrained import load_sequence_to_sequence
-from trainers.common.precision import Precision
+from trainers.common.locks import locked
+from trainers.common.precision import PRECISIONS, Precision
 from trainers.common.settings import TrainingSettings
 from trainers.data.loading import read_documents, text_store
 from trainers.data.sets import SetSettings
@@ -55,23 +56,16 @@ SEED = 42
 class TomeScale:
     """The lengths of trainings, in updates of `batch` examples, and their data."""
 
-    pretraining_steps: int = 4000
-    """Updates of span corruption, for each size of T5."""
-    generator_steps: int = 4000
-    """Updates of the query generator."""
-    steps: int = 6000
-    """Updates of stage 1; a single stage has `steps` + `url_steps`."""
-    url_steps: int = 3000
-    """Updates of stage 2."""
-    batch: int = 64
-    learning_rate: float = 1e-3
-    candidates: int = 10
-    """Generated queries a document."""
-    spans: int = 0
-    """Random spans of each document that are queries too."""
-    documents: int | None = None
-    """Documents of each set; None for all."""
-    precision: Precision = "auto"
+    pretraining_steps: int = setting(4000, "Updates of span corruption, for each size of T5.")
+    generator_steps: int = setting(4000, "Updates of the query generator.")
+    steps: int = setting(6000, "Updates of stage 1.")
+    url_steps: int = setting(3000, "Updates of stage 2; a single stage has the sum of both.")
+    batch: int = setting(64, "Examples of an update.")
+    learning_rate: float = setting(1e-3, "Learning rate of the generator and all arms.")
+    candidates: int = setting(10, "Generated queries a document.")
+    spans: int = setting(0, 'Random spans of each document that are queries too, in all arms but "no spans".')
+    documents: int | None = setting(None, "Documents of each set, those of the test questions first.  [default: all]")
+    precision: Precision = setting("auto", "Precision of the networks in training.", choices=PRECISIONS)
     writer: str = ""
     """Hash of the model that writes queries."""
 
@@ -112,7 +106,11 @@ def some_documents(data: Path, work: Path, count: int) -> Path:
     others = [document.id for document in read_documents(data) if document.id not in known]
     chosen = evenly(asked, count)
     folder = work / data.name
-    write_part(data, folder, {*chosen, *evenly(others, count - len(chosen))}, ["train", "test"])
+    kept = {*chosen, *evenly(others, count - len(chosen))}
+    splits = {
+        split: [line for line in judgements(data, split) if line.split("\t")[1] in kept] for split in ("train", "test")
+    }
+    write_part(data, folder, splits, kept)
     return folder
 
 
@@ -125,8 +123,81 @@ def with_urls(folder: Path, file: Path) -> Path:
     """Write the documents of a set with their URLs behind their texts: a model that writes URLs should have read some."""
     if not file.exists():
         documents = (replace(each, text=f"{each.text} {each.url or ''}".rstrip()) for each in read_documents(folder))
-        write_text(file, "".join(json.dumps(each.record(), ensure_ascii=False) + "\n" for each in documents))
+        write_json_lines(file, (document.record() for document in documents))
     return file
+
+
+# ------------------------------------------------ the arms
+
+
+@dataclass(frozen=True)
+class Trainings:
+    data: Path
+    """The folder of the set."""
+    work: Path
+    """The folder of its trainings and generated queries."""
+    start: Path
+    """The folder of the backbones."""
+    scale: TomeScale
+
+    @property
+    def queries(self) -> Path:
+        """The file of generated queries, which all arms have."""
+        return self.work / "queries.jsonl"
+
+    def generate_queries(self, model: str) -> None:
+        """Let `model` write queries for every document."""
+        generation = GenerationSettings(model, candidates=self.scale.candidates, top_k=20, top_p=1.0)
+        generate_queries(generation, text_store(self.data), output=self.queries)
+
+    def output(self, arm: str) -> Path:
+        return self.work / f"{slug(arm)}-{SEED}-{self.scale.arms}"
+
+    def configuration(self, arm: str) -> TomeConfig:
+        """The configuration of `osn train tome` for an arm."""
+        data, scale = self.data, self.scale
+        config = TomeConfig(
+            output=self.output(arm),
+            corpus=data,
+            backbone=str(self.start / f"t5-{LAYERS}"),
+            queries=[SetSettings(data, name="labelled"), SetSettings(self.queries, corpus=data, name="generated")],
+            unseen=[SetSettings(data, split="test", name="test")],
+            spans=scale.spans,
+            # The last state of every stage is kept: the likelihood of dev questions says little about Hits@1, and stage 2
+            # has no dev questions.
+            dev_share=0.0,
+            training=scale.training(scale.steps, weight_decay=0.0, seed=SEED),
+            url_training=scale.training(scale.url_steps, weight_decay=0.0, seed=SEED),
+        )
+        if arm in (SINGLE, SMALL, RANDOM):
+            return replace(
+                config,
+                stages="single",
+                backbone=config.backbone if arm == SMALL else str(self.start / f"t5-{DEEPER}"),
+                settings=GenerativeSettings(identifiers="random") if arm == RANDOM else config.settings,
+                training=replace(config.training, steps=scale.steps + scale.url_steps),
+            )
+        if arm == BARE:
+            return replace(config, settings=GenerativeSettings(prompts=False))
+        if arm == HALF:
+            return replace(config, stages="passage", candidates=scale.candidates // 2)
+        if arm == SPANLESS:
+            return replace(config, stages="passage", spans=0)
+        return config
+
+    def train(self, arm: str) -> tuple[GenerativeModel, int]:
+        """The model of an arm, trained if it is not there yet, and the updates of its stages together."""
+        config = self.configuration(arm)
+        stages = train_tome(config)
+        for stage, outcome in stages.items():
+            logger.info("%s, %s: %d steps, %s", arm, stage, outcome.steps, outcome.measures)
+        if arm not in (HALF, SPANLESS):
+            return load_generative(config.output), sum(outcome.steps for outcome in stages.values())
+        # Stage 2 never sees a query, so it is that of TWO.
+        with locked(self.output(TWO)):
+            whole, updates = self.train(TWO)
+        model, tokenizer = load_sequence_to_sequence(config.output / PASSAGE)
+        return replace(whole, passage=(model.to(whole.url[0].device).eval(), tokenizer)), updates
 
 
 # ------------------------------------------------ before the arms
@@ -167,72 +238,24 @@ def generator(data: Path, work: Path, scale: TomeScale) -> Path:
     )
 
 
-def generated(model: str | Path, data: Path, work: Path, scale: TomeScale) -> Path:
-    """Queries for every document of a set; the same for all arms."""
-    path = work / "queries.jsonl"
-    generation = GenerationSettings(str(model), candidates=scale.candidates, top_k=20, top_p=1.0)
-    documents = text_store(data)
-    generate_queries(generation, documents, output=path)
-    return path
+def prepared_trainings(
+    data: Path, work: Path, scale: TomeScale, folders: Mapping[str, Path], arms: Collection[str]
+) -> dict[str, Trainings]:
+    """{set: the trainings of its arms}, with backbones, query generator and generated queries, made if they are not there
+    yet. folders: {set: its folder, with all of its documents or a part of them}"""
 
+    def backbone_and_generator() -> str:
+        pretrained(data, work, scale, LAYERS)
+        return str(generator(data, work, scale))
 
-# ------------------------------------------------ the arms
-
-
-@dataclass(frozen=True)
-class Trainings:
-    data: Path
-    """The folder of the set."""
-    work: Path
-    """The folder of its trainings and generated queries."""
-    start: Path
-    """The folder of the backbones."""
-    scale: TomeScale
-
-    def output(self, arm: str) -> Path:
-        return self.work / f"{slug(arm)}-{SEED}-{self.scale.arms}"
-
-    def configuration(self, arm: str) -> TomeConfig:
-        """The configuration of `osn train tome` for an arm."""
-        data, scale, queries = self.data, self.scale, self.work / "queries.jsonl"
-        config = TomeConfig(
-            output=self.output(arm),
-            corpus=data,
-            backbone=str(self.start / f"t5-{LAYERS}"),
-            queries=[SetSettings(data, name="labelled"), SetSettings(queries, corpus=data, name="generated")],
-            unseen=[SetSettings(data, split="test", name="test")],
-            spans=scale.spans,
-            # The last state of every stage is kept: the likelihood of dev questions says little about Hits@1, and stage 2
-            # has no dev questions.
-            dev_share=0.0,
-            training=scale.training(scale.steps, weight_decay=0.0, seed=SEED),
-            url_training=scale.training(scale.url_steps, weight_decay=0.0, seed=SEED),
-        )
-        if arm in (SINGLE, SMALL, RANDOM):
-            return replace(
-                config,
-                stages="single",
-                backbone=config.backbone if arm == SMALL else str(self.start / f"t5-{DEEPER}"),
-                settings=GenerativeSettings(identifiers="random") if arm == RANDOM else config.settings,
-                training=replace(config.training, steps=scale.steps + scale.url_steps),
-            )
-        if arm == BARE:
-            return replace(config, settings=GenerativeSettings(prompts=False))
-        if arm == HALF:
-            return replace(config, stages="passage", candidates=scale.candidates // 2)
-        if arm == SPANLESS:
-            return replace(config, stages="passage", spans=0)
-        return config
-
-    def train(self, arm: str) -> tuple[GenerativeModel, int]:
-        """The model of an arm, trained if it is not there yet, and the updates of its stages together."""
-        config = self.configuration(arm)
-        stages = train_tome(config)
-        for stage, outcome in stages.items():
-            logger.info("%s, %s: %d steps, %s", arm, stage, outcome.steps, outcome.measures)
-        if arm not in (HALF, SPANLESS):
-            return load_generative(config.output), sum(outcome.steps for outcome in stages.values())
-        # Stage 2 never sees a query, so it is that of TWO.
-        ((whole, updates),) = shared({self.output(TWO): partial(self.train, TWO)})
-        model, tokenizer = load_sequence_to_sequence(config.output / PASSAGE)
-        return replace(whole, passage=(model.to(whole.url[0].device).eval(), tokenizer)), updates
+    beginnings: dict[Path, Callable[[], object]] = {backbone(work, scale, LAYERS): backbone_and_generator}
+    if {SINGLE, RANDOM} & set(arms):
+        beginnings[backbone(work, scale, DEEPER)] = partial(pretrained, data, work, scale, DEEPER)
+    writer = str(shared(beginnings)[0])
+    scale = replace(scale, writer=hash_files(locate(writer))[:8])
+    trainings = {
+        name: Trainings(folder, work / name / scale.queries, work / scale.backbones, scale)
+        for name, folder in folders.items()
+    }
+    shared({each.queries: partial(each.generate_queries, writer) for each in trainings.values()})
+    return trainings

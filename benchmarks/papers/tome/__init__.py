@@ -1,0 +1,6 @@
+"""The evidence for TOME: two stages of writing URLs against one.
+
+command.py   `osn paper tome`: the arms, their rows and goals
+training.py  the trainings: T5s by span corruption, a query generator, the arms
+decoding.py  runs of each way to decode, where quality is lost, the time of a query
+"""
