@@ -24,11 +24,11 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine
 from opensearch_neural.files import replaced
+from opensearch_neural.locks import locked
 from opensearch_neural.models.dense.pooling import Pooling
 from opensearch_neural.models.directory import MINILM, hash_files, locate, read_osn_json
 from opensearch_neural.models.pretrained import T5, quiet_loading
 from trainers.common.config import fingerprint
-from trainers.common.locks import locked
 from trainers.common.precision import PRECISIONS, Computed, Precision, computed_in, computing_in
 from trainers.common.run_folder import FIRST, FOLDER
 from trainers.common.settings import EncoderSettings, TrainingSettings

@@ -18,8 +18,8 @@ from benchmarks.beir_parts import articles, check_data, evenly, judgements, writ
 from benchmarks.experiment import JudgedSet, kept_measured, slug
 from benchmarks.papers.options import setting
 from opensearch_neural.evaluation.measures import Measured
+from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import MINILM, hash_files
-from trainers.common.locks import locked
 from trainers.common.objective import ObjectiveSettings
 from trainers.common.run_folder import FIRST, FOLDER
 from trainers.common.settings import EncoderSettings, TrainingSettings

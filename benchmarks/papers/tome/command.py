@@ -87,12 +87,12 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
+from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import MINILM
 from opensearch_neural.models.generative.settings import PASSAGE
 from opensearch_neural.queries import bm25
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.opensearch import time_queries
-from trainers.common.locks import locked
 from trainers.data.loading import load_training, read_documents
 from trainers.data.negatives import open_retriever
 

@@ -16,11 +16,11 @@ from benchmarks.beir_parts import evenly, judgements, write_json_lines, write_pa
 from benchmarks.experiment import shared, slug
 from benchmarks.papers.options import setting
 from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import hash_files, locate
 from opensearch_neural.models.generative.model import GenerativeModel, load_generative
 from opensearch_neural.models.generative.settings import PASSAGE, GenerativeSettings
 from opensearch_neural.models.pretrained import load_sequence_to_sequence
-from trainers.common.locks import locked
 from trainers.common.precision import PRECISIONS, Precision
 from trainers.common.settings import TrainingSettings
 from trainers.data.loading import read_documents, text_store
