@@ -47,12 +47,16 @@ def load_config(
 ) -> C:
     """The dataclass `kind` from a YAML file, or from its defaults, with `overrides` ("training.seed=7") applied.
 
-    texts: {dotted field: its value}, applied last; each is taken as it is, where an override is read as YAML. defaults: in
-    place of those of `kind`. fill: put `MISSING` in place of a required value that is missing, to show all fields.
+    texts: {dotted field: its value}, applied last; each is taken as it is, where an override is read as YAML. defaults: a
+    configuration to change, in place of `path`; a section that an override gives is replaced as a whole. fill: put `MISSING`
+    in place of a required value that is missing, to show all fields.
     Raises InputError with the file, line and field of a value that does not fit.
     """
     node = None if path is None else _compose(path)
-    tree = _Tree({}, "the configuration") if node is None else _Tree.of_node(node, str(path))
+    if defaults is not None:
+        tree = _Tree.of_node(yaml.compose(to_yaml(defaults), Loader=yaml.SafeLoader), "the configuration", lines=False)
+    else:
+        tree = _Tree({}, "the configuration") if node is None else _Tree.of_node(node, str(path))
     if not isinstance(tree.value, dict):
         raise InputError(f"{tree.place}: expected fields with values, found {_described(tree.value)}")
     for override in overrides:
@@ -61,7 +65,7 @@ def load_config(
         _put(tree, name, _Tree(text, f"--set {name}"))
     if fill:
         _fill(kind, tree)
-    loaded: C = _build(kind, tree, "", defaults)
+    loaded: C = _build(kind, tree, "")
     return loaded
 
 

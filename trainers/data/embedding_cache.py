@@ -191,7 +191,7 @@ def sparse_vectors(
         return encode(list(texts.values()))
     wanted = describe(model, texts, kind="sparse", dimension=len(vocabulary))
     _cached(path, wanted, lambda: _encode_sparse(encode, texts, path, model, vocabulary, wanted))
-    return _load_sparse(path)
+    return _load_sparse(path, vocabulary)
 
 
 def _encode_sparse(
@@ -248,12 +248,15 @@ def read_sparse(path: Path, texts: TextStore) -> SparseVectors:
     record = _beside(path, ".json")
     wanted = {"format": FORMAT, "kind": "sparse", "texts": {"hash": texts.hash, "rows": len(texts)}}
     check(record, read_json_object(record), wanted)
-    return _load_sparse(path)
-
-
-def _load_sparse(path: Path) -> SparseVectors:
     try:
         vocabulary = json.loads(_beside(path, ".vocabulary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}.vocabulary.json cannot be read: {error}", "make the cache again") from None
+    return _load_sparse(path, vocabulary)
+
+
+def _load_sparse(path: Path, vocabulary: list[str]) -> SparseVectors:
+    try:
         indptr, token_ids, weights = (
             np.load(_beside(path, f".{name}.npy"), mmap_mode="r", allow_pickle=False)
             for name in ("indptr", "token_ids", "weights")

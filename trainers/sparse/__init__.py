@@ -11,7 +11,7 @@ and fine-tuning (5.1).
     warm_up.py        adds a calibrated masked-LM head to a backbone that has none
     lexicon.py        the IDF of a corpus and the BM25 impacts of texts
     batches.py        from drawn examples to vocabulary entries and token ids
-    student.py        the model and its loss
+    student.py        the model, its loss and its files
     tiled_head.py     the output layer, forward and backward, for the whole vocabulary or a sample
     dev_measures.py   retrieval quality and sparsity during training
     leave_one_out.py  `--try`: chooses settings by training without each set in turn

@@ -58,6 +58,7 @@ class DevRetrieval:
                 self.baselines |= self._named(name, partial(self._untrained, name))
             shown = ", ".join(f"{name} {value:.4f}" for name, value in self.baselines.items())
             logger.info("dev, without training: %s", shown)
+        self.encoded = {}
         for dev in self.sets:
             self.encoded[id(dev.documents)] = self.student.vectors(list(dev.documents.values())).to_scipy()
         self.sparsity = []

@@ -29,7 +29,8 @@ logger = logging.getLogger(__name__)
 
 
 def load_start(name_or_path: str | Path, student: StudentSettings) -> tuple[Any, PreTrainedTokenizerBase, bool]:
-    """(masked language model, tokenizer, whether its head is new) of a start; of a sparse model, what encodes documents.
+    """(masked language model, tokenizer, whether its head is new) of a start. A sparse model's are those that
+    encode documents.
 
     Raises ModelError if the directory is no such model or its head lacks weights, InputError if `document_length` exceeds
     its positions.

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -244,8 +243,12 @@ class SparseStudent(CachedModel):
             weights = sparse_head.activated(logits, double_log=self.settings.double_log)
             weights[:, len(self.vocabulary) :] = 0
             weights = self._heaviest(weights, role)
-            rows = csr_matrix(weights.cpu().numpy())
-            vectors.append(SparseVectors(rows.indptr.astype(np.int64), rows.indices, rows.data, self.vocabulary))
+            # On the device: a GPU would copy the whole matrix otherwise.
+            at, ids = weights.nonzero(as_tuple=True)
+            counts = torch.bincount(at, minlength=len(weights)).cumsum(0).cpu().numpy()
+            indptr = np.concatenate([[0], counts]).astype(np.int64)
+            token_ids = ids.cpu().numpy().astype(np.int32)
+            vectors.append(SparseVectors(indptr, token_ids, weights[at, ids].cpu().numpy(), self.vocabulary))
         order = np.concatenate([part.position.numpy() for part in parts])
         return SparseVectors.concat(vectors, self.vocabulary).take(np.argsort(order))
 
