@@ -5,7 +5,7 @@
     local_cluster.py    the cluster that a benchmark searches: the user's, or a node of its own
     cluster_bm25.py     OpenSearch's BM25, tuned on train questions, as a rival
     exported_models.py  models with what ONNX Runtime needs
-    beir_parts.py       parts of BEIR data sets as sets of their own, and whether the data are those of before
+    beir_parts.py       parts of BEIR data sets as sets of their own; checks that a --work folder has the same data
     publish.py          prints a result, and records it if a folder is named
     render.py           rows as tables and pages
     plots.py            line plots of rows, a panel for each set

@@ -338,7 +338,7 @@ class PaperPart:
 def run_parts(parts: Mapping[str, PaperPart], record: Path | None, chosen: Sequence[str] = ()) -> None:
     """Run the `chosen` parts (empty: all) one after the other, print their tables and goals, and write
     RECORD/NAME/summary.json and the plots."""
-    for name in chosen or parts:
+    for name in dict.fromkeys(chosen or parts):
         part = parts[name]
         rows, goals = part.run()
         folder = record and record / name

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -262,19 +264,23 @@ def _features(vectors: SparseVectors, row: int) -> dict[str, float]:
     return rank_features(dict(zip(weights, short, strict=True)))
 
 
-def _bulk(client: OpenSearch, index: str, actions: Iterable[Action]) -> None:
-    from opensearchpy.helpers import parallel_bulk
+def _bulk(client: OpenSearch, index: str, actions: Iterator[Action]) -> None:
+    # Not `parallel_bulk`: after an error it sends all that is left (2.7), or goes on in the background (3.2).
+    def send(batch: list[Action]) -> None:
+        lines = [line for each in batch for line in (orjson.dumps({"index": {"_id": each.id}}), each.source)]
+        answer = client.bulk(index=index, body=b"\n".join(lines) + b"\n", params={"request_timeout": 300})
+        if answer["errors"]:
+            wrong = next(item["index"]["error"] for item in answer["items"] if "error" in item["index"])
+            raise ClusterError(f"the cluster rejected documents of {index}: {wrong.get('reason')}")
 
-    def lines(action: Action) -> tuple[dict[str, Any], str]:
-        return {"index": {"_id": action.id}}, action.source.decode()
-
-    sent = parallel_bulk(
-        client, actions, thread_count=IN_FLIGHT, chunk_size=BATCH, expand_action_callback=lines, raise_on_error=False,
-        index=index, request_timeout=300,
-    )  # fmt: skip
-    for written, item in sent:
-        if not written:
-            raise ClusterError(f"the cluster rejected documents of {index}: {item['index']['error'].get('reason')}")
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        under_way: list[Future[None]] = []
+        while batch := list(islice(actions, BATCH)):
+            under_way.append(pool.submit(send, batch))
+            if len(under_way) > IN_FLIGHT:
+                under_way.pop(0).result()
+        for sent in under_way:
+            sent.result()
 
 
 # ------------------------------------------------ bytes

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opensearchpy.exceptions import OpenSearchException
-
 from ingest.writing.stored_documents import count
 from opensearch_neural.cluster.addresses import is_loopback
 from opensearch_neural.cluster.errors import translate_errors
@@ -75,6 +73,8 @@ class ServerProbe:
 
     def answers(self) -> bool:
         """Whether the cluster answers at all."""
+        from opensearchpy.exceptions import OpenSearchException
+
         try:
             self.client.transport.perform_request("GET", "/", params={"request_timeout": 5})
         except OpenSearchException:
@@ -82,6 +82,8 @@ class ServerProbe:
         return True
 
     def _nodes(self, metrics: str, only: str) -> list[dict[str, Any]]:
+        from opensearchpy.exceptions import OpenSearchException
+
         params = {"request_timeout": 5, "filter_path": only}
         try:
             answer = self.client.transport.perform_request("GET", f"/_nodes/stats/{metrics}", params=params)
@@ -145,6 +147,8 @@ def _local_pids(client: OpenSearch) -> list[int]:
 
     A node in a container has other ids; so the processor time in /proc must agree with what the node reports.
     """
+    from opensearchpy.exceptions import OpenSearchException
+
     try:
         nodes = client.nodes.info(metric="process")["nodes"]
         stats = client.nodes.stats(metric="process")["nodes"]

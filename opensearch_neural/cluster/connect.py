@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from opensearch_neural.cluster.addresses import as_urls
 from opensearch_neural.cluster.authentication import authorization, aws_signer, ssl_context, warn_of_risks
@@ -94,7 +95,7 @@ def _settings(url: str | Iterable[str] | None, settings: ConnectionSettings | No
 def _client_arguments(settings: ConnectionSettings, *, asynchronous: bool) -> dict[str, Any]:
     warn_of_risks(settings)
     arguments: dict[str, Any] = {
-        "hosts": list(settings.urls),
+        "hosts": [_host(url) for url in settings.urls],
         "connection_class": _connection_class(asynchronous, signed=settings.credentials == "aws"),
         "osn_credentials": settings.credentials,
         "headers": authorization(settings),
@@ -110,6 +111,15 @@ def _client_arguments(settings: ConnectionSettings, *, asynchronous: bool) -> di
     if settings.credentials == "aws":
         arguments["http_auth"] = aws_signer(settings, asynchronous=asynchronous)
     return arguments
+
+
+def _host(url: str) -> dict[str, Any]:
+    """opensearch-py would cut a prefix at a semicolon."""
+    parts = urlsplit(url)
+    host: dict[str, Any] = {"host": parts.hostname, "port": parts.port, "use_ssl": parts.scheme == "https"}
+    if parts.path:
+        host["url_prefix"] = parts.path
+    return host
 
 
 @functools.cache

@@ -90,6 +90,7 @@ class Sparse(Engine):
 
     def load(self) -> None:
         super().load()
+        _ = self.opened.pruned  # refuses --clauses with pruned postings
         self.window()  # may need a request to the cluster
 
     def search(self, client: OpenSearch, body: Body, text: str) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ Requests, one JSON object per line on the script's stdin:
     {"remove": [PATH, ...]}       folders to remove after a closing pipe has ended the nodes
     {"release": true}             leave the nodes running and exit
 
-It runs by file name and needs only the standard library, so it does not depend on how the package was installed.
+The script runs by file name and needs only the standard library, so it does not depend on how the package was installed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -155,8 +156,7 @@ def guard_nodes() -> None:
     """What the script does: serve the requests until the pipe closes, then end the nodes."""
     nodes: list[subprocess.Popen[bytes]] = []
     remove: list[str] = []
-    for line in sys.stdin:
-        request = json.loads(line)
+    for request in _requests(nodes):
         if "release" in request:
             return
         if "remove" in request:
@@ -173,6 +173,22 @@ def guard_nodes() -> None:
     _end_all(nodes)
     for path in remove:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _requests(nodes: list[subprocess.Popen[bytes]]) -> Iterator[dict[str, Any]]:
+    """Requests until the pipe closes; half a request, whose writer died, is none. Ended nodes are reaped meanwhile, so that
+    no zombie remains."""
+    unread = b""
+    while True:
+        readable, _, _ = select.select([0], [], [], 0.5)
+        for node in nodes:
+            node.poll()
+        if not readable:
+            continue
+        if not (received := os.read(0, 65536)):
+            return
+        *lines, unread = (unread + received).split(b"\n")
+        yield from map(json.loads, lines)
 
 
 def _start(request: dict[str, Any]) -> subprocess.Popen[bytes]:

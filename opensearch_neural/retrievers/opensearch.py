@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # Bodies are built this many at a time by the calling thread (an encoder need not be thread-safe), then sent together.
 _CHUNK = 64
+
+# Requests sent at a time.
 THREADS = 4
 
 
@@ -88,7 +90,7 @@ class OpenSearchRetriever:
         with ThreadPoolExecutor(max_workers=THREADS) as pool:
             while chunk := list(islice(items, _CHUNK)):
                 bodies = [_ids_only(self._body(text, k)) for _, text in chunk]
-                answers = pool.map(lambda body: search(self._client, self._index, body, **self._params), bodies)
+                answers = list(pool.map(lambda body: search(self._client, self._index, body, **self._params), bodies))
                 for (query_id, _), body, answer in zip(chunk, bodies, answers, strict=True):
                     run[query_id] = dict(
                         sorted(self._hits_of(body, answer, k).items(), key=lambda hit: (-hit[1], hit[0]))

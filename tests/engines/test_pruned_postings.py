@@ -397,6 +397,8 @@ def test_what_cannot_be_had_of_pruned_postings_is_refused(both: Both) -> None:
     for engine in ENGINES:
         with pytest.raises(InputError, match="has pruned postings \\(top_k:2\\), and --clauses reads only postings"):
             both.pruned.with_settings(clauses=True).body(engine, "rain")
+        with pytest.raises(InputError, match="--clauses reads only postings"):
+            both.pruned.with_settings(clauses=True).body_of(engine)
     with pytest.raises(ValueError, match="exact must be true"):
         queries.high_idf_first({"rain": 1.0, "bow": 2.0}, exact=False, pruned=True)
     with pytest.raises(ValueError, match="whole number from 1, or None"):

@@ -475,6 +475,7 @@ def test_batches_are_bounded_by_their_text_too(client, index_name: str, tmp_path
         Content(target.meta, settings.corpus.reader(str(corpus)), Counted(), None),
         corpus_name="c",
         dead_letters=tmp_path / "dead.jsonl",
+        reader="",
         writing=settings.writing,
         show_progress=False,
     )
@@ -521,6 +522,7 @@ def test_batches_that_are_encoded_at_once_are_written_and_journalled_apart(
             Content(target.meta, settings.corpus.reader(str(corpus)), vectorizer, None, pads=True),
             corpus_name="c",
             dead_letters=tmp_path / "dead.jsonl",
+            reader="",
             writing=settings.writing,
             show_progress=False,
         )

@@ -21,8 +21,7 @@ from ingest.kept_for_searches import keep_measures
 from ingest.settings import Models
 from ingest.vectorizers import NotingLargest
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
-from ingest.versions.builds import rollback
-from ingest.versions.swap import serve
+from ingest.versions.builds import rollback, serve
 from ingest.writing.target import existing_target
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.errors import ClusterError, InputError

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.beir_parts import evenly, judgements, write_json_lines, write_part
+from benchmarks.beir_parts import evenly, write_json_lines, write_part
 from benchmarks.experiment import shared, slug
 from benchmarks.papers.options import setting
 from opensearch_neural.corpus.judgements import BeirData
@@ -108,9 +108,16 @@ def some_documents(data: Path, work: Path, count: int) -> Path:
     folder = work / data.name
     kept = {*chosen, *evenly(others, count - len(chosen))}
     splits = {
-        split: [line for line in judgements(data, split) if line.split("\t")[1] in kept] for split in ("train", "test")
+        split: [
+            f"{query}\t{document}\t{grade}"
+            for query, judged in BeirData.load(data, split).qrels.items()
+            for document, grade in judged.items()
+            if document in kept
+        ]
+        for split in ("train", "test")
     }
-    write_part(data, folder, splits, kept)
+    with locked(folder):  # several copies of the command may run at once
+        write_part(data, folder, splits, kept)
     return folder
 
 

@@ -74,7 +74,7 @@ def search_trie(
         if not len(left):
             break
         kept = (left[:, None] * beams + np.arange(beams)).ravel()
-        nodes, totals = entered[kept], going[kept]
+        nodes, totals = np.where(alive, entered, OUTSIDE)[kept], going[kept]
         tokens = torch.from_numpy(written[kept])[:, None].to(mask.device)
         chosen = torch.from_numpy(taken[kept]).to(mask.device)
         if width != beams or len(left) < len(rows):

@@ -115,6 +115,7 @@ def test_an_endpoint_as_fast_as_none_is_refused_by_the_ceiling_that_was_measured
         ceilings = measure_ceilings(workload, {"bm25": answer}, clients=8, processes=2, seconds=1.5)
         with Generators(workload, 2) as generators:
             parts = generators.run("bm25", "closed", clients=8, settle=0.3, length=1.5, seed=1)
+    assert not any(part.failures for part in parts)
     measured = block_of(Turn(0, Level("closed", 8), "bm25"), 1.5, parts)
     run = run_of([measured], variants=("bm25",))
     assert ceilings["bm25"] > 200

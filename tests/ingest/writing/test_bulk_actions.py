@@ -14,7 +14,7 @@ from corpora import letters, snapshot
 from forward_rows import unpacked
 
 from ingest.content import Content
-from ingest.settings import NewIndex
+from ingest.settings import NewIndex, Writing
 from ingest.vectorizers import Vectors
 from ingest.writing import pipeline
 from ingest.writing.bulk_actions import prepare
@@ -92,6 +92,8 @@ def test_every_kind_of_weight_has_its_outcome_and_costs_no_other_document(
         Content(target.meta, lambda on_reject: iter([Document(text, text) for text in ODD]), Given(ODD), len(ODD)),
         corpus_name="c",
         dead_letters=tmp_path / "dead.jsonl",
+        reader="",
+        writing=Writing(),
         show_progress=False,
     )
     found = snapshot(client, index_name)
