@@ -52,11 +52,12 @@ def load_config(
     in place of a required value that is missing, to show all fields.
     Raises InputError with the file, line and field of a value that does not fit.
     """
-    node = None if path is None else _compose(path)
-    if defaults is not None:
-        tree = _Tree.of_node(yaml.compose(to_yaml(defaults), Loader=yaml.SafeLoader), "the configuration", lines=False)
-    else:
-        tree = _Tree({}, "the configuration") if node is None else _Tree.of_node(node, str(path))
+    node, place = None, "the configuration"
+    if path is not None:
+        node, place = _compose(path), str(path)
+    elif defaults is not None:
+        node = yaml.compose(to_yaml(defaults), Loader=yaml.SafeLoader)
+    tree = _Tree({}, place) if node is None else _Tree.of_node(node, place, lines=path is not None)
     if not isinstance(tree.value, dict):
         raise InputError(f"{tree.place}: expected fields with values, found {_described(tree.value)}")
     for override in overrides:
