@@ -65,6 +65,14 @@ class TestGuard:
         owner.stdout.close()
         assert processes.wait_until_gone([(pid, "mark-3")], 10.0) == []
 
+    def test_half_a_request_of_a_killed_owner_ends_what_was_started(self, tmp_path: Path) -> None:
+        guard = Guard()
+        pid = guard.start([*SLEEP, "mark-5"], tmp_path / "log", tmp_path)
+        assert guard._process.stdin is not None
+        guard._process.stdin.write(b'{"start": ["half')
+        guard.end_nodes()
+        assert not processes.is_running(pid, "mark-5") and guard._process.returncode == 0
+
     def test_a_command_that_does_not_exist_is_an_error_and_no_hang(self, tmp_path: Path) -> None:
         guard = Guard()
         with pytest.raises(ClusterError, match="could not be started"):

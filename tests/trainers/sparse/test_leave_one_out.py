@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from opensearch_neural.models.directory import read_osn_json  # noqa: E402
 from trainers.common.config import to_yaml  # noqa: E402
 from trainers.common.run_folder import Trained  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
-from trainers.sparse.leave_one_out import chosen, leaving_out, told, trials  # noqa: E402
+from trainers.sparse.leave_one_out import changed, chosen, leaving_out, told, trials  # noqa: E402
 from trainers.sparse.settings import SparseConfig, StageSettings  # noqa: E402
 from trainers.sparse.train import sparse_command  # noqa: E402
 
@@ -55,6 +55,16 @@ def test_each_set_is_measured_once_at_the_end_by_a_model_of_the_others(config: S
         )
         assert one.training.select == one.pretraining.training.select == "last", "a state is chosen by the set left out"
         assert one.cache == config.folder
+
+
+def test_a_trial_changes_single_fields_or_replaces_a_section(config: SparseConfig) -> None:
+    assert changed(config, "training.steps=6") == replace(config, training=replace(config.training, steps=6))
+    whole = changed(config, "training={steps: 6}")
+    (usual,) = [field.default_factory() for field in fields(SparseConfig) if field.name == "training"]  # type: ignore[misc]
+    assert whole.training == replace(usual, steps=6) != replace(config.training, steps=6)
+    assert replace(whole, training=config.training) == config
+    with pytest.raises(InputError, match=r"--try training\.step"):
+        changed(config, "training.step=6")
 
 
 def test_the_weight_of_the_set_left_out_goes_with_it(config: SparseConfig) -> None:
