@@ -186,7 +186,7 @@ class Cell:
             weights = np.zeros((1 + RESAMPLES, len(sample.rounds)))
             weights[:, np.isin(sample.rounds, chosen)] = resampled(len(chosen), self.seed)
             if measure in QUANTILES:
-                # All quantiles at once, since most of the work is shared.
+                # All quantiles at once: counting the draws is most of the work.
                 quantiles = latencies(sample, weights, list(QUANTILES.values()))
                 self._drawn.update({(name, chosen): quantiles[at] for at, name in enumerate(QUANTILES)})
             else:
