@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -10,7 +9,8 @@ from typing import Any, TypeVar
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import data_facts
-from opensearch_neural.files import read_json_object, replaced, write_json, write_text
+from opensearch_neural.files import read_json_object, replaced, write_json, write_json_lines, write_text
+from opensearch_neural.locks import locked
 from opensearch_neural.models import directory
 from trainers.data.formats import read_json_lines
 
@@ -66,13 +66,6 @@ def json_lines(file: Path) -> Iterator[dict[str, Any]]:
     yield from (line for _, line in read_json_lines(file if file.exists() else file.with_suffix("")))
 
 
-def write_json_lines(file: Path, records: Iterable[object]) -> None:
-    """Write JSON lines; an interrupted call leaves no file."""
-    with replaced(file) as beside, beside.open("w", encoding="utf-8") as target:
-        for record in records:
-            target.write(json.dumps(record, ensure_ascii=False) + "\n")
-
-
 def write_part(
     source: Path, folder: Path, splits: Mapping[str, Sequence[str]], documents: Container[str] | None = None
 ) -> None:
@@ -80,12 +73,13 @@ def write_part(
 
     splits: {split: lines of its judgements}; documents: the ids of the documents to write, None for all
     """
-    if folder.exists():
-        return
-    with replaced(folder) as beside:
-        corpus = json_lines(source / "corpus.jsonl.gz")
-        kept = (line for line in corpus if documents is None or line["_id"] in documents)
-        write_json_lines(beside / "corpus.jsonl", kept)
-        write_json_lines(beside / "queries.jsonl", json_lines(source / "queries.jsonl.gz"))
-        for split, lines in splits.items():
-            write_text(beside / "qrels" / f"{split}.tsv", "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    with locked(folder, done=folder):  # several copies of a command may run at once
+        if folder.exists():
+            return
+        with replaced(folder) as beside:
+            corpus = json_lines(source / "corpus.jsonl.gz")
+            kept = (line for line in corpus if documents is None or line["_id"] in documents)
+            write_json_lines(beside / "corpus.jsonl", kept)
+            write_json_lines(beside / "queries.jsonl", json_lines(source / "queries.jsonl.gz"))
+            for split, lines in splits.items():
+                write_text(beside / "qrels" / f"{split}.tsv", "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")

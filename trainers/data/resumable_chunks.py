@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.files import read_json_object, replaced, write_json, write_text
+from opensearch_neural.files import read_json_object, replaced, write_json, write_json_lines
 from opensearch_neural.locks import locked
 from opensearch_neural.progress import Progress
 from trainers.data.formats import read_header
@@ -71,8 +71,7 @@ def write_in_chunks(
         except BaseException:
             _forget(parts)
             raise
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        write_text(_part(parts, number), json.dumps(dict(counts)) + "\n" + text)
+        write_json_lines(_part(parts, number), [dict(counts), *lines])
     files = [_part(parts, number) for number in range(chunks)]
     if missing := sum(not file.exists() for file in files):
         logger.info("%s: shard %d of %d is done; %d chunks of other shards are missing", output, *shard, missing)

@@ -14,10 +14,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.beir_parts import articles, check_data, evenly, judgements, write_json_lines, write_part
+from benchmarks.beir_parts import articles, check_data, evenly, judgements, write_part
 from benchmarks.experiment import JudgedSet, kept_measured, slug
 from benchmarks.papers.options import setting
 from opensearch_neural.evaluation.measures import Measured
+from opensearch_neural.files import write_json_lines
 from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import MINILM, hash_files
 from trainers.common.objective import ObjectiveSettings
@@ -320,8 +321,7 @@ class QueryAsContextExperiment:
         questions = list(dict.fromkeys(line.split("\t")[0] for line in lines))
         chosen = set(evenly(questions, FINE_TUNED_ON))
         some = {"train": [line for line in lines if line.split("\t")[0] in chosen]}
-        with locked(folder):
-            write_part(source, folder, some)
+        write_part(source, folder, some)
         return folder
 
     def fine_tuned(self, name: str, start: Path) -> dict[str, Path]:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.beir_parts import evenly, write_json_lines, write_part
+from benchmarks.beir_parts import evenly, write_part
 from benchmarks.experiment import shared, slug
 from benchmarks.papers.options import setting
 from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.files import write_json_lines
 from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import hash_files, locate
 from opensearch_neural.models.generative.model import GenerativeModel, load_generative
@@ -101,7 +102,8 @@ class TomeScale:
 
 def some_documents(data: Path, work: Path, count: int) -> Path:
     """Write a smaller set, with the documents of the test questions first, and return its folder."""
-    asked = asked_for(BeirData.load(data, "test").qrels)
+    qrels = {split: BeirData.load(data, split).qrels for split in ("train", "test")}
+    asked = asked_for(qrels["test"])
     known = set(asked)
     others = [document.id for document in read_documents(data) if document.id not in known]
     chosen = evenly(asked, count)
@@ -110,14 +112,13 @@ def some_documents(data: Path, work: Path, count: int) -> Path:
     splits = {
         split: [
             f"{query}\t{document}\t{grade}"
-            for query, judged in BeirData.load(data, split).qrels.items()
+            for query, judged in of_split.items()
             for document, grade in judged.items()
             if document in kept
         ]
-        for split in ("train", "test")
+        for split, of_split in qrels.items()
     }
-    with locked(folder):  # several copies of the command may run at once
-        write_part(data, folder, splits, kept)
+    write_part(data, folder, splits, kept)
     return folder
 
 
