@@ -64,7 +64,7 @@ def keep_measures(
     keeping: dict[str, Callable[[], object]] = {
         "number of documents of a shard": lambda: keep_shard_documents(client, target.index),
         "largest weights": lambda: _keep_largest(client, target, encoder, noted, everything),
-        "scale": lambda: keep_sparse_scale(client, target.index, encoder),
+        "scale": lambda: keep_sparse_scale(client, target.index, encoder, noted.drawn if everything else ()),
     }
     for what, keep in keeping.items():
         try:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from opensearch_neural.errors import ModelError
+from opensearch_neural.index.sparse_scale import drawn_ids
 from opensearch_neural.models.sparse.pruning import Pruning
 
 if TYPE_CHECKING:
@@ -179,11 +180,14 @@ def for_index(vectorizer: Vectorizer, meta: IndexMeta, query: TableEncoder | Non
 
 @dataclass
 class NotingLargest:
-    """A vectorizer that notes the largest weight of each token in its vectors, as the index stores weights."""
+    """A vectorizer that notes the largest weight of each token in its vectors, as the index stores weights, and a sample of
+    its documents."""
 
     vectorizer: Vectorizer
     larger: Callable[[dict[str, float]], None] | None = None
     """Called with the weights that are larger than before, before `vectors` returns."""
+    drawn: list[str] = field(default_factory=list)
+    """The ids of the sample (`sparse_scale.drawn_ids`)."""
     _vocabulary: list[str] = field(default_factory=list)
     _weights: NDArray[np.float32] | None = None
     """(vocabulary,)"""
@@ -195,6 +199,7 @@ class NotingLargest:
 
     def vectors(self, documents: Sequence[Document]) -> Vectors:
         vectors = self.vectorizer.vectors(documents)
+        self.drawn = drawn_ids((document.id for document in documents), self.drawn)
         if vectors.sparse is not None:
             self._note(vectors.sparse)
         return vectors

@@ -7,11 +7,13 @@ scale mean the same for every model: with weight 0.5 the model adds half of the 
 
 from __future__ import annotations
 
+import heapq
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from opensearch_neural import queries
 from opensearch_neural.index.record import existing_record, write_record
@@ -33,11 +35,18 @@ AT_ONCE = 50
 """Searches in one request."""
 
 
-def keep_sparse_scale(client: OpenSearch, index: str, encoder: TableEncoder) -> None:
+def drawn_ids(ids: Iterable[str], drawn: Sequence[str] = ()) -> list[str]:
+    """A random sample of `ids` and of an earlier sample, in which the same ids always give the same sample, in any order."""
+    return heapq.nsmallest(SAMPLE, {*drawn, *ids}, key=lambda id: (crc32(id.encode("utf-8", "surrogatepass")), id))
+
+
+def keep_sparse_scale(client: OpenSearch, index: str, encoder: TableEncoder, drawn: Sequence[str] = ()) -> None:
     """Measure the scale of an index that was just written, and keep it in the record. Does nothing if the record has a scale
     that was measured on at least half as many documents.
 
     encoder: the query encoder of the sparse model that wrote the index
+    drawn: the sample of `drawn_ids` of all documents, so that a second index of the same corpus gets the same scale. If
+        empty, the index draws one.
     """
     record = existing_record(client, index)
     if record.sparse is None:
@@ -45,7 +54,7 @@ def keep_sparse_scale(client: OpenSearch, index: str, encoder: TableEncoder) -> 
     documents = int(client.count(index=index)["count"])
     if SCALE in record.extra and documents <= GROWN * record.extra.get(MEASURED_ON, 0):
         return
-    scale = measure_sparse_scale(client, index, encoder, pruned=record.prune_postings is not None)
+    scale = measure_sparse_scale(client, index, encoder, pruned=record.prune_postings is not None, drawn=drawn)
     if scale is not None:
         # Read the record again: another process may have changed it during the measurement.
         measured = {SCALE: round(scale, 4), MEASURED_ON: documents}
@@ -53,14 +62,14 @@ def keep_sparse_scale(client: OpenSearch, index: str, encoder: TableEncoder) -> 
 
 
 def measure_sparse_scale(
-    client: OpenSearch, index: str, encoder: TableEncoder, *, pruned: bool = False
+    client: OpenSearch, index: str, encoder: TableEncoder, *, pruned: bool = False, drawn: Sequence[str] = ()
 ) -> float | None:
     """The median of sparse score / BM25 score over a sample of known items; None if no document has both.
 
     It makes two searches for each item, each over one document. pruned: True if the index has pruned postings; then rows
-    give the score of the whole vectors. Raises opensearch-py's errors.
+    give the score of the whole vectors. drawn: as in `keep_sparse_scale`. Raises opensearch-py's errors.
     """
-    items = list(known_items(client, index, SAMPLE, seed=0))
+    items = list(known_items(client, index, SAMPLE, seed=0, drawn=drawn))
     ratios = []
     for start in range(0, len(items), AT_ONCE):
         lines: list[dict[str, Any]] = []
@@ -78,15 +87,20 @@ def measure_sparse_scale(
     return median(ratios) if ratios else None
 
 
-def known_items(client: OpenSearch, index: str, sample: int, seed: int) -> Iterator[tuple[dict[str, Any], str]]:
-    """(hit, a sentence of its text) for a random sample of documents, or of passages (their document is in `parent`)."""
-    drawn = {"function_score": {"query": {"match_all": {}}, "random_score": {"seed": seed, "field": "_seq_no"}}}
-    body = {"query": drawn, "size": sample, "_source": ["text", "parent"]}
-    chosen = random.Random(seed)
+def known_items(
+    client: OpenSearch, index: str, sample: int, seed: int, drawn: Sequence[str] = ()
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """(hit, a sentence of its text) for a random sample of documents, or of passages (their document is in `parent`).
+
+    drawn: the ids of the sample. If empty, the index draws it, by `seed` and the order in which documents were written.
+    """
+    by_order = {"function_score": {"query": {"match_all": {}}, "random_score": {"seed": seed, "field": "_seq_no"}}}
+    query = {"ids": {"values": list(drawn)}} if drawn else by_order
+    body = {"query": query, "size": len(drawn) or sample, "_source": ["text", "parent"]}
     for hit in client.search(index=index, body=body)["hits"]["hits"]:
         text = str(hit["_source"].get("text", ""))
         if text.strip():
-            yield hit, own_sentence(text, chosen)
+            yield hit, own_sentence(text, random.Random(f"{seed} {hit['_id']}"))
 
 
 def own_sentence(text: str, chosen: random.Random) -> str:

@@ -27,7 +27,7 @@ from opensearch_neural.index import query_side
 from opensearch_neural.index.query_side import INDEX, LARGEST, ask_largest, read_largest
 from opensearch_neural.index.record import PassageMeta, existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
-from opensearch_neural.index.sparse_scale import MEASURED_ON, SCALE
+from opensearch_neural.index.sparse_scale import MEASURED_ON, SAMPLE, SCALE
 from opensearch_neural.models import registry
 
 pytestmark = pytest.mark.cluster
@@ -185,6 +185,19 @@ def test_the_scale_is_measured_again_once_the_index_has_grown(client: Any, writt
     assert MEASURED_ON not in existing_record(client, written).extra, "as an older version kept it"
     scale, documents = ingested(1, seed=7)
     assert scale < 99 and documents == 242
+
+
+def test_the_scale_is_that_of_the_corpus_in_whatever_order_it_is_written(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    corpus = list(records(2 * SAMPLE))
+    scales = []
+    for name, ordered in (("a", corpus), ("b", corpus[::-1])):
+        path = write_jsonl(tmp_path / f"{name}.jsonl", ordered)
+        run_job(client, job(path, f"{index_name}-{name}"), show_progress=False)
+        scales.append(existing_record(client, f"{index_name}-{name}").extra[SCALE])
+    assert scales[0] == scales[1]
+    query_side.forget(client, existing_record(client, f"{index_name}-a"))
 
 
 def default_windows(engines: Engines) -> tuple[int, int]:
