@@ -30,7 +30,7 @@ def list_models(folders: tuple[Path, ...], as_json: bool) -> None:
         lists = {"published": [asdict(each) for each in PUBLISHED], "here": [asdict(each) for each in here]}
         print(json.dumps(lists, default=str, indent=2))
         return
-    print("Published. Documents take time in proportion to a model's parameters, queries take none:")
+    print("Published (the time to read a document grows with the parameters; queries need no network):")
     for each in PUBLISHED:
         print(f"\n  {each.name}")
         print(f"    {each.parameters:g} million parameters, {each.language}, {each.licence}, queries by {each.queries}")
