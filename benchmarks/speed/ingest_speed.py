@@ -3,7 +3,7 @@
     osn bench ingest --data scifact                         everything, on two idle cores
     osn bench ingest --data scifact --quick                 few rounds; records nothing
 
-Each arm in turn writes the same prepared documents (a corpus with lexical vectors, as dicts in memory) into new indexes, with
+Each arm in turn writes the same prepared documents (a corpus and lexical vectors, as dicts in memory) into new indexes, with
 the same threads and the same number of documents in a request, so that other work of the machine slows all arms alike; every
 round is a pair for the ratio. The clock stops when the last document is acknowledged. "short weights" writes each weight
 with the fewest digits that the index can distinguish (`ingest/writing/short_weights.py`), as `osn ingest` does.
@@ -72,9 +72,7 @@ Writing = Callable[["OpenSearch", str, Sources, WritingSizes], None]
 @click.option("--quick", is_flag=True, help="Few rounds; records nothing.")
 @output_option("Write summary.json there.")
 @connection_options
-def ingest_speed(
-    connection: ConnectionSettings, data: Path, rounds: int | None, quick: bool, out: Path | None
-) -> None:
+def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int | None, quick: bool, out: Path | None) -> None:
     """Compare writing speed with opensearch-py's."""
     sizes = QUICK if quick else WritingSizes()
     if rounds:
