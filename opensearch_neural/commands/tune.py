@@ -108,9 +108,9 @@ def tune(
     cascade: its weight and both windows, the fastest that keep a share of the best quality.
 
     The setting is stored in the index, where `osn search`, `osn eval` and `opensearch_neural.engines` find it. Its window
-    then grows with the index, as the default window does. Quality is nDCG@10 with --data, else score@10: the sum of the ten
-    hits' exact scores, divided by that of the true best ten. One half of the queries chooses, the other half confirms.
-    The cluster should have no other load.
+    then grows with the index, as the default window does. Quality is nDCG@10 with --data, and on bm25-sparse's known items;
+    else it is score@10: the sum of the ten hits' exact scores, divided by that of the true best ten. For all engines but
+    bm25-sparse one half of the queries chooses, and the other half confirms. The cluster should have no other load.
 
     \b
     osn tune --index docs --data data/docs --report tuned.html

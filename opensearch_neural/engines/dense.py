@@ -24,7 +24,7 @@ from opensearch_neural.engines.engine import (
 )
 from opensearch_neural.engines.settings import Cascade, TwoPhases, WeightedSum, parse_first
 from opensearch_neural.engines.sparse import Bm25, Bm25Sparse, HighIdfFirst, Sparse
-from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.mapping import to_bytes
 from opensearch_neural.index.models import IndexPart
 from opensearch_neural.look_up_table import spread
@@ -144,6 +144,12 @@ class CascadeEngine(Sparse):
         return ("sparse", "dense" if held.dense and not held.quantized else "quantized")
 
     def load(self) -> None:
+        held = self.opened.meta
+        if held.sparse and not (held.quantized or held.dense):
+            raise ModelError(
+                f"the index {self.opened.index!r} holds no quantized vectors, and no dense ones that the cascade could take",
+                "ingest with --pq MODEL or with --dense MODEL",
+            )
         super().load()
         # The window of bm25-sparse, too, may need a request to the cluster.
         if Cascade.of(self.opened).first == "bm25-sparse":

@@ -443,6 +443,9 @@ def test_engines_that_lack_codes_say_what_to_ingest(client, index_name: str, cor
         with pytest.raises(ModelError, match="holds no quantized vectors"):
             engines.body_of(engine)
         assert not engines.serves(engine)
+    with pytest.raises(ModelError) as refused:
+        engines.body_of("cascade")
+    assert refused.value.remedy == "ingest with --pq MODEL or with --dense MODEL"
     with pytest.raises(ModelError, match="holds no reconstructed vectors"):
         engines.body_of("jpq-hnsw")
     with pytest.raises(ClusterError, match="holds no codes"):

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
 from corpora import records, write_jsonl
 
-from benchmarks.speed import ingest_speed
 from benchmarks.speed.ingest_speed import (
     ARMS,
     BASELINE,
     SHORT,
     WritingSizes,
     goals,
+    ingest_speed,
     prepared,
     race,
     rows,
@@ -51,4 +52,13 @@ def test_the_summary_can_be_published(tmp_path: Path) -> None:
     documents = [("a", {"text": "x"})]
     made = [*rows("scifact", times, documents, documents)]
     Summary("python -m benchmarks.speed.ingest_speed", "abc", {"cores": 2}, [], [0], made, goals(times)).validate()
-    assert ingest_speed.RESULTS.name == "ingest"
+
+
+def test_the_command_reads_and_writes_only_what_is_named(cluster_url: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(ingest_speed, [])
+    assert done.exit_code == 2 and "--data" in done.output
+    measured = ("--data", str(write_jsonl(tmp_path / "d.jsonl", records(30))), "--rounds", "2", "--url", cluster_url)
+    done = CliRunner().invoke(ingest_speed, measured)
+    assert done.exit_code == 0 and "written:" not in done.output
+    done = CliRunner().invoke(ingest_speed, [*measured, "--output", str(tmp_path / "record")])
+    assert f"written: {tmp_path / 'record' / 'summary.json'}" in done.output
