@@ -203,6 +203,9 @@ def test_of_an_unfinished_build_the_remedy_begins_another(client, index_name: st
     with pytest.raises(InputError, match="without --shards 3") as refused:
         run_job(client, other, show_progress=False)
     assert refused.value.remedy and refused.value.remedy.endswith("(--restart)")
+    with pytest.raises(ModelError, match="holds no sparse vectors") as refused_model:
+        run_job(client, replace(begun, models=job(corpus, "").models), show_progress=False)
+    assert refused_model.value.remedy == "leave out --sparse, or give --restart to begin another build"
     again = replace(other, writing=replace(other.writing, restart=True, max_errors=1))
     assert run_job(client, again, show_progress=False).documents == 100
 
