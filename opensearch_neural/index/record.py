@@ -340,6 +340,11 @@ def check_unchanged_models(index: str, wrote: IndexMeta, wanted: IndexMeta) -> N
         if old is not None and new is not None:
             remedy = f"use the same model as before, or {another}"
             check_same_model(index, kind, (old.name, old.hash), (new.name, new.hash), remedy)
+    if wrote.passages != wanted.passages:
+        raise ModelError(
+            f"the index {index!r} holds {documents_of(wrote)}, and this ingest brings {documents_of(wanted)}",
+            f"encode them with the same --passages, or give {another}",
+        )
     if wrote.prune != wanted.prune:
         has, brings = (f"pruned by {each.prune}" if each.prune else "whole" for each in (wrote, wanted))
         raise ModelError(
