@@ -127,16 +127,16 @@ def _mend_end(file: IO[bytes]) -> None:
 
 
 def letters_path(named: Path | None, index: str, corpus: str) -> Path:
-    """The dead-letter file of an ingest, which is never the file that it reads.
+    """The dead-letter file of an ingest, which is never the file that it reads: of letters of this index, the next.
 
     Raises InputError if `named` is the corpus.
     """
-    path = named or Path(f"{index}.dead-letters.jsonl")
-    if corpus == "-" or not path.exists() or not Path(corpus).exists() or not path.samefile(corpus):
-        return path
-    if named is not None:
+    path, read = named or Path(f"{index}.dead-letters.jsonl"), Path(corpus)
+    same = corpus != "-" and path.exists() and read.exists() and path.samefile(read)
+    if named is not None and same:
         raise InputError(f"{named} is the corpus; it cannot be the dead-letter file too", "give another --dead-letters")
-    return next_path(Path(corpus))
+    earlier = re.fullmatch(rf"{re.escape(path.stem)}\.\d+{re.escape(path.suffix)}", read.name) is not None
+    return next_path(read) if named is None and (same or earlier) else path
 
 
 def next_path(path: Path) -> Path:

@@ -145,6 +145,9 @@ def test_the_letters_of_letters_go_elsewhere(tmp_path: Path, monkeypatch: pytest
     Path("docs.dead-letters.jsonl").touch()
     assert letters_path(None, "docs", "corpus.jsonl") == Path("docs.dead-letters.jsonl")
     assert letters_path(None, "docs", str(tmp_path / "docs.dead-letters.jsonl")).name == "docs.dead-letters.2.jsonl"
+    assert letters_path(None, "docs", "docs.dead-letters.2.jsonl") == Path("docs.dead-letters.3.jsonl")
+    assert letters_path(None, "docs", "of/docs.dead-letters.3.jsonl") == Path("of/docs.dead-letters.4.jsonl")
+    assert letters_path(None, "docs", "other.dead-letters.2.jsonl") == Path("docs.dead-letters.jsonl")
     assert next_path(Path("docs.dead-letters.2.jsonl")) == Path("docs.dead-letters.3.jsonl")
     with pytest.raises(InputError, match="is the corpus"):
         letters_path(Path("docs.dead-letters.jsonl"), "docs", "docs.dead-letters.jsonl")
