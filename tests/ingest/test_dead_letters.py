@@ -75,6 +75,41 @@ def test_a_raw_line_once_mended_is_read(tmp_path: Path) -> None:
     assert [each.line for each in rejected] == [None]
 
 
+def test_a_raw_line_once_mended_keeps_the_separators_that_json_allows(tmp_path: Path) -> None:
+    dead = DeadLetters(tmp_path / "l.jsonl")
+    dead.add(Rejected("d.jsonl", 7, "no id", '{"text": "one\u2028two\u0085three"}'), "no id")
+    dead.sync()
+    text = (tmp_path / "l.jsonl").read_text()
+    (tmp_path / "l.jsonl").write_text(text.replace('{\\"text', '{\\"_id\\": \\"b\\",\\n\\"text'))
+    documents, rejected = read(tmp_path / "l.jsonl")
+    assert ([each.text for each in documents], rejected) == (["one\u2028two\u0085three"], [])
+
+
+def test_a_passage_that_is_mended_wrongly_is_a_letter_again_and_a_passage_once_it_is_right(tmp_path: Path) -> None:
+    passage = Passage("p#0002", "half", file="d.jsonl", line=9, parent="p", number=2, start=10, end=14)
+    for wrong in ({"text": 5}, {"passage": {"number": None}}, {"passage": {"number": "two"}}):
+        letter = {
+            "dead_letter": 1,
+            "reason": "x",
+            "file": "d.jsonl",
+            "line": 9,
+            "document": {**passage.record(), **wrong},
+        }
+        (tmp_path / "l.jsonl").write_text(json.dumps(letter) + "\n")
+        documents, (rejected,) = read(tmp_path / "l.jsonl")
+        assert documents == []
+        right = {"dead_letter": 1, "reason": "x", "file": "d.jsonl", "line": 9}
+        (tmp_path / "l.jsonl").write_text(
+            json.dumps(
+                {**right, "raw": json.dumps({**json.loads(rejected.raw), "text": "half", "passage": {"number": 2}})}
+            )
+            + "\n"
+        )
+        (document,), _ = read(tmp_path / "l.jsonl")
+        assert isinstance(document, Passage)
+        assert (document.parent, document.number, document.file, document.line) == ("p", 2, "d.jsonl", 9)
+
+
 def test_a_raw_line_is_read_by_the_names_of_its_corpus_and_no_more_than_the_limit(tmp_path: Path) -> None:
     dead = DeadLetters(tmp_path / "l.jsonl")
     for at in range(3):
