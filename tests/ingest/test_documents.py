@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -14,13 +15,14 @@ from typing import Any
 
 import pytest
 from corpora import WORDS, job, records, snapshot, write_jsonl
-from fault_proxy import FaultProxy, Request
+from fault_proxy import Fault, FaultProxy, Request
 
 from ingest.commands.documents import ids_in, parse_change
 from ingest.documents import Documents, delete_documents, read_document
 from ingest.job import run_job
 from ingest.versions.swap import Gate, check_swap
 from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
@@ -285,6 +287,29 @@ def test_of_two_updates_at_once_none_is_lost(client: Any, index_name: str, tmp_p
         thread.join()
     source = snapshot(client, index_name)[id]
     assert all(source[f"{name}{number}"] == number for name in "ab" for number in range(5))
+
+
+@pytest.mark.parametrize("kind", ["add", "update", "delete"])
+def test_each_request_of_a_write_has_the_patience_of_the_documents(
+    client: Any, cluster_url: str, index: str, kind: str
+) -> None:
+    """And not that of the client, which is short here."""
+    id = HUNDRED[0]["_id"]
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        asked = connect(settings=ConnectionSettings((proxy.url,), patience=0.1))
+        documents = Documents(asked, index, patience=30)
+        writes: dict[str, Callable[[], object]] = {
+            "add": lambda: documents.add([{"_id": "new", "text": "rain"}]),
+            "update": lambda: documents.update(id, {"lang": "de"}),
+            "delete": lambda: documents.delete([id]),
+        }
+        began = time.monotonic()
+        proxy.fault = lambda request: Fault("status") if time.monotonic() - began < 1.5 else None
+        writes[kind]()
+    assert proxy.faults["status"] > 1
+    held = read_document(client, index, id), read_document(client, index, "new")
+    assert (held[0] is None, held[1] is None) == (kind == "delete", kind != "add")
+    assert kind != "update" or (held[0] is not None and held[0].fields["lang"] == "de")
 
 
 def test_ids_are_read_as_a_file_has_them(tmp_path: Path) -> None:
