@@ -173,8 +173,9 @@ class Documents:
         """Write documents; a document replaces the one with the same id. Mappings are records as in a corpus.
 
         refresh: whether searches find them when this returns.
-        Raises ClusterError if the cluster does not accept them within `patience` seconds.
+        Raises ClusterError if the cluster does not accept them within `patience` seconds, InputError for a single document.
         """
+        _refuse_single(documents)
         written = Written()
         stream = iter(documents)
         number = 0
@@ -342,7 +343,11 @@ def read_document(client: OpenSearch, index: str, id: str) -> Document | None:
 
 @translate_errors()
 def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
-    """Delete documents, with all their passages; returns how many existed. No model is needed."""
+    """Delete documents, with all their passages; returns how many existed. No model is needed.
+
+    Raises InputError for a single id, whose letters would each be taken for one.
+    """
+    _refuse_single(ids)
     meta = existing_record(client, index)
     segments.refresh(client, index)
     deleted = 0
@@ -356,6 +361,11 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
         deleted += answer["aggregations"]["there"]["value"]
         stored_documents.delete_by_query(client, index, query)
     return deleted
+
+
+def _refuse_single(several: object) -> None:
+    if isinstance(several, str | Mapping):
+        raise InputError(f"expected a list, found a single one: {str(several)[:80]!r}", "write it in a list")
 
 
 def _read(client: OpenSearch, index: str, meta: IndexMeta, id: str) -> tuple[Document, dict[str, int]] | None:

@@ -253,6 +253,17 @@ def test_deleting_needs_no_model(client: Any, index: str, osn_home: Path) -> Non
     assert delete_documents(client, index, gone) == 0
 
 
+def test_one_that_is_not_in_a_list_is_refused_and_changes_nothing(client: Any, index_name: str, tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": id, "text": "rain"} for id in ("1", "7", "17")])
+    run_job(client, job(corpus, index_name), show_progress=False)
+    documents = Documents(client, index_name)
+    with pytest.raises(InputError, match="expected a list, found a single one: '17'"):
+        documents.delete("17")
+    with pytest.raises(InputError, match="expected a list"):
+        documents.add({"_id": "2", "text": "sun"})  # type: ignore[arg-type]
+    assert sorted(snapshot(client, index_name)) == ["1", "17", "7"]
+
+
 def test_a_change_that_cannot_be_is_refused_and_changes_nothing(client: Any, index: str) -> None:
     before = snapshot(client, index)
     documents = Documents(client, index)
