@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -384,12 +384,22 @@ def _read(client: OpenSearch, index: str, meta: IndexMeta, id: str) -> tuple[Doc
 def _join(client: OpenSearch, index: str, id: str) -> tuple[Document, dict[str, int]] | None:
     """The document of all its passages. Raises ClusterError if a shard, and with it a passage, may be missing."""
     segments.refresh(client, index)
-    body = {"query": {"term": {"parent": id}}, "size": MOST_HITS, "sort": [{"passage.number": "asc"}]}
-    hits = search(client, index, body)["hits"]["hits"]
-    if not hits:
+    sources = list(_passages(client, index, id))
+    if not sources:
         return None
-    text = joined((hit["_source"]["passage"]["start"], hit["_source"]["text"]) for hit in hits)
-    return _document(id, {**hits[0]["_source"], "text": text}), {}
+    text = joined((source["passage"]["start"], source["text"]) for source in sources)
+    return _document(id, {**sources[0], "text": text}), {}
+
+
+def _passages(client: OpenSearch, index: str, id: str) -> Iterator[dict[str, Any]]:
+    """The sources of all passages of a document, in order."""
+    body: dict[str, Any] = {"query": {"term": {"parent": id}}, "size": MOST_HITS, "sort": [{"passage.number": "asc"}]}
+    while True:
+        hits = search(client, index, body)["hits"]["hits"]
+        yield from (hit["_source"] for hit in hits)
+        if len(hits) < MOST_HITS:
+            return
+        body["search_after"] = hits[-1]["sort"]
 
 
 def _with_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from opensearch_neural.corpus.documents import Document
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.record import PassageMeta
+from opensearch_neural.queries import MOST_HITS
 
 HUNDRED = records(100)
 
@@ -240,6 +241,17 @@ def test_documents_are_not_counted_while_a_shard_is_nowhere(
         assert "passages, and 1 shards do not answer" in ran.stdout, ran.stderr
         with pytest.raises(ClusterError, match="no node answers for 1 of 2 shards"):
             check_swap(client, alias, index, Gate())
+
+
+def test_of_a_document_of_very_many_passages_an_update_keeps_all(client: Any, index_name: str, tmp_path: Path) -> None:
+    """More than one search returns."""
+    text = " ".join(f"word{number}" for number in range(MOST_HITS + 5))
+    corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": "long", "text": text}])
+    settings = job(corpus, index_name, sparse=None, tokenizer=None, passages=PassageMeta(1, 1))
+    assert run_job(client, settings, show_progress=False).documents == MOST_HITS + 5
+    with Documents(client, index_name) as documents:
+        documents.update("long", {"title": "x"})
+        assert documents.get("long") == Document("long", text, "x")
 
 
 def test_deleting_needs_no_model(client: Any, index: str, osn_home: Path) -> None:
