@@ -307,7 +307,7 @@ class _Run:
                 return len(items) == earlier.end - earlier.start
             return len(items) >= self.writing.batch_documents or size >= self.writing.batch_bytes
 
-        for item in everything(records):
+        for item in everything(records, self._too_many):
             items.append(item)
             size += size_of(item)
             if full():
@@ -376,6 +376,13 @@ class _Run:
         progress.update(batch.length)
         self.records += batch.length
         self._check_errors(self.records if self.records >= SHARE_RECORDS else None)
+
+    def _too_many(self, letters: int, records: int) -> bool:
+        """Whether the run ends after so many letters of so many records, so that nothing more needs to be read."""
+        most = self.writing.max_errors
+        if isinstance(most, float):
+            return records >= SHARE_RECORDS and letters > most * records
+        return letters > most
 
     def _check_errors(self, records: int | None) -> None:
         """Raise TooManyErrors if too many of the records so far were rejected. None: too few records to judge a share."""
