@@ -133,7 +133,7 @@ def ingest(
         with Progress(f"ingest → {target.index}", total=content.total, show=show_progress) as progress:
             run.write_all(records, progress, lambda: targets.mark_adding(client, target, corpus_name))
         if not run.written and not run.letter_count:
-            raise InputError(f"{corpus_name} holds no document", "name a corpus with at least one")
+            raise holds_nothing(corpus_name)
         run.still_ours()
         held, retries = verification.verify(content.records, run.written, run.writer, content.vectorizer)
         run.retries += retries
@@ -161,6 +161,10 @@ def ingest(
         first_reason=letters.first_reason,
         passages=target.meta.passages is not None,
     )
+
+
+def holds_nothing(corpus_name: str) -> InputError:
+    return InputError(f"{corpus_name} holds no document", "name a corpus with at least one")
 
 
 SHARE_RECORDS = 1000

@@ -1020,6 +1020,16 @@ def test_14_an_interrupted_index_says_so_until_it_is_finished_or_deleted(
     assert not client.indices.exists(index=unfinished)
 
 
+@pytest.mark.parametrize("made", [build, job], ids=["a build", "an index"])
+def test_14_a_corpus_without_a_record_leaves_no_index_behind(
+    client: Any, index_name: str, tmp_path: Path, made: Callable[..., Job]
+) -> None:
+    """Another corpus would otherwise complete an index that is not complete without the first."""
+    with pytest.raises(InputError, match=r"none.jsonl holds no document"):
+        run(client, made(write_jsonl(tmp_path / "none.jsonl", []), index_name, sparse="none"))
+    assert not client.indices.get(index=f"{index_name}*", params={"allow_no_indices": "true"})
+
+
 def test_14_an_interrupted_load_into_a_serving_index_says_so(
     osn: Osn, client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
