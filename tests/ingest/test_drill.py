@@ -972,7 +972,7 @@ def test_14_a_line_that_was_mended_wrongly_is_kept(client: Any, index_name: str,
 
 
 def test_14_settings_that_an_existing_index_has_for_good_are_refused(
-    client: Any, index_name: str, tmp_path: Path
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = job(write_jsonl(tmp_path / "d.jsonl", records(20)), index_name, sparse="none", store_vectors=False)
     run(client, settings)
@@ -986,6 +986,10 @@ def test_14_settings_that_an_existing_index_has_for_good_are_refused(
             run(client, replace(settings, new_index=replace(settings.new_index, **different)))
     same = replace(settings.new_index, shards=1, analyzer="english")
     assert run(client, replace(settings, new_index=same)).documents == 20
+    assert "replicas" not in caplog.text
+    client.indices.put_settings(index=index_name, body={"number_of_replicas": 2})
+    assert run(client, replace(settings, new_index=replace(same, replicas=1))).documents == 20
+    assert f"{index_name!r} has 2 replicas and keeps them: --replicas 1 is for a new index" in caplog.text
     with pytest.raises(InputError, match="--dense-type byte needs dense vectors"):
         run(client, replace(settings, new_index=replace(settings.new_index, dense_type="byte")))
     lexical = job(write_jsonl(tmp_path / "l.jsonl", records(20)), f"{index_name}-l")
