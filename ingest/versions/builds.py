@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ingest.writing import target as targets
-from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index import query_side
 from opensearch_neural.index.health import index_health
@@ -206,7 +206,7 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
     """Move the alias to the build that the present build replaced, or to `to`; returns (new index, index before).
 
     Reads only these two indexes, and does not wait for replicas.
-    Raises ClusterError if there is no earlier build, or if it is deleted, red or incomplete.
+    Raises ClusterError if there is no earlier build, or if it is deleted, closed, red or incomplete.
     """
     if to == "":
         raise InputError("the name of the index is empty", "name one with --to, or leave the option out")
@@ -227,8 +227,21 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
     if to == present:
         raise InputError(f"{alias!r} names {to!r} already")
     targets.wait_for_primaries(client, to, ROLLBACK_PATIENCE)
+    _refuse_closed(client, to)
     serve(client, alias, to, patience=0)
     return to, present
+
+
+def _refuse_closed(client: OpenSearch, index: str) -> None:
+    """Raise ClusterError for a closed index, whose health is that of an open one."""
+    from opensearchpy.exceptions import RequestError
+
+    try:
+        client.count(index=index)
+    except RequestError as error:
+        if reason_of(error)[0] != "index_closed_exception":
+            raise
+        raise ClusterError(f"the index {index!r} is closed", f"open it first (POST {index}/_open)") from None
 
 
 def _warn_of_running(client: OpenSearch, present: str, to: str) -> None:

@@ -82,6 +82,20 @@ def test_rolling_back_and_forth(client: Any, index_name: str, tmp_path: Path) ->
     assert len(snapshot(client, index_name)) == 20
 
 
+def test_a_build_that_is_closed_is_not_rolled_back_to(client: Any, index_name: str, tmp_path: Path) -> None:
+    first, second = (
+        run_job(client, build(corpus(tmp_path / "d.jsonl", count), index_name), show_progress=False).index
+        for count in (10, 20)
+    )
+    client.indices.close(index=first)
+    with pytest.raises(ClusterError, match=f"the index '{first}' is closed") as error:
+        versions.rollback(client, index_name)
+    assert error.value.remedy == f"open it first (POST {first}/_open)"
+    assert versions.serving_index(client, index_name) == second
+    client.indices.open(index=first)
+    assert versions.rollback(client, index_name) == (first, second)
+
+
 def test_a_build_that_fails_leaves_the_old_one_serving_and_is_continued(
     client: Any, index_name: str, tmp_path: Path
 ) -> None:
