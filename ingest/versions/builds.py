@@ -247,15 +247,28 @@ def _refuse_closed(client: OpenSearch, index: str) -> None:
 def _warn_of_running(client: OpenSearch, present: str, to: str) -> None:
     """Warn if requests made for the present index are wrong for the other index."""
     held, wanted = record_if_ours(client, present), record_if_ours(client, to)
-    if held is None or wanted is None:
-        return
+    other = None if held is None or wanted is None else other_for_requests(held, wanted)
+    if other is not None:
+        log.warning(
+            "%s has %s, unlike %s: applications that are running must open their engines again", to, other, present
+        )
+
+
+def other_for_requests(held: IndexMeta, wanted: IndexMeta) -> str | None:
+    """What makes requests for an index with the record `held` wrong for another one; None if nothing does."""
     if held.forward_index and not wanted.forward_index:
-        other = "no forward index"
-    elif wanted.prune_postings is not None and held.prune_postings is None:
-        other = "pruned postings"
-    else:
-        return
-    log.warning("%s has %s, unlike %s: applications that are running must open their engines again", to, other, present)
+        return "no forward index"
+    if wanted.prune_postings is not None and held.prune_postings is None:
+        return "pruned postings"
+    if (held.passages is None) != (wanted.passages is None):
+        return "whole documents" if wanted.passages is None else "passages"
+    if held.sparse is not None and (wanted.sparse is None or wanted.sparse.query_hash != held.sparse.query_hash):
+        return "no sparse model" if wanted.sparse is None else "another sparse model or IDF table"
+    if held.dense is not None and wanted.dense != held.dense:
+        return "no dense model" if wanted.dense is None else "another dense model"
+    if held.quantized is not None and wanted.quantized != held.quantized:
+        return "no quantized model" if wanted.quantized is None else "another quantized model"
+    return None
 
 
 @translate_errors()
