@@ -184,7 +184,10 @@ def mended(
         if isinstance(record, dict):
             text = json.dumps(record)
         else:
-            text = _by_usual_names(_LINE_ENDS.sub(" ", str(letter["raw"])) or "null", names)
+            raw = letter["raw"]  # a line of text; whoever mends it may write the object itself
+            text = (
+                _by_usual_names(_LINE_ENDS.sub(" ", raw) if isinstance(raw, str) else json.dumps(raw), names) or "null"
+            )
         line = text.encode("utf-8", "surrogatepass")
         origin = str(letter.get("file", here)), letter.get("line")
         try:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from corpora import letters
+from corpora import letters, write_jsonl
 
 from ingest.corpus import CorpusSource
 from ingest.dead_letters import DeadLetters, is_dead_letter_file, letters_of, letters_path, mended, next_path
@@ -73,6 +73,16 @@ def test_a_raw_line_once_mended_is_read(tmp_path: Path) -> None:
     documents, rejected = read(tmp_path / "l.jsonl")
     assert [(each.id, each.text, each.file, each.line) for each in documents] == [("b", "torn", "d.jsonl", 7)]
     assert [each.line for each in rejected] == [None]
+
+
+def test_a_raw_line_may_be_mended_to_an_object(tmp_path: Path) -> None:
+    lines = [
+        {"dead_letter": 1, "file": "d.jsonl", "line": 7, "raw": raw} for raw in ({"_id": "b", "text": "sun"}, ["b"])
+    ]
+    write_jsonl(tmp_path / "l.jsonl", lines)
+    documents, rejected = read(tmp_path / "l.jsonl")
+    assert documents == [Document("b", "sun", file="d.jsonl", line=7)]
+    assert [(each.reason, each.raw) for each in rejected] == [("expected a JSON object, found a list", '["b"]')]
 
 
 def test_a_raw_line_once_mended_keeps_the_separators_that_json_allows(tmp_path: Path) -> None:
