@@ -363,7 +363,7 @@ def test_what_is_not_there_is_said(client: Any, index_name: str, tmp_path: Path,
 )
 def test_changes_on_the_command_line(text: str, expected: tuple[str, Any]) -> None:
     assert parse_change(text) == expected
-    for wrong in ("a", "=b", ":=3", "a:=x"):
+    for wrong in ("a", "=b", ":=3", "a:=x", "a:=" + "[" * 100_000):
         with pytest.raises(InputError, match="--set"):
             parse_change(wrong)
 

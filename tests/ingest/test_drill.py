@@ -108,7 +108,7 @@ def test_01_an_alias_of_somebody_elses_index_is_swapped_too(client: Any, index_n
 def test_01_a_requirement_is_read_as_it_is_written() -> None:
     assert parse_requirement("what is it? => doc 1") == Requirement("what is it?", "doc 1", 10)
     assert parse_requirement("a => b => c @3") == Requirement("a => b", "c", 3)
-    for wrong in ("no arrow", "=> id", "query =>", "query => id @0"):
+    for wrong in ("no arrow", "=> id", "query =>", "query => id @0", "query => id @²", f"query => id @{'9' * 5000}"):
         with pytest.raises(InputError, match="expected 'QUERY => ID'"):
             parse_requirement(wrong)
 
