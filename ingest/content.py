@@ -115,7 +115,7 @@ def content_of_files(
     if models.reconstruct:
         assert codes is not None and place is not None
         quantizer = Quantizer.load(place / QUANTIZER_FILE)
-        dense = reconstructed_meta(codes, quantizer, new_index.dense_type, lambda: stored.codes()[1][:SAMPLE])
+        dense = reconstructed_meta(codes, quantizer, new_index.dense_type, lambda: stored.sample_of_codes(SAMPLE))
         vectorizer = Changed(stored, partial(reconstructed, quantizer=quantizer))
     named = manifest.prune or (wrote.prune if wrote is not None else None)
     prune = models.prune or (Pruning.parse(named) if named else None)
@@ -147,11 +147,19 @@ def dense_meta(model: DenseInfo, type: DenseType, sample: Callable[[], NDArray[n
 
 
 def reconstructed_meta(
-    model: QuantizedMeta, quantizer: Quantizer, type: DenseType, sample: Callable[[], NDArray[np.uint8]]
+    model: QuantizedMeta, quantizer: Quantizer, type: DenseType, sample: Callable[[], NDArray[np.uint8] | None]
 ) -> DenseMeta:
-    """sample: gives codes of the model, (n, M). Reconstructed vectors are not normalized, even if the model's are."""
+    """sample: gives codes of the model, (n, M), or None.
+
+    Reconstructed vectors are not normalized, even if the model's are.
+    """
     info = DenseInfo(model.name, model.hash, quantizer.dimension, normalized=False)
-    return replace(dense_meta(info, type, lambda: quantizer.reconstruct(sample())), reconstructed=True)
+
+    def vectors() -> NDArray[np.float32] | None:
+        codes = sample()
+        return None if codes is None else quantizer.reconstruct(codes)
+
+    return replace(dense_meta(info, type, vectors), reconstructed=True)
 
 
 def _codes_of_files(

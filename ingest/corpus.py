@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -149,13 +149,32 @@ def is_read_once(corpus: str) -> bool:
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
-def everything(records: Records) -> Iterator[Document | Rejected]:
-    """Documents and rejected records in the corpus's order."""
+class _TooMany(Exception):
+    """No more records are read."""
+
+
+def everything(
+    records: Records, too_many: Callable[[int, int], bool] = lambda rejected, records: False
+) -> Iterator[Document | Rejected]:
+    """Documents and rejected records in the corpus's order.
+
+    too_many: whether to end after so many rejected records without a document between them, and so many records in all.
+        They wait in memory for the next document, and a corpus may hold nothing else.
+    """
     rejected: deque[Rejected] = deque()
-    for document in records(rejected.append):
-        while rejected:
-            yield rejected.popleft()
-        yield document
+    passed = 0
+
+    def reject(record: Rejected) -> None:
+        rejected.append(record)
+        if too_many(len(rejected), passed + len(rejected)):
+            raise _TooMany
+
+    with suppress(_TooMany):
+        for document in records(reject):
+            passed += len(rejected) + 1
+            while rejected:
+                yield rejected.popleft()
+            yield document
     yield from rejected
 
 

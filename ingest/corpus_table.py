@@ -35,7 +35,7 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.idf import in_seven_digits
 from opensearch_neural.index.models import called
 from opensearch_neural.index.query_side import read_encoder
-from opensearch_neural.index.record import IndexMeta, PassageMeta, SparseMeta
+from opensearch_neural.index.record import IndexMeta, PassageMeta, SparseMeta, another_index
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of, write_with_table
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
@@ -165,8 +165,8 @@ def while_writing(splade: Path, asked: Asked, passages: PassageMeta | None) -> O
     wanted, hash = asked.models, directory.hash_files(splade)
     held = None if asked.wrote is None else asked.wrote.sparse
     name = directory.display_name(str(wanted.sparse or splade)) if held is None else held.name
-    if held is not None and held.hash != hash:
-        raise _another_model(asked.index, held, splade, hash)
+    if asked.wrote is not None and held is not None and held.hash != hash:
+        raise _another_model(asked.index, held, splade, hash, another_index(asked.wrote))
     tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
     with _naming(asked.corpus):
         documents = as_passages(asked.records, tokenizer, passages)(ignore)
@@ -248,11 +248,13 @@ def with_kept_table(
     raise _another_model(index, wrote, splade, hash)
 
 
-def _another_model(index: str, wrote: SparseMeta, splade: Path, hash: str) -> ModelError:
+def _another_model(
+    index: str, wrote: SparseMeta, splade: Path, hash: str, another: str = "another --index"
+) -> ModelError:
     return ModelError(
         f"the index {index!r} was written with the sparse model {wrote.name} ({wrote.hash}), "
         f"but {directory.display_name(splade)} ({hash}) is another model",
-        "use the same model as before, or another --index",
+        f"use the same model as before, or {another}",
     )
 
 

@@ -37,6 +37,8 @@ EXIT_WITH_LETTERS = 3
 """The exit status of a command that finished but rejected documents."""
 
 USUAL = FieldNames()
+# Not U+0085, U+2028 and U+2029, which a string of JSON may hold.
+_LINE_ENDS = re.compile(r"[\n\v\f\r\x1c-\x1e]+")
 # So many characters of a line that could not be read are kept.
 RAW_LIMIT = 1 << 20
 
@@ -127,16 +129,16 @@ def _mend_end(file: IO[bytes]) -> None:
 
 
 def letters_path(named: Path | None, index: str, corpus: str) -> Path:
-    """The dead-letter file of an ingest, which is never the file that it reads.
+    """The dead-letter file of an ingest, which is never the file that it reads: of letters of this index, the next.
 
     Raises InputError if `named` is the corpus.
     """
-    path = named or Path(f"{index}.dead-letters.jsonl")
-    if corpus == "-" or not path.exists() or not Path(corpus).exists() or not path.samefile(corpus):
-        return path
-    if named is not None:
+    path, read = named or Path(f"{index}.dead-letters.jsonl"), Path(corpus)
+    same = corpus != "-" and path.exists() and read.exists() and path.samefile(read)
+    if named is not None and same:
         raise InputError(f"{named} is the corpus; it cannot be the dead-letter file too", "give another --dead-letters")
-    return next_path(Path(corpus))
+    earlier = re.fullmatch(rf"{re.escape(path.stem)}\.\d+{re.escape(path.suffix)}", read.name) is not None
+    return next_path(read) if named is None and (same or earlier) else path
 
 
 def next_path(path: Path) -> Path:
@@ -179,17 +181,17 @@ def mended(
             on_reject(Rejected(here, number, reason, content))
             continue
         record = letter.get("document")
-        passage = None
         if isinstance(record, dict):
-            if isinstance(record.get("passage"), dict) and "parent" in record:
-                passage = {"parent": record.pop("parent"), **record.pop("passage")}
             text = json.dumps(record)
         else:
-            text = _by_usual_names(" ".join(str(letter["raw"]).splitlines()) or "null", names)
+            raw = letter["raw"]  # a line of text; whoever mends it may write the object itself
+            text = (
+                _by_usual_names(_LINE_ENDS.sub(" ", raw) if isinstance(raw, str) else json.dumps(raw), names) or "null"
+            )
         line = text.encode("utf-8", "surrogatepass")
         origin = str(letter.get("file", here)), letter.get("line")
         try:
-            document = as_document(parse_object(line), USUAL, here, number)
+            document = _document(parse_object(line), here, number)
         except Defect as defect:
             on_reject(Rejected(*origin, str(defect), printable(line)))
             continue
@@ -197,7 +199,7 @@ def mended(
             told = True
             warn(f"{here}, line {number}: {ONLY_TITLE}")
         document.file, document.line = origin
-        yield document if passage is None else _passage(document, passage)
+        yield document
 
 
 def _by_usual_names(raw: str, names: FieldNames) -> str:
@@ -214,19 +216,26 @@ def _by_usual_names(raw: str, names: FieldNames) -> str:
         return raw
 
 
-def _passage(document: Document, passage: dict[str, Any]) -> Passage:
+def _document(record: dict[str, Any], file: str, line: int) -> Document:
+    """The document, or passage, of a record; raises Defect."""
+    if not (isinstance(record.get("passage"), dict) and "parent" in record):
+        return as_document(record, USUAL, file, line)
+    parent, place = str(record.pop("parent")), record.pop("passage")
+    document = as_document(record, USUAL, file, line)
+    try:
+        number, start, end = (int(place.get(part, least)) for part, least in (("number", 1), ("start", 0), ("end", 0)))
+    except (TypeError, ValueError):
+        raise Defect(f"the number, start and end of a passage must be whole numbers, found {place}") from None
     return Passage(
         document.id,
         document.text,
         document.title,
         document.url,
         document.fields,
-        document.file,
-        document.line,
-        parent=str(passage["parent"]),
-        number=int(passage.get("number", 1)),
-        start=int(passage.get("start", 0)),
-        end=int(passage.get("end", 0)),
+        parent=parent,
+        number=number,
+        start=start,
+        end=end,
     )
 
 

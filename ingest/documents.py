@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ from ingest.writing.bulk import DROPPED, BulkWriter, is_dropped
 from ingest.writing.bulk_actions import nested_by_dots, prepare
 from ingest.writing.target import Target
 from opensearch_neural.cluster.errors import reason_of, translate_errors
-from opensearch_neural.cluster.patience import RetryPolicy
+from opensearch_neural.cluster.patience import RetryPolicy, patience
 from opensearch_neural.corpus.documents import INDEX_FIELDS, Document, FieldNames, document_of
 from opensearch_neural.corpus.passages import Passage, joined, split
 from opensearch_neural.errors import ClusterError, InputError, ModelError, OsnError
@@ -80,7 +80,7 @@ class Documents:
 
     sparse, dense, pq: directories of the models that wrote the index, if they are not found by its record
     trust_remote_code: whether the sparse model's own code may run
-    patience: seconds to retry a write
+    patience: seconds to retry each request of a write
 
     Close it at the end, or use it in a `with`: it then counts the documents of a shard and stores the number in the index's
     record, for the windows of searches, as `osn ingest` does. In long use it also does so whenever the index may have
@@ -173,25 +173,27 @@ class Documents:
         """Write documents; a document replaces the one with the same id. Mappings are records as in a corpus.
 
         refresh: whether searches find them when this returns.
-        Raises ClusterError if the cluster does not accept them within `patience` seconds.
+        Raises ClusterError if the cluster does not accept them within `patience` seconds, InputError for a single document.
         """
+        _refuse_single(documents)
         written = Written()
         stream = iter(documents)
         number = 0
-        while part := list(islice(stream, BATCH)):
-            taken: dict[str, Document] = {}
-            for each in part:
-                number += 1
-                try:
-                    document = each if isinstance(each, Document) else document_of(each, where=f"document {number}")
-                except InputError as error:
-                    id = str(each.get("_id", each.get("id", ""))) if isinstance(each, Mapping) else ""
-                    written.refused.append(Refused(id, error.message))
-                    continue
-                taken[document.id] = document  # of two documents with one id, the later counts
-            self._write(list(taken.values()), written)
-        if refresh:
-            segments.refresh(self.client, self.index)
+        with patience(self._policy.patience):
+            while part := list(islice(stream, BATCH)):
+                taken: dict[str, Document] = {}
+                for each in part:
+                    number += 1
+                    try:
+                        document = each if isinstance(each, Document) else document_of(each, where=f"document {number}")
+                    except InputError as error:
+                        id = str(each.get("_id", each.get("id", ""))) if isinstance(each, Mapping) else ""
+                        written.refused.append(Refused(id, error.message))
+                        continue
+                    taken[document.id] = document  # of two documents with one id, the later counts
+                self._write(list(taken.values()), written)
+            if refresh:
+                segments.refresh(self.client, self.index)
         for index, created in self._created.items():
             if created > self._counted[index]:
                 self._keep_shard_documents(index)
@@ -279,30 +281,31 @@ class Documents:
 
         Raises InputError if there is no such document, or if the changed document is refused.
         """
-        for _ in range(CONFLICTS):
-            target = self._target()
-            held = _read(self.client, target.index, self.meta, id)
-            if held is None:
-                raise InputError(f"{self.index!r} holds no document {id!r}", "add it with all its fields")
-            document, condition = held
-            text_name = FieldNames().find(changes, "text")
-            if text_name is not None and text_name not in document.fields:  # as `add` reads it
-                changes = {"text" if name == text_name else name: value for name, value in changes.items()}
-            record = _with_changes(document.record(), changes)
-            if "_id" in changes and changes["_id"] != id:
-                raise InputError(
-                    "the id of a document cannot be changed", "add it with the new id, and delete the old document"
-                )
-            changed = document_of({key: value for key, value in record.items() if value is not None}, where=id)
-            changed.fields = nested_by_dots(changed.fields)
-            if self.meta.passages is not None:
-                written = self.add([changed], refresh=refresh)
-                if written.refused:
-                    raise InputError(f"{id}: {written.refused[0].reason}")
-                return changed
-            if self._replace(target, changed, condition, refresh):
-                return changed
-        raise ClusterError(f"another process changed {id!r} {CONFLICTS} times in a row", "try again")
+        with patience(self._policy.patience):
+            for _ in range(CONFLICTS):
+                target = self._target()
+                held = _read(self.client, target.index, self.meta, id)
+                if held is None:
+                    raise InputError(f"{self.index!r} holds no document {id!r}", "add it with all its fields")
+                document, condition = held
+                text_name = FieldNames().find(changes, "text")
+                if text_name is not None and text_name not in document.fields:  # as `add` reads it
+                    changes = {"text" if name == text_name else name: value for name, value in changes.items()}
+                record = _with_changes(document.record(), changes)
+                if "_id" in changes and changes["_id"] != id:
+                    raise InputError(
+                        "the id of a document cannot be changed", "add it with the new id, and delete the old document"
+                    )
+                changed = document_of({key: value for key, value in record.items() if value is not None}, where=id)
+                changed.fields = nested_by_dots(changed.fields)
+                if self.meta.passages is not None:
+                    written = self.add([changed], refresh=refresh)
+                    if written.refused:
+                        raise InputError(f"{id}: {written.refused[0].reason}")
+                    return changed
+                if self._replace(target, changed, condition, refresh):
+                    return changed
+            raise ClusterError(f"another process changed {id!r} {CONFLICTS} times in a row", "try again")
 
     def _replace(self, target: Target, document: Document, condition: dict[str, int], refresh: bool) -> bool:
         """Whether the document was written; False if another write came in between."""
@@ -326,8 +329,9 @@ class Documents:
         return True
 
     def delete(self, ids: Iterable[str]) -> int:
-        """Delete documents, with all their passages; returns how many existed."""
-        return delete_documents(self.client, self.index, ids)
+        """Delete documents, with all their passages; returns how many existed. Raises InputError for a single id."""
+        with patience(self._policy.patience):
+            return delete_documents(self.client, self.index, ids)
 
 
 @translate_errors()
@@ -339,7 +343,11 @@ def read_document(client: OpenSearch, index: str, id: str) -> Document | None:
 
 @translate_errors()
 def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
-    """Delete documents, with all their passages; returns how many existed. No model is needed."""
+    """Delete documents, with all their passages; returns how many existed. No model is needed.
+
+    Raises InputError for a single id, whose letters would each be taken for one.
+    """
+    _refuse_single(ids)
     meta = existing_record(client, index)
     segments.refresh(client, index)
     deleted = 0
@@ -353,6 +361,11 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
         deleted += answer["aggregations"]["there"]["value"]
         stored_documents.delete_by_query(client, index, query)
     return deleted
+
+
+def _refuse_single(several: object) -> None:
+    if isinstance(several, str | Mapping):
+        raise InputError(f"expected a list, found a single one: {str(several)[:80]!r}", "write it in a list")
 
 
 def _read(client: OpenSearch, index: str, meta: IndexMeta, id: str) -> tuple[Document, dict[str, int]] | None:
@@ -371,12 +384,22 @@ def _read(client: OpenSearch, index: str, meta: IndexMeta, id: str) -> tuple[Doc
 def _join(client: OpenSearch, index: str, id: str) -> tuple[Document, dict[str, int]] | None:
     """The document of all its passages. Raises ClusterError if a shard, and with it a passage, may be missing."""
     segments.refresh(client, index)
-    body = {"query": {"term": {"parent": id}}, "size": MOST_HITS, "sort": [{"passage.number": "asc"}]}
-    hits = search(client, index, body)["hits"]["hits"]
-    if not hits:
+    sources = list(_passages(client, index, id))
+    if not sources:
         return None
-    text = joined((hit["_source"]["passage"]["start"], hit["_source"]["text"]) for hit in hits)
-    return _document(id, {**hits[0]["_source"], "text": text}), {}
+    text = joined((source["passage"]["start"], source["text"]) for source in sources)
+    return _document(id, {**sources[0], "text": text}), {}
+
+
+def _passages(client: OpenSearch, index: str, id: str) -> Iterator[dict[str, Any]]:
+    """The sources of all passages of a document, in order."""
+    body: dict[str, Any] = {"query": {"term": {"parent": id}}, "size": MOST_HITS, "sort": [{"passage.number": "asc"}]}
+    while True:
+        hits = search(client, index, body)["hits"]["hits"]
+        yield from (hit["_source"] for hit in hits)
+        if len(hits) < MOST_HITS:
+            return
+        body["search_after"] = hits[-1]["sort"]
 
 
 def _with_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

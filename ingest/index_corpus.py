@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 PREFIX = "opensearch:"
 PAGE = 1000
+"""Most documents of an answer."""
+FIRST_PAGE = 100
+"""Documents of the first answer, from which the size of documents is known."""
+PAGE_BYTES = 16 << 20
+"""Bytes of an answer, about: a node refuses answers that do not fit its memory, and this process holds several."""
 AT_ONCE = 4
 """Slices to read at the same time."""
 KEEP_ALIVE = "10m"
@@ -47,7 +52,7 @@ NAMED = 12
 
 log = logging.getLogger(__name__)
 
-Hits = list[dict[str, Any]]
+Lines = list[bytes]
 
 
 def is_index(corpus: str) -> bool:
@@ -78,10 +83,9 @@ def copy_index(client: OpenSearch, corpus: str, file: IO[bytes]) -> int:
             lines.clear()
             size = 0
 
-        for hits in _pages(client, index):
-            for hit in hits:
-                lines.append(_line(hit, index))
-                size += len(lines[-1])
+        for page in _pages(client, index):
+            lines += page
+            size += sum(map(len, page))
             if size > SORTED_BYTES:
                 end_part()
         end_part()
@@ -155,8 +159,8 @@ def _line(hit: dict[str, Any], index: str) -> bytes:
         return json.dumps(record).encode() + b"\n"
 
 
-def _pages(client: OpenSearch, index: str) -> Iterator[Hits]:
-    """Every document at one point in time, in pages; several slices are read at once."""
+def _pages(client: OpenSearch, index: str) -> Iterator[Lines]:
+    """Every document at one point in time as a line, in pages; several slices are read at once."""
     point = client.create_pit(index=index, params={"keep_alive": KEEP_ALIVE, "allow_partial_pit_creation": "false"})
     try:
         pit = {"id": point["pit_id"], "keep_alive": KEEP_ALIVE}
@@ -167,17 +171,17 @@ def _pages(client: OpenSearch, index: str) -> Iterator[Hits]:
         left = [_slice(client, name, pit, number, slices) for name in names for number in range(slices)]
         read = 0
         with ThreadPoolExecutor(AT_ONCE, "osn-slice") as pool:
-            reading: dict[Future[Hits | None], Iterator[Hits]] = {}
+            reading: dict[Future[Lines | None], Iterator[Lines]] = {}
             while left or reading:
                 while left and len(reading) < AT_ONCE:
                     pages = left.pop()
                     reading[pool.submit(copy_context().run, lambda pages=pages: next(pages, None))] = pages
                 for future in wait(reading, return_when=FIRST_COMPLETED).done:
-                    pages, hits = reading.pop(future), future.result()
-                    if hits is not None:
+                    pages, lines = reading.pop(future), future.result()
+                    if lines is not None:
                         left.append(pages)
-                        read += len(hits)
-                        yield hits
+                        read += len(lines)
+                        yield lines
         if read != (total := answer["hits"]["total"]["value"]):
             raise InputError(f"{index!r} was not read whole: only {read:,} of its {total:,} documents", "try again")
     finally:
@@ -187,18 +191,21 @@ def _pages(client: OpenSearch, index: str) -> Iterator[Hits]:
 INDEXES = {"indexes": {"terms": {"field": "_index", "size": 10_000}}}
 
 
-def _slice(client: OpenSearch, name: str, pit: dict[str, str], number: int, slices: int) -> Iterator[Hits]:
-    """The pages of one slice of one index."""
+def _slice(client: OpenSearch, name: str, pit: dict[str, str], number: int, slices: int) -> Iterator[Lines]:
+    """The pages of one slice of one index, of PAGE_BYTES each, about."""
+    size = min(PAGE, FIRST_PAGE)
     where: dict[str, Any] = {"query": {"term": {"_index": name}}}
     if slices > 1:
         where["slice"] = {"id": number, "max": slices}
     while True:
-        hits = _search(client, name, pit, size=PAGE, sort=["_doc"], track_total_hits=False, **where)["hits"]["hits"]
-        if hits:
-            yield hits
-        if len(hits) < PAGE:
+        hits = _search(client, name, pit, size=size, sort=["_doc"], track_total_hits=False, **where)["hits"]["hits"]
+        lines = [_line(hit, name) for hit in hits]
+        if lines:
+            yield lines
+        if len(lines) < size:
             return
         where["search_after"] = hits[-1]["sort"]
+        size = max(1, min(PAGE, PAGE_BYTES * len(lines) // sum(map(len, lines))))
 
 
 def _search(client: OpenSearch, index: str, pit: dict[str, str], **body: Any) -> dict[str, Any]:

@@ -105,6 +105,8 @@ class Inspection:
     meta: IndexMeta
     drift: Drift | None
     """None if the sparse model is not on this machine, its table is not counted yet, or no sample was requested."""
+    lucene_documents: int
+    """Documents as Lucene counts them, for a shard's limit: each nested one is one more."""
 
 
 @translate_errors()
@@ -122,6 +124,8 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
     if meta.passages is not None:
         there = {"there": {"cardinality": {"field": "parent", "precision_threshold": 40_000}}}
         parents = int(client.search(index=name, body={"size": 0, "aggs": there})["aggregations"]["there"]["value"])
+    of_lucene = stats.get("docs", {"count": 0, "deleted": 0})
+    documents = int(client.count(index=name)["count"]) if of_lucene["count"] else 0
     return Inspection(
         index=name,
         alias=sorted(
@@ -129,10 +133,10 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
             for alias in client.indices.get_alias(index=name)[name]["aliases"]
             if not alias.startswith(WRITE_ALIAS)
         ),
-        documents=stats.get("docs", {}).get("count", 0) // _of_lucene(meta),
+        documents=documents,
         parents=parents,
         without_tokens=count_without_tokens(client, name) if meta.sparse else None,
-        deleted=stats.get("docs", {}).get("deleted", 0) // _of_lucene(meta),
+        deleted=round(of_lucene["deleted"] * documents / max(1, of_lucene["count"])),
         shards=int(settings["settings"]["index"]["number_of_shards"]),
         replicas=int(settings["settings"]["index"]["number_of_replicas"]),
         segments=stats.get("segments", {}).get("count", 0),
@@ -142,6 +146,7 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
         models=_models(meta),
         meta=meta,
         drift=_drift(client, name, meta.sparse, sample) if sample and meta.sparse and not meta.counting else None,
+        lucene_documents=of_lucene["count"],
     )
 
 
@@ -248,11 +253,6 @@ def _random_texts(client: OpenSearch, index: str, sample: int) -> list[str]:
     return [f"{hit['_source'].get('title', '')} {hit['_source'].get('text', '')}".strip() for hit in hits]
 
 
-def _of_lucene(meta: IndexMeta) -> int:
-    """Lucene documents per document, counted by statistics and a shard's limit: each of several vectors is one more."""
-    return 1 + meta.dense.vectors if meta.dense is not None and meta.dense.vectors > 1 else 1
-
-
 # ---------------------------------------------------------------- plans
 
 
@@ -292,9 +292,8 @@ def plan(inspection: Inspection, documents: int, *, replicas: int | None = None)
     scale = documents / inspection.documents
     primaries = {part: math.ceil(size * scale) for part, size in inspection.sizes.items()}
     total = sum(primaries.values())
-    shards = max(
-        1, math.ceil(total / SHARD_BYTES), math.ceil(documents * _of_lucene(inspection.meta) / MOST_SHARD_DOCUMENTS)
-    )
+    of_lucene = inspection.lucene_documents * scale
+    shards = max(1, math.ceil(total / SHARD_BYTES), math.ceil(of_lucene / MOST_SHARD_DOCUMENTS))
     heap = 0
     if inspection.meta.dense is not None:
         in_segment = min(documents / shards, MERGED_SEGMENT_BYTES / max(1.0, total / documents))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest.content import content_by_models, content_of_files
-from ingest.corpus import CorpusSource, ignore, spooled
+from ingest.corpus import CorpusSource, everything, ignore, spooled
 from ingest.corpus_table import Asked, check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.index_corpus import is_index, warn_of_queries
@@ -121,6 +121,8 @@ def _write(
             table = content.table
             if wrote is not None and table is None:
                 check_counted(job.index, wrote)
+            if wrote is None and next(everything(records), None) is None:
+                raise pipeline.holds_nothing(corpus.name)  # before an index is created that this corpus would complete
             target = open_target(
                 client,
                 job.index,

@@ -20,7 +20,14 @@ from opensearch_neural.corpus.documents import Rejected
 from opensearch_neural.corpus.passages import words
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.models import IndexModels
-from opensearch_neural.index.record import IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
+from opensearch_neural.index.record import (
+    IndexMeta,
+    PassageMeta,
+    QuantizedMeta,
+    SparseMeta,
+    another_index,
+    documents_of,
+)
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
 from opensearch_neural.models.sparse.pruning import Pruning
@@ -81,7 +88,9 @@ def choose(asked: Asked) -> ChosenModels:
         raise InputError("reconstructed vectors need the codes of a quantized model", "give --pq MODEL")
     dense = models.dense if not reconstructed and (models := source(wanted.dense, held.dense)) else None
     if wanted.sparse == LEXICAL and wrote is not None and wrote.sparse is None:
-        raise ModelError(f"the index {index!r} holds no sparse vectors", "leave out --sparse, or give another --index")
+        raise ModelError(
+            f"the index {index!r} holds no sparse vectors", f"leave out --sparse, or give {another_index(held)}"
+        )
     sparse: SparseDocumentEncoder | None = None
     total: int | None = None
     table: CorpusTable | None = None
@@ -92,7 +101,7 @@ def choose(asked: Asked) -> ChosenModels:
     if wanted.sparse == LEXICAL and sparse is not None and sparse.info.kind != LEXICAL:
         raise ModelError(
             f"the index {index!r} was written with the sparse model {sparse.info.name}, which is not a lexical one",
-            "leave out --sparse, or give another --index",
+            f"leave out --sparse, or give {another_index(held)}",
         )
     prune = _pruning(wanted, held, sparse)
     if wanted.tokenizer is not None:
@@ -163,12 +172,9 @@ def _passages(wanted: Models, wrote: IndexMeta | None, index: str) -> PassageMet
     if wrote is None:
         return wanted.passages
     if wanted.passages not in (None, wrote.passages):
-        has = (
-            f"passages of {wrote.passages.tokens}:{wrote.passages.stride} tokens"
-            if wrote.passages
-            else "whole documents"
+        raise ModelError(
+            f"the index {index!r} holds {documents_of(wrote)}", f"leave out --passages, or give {another_index(wrote)}"
         )
-        raise ModelError(f"the index {index!r} holds {has}", "leave out --passages, or give another --index")
     return wrote.passages
 
 

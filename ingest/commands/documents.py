@@ -157,5 +157,5 @@ def parse_change(text: str) -> tuple[str, Any]:
         return field, value
     try:
         return field[:-1], json.loads(value)
-    except ValueError as error:
-        raise InputError(f"--set {text!r}: not JSON ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"--set {text[:80]!r}: not JSON ({error})") from None

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,8 @@ from opensearch_neural.models.vectors import SparseVectors
 
 if TYPE_CHECKING:
     from opensearch_neural.models.dense.dense_encoder import DenseEncoder
+
+Number = TypeVar("Number", np.float32, np.uint8)
 
 FORMAT = 1
 
@@ -202,8 +204,21 @@ class StoredVectors:
         )
 
     def sample(self, count: int) -> NDArray[np.float32] | None:
-        """The first dense vectors (count, dimension)."""
-        return None if not self.starts or (dense := self._shard(0).dense) is None else dense[:count]
+        """The first dense vectors (count, dimension); None if there are none."""
+        return self._first(count, lambda shard: shard.dense)
+
+    def sample_of_codes(self, count: int) -> NDArray[np.uint8] | None:
+        """The first codes (count, M); None if there are none."""
+        return self._first(count, lambda shard: shard.pq)
+
+    def _first(self, count: int, part: Callable[[LoadedShard], NDArray[Number] | None]) -> NDArray[Number] | None:
+        found: list[NDArray[Number]] = []
+        for position in range(len(self.starts)):
+            if sum(map(len, found)) >= count:
+                break
+            if (rows := part(self._shard(position))) is not None:
+                found.append(rows)
+        return np.concatenate(found)[:count] if found else None
 
     def codes(self) -> tuple[list[str], NDArray[np.uint8]]:
         """The ids and the codes (documents, M) of all documents, in the corpus's order.

@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ingest.writing import target as targets
-from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index import query_side
 from opensearch_neural.index.health import index_health
@@ -206,7 +206,7 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
     """Move the alias to the build that the present build replaced, or to `to`; returns (new index, index before).
 
     Reads only these two indexes, and does not wait for replicas.
-    Raises ClusterError if there is no earlier build, or if it is deleted, red or incomplete.
+    Raises ClusterError if there is no earlier build, or if it is deleted, closed, red or incomplete.
     """
     if to == "":
         raise InputError("the name of the index is empty", "name one with --to, or leave the option out")
@@ -227,22 +227,48 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
     if to == present:
         raise InputError(f"{alias!r} names {to!r} already")
     targets.wait_for_primaries(client, to, ROLLBACK_PATIENCE)
+    _refuse_closed(client, to)
     serve(client, alias, to, patience=0)
     return to, present
+
+
+def _refuse_closed(client: OpenSearch, index: str) -> None:
+    """Raise ClusterError for a closed index, whose health is that of an open one."""
+    from opensearchpy.exceptions import RequestError
+
+    try:
+        client.count(index=index)
+    except RequestError as error:
+        if reason_of(error)[0] != "index_closed_exception":
+            raise
+        raise ClusterError(f"the index {index!r} is closed", f"open it first (POST {index}/_open)") from None
 
 
 def _warn_of_running(client: OpenSearch, present: str, to: str) -> None:
     """Warn if requests made for the present index are wrong for the other index."""
     held, wanted = record_if_ours(client, present), record_if_ours(client, to)
-    if held is None or wanted is None:
-        return
+    other = None if held is None or wanted is None else other_for_requests(held, wanted)
+    if other is not None:
+        log.warning(
+            "%s has %s, unlike %s: applications that are running must open their engines again", to, other, present
+        )
+
+
+def other_for_requests(held: IndexMeta, wanted: IndexMeta) -> str | None:
+    """What makes requests for an index with the record `held` wrong for another one; None if nothing does."""
     if held.forward_index and not wanted.forward_index:
-        other = "no forward index"
-    elif wanted.prune_postings is not None and held.prune_postings is None:
-        other = "pruned postings"
-    else:
-        return
-    log.warning("%s has %s, unlike %s: applications that are running must open their engines again", to, other, present)
+        return "no forward index"
+    if wanted.prune_postings is not None and held.prune_postings is None:
+        return "pruned postings"
+    if (held.passages is None) != (wanted.passages is None):
+        return "whole documents" if wanted.passages is None else "passages"
+    if held.sparse is not None and (wanted.sparse is None or wanted.sparse.query_hash != held.sparse.query_hash):
+        return "no sparse model" if wanted.sparse is None else "another sparse model or IDF table"
+    if held.dense is not None and wanted.dense != held.dense:
+        return "no dense model" if wanted.dense is None else "another dense model"
+    if held.quantized is not None and wanted.quantized != held.quantized:
+        return "no quantized model" if wanted.quantized is None else "another quantized model"
+    return None
 
 
 @translate_errors()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,8 @@ def parse_requirement(text: str) -> Requirement:
     query, arrow, rest = text.rpartition("=>")
     id, at, k = rest.rpartition(" @")
     id, number = (id.strip(), k.strip()) if at else (rest.strip(), str(TOP))
-    if not arrow or not query.strip() or not id or not number.isdigit() or not 1 <= int(number) <= 10_000:
+    is_number = re.fullmatch("[0-9]{1,5}", number) is not None
+    if not arrow or not query.strip() or not id or not is_number or not 1 <= int(number) <= 10_000:
         raise InputError(f"--require {text!r}: expected 'QUERY => ID', or 'QUERY => ID @K' for the first K hits")
     return Requirement(query.strip(), id, int(number))
 

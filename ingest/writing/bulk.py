@@ -335,11 +335,11 @@ class BulkWriter:
                     f"the index {self.index!r} was deleted or replaced while it was being written",
                     "run the same command again to start over",
                 )
-            elif status in (403, 404):
-                # A write block, missing permissions, a deleted index: no document would pass.
+            elif status in (403, 404) or result["error"].get("type") == "index_closed_exception":
+                # A write block, missing permissions, a deleted or closed index: no document would pass.
                 raise ClusterError(
                     f"OpenSearch refuses to write to {self.index!r}: {_reason(result)}",
-                    "remove the block or restore the index; run the same command again to continue",
+                    "remove the block, or restore or open the index; run the same command again to continue",
                 )
             else:
                 outcome.failures.append(Failure(position, status, _reason(result)))

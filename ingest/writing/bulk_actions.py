@@ -87,6 +87,8 @@ def _action(
     """The document with its row of the vectors, or why OpenSearch would refuse it."""
     if reason := unfit_id(document.id):
         return reason
+    if isinstance(document, Passage) and meta.passages is None:
+        return f"it is a passage of {document.parent!r}, and the index holds whole documents"
     source = source_of(document)
     if features is not None:
         if reason := features.defect(row):
@@ -202,7 +204,10 @@ class _Features:
 
 def unfit_id(id: str) -> str | None:
     """Why OpenSearch would refuse the whole request for this id, or None. Readers refuse such ids themselves."""
-    size = len(id.encode("utf-8", "surrogatepass"))
+    try:
+        size = len(id.encode("utf-8"))
+    except UnicodeEncodeError:
+        return "the id holds half a surrogate pair"
     if 0 < size <= MAX_ID_BYTES:
         return None
     return f"the id is {size} bytes long in UTF-8; OpenSearch takes 1 to {MAX_ID_BYTES}"

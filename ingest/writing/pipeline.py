@@ -133,7 +133,7 @@ def ingest(
         with Progress(f"ingest → {target.index}", total=content.total, show=show_progress) as progress:
             run.write_all(records, progress, lambda: targets.mark_adding(client, target, corpus_name))
         if not run.written and not run.letter_count:
-            raise InputError(f"{corpus_name} holds no document", "name a corpus with at least one")
+            raise holds_nothing(corpus_name)
         run.still_ours()
         held, retries = verification.verify(content.records, run.written, run.writer, content.vectorizer)
         run.retries += retries
@@ -161,6 +161,10 @@ def ingest(
         first_reason=letters.first_reason,
         passages=target.meta.passages is not None,
     )
+
+
+def holds_nothing(corpus_name: str) -> InputError:
+    return InputError(f"{corpus_name} holds no document", "name a corpus with at least one")
 
 
 SHARE_RECORDS = 1000
@@ -307,7 +311,7 @@ class _Run:
                 return len(items) == earlier.end - earlier.start
             return len(items) >= self.writing.batch_documents or size >= self.writing.batch_bytes
 
-        for item in everything(records):
+        for item in everything(records, self._too_many):
             items.append(item)
             size += size_of(item)
             if full():
@@ -376,6 +380,13 @@ class _Run:
         progress.update(batch.length)
         self.records += batch.length
         self._check_errors(self.records if self.records >= SHARE_RECORDS else None)
+
+    def _too_many(self, letters: int, records: int) -> bool:
+        """Whether the run ends after so many letters of so many records, so that nothing more needs to be read."""
+        most = self.writing.max_errors
+        if isinstance(most, float):
+            return records >= SHARE_RECORDS and letters > most * records
+        return letters > most
 
     def _check_errors(self, records: int | None) -> None:
         """Raise TooManyErrors if too many of the records so far were rejected. None: too few records to judge a share."""

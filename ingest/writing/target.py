@@ -154,6 +154,14 @@ def _check_existing(client: OpenSearch, index: str, wrote: IndexMeta, asked: New
         different.append("--store-vectors")
     if asked.keep_replicas and loading is not None and "number_of_replicas" in loading["restore"]:
         different.append("--keep-replicas")
+    if loading is None and asked.replicas is not None and asked.replicas < held:
+        log.warning(
+            "%r has %d replicas and keeps them: --replicas %d is for a new index; change the setting "
+            "index.number_of_replicas of this one",
+            index,
+            held,
+            asked.replicas,
+        )
     if different:
         remedy = "leave it out, or write another index"
         if loading is not None:

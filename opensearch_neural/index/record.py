@@ -314,24 +314,42 @@ def check_counted(index: str, record: IndexMeta) -> None:
         )
 
 
+def documents_of(record: IndexMeta) -> str:
+    """What an index holds, in words: whole documents, or passages of some length."""
+    passages = record.passages
+    return "whole documents" if passages is None else f"passages of {passages.tokens}:{passages.stride} tokens"
+
+
+def another_index(wrote: IndexMeta) -> str:
+    """The options that write another index. An ingest under an alias continues a build that has not served yet."""
+    build = wrote.extra.get("build")
+    return "--restart to begin another build" if build and not build.get("swapped") else "another --index"
+
+
 def check_unchanged_models(index: str, wrote: IndexMeta, wanted: IndexMeta) -> None:
-    """Raise ModelError if documents encoded by the models of `wanted` do not fit the index."""
+    """Raise ModelError if documents split and encoded as in `wanted` do not fit the index."""
+    another = another_index(wrote)
     for kind in ("sparse", "quantized", "dense"):  # codes before dense, which may be reconstructed from them
         old, new = getattr(wrote, kind), getattr(wanted, kind)
         if (old is None) != (new is None):
             has, lacks = ("holds", "brings none") if new is None else ("does not hold", "brings them")
             raise ModelError(
                 f"the index {index!r} {has} {kind} vectors, and this ingest {lacks}",
-                "use the same models as before, or another --index",
+                f"use the same models as before, or {another}",
             )
         if old is not None and new is not None:
-            remedy = "use the same model as before, or another --index"
+            remedy = f"use the same model as before, or {another}"
             check_same_model(index, kind, (old.name, old.hash), (new.name, new.hash), remedy)
+    if wrote.passages != wanted.passages:
+        raise ModelError(
+            f"the index {index!r} holds {documents_of(wrote)}, and this ingest brings {documents_of(wanted)}",
+            f"encode them with the same --passages, or give {another}",
+        )
     if wrote.prune != wanted.prune:
         has, brings = (f"pruned by {each.prune}" if each.prune else "whole" for each in (wrote, wanted))
         raise ModelError(
             f"the sparse vectors of the index {index!r} are {has}, and this ingest brings {brings} ones",
-            f"{f'give --prune {wrote.prune}' if wrote.prune else 'leave out --prune'}, or give another --index",
+            f"{f'give --prune {wrote.prune}' if wrote.prune else 'leave out --prune'}, or give {another}",
         )
     if wrote.dense and wanted.dense and wrote.dense.reconstructed != wanted.dense.reconstructed:
         if wrote.dense.reconstructed:
@@ -340,10 +358,10 @@ def check_unchanged_models(index: str, wrote: IndexMeta, wanted: IndexMeta) -> N
             before, now, option = "encoded from texts", "reconstructs them from codes", "--dense-from-codes"
         raise ModelError(
             f"the dense vectors of the index {index!r} are {before}; this ingest {now}",
-            f"leave out {option} to make them as before, or give another --index",
+            f"leave out {option} to make them as before, or give {another}",
         )
     if wrote.dense and wanted.dense and wrote.dense.type != wanted.dense.type:
         raise ModelError(
             f"the index {index!r} stores its dense vectors as {wrote.dense.type}, not as {wanted.dense.type}",
-            f"give --dense-type {wrote.dense.type}, or another --index",
+            f"give --dense-type {wrote.dense.type}, or {another}",
         )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from corpora import letters
+from corpora import letters, write_jsonl
 
 from ingest.corpus import CorpusSource
 from ingest.dead_letters import DeadLetters, is_dead_letter_file, letters_of, letters_path, mended, next_path
@@ -73,6 +73,51 @@ def test_a_raw_line_once_mended_is_read(tmp_path: Path) -> None:
     documents, rejected = read(tmp_path / "l.jsonl")
     assert [(each.id, each.text, each.file, each.line) for each in documents] == [("b", "torn", "d.jsonl", 7)]
     assert [each.line for each in rejected] == [None]
+
+
+def test_a_raw_line_may_be_mended_to_an_object(tmp_path: Path) -> None:
+    lines = [
+        {"dead_letter": 1, "file": "d.jsonl", "line": 7, "raw": raw} for raw in ({"_id": "b", "text": "sun"}, ["b"])
+    ]
+    write_jsonl(tmp_path / "l.jsonl", lines)
+    documents, rejected = read(tmp_path / "l.jsonl")
+    assert documents == [Document("b", "sun", file="d.jsonl", line=7)]
+    assert [(each.reason, each.raw) for each in rejected] == [("expected a JSON object, found a list", '["b"]')]
+
+
+def test_a_raw_line_once_mended_keeps_the_separators_that_json_allows(tmp_path: Path) -> None:
+    dead = DeadLetters(tmp_path / "l.jsonl")
+    dead.add(Rejected("d.jsonl", 7, "no id", '{"text": "one\u2028two\u0085three"}'), "no id")
+    dead.sync()
+    text = (tmp_path / "l.jsonl").read_text()
+    (tmp_path / "l.jsonl").write_text(text.replace('{\\"text', '{\\"_id\\": \\"b\\",\\n\\"text'))
+    documents, rejected = read(tmp_path / "l.jsonl")
+    assert ([each.text for each in documents], rejected) == (["one\u2028two\u0085three"], [])
+
+
+def test_a_passage_that_is_mended_wrongly_is_a_letter_again_and_a_passage_once_it_is_right(tmp_path: Path) -> None:
+    passage = Passage("p#0002", "half", file="d.jsonl", line=9, parent="p", number=2, start=10, end=14)
+    for wrong in ({"text": 5}, {"passage": {"number": None}}, {"passage": {"number": "two"}}):
+        letter = {
+            "dead_letter": 1,
+            "reason": "x",
+            "file": "d.jsonl",
+            "line": 9,
+            "document": {**passage.record(), **wrong},
+        }
+        (tmp_path / "l.jsonl").write_text(json.dumps(letter) + "\n")
+        documents, (rejected,) = read(tmp_path / "l.jsonl")
+        assert documents == []
+        right = {"dead_letter": 1, "reason": "x", "file": "d.jsonl", "line": 9}
+        (tmp_path / "l.jsonl").write_text(
+            json.dumps(
+                {**right, "raw": json.dumps({**json.loads(rejected.raw), "text": "half", "passage": {"number": 2}})}
+            )
+            + "\n"
+        )
+        (document,), _ = read(tmp_path / "l.jsonl")
+        assert isinstance(document, Passage)
+        assert (document.parent, document.number, document.file, document.line) == ("p", 2, "d.jsonl", 9)
 
 
 def test_a_raw_line_is_read_by_the_names_of_its_corpus_and_no_more_than_the_limit(tmp_path: Path) -> None:
@@ -145,6 +190,9 @@ def test_the_letters_of_letters_go_elsewhere(tmp_path: Path, monkeypatch: pytest
     Path("docs.dead-letters.jsonl").touch()
     assert letters_path(None, "docs", "corpus.jsonl") == Path("docs.dead-letters.jsonl")
     assert letters_path(None, "docs", str(tmp_path / "docs.dead-letters.jsonl")).name == "docs.dead-letters.2.jsonl"
+    assert letters_path(None, "docs", "docs.dead-letters.2.jsonl") == Path("docs.dead-letters.3.jsonl")
+    assert letters_path(None, "docs", "of/docs.dead-letters.3.jsonl") == Path("of/docs.dead-letters.4.jsonl")
+    assert letters_path(None, "docs", "other.dead-letters.2.jsonl") == Path("docs.dead-letters.jsonl")
     assert next_path(Path("docs.dead-letters.2.jsonl")) == Path("docs.dead-letters.3.jsonl")
     with pytest.raises(InputError, match="is the corpus"):
         letters_path(Path("docs.dead-letters.jsonl"), "docs", "docs.dead-letters.jsonl")

@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -14,17 +15,19 @@ from typing import Any
 
 import pytest
 from corpora import WORDS, job, records, snapshot, write_jsonl
-from fault_proxy import FaultProxy, Request
+from fault_proxy import Fault, FaultProxy, Request
 
 from ingest.commands.documents import ids_in, parse_change
 from ingest.documents import Documents, delete_documents, read_document
 from ingest.job import run_job
 from ingest.versions.swap import Gate, check_swap
 from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.record import PassageMeta
+from opensearch_neural.queries import MOST_HITS
 
 HUNDRED = records(100)
 
@@ -240,6 +243,17 @@ def test_documents_are_not_counted_while_a_shard_is_nowhere(
             check_swap(client, alias, index, Gate())
 
 
+def test_of_a_document_of_very_many_passages_an_update_keeps_all(client: Any, index_name: str, tmp_path: Path) -> None:
+    """More than one search returns."""
+    text = " ".join(f"word{number}" for number in range(MOST_HITS + 5))
+    corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": "long", "text": text}])
+    settings = job(corpus, index_name, sparse=None, tokenizer=None, passages=PassageMeta(1, 1))
+    assert run_job(client, settings, show_progress=False).documents == MOST_HITS + 5
+    with Documents(client, index_name) as documents:
+        documents.update("long", {"title": "x"})
+        assert documents.get("long") == Document("long", text, "x")
+
+
 def test_deleting_needs_no_model(client: Any, index: str, osn_home: Path) -> None:
     import shutil
 
@@ -249,6 +263,17 @@ def test_deleting_needs_no_model(client: Any, index: str, osn_home: Path) -> Non
     left = {key.partition("#")[0] for key in snapshot(client, index)}
     assert left == {record["_id"] for record in HUNDRED[30:]}
     assert delete_documents(client, index, gone) == 0
+
+
+def test_one_that_is_not_in_a_list_is_refused_and_changes_nothing(client: Any, index_name: str, tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": id, "text": "rain"} for id in ("1", "7", "17")])
+    run_job(client, job(corpus, index_name), show_progress=False)
+    documents = Documents(client, index_name)
+    with pytest.raises(InputError, match="expected a list, found a single one: '17'"):
+        documents.delete("17")
+    with pytest.raises(InputError, match="expected a list"):
+        documents.add({"_id": "2", "text": "sun"})  # type: ignore[arg-type]
+    assert sorted(snapshot(client, index_name)) == ["1", "17", "7"]
 
 
 def test_a_change_that_cannot_be_is_refused_and_changes_nothing(client: Any, index: str) -> None:
@@ -287,6 +312,29 @@ def test_of_two_updates_at_once_none_is_lost(client: Any, index_name: str, tmp_p
     assert all(source[f"{name}{number}"] == number for name in "ab" for number in range(5))
 
 
+@pytest.mark.parametrize("kind", ["add", "update", "delete"])
+def test_each_request_of_a_write_has_the_patience_of_the_documents(
+    client: Any, cluster_url: str, index: str, kind: str
+) -> None:
+    """And not that of the client, which is short here."""
+    id = HUNDRED[0]["_id"]
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        asked = connect(settings=ConnectionSettings((proxy.url,), patience=0.1))
+        documents = Documents(asked, index, patience=30)
+        writes: dict[str, Callable[[], object]] = {
+            "add": lambda: documents.add([{"_id": "new", "text": "rain"}]),
+            "update": lambda: documents.update(id, {"lang": "de"}),
+            "delete": lambda: documents.delete([id]),
+        }
+        began = time.monotonic()
+        proxy.fault = lambda request: Fault("status") if time.monotonic() - began < 1.5 else None
+        writes[kind]()
+    assert proxy.faults["status"] > 1
+    held = read_document(client, index, id), read_document(client, index, "new")
+    assert (held[0] is None, held[1] is None) == (kind == "delete", kind != "add")
+    assert kind != "update" or (held[0] is not None and held[0].fields["lang"] == "de")
+
+
 def test_ids_are_read_as_a_file_has_them(tmp_path: Path) -> None:
     (tmp_path / "ids").write_bytes("\ufeffa\n\nb\u2028c\r\n".encode())
     assert ids_in(tmp_path / "ids") == ["a", "b\u2028c"]
@@ -315,7 +363,7 @@ def test_what_is_not_there_is_said(client: Any, index_name: str, tmp_path: Path,
 )
 def test_changes_on_the_command_line(text: str, expected: tuple[str, Any]) -> None:
     assert parse_change(text) == expected
-    for wrong in ("a", "=b", ":=3", "a:=x"):
+    for wrong in ("a", "=b", ":=3", "a:=x", "a:=" + "[" * 100_000):
         with pytest.raises(InputError, match="--set"):
             parse_change(wrong)
 

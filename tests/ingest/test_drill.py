@@ -108,7 +108,7 @@ def test_01_an_alias_of_somebody_elses_index_is_swapped_too(client: Any, index_n
 def test_01_a_requirement_is_read_as_it_is_written() -> None:
     assert parse_requirement("what is it? => doc 1") == Requirement("what is it?", "doc 1", 10)
     assert parse_requirement("a => b => c @3") == Requirement("a => b", "c", 3)
-    for wrong in ("no arrow", "=> id", "query =>", "query => id @0"):
+    for wrong in ("no arrow", "=> id", "query =>", "query => id @0", "query => id @²", f"query => id @{'9' * 5000}"):
         with pytest.raises(InputError, match="expected 'QUERY => ID'"):
             parse_requirement(wrong)
 
@@ -972,7 +972,7 @@ def test_14_a_line_that_was_mended_wrongly_is_kept(client: Any, index_name: str,
 
 
 def test_14_settings_that_an_existing_index_has_for_good_are_refused(
-    client: Any, index_name: str, tmp_path: Path
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = job(write_jsonl(tmp_path / "d.jsonl", records(20)), index_name, sparse="none", store_vectors=False)
     run(client, settings)
@@ -986,6 +986,10 @@ def test_14_settings_that_an_existing_index_has_for_good_are_refused(
             run(client, replace(settings, new_index=replace(settings.new_index, **different)))
     same = replace(settings.new_index, shards=1, analyzer="english")
     assert run(client, replace(settings, new_index=same)).documents == 20
+    assert "replicas" not in caplog.text
+    client.indices.put_settings(index=index_name, body={"number_of_replicas": 2})
+    assert run(client, replace(settings, new_index=replace(same, replicas=1))).documents == 20
+    assert f"{index_name!r} has 2 replicas and keeps them: --replicas 1 is for a new index" in caplog.text
     with pytest.raises(InputError, match="--dense-type byte needs dense vectors"):
         run(client, replace(settings, new_index=replace(settings.new_index, dense_type="byte")))
     lexical = job(write_jsonl(tmp_path / "l.jsonl", records(20)), f"{index_name}-l")
@@ -1018,6 +1022,16 @@ def test_14_an_interrupted_index_says_so_until_it_is_finished_or_deleted(
     ran = osn("index", "abort", f"{index_name}-b")
     assert f"{unfinished} deleted" in ran.stdout, ran.stderr
     assert not client.indices.exists(index=unfinished)
+
+
+@pytest.mark.parametrize("made", [build, job], ids=["a build", "an index"])
+def test_14_a_corpus_without_a_record_leaves_no_index_behind(
+    client: Any, index_name: str, tmp_path: Path, made: Callable[..., Job]
+) -> None:
+    """Another corpus would otherwise complete an index that is not complete without the first."""
+    with pytest.raises(InputError, match=r"none.jsonl holds no document"):
+        run(client, made(write_jsonl(tmp_path / "none.jsonl", []), index_name, sparse="none"))
+    assert not client.indices.get(index=f"{index_name}*", params={"allow_no_indices": "true"})
 
 
 def test_14_an_interrupted_load_into_a_serving_index_says_so(

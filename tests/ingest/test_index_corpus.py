@@ -107,8 +107,29 @@ def test_a_slice_is_a_shard_and_several_are_read_at_once(client: OpenSearch, clu
         point = client.create_pit(index=theirs, params={"keep_alive": "1m"})["pit_id"]
         pages = list(index_corpus._slice(client, theirs, {"id": point, "keep_alive": "1m"}, 0, 2))
         client.delete_pit(body={"pit_id": [point]})
-        halves.append(sorted(hit["_id"] for hits in pages for hit in hits))
+        halves.append(sorted(json.loads(line)["_id"] for page in pages for line in page))
     assert halves[0] == halves[1] and 1000 < len(halves[0]) < 1500
+
+
+def test_large_documents_come_in_small_answers(
+    client: OpenSearch, index_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[dict[str, Any]] = []
+    for number in range(350):
+        lines += [{"index": {"_id": f"d{number:03}"}}, {"text": "rain " * 10_000}]
+    client.bulk(index=index_name, body=lines, refresh=True)
+    monkeypatch.setattr(index_corpus, "PAGE_BYTES", 1 << 20)
+    answers: list[int] = []
+    search = index_corpus._search
+
+    def watched(*asked: Any, **body: Any) -> dict[str, Any]:
+        answer = search(*asked, **body)
+        answers.append(sum(len(json.dumps(hit)) for hit in answer["hits"]["hits"]))
+        return answer
+
+    monkeypatch.setattr(index_corpus, "_search", watched)
+    assert ids_of(copied(client, index_name)) == [f"d{number:03}" for number in range(350)]
+    assert max(answers[2:]) < 1.5 * (1 << 20), "of the first answer the size was not known"
 
 
 def test_a_cluster_without_field_data_of_ids_is_read_as_any_other(client: OpenSearch, theirs: str) -> None:
@@ -149,7 +170,7 @@ def test_an_index_that_was_not_read_whole_is_refused(
     client: OpenSearch, theirs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = index_corpus._slice
-    monkeypatch.setattr(index_corpus, "_slice", lambda *of: (hits[1:] for hits in whole(*of)))
+    monkeypatch.setattr(index_corpus, "_slice", lambda *of: (page[1:] for page in whole(*of)))
     with pytest.raises(InputError, match=r"was not read whole: only 2,49\d of its 2,500 documents"):
         copied(client, theirs)
 

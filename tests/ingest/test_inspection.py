@@ -20,7 +20,7 @@ from ingest.job import run_job
 from ingest.settings import NewIndex
 from ingest.writing import target
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.index.record import DenseMeta, PassageMeta
+from opensearch_neural.index.record import PassageMeta
 
 
 def ingested(client: Any, index: str, lines: list[Any], tmp_path: Path, **settings: Any) -> str:
@@ -122,8 +122,21 @@ def test_the_nested_documents_of_several_vectors_count_for_shards(client: Any, i
     found = inspect_index(client, ingested(client, index_name, records(100), tmp_path), sample=0)
     # So few bytes a document that Lucene's limit decides.
     small = replace(found, sizes={"other": 100}, documents=100)
-    several = replace(small, meta=replace(found.meta, dense=DenseMeta("m", "h", 2, "byte", True, vectors=3)))
+    several = replace(small, lucene_documents=4 * found.lucene_documents)
     assert (plan(small, 4 * 10**9).shards, plan(several, 4 * 10**9).shards) == (2, 8)
+
+
+def test_nested_documents_of_the_callers_own_are_parts_of_their_document(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mapping.json").write_text('{"comments": {"type": "nested"}}')
+    lines = [{**record, "comments": [{"by": "a"}, {"by": "b"}]} for record in records(50)]
+    ingested(client, index_name, lines, tmp_path, mapping=tmp_path / "mapping.json")
+    found = inspect_index(client, index_name, sample=0)
+    assert (found.documents, found.lucene_documents, found.deleted) == (50, 150, 0)
+    Documents(client, index_name).delete([line["_id"] for line in lines[:10]])
+    found = inspect_index(client, index_name, sample=0)
+    assert (found.documents, found.lucene_documents) == (40, 120) and found.deleted in (0, 10)
 
 
 def test_what_cannot_be_inspected(client: Any, index_name: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import logging
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ import pytest
 from corpora import job, letters, records, small_tokenizer, snapshot, write_jsonl
 
 from ingest.content import Content
+from ingest.corpus import Records, everything
 from ingest.job import run_job
 from ingest.settings import NewIndex
 from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural import queries
+from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.query_side import LARGEST
@@ -203,6 +206,9 @@ def test_of_an_unfinished_build_the_remedy_begins_another(client, index_name: st
     with pytest.raises(InputError, match="without --shards 3") as refused:
         run_job(client, other, show_progress=False)
     assert refused.value.remedy and refused.value.remedy.endswith("(--restart)")
+    with pytest.raises(ModelError, match="holds no sparse vectors") as refused_model:
+        run_job(client, replace(begun, models=job(corpus, "").models), show_progress=False)
+    assert refused_model.value.remedy == "leave out --sparse, or give --restart to begin another build"
     again = replace(other, writing=replace(other.writing, restart=True, max_errors=1))
     assert run_job(client, again, show_progress=False).documents == 100
 
@@ -433,6 +439,35 @@ def test_too_many_errors_stop_the_run_and_a_higher_limit_continues_it(client, in
     assert report.skipped > 0
     assert (report.documents, report.letters) == (340, 60)
     assert len(letters(Path(f"{index_name}.dead-letters.jsonl"))) == 60
+
+
+@pytest.mark.parametrize(("limit", "read"), [(20, 21), (0.02, 41), (0.5, 2001)])
+def test_of_a_corpus_of_bad_records_no_more_is_read_than_the_limit_allows(
+    client, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float, read: int
+) -> None:
+    """Rejected records wait in memory for the next document, and of records without ids there is none."""
+    corpus = write_jsonl(tmp_path / "d.jsonl", [*records(2000, words=3), *[{"text": "no id"}] * 5000])
+    settings = job(corpus, index_name, sparse="none", writing={"max_errors": limit, "batch_documents": 500})
+    rejected: list[Rejected] = []
+
+    def watched(records: Records, *more: Any) -> Iterator[Document | Rejected]:
+        def watching(on_reject: Callable[[Rejected], None]) -> Iterator[Document]:
+            def reject(record: Rejected) -> None:
+                rejected.append(record)
+                on_reject(record)
+
+            return records(reject)
+
+        return everything(watching, *more)
+
+    monkeypatch.setattr("ingest.writing.pipeline.everything", watched)
+    for _ in range(2):
+        rejected.clear()
+        with pytest.raises(TooManyErrors, match="more than --max-errors"):
+            run_job(client, settings, show_progress=False)
+        assert len(rejected) == read
+    told = letters(Path(f"{index_name}.dead-letters.jsonl"))
+    assert [letter["line"] for letter in told] == list(range(2001, 2001 + read))
 
 
 def test_a_changed_corpus_is_not_half_skipped(client, index_name: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("sentence_transformers", reason="needs the extra [encode]")
 
 from quantized_models import quantized_model
 
-from ingest.content import Content, content_of_files
+from ingest.content import SAMPLE, Content, content_of_files
 from ingest.corpus import CorpusSource
 from ingest.settings import Models, NewIndex
 from ingest.vectorizers import Encoders
@@ -151,6 +151,24 @@ def test_codes_are_made_of_vectors_in_files_where_the_model_would_make_the_same(
     with pytest.raises(InputError, match="encodes documents differently") as caught:
         planned(stranger)
     assert caught.value.remedy is not None and f"`osn encode --pq {stranger}`" in caught.value.remedy
+
+
+def test_the_scale_of_bytes_needs_the_first_codes_alone(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All codes of a large corpus, and their ids, would not fit into memory."""
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(SAMPLE + 50))
+    run_encode(encoding(corpus, tmp_path / "v", model), show_progress=False)
+    stored = StoredVectors(*find_manifest(tmp_path / "v"))
+    monkeypatch.setattr(stored, "codes", None)
+    wanted = Models(pq=str(model), reconstruct=True)
+    content = content_of_files(
+        wanted, NewIndex(dense_type="byte"), stored, CorpusSource(str(corpus)).reader(str(corpus))
+    )
+    loaded = load_quantized(model, device="cpu")
+    first = loaded.encode_documents([document.contents for document in documents_of(corpus)[:SAMPLE]])
+    vectors = loaded.quantizer.reconstruct(first)
+    assert content.meta.dense is not None and content.meta.dense.scale == pytest.approx(127 / abs(vectors).max())
 
 
 def test_codes_are_made_of_passages_in_files(tmp_path: Path, model: Path) -> None:

@@ -88,6 +88,26 @@ def test_dense_vectors_too_in_every_type(client: Any, index_name: str, tmp_path:
             assert one[id]["dense"] == pytest.approx(other[id]["dense"], abs=1e-4 if type == "float" else 1)
 
 
+def test_vectors_of_passages_are_not_written_beside_whole_documents_nor_the_reverse(
+    client: Any, index_name: str, tmp_path: Path, osn_home: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(20))
+    run_job(client, job(corpus, f"{index_name}-whole"), show_progress=False)
+    (model,) = (osn_home / "models").glob("lexical-*")
+    split = {"sparse": str(model), "tokenizer": None, "passages": PassageMeta(5, 3)}
+    run_job(client, job(corpus, f"{index_name}-split", **split), show_progress=False)
+    before = [snapshot(client, f"{index_name}-{kind}") for kind in ("whole", "split")]
+    run_encode(encoding(corpus, tmp_path / "split", **split), show_progress=False)
+    run_encode(encoding(corpus, tmp_path / "whole", **{**split, "passages": None}), show_progress=False)
+    for kind, vectors, told in (
+        ("whole", "split", "holds whole documents, and this ingest brings passages of 5:3 tokens"),
+        ("split", "whole", "holds passages of 5:3 tokens, and this ingest brings whole documents"),
+    ):
+        with pytest.raises(ModelError, match=told):
+            run_job(client, job(corpus, f"{index_name}-{kind}", vectors=tmp_path / vectors), show_progress=False)
+    assert [snapshot(client, f"{index_name}-{kind}") for kind in ("whole", "split")] == before
+
+
 def test_on_a_machine_without_the_model_the_index_can_be_searched(
     client: Any, index_name: str, tmp_path: Path, osn_home: Path
 ) -> None:

@@ -21,6 +21,7 @@ from ingest.versions import builds as versions
 from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
 
 
 def build(corpus: Path, alias: str, **settings: Any) -> Job:
@@ -82,6 +83,20 @@ def test_rolling_back_and_forth(client: Any, index_name: str, tmp_path: Path) ->
     assert len(snapshot(client, index_name)) == 20
 
 
+def test_a_build_that_is_closed_is_not_rolled_back_to(client: Any, index_name: str, tmp_path: Path) -> None:
+    first, second = (
+        run_job(client, build(corpus(tmp_path / "d.jsonl", count), index_name), show_progress=False).index
+        for count in (10, 20)
+    )
+    client.indices.close(index=first)
+    with pytest.raises(ClusterError, match=f"the index '{first}' is closed") as error:
+        versions.rollback(client, index_name)
+    assert error.value.remedy == f"open it first (POST {first}/_open)"
+    assert versions.serving_index(client, index_name) == second
+    client.indices.open(index=first)
+    assert versions.rollback(client, index_name) == (first, second)
+
+
 def test_a_build_that_fails_leaves_the_old_one_serving_and_is_continued(
     client: Any, index_name: str, tmp_path: Path
 ) -> None:
@@ -102,6 +117,42 @@ def test_a_build_that_fails_leaves_the_old_one_serving_and_is_continued(
     assert second.index == half.index and second.skipped > 0
     assert second.replaced == first.index
     assert len(snapshot(client, index_name)) == 400
+
+
+SPARSE = SparseMeta("m", "a", "b")
+DENSE = DenseMeta("d", "e", 8, "byte", True, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "other"),
+    [
+        (IndexMeta(), IndexMeta(SPARSE, DENSE), None),
+        (IndexMeta(SPARSE, DENSE), IndexMeta(replace(SPARSE, hash="x"), DENSE), None),
+        (IndexMeta(SPARSE), IndexMeta(replace(SPARSE, query_hash="x")), "another sparse model or IDF table"),
+        (IndexMeta(SPARSE), IndexMeta(), "no sparse model"),
+        (IndexMeta(SPARSE, DENSE), IndexMeta(SPARSE, replace(DENSE, scale=3.0)), "another dense model"),
+        (IndexMeta(quantized=QuantizedMeta("q", "a", 8)), IndexMeta(), "no quantized model"),
+        (IndexMeta(), IndexMeta(passages=PassageMeta(9, 9)), "passages"),
+        (IndexMeta(passages=PassageMeta(9, 9)), IndexMeta(passages=PassageMeta(5, 5)), None),
+        (IndexMeta(passages=PassageMeta(9, 9)), IndexMeta(), "whole documents"),
+    ],
+)
+def test_what_makes_the_requests_of_a_running_application_wrong_is_named(
+    held: IndexMeta, wanted: IndexMeta, other: str | None
+) -> None:
+    assert versions.other_for_requests(held, wanted) == other
+
+
+def test_a_swap_to_another_sparse_model_is_told(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = corpus(tmp_path / "d.jsonl", 20)
+    run_job(client, build(path, index_name), show_progress=False)
+    run_job(client, build(path, index_name), show_progress=False)
+    assert "open their engines again" not in caplog.text
+    run_job(client, build(corpus(tmp_path / "d.jsonl", 60), index_name), show_progress=False)
+    assert "has another sparse model or IDF table, unlike" in caplog.text
+    assert "must open their engines again" in caplog.text
 
 
 def test_killed_before_the_swap_it_is_swapped_by_the_same_command(

@@ -178,3 +178,10 @@ def test_an_index_that_takes_no_document_at_all_ends_the_run_at_once(client, ind
     client.indices.create(index=index_name, body={"settings": {"index.blocks.write": True}})
     with pytest.raises(ClusterError, match=r"refuses to write .* blocked by: \[FORBIDDEN/8/index write"):
         BulkWriter(client, index_name).write(actions(5))
+
+
+def test_a_closed_index_ends_the_run_and_makes_no_document_a_failure(client, index_name: str) -> None:
+    client.indices.create(index=index_name)
+    client.indices.close(index=index_name)
+    with pytest.raises(ClusterError, match=r"refuses to write to .*closed"):
+        BulkWriter(client, index_name).write(actions(5))

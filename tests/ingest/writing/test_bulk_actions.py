@@ -25,7 +25,7 @@ from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.errors import ModelError
 from opensearch_neural.forward_index import FIELD, token_hash
 from opensearch_neural.index.mapping import NO_TOKEN
-from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta
+from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, SparseMeta
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.oracle import stored as kept
 from opensearch_neural.queries import DOT_ALIAS
@@ -171,7 +171,7 @@ def test_what_json_cannot_hold_is_set_aside() -> None:
 
 def test_a_passage_names_its_document() -> None:
     passage = Passage("p#0002", "a", "title", parent="p", number=2, start=7, end=8)
-    (action,) = prepare([passage], Given({"a": {}}), IndexMeta()).actions
+    (action,) = prepare([passage], Given({"a": {}}), IndexMeta(passages=PassageMeta(5, 5))).actions
     assert orjson.loads(action.source) == {
         "title": "title",
         "text": "a",
@@ -179,3 +179,15 @@ def test_a_passage_names_its_document() -> None:
         "passage": {"number": 2, "start": 7, "end": 8},
         "sparse": {"(no token)": 1.0},
     }
+
+
+def test_a_passage_is_not_written_among_whole_documents() -> None:
+    passage, document = Passage("p#0002", "a", parent="p", number=2), Document("q", "b")
+    prepared = prepare([passage, document], Given({"a": {}, "b": {}}), IndexMeta())
+    assert prepared.positions == [1]
+    assert prepared.unfit == {0: "it is a passage of 'p', and the index holds whole documents"}
+
+
+def test_an_id_that_utf8_cannot_hold_costs_no_other_document() -> None:
+    prepared = prepare([Document("\ud800", "a"), Document("q", "b")], Given({"a": {}, "b": {}}), IndexMeta())
+    assert prepared.unfit == {0: "the id holds half a surrogate pair"} and prepared.positions == [1]
