@@ -89,7 +89,7 @@ def report(
 
 
 def verdict(summary: Summary, measure: str, baseline: str | None) -> str:
-    """One sentence: whether an engine is better than the baseline.
+    """One sentence: whether an engine is better than the baseline; of several better ones, it names the highest.
 
     It is better if the whole interval is above zero and the corrected p-value is below .05; with few queries the interval
     alone would claim too much. Segments are not considered.
@@ -99,14 +99,15 @@ def verdict(summary: Summary, measure: str, baseline: str | None) -> str:
     n = summary.rows[0].n
     if baseline is None or not gains:
         return f"{n:,} queries were measured; there is nothing to compare."
-    best = max(gains, key=lambda row: row.value)
     by_key = {row.key: row for row in whole}
-    told = f"{measure} {difference(best, corrected_p(best, by_key))}, over {n:,} queries"
 
     def shown(row: Row) -> bool:
         return corrected_p(row, by_key).value < MOST_P
 
-    if best.low is not None and best.low > 0 and shown(best):
+    better = [row for row in gains if row.low is not None and row.low > 0 and shown(row)]
+    best = max(better or gains, key=lambda row: row.value)
+    told = f"{measure} {difference(best, corrected_p(best, by_key))}, over {n:,} queries"
+    if better:
         return f"{best.line} is better than {baseline}: {told}."
     worse = [row.line for row in gains if row.high is not None and row.high < 0 and shown(row)]
     also = f" Worse than it: {', '.join(worse)}." if worse else ""
