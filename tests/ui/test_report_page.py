@@ -104,5 +104,6 @@ def test_two_runs_make_a_report_without_a_cluster(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     page = Elements(out.read_text())
     assert {"rain", "trout"} == {item["data-document"] for item in page.of("li") if "data-document" in item}
+    assert page.text.count("All measures") == page.text.count("Segment weather") == 1
     hashed = page.text[page.text.index("How it was measured") :]
     assert all(name in hashed for name in ("judged.qrels", "queries.jsonl", "a.trec", "b.trec", "segments.tsv"))
