@@ -214,6 +214,29 @@ def test_bm25_sparse_is_tuned_on_known_items_and_searched_as_stored(
 
 
 @pytest.mark.cluster
+def test_known_items_of_long_texts_without_full_stops_can_be_searched(client, tmp_path: Path) -> None:
+    """Before, OpenSearch refused a query of as many terms as such a text has, and more than 10,000 known items."""
+    texts = {f"list{at}": " ".join(f"w{at}x{number}" for number in range(3000)) for at in range(6)}
+    for at in range(6):
+        characters = (chr(0x4E00 + 2000 * at + number) + ("。" if number % 30 == 29 else "") for number in range(2000))
+        texts[f"chinese{at}"] = "".join(characters)
+    corpus = tmp_path / "long"
+    corpus.mkdir()
+    lines = [json.dumps({"_id": id, "title": "", "text": text}) + "\n" for id, text in texts.items()]
+    (corpus / "corpus.jsonl").write_text("".join(lines))
+    name = f"osn-test-long-{uuid.uuid4().hex[:8]}"
+    write(client, corpus, name)
+    try:
+        tuning = WeightedSumTuning(client, open_engines(client, name))
+        questions, _ = tuning.own_questions(6000, seed=0)
+        assert questions.texts.keys() == texts.keys()
+        assert all(len(text) <= 1000 for text in questions.texts.values())
+        assert {id: next(iter(hits)) for id, hits in tuning.run_of(None, questions).items()} == {id: id for id in texts}
+    finally:
+        client.indices.delete(index=name)
+
+
+@pytest.mark.cluster
 def test_the_choice_is_kept_in_the_index_and_found_by_every_search(client, index: str) -> None:
     before = open_engines(client, index)
     assert TwoPhases.of(before) == TwoPhases()
