@@ -46,16 +46,20 @@ class NumberList(click.ParamType):
 
     name = "N,N,…"
 
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
+    def __init__(self, kind: type, *, distinct: bool = False) -> None:
+        """distinct: a number twice is refused; such a result would be refused too, but only at its end."""
+        self.kind, self.distinct = kind, distinct
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
         if isinstance(value, tuple):
             return value
         try:
-            return tuple(self.kind(part) for part in value.split(",") if part.strip())
+            numbers = tuple(self.kind(part) for part in value.split(",") if part.strip())
         except ValueError:
             self.fail(f"{value!r} is not a list of numbers like 5,10,20", param, ctx)
+        if self.distinct and len(set(numbers)) < len(numbers):
+            self.fail(f"{value!r} names a number twice", param, ctx)
+        return numbers
 
 
 owned_option = click.option(
