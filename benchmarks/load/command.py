@@ -30,7 +30,7 @@ from opensearch_neural.commands.engine_options import MODELS
 from opensearch_neural.commands.headings import Headed, taking
 from opensearch_neural.commands.option_groups import Command, options_of, seed_option
 from opensearch_neural.commands.renamed import output_option
-from opensearch_neural.corpus.judgements import BeirData, JudgedQueries, read_queries
+from opensearch_neural.corpus.judgements import JudgedQueries, read_queries
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Data, Row, data_facts
 from opensearch_neural.files import write_text
@@ -141,9 +141,9 @@ def queries_of(
             "--data: a folder in BEIR layout with judgements; --queries: a file, or such a folder without judgements",
         )
     if data is not None:
-        beir = BeirData.load(data, split)
-        chosen = dict(islice(beir.queries.items(), limit))
-        judged = replace(beir, queries=chosen, qrels={query: beir.qrels[query] for query in chosen})
+        judged = JudgedQueries.of_folder(data, split)
+        chosen = dict(islice(judged.queries.items(), limit))
+        judged = replace(judged, queries=chosen, qrels={query: judged.qrels[query] for query in chosen})
         return judged, list(chosen.values())
     assert queries is not None
     return None, list(islice(read_queries(queries).values(), limit))

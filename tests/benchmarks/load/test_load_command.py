@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import pytest
 from click.testing import CliRunner
 
 from benchmarks.bm25_sparse.command import bm25_sparse
+from benchmarks.load.command import queries_of
 from benchmarks.score_kept import score_kept
+
+
+def test_judged_queries_need_no_corpus(tmp_path: Path) -> None:
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\train\t1\nq2\tsun\t1\n")
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "rainbow"}\n{"_id": "q2", "text": "light"}\n')
+    judged, texts = queries_of(None, tmp_path, "test", 1)
+    assert judged is not None and (judged.qrels, texts) == ({"q1": {"rain": 1}}, ["rainbow"])
 
 
 @pytest.mark.parametrize(
