@@ -32,7 +32,7 @@ from opensearch_neural.commands.option_groups import Command, options_of, seed_o
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.judgements import JudgedQueries, read_queries
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.evaluation.results import Data, Row, data_facts
+from opensearch_neural.evaluation.results import Data, Row, read_facts
 from opensearch_neural.files import write_text
 
 logger = logging.getLogger(__name__)
@@ -213,8 +213,7 @@ def load(
     measurement = run(
         connect(settings=connection), target, index, variants, texts, models, settings, judged, folder, restart
     )
-    place = data or queries
-    facts = [data_facts(place)] if place is not None else []
+    facts = read_facts(place for place in (data, queries) if place is not None)
     if not finish(measurement, folder, as_json, facts, record=record, page=report):
         sys.exit(1)
 

@@ -22,7 +22,7 @@ from opensearch_neural.evaluation import engine_report
 from opensearch_neural.evaluation.engine_comparison import EngineResult, engine_rows
 from opensearch_neural.evaluation.expectations import Expectation, parse_expectation
 from opensearch_neural.evaluation.measures import has_fractions, parse_measures, require_fitting
-from opensearch_neural.evaluation.results import Data, Summary, data_facts
+from opensearch_neural.evaluation.results import Data, Summary, data_facts, read_facts
 from opensearch_neural.evaluation.segments import (
     SEGMENT,
     by_frequency,
@@ -155,7 +155,7 @@ class Evaluation:
         """
         segments = segment_rows(judged.name, results, segment_of, baseline=against, seed=self.seed)
         return Summary.of_this_run(
-            data=[*self._read(judged), *map(data_facts, files)],
+            data=[*self._read(judged), *read_facts(files)],
             seeds=[self.seed],
             rows=[*engine_rows(judged.name, results, baseline=against, seed=self.seed), *segments],
             goals=[expectation.goal_of(results) for expectation in expectations],
@@ -168,7 +168,7 @@ class Evaluation:
         of_segments = [Path(self.segments or ""), *([self.frequencies] if self.frequencies else [])]
         segments = [data_facts(file) for file in of_segments if file.is_file()]
         if self.data is None:
-            return [*(data_facts(file) for file in judged.files), *segments]
+            return [*read_facts(judged.files), *segments]
         files = [*sorted(self.data.glob("corpus.jsonl*")), *judged.files]
         return [data_facts(self.data, [path.relative_to(self.data).as_posix() for path in files]), *segments]
 

@@ -23,7 +23,7 @@ from opensearch_neural.corpus.judgements import JudgedQueries, read_queries
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import First
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.evaluation.results import Summary, data_facts
+from opensearch_neural.evaluation.results import Summary, read_facts
 from opensearch_neural.evaluation.tables import table
 from opensearch_neural.files import write_text
 from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tried, pareto, store
@@ -158,7 +158,7 @@ def tune(
     if report is not None:
         from opensearch_neural.ui.tune_report import tune_report
 
-        read = [data_facts(place) for place in (data, queries) if place is not None]
+        read = read_facts(place for place in (data, queries) if place is not None)
         summary = Summary.of_this_run(title=f"{engine} on {index}, tuned", rows=[], data=read, seeds=[seed])
         page = tune_report(
             summary,

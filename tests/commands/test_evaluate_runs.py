@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,19 @@ def test_a_run_that_was_cut_is_named_with_the_measures_that_look_deeper(folder: 
     told = runs(folder, "--measures", "RR@3,R@100,AP").stderr
     assert f"{folder / 'base.trec'} ends at 3 hits a query: R@100, AP cannot count later hits" in told
     assert f"{folder / 'better.trec'} ends" not in told, "one query of four has two hits: there are no more"
+
+
+def test_judgements_may_come_through_a_pipe(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As from `--qrels <(zcat …)`. Before, all was measured, and then lost, because a pipe cannot be hashed."""
+    end, writing = os.pipe()
+    os.write(writing, QRELS.encode())
+    os.close(writing)
+    base = str(folder / "base.trec")
+    asked = ["runs", base, "--qrels", f"/dev/fd/{end}", "--measures", "RR@10", "--json"]
+    result = CliRunner().invoke(evaluate, asked, catch_exceptions=False)
+    os.close(end)
+    assert [data["name"] for data in json.loads(result.stdout)["data"]] == ["base.trec"]
+    assert f"/dev/fd/{end} cannot be read again: the result has no hash of it" in caplog.text
 
 
 def test_several_comparisons_are_corrected(folder: Path) -> None:
