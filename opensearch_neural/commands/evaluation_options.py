@@ -98,14 +98,15 @@ class Evaluation:
             judged = JudgedQueries(self.qrels.stem, "", dict.fromkeys(qrels, ""), qrels, (self.qrels,))
         else:
             raise click.UsageError("--qrels needs the queries' texts: --queries FILE")
-        if not any(grade > 0 for grades in judged.qrels.values() for grade in grades.values()):
-            which = f"the judgements of the split {judged.split!r}" if judged.split else f"{judged.files[-1]}"
-            raise InputError(f"{which} have no relevant document")
+        which = f"the judgements of the split {judged.split!r}" if judged.split else f"{judged.files[-1]}"
         if self.limit_queries is not None:
             queries = dict(islice(judged.queries.items(), self.limit_queries))
             judged = replace(judged, queries=queries, qrels={query: judged.qrels[query] for query in queries})
         warn_of(judged, self.names)
         require_fitting(judged.qrels, self.names)
+            which = f"the first {len(queries):,} queries of {which}"
+        if not any(grade > 0 for grades in judged.qrels.values() for grade in grades.values()):
+            raise InputError(f"{which} have no relevant document")
         return judged
 
     def expected(self, engines: Sequence[str]) -> list[Expectation]:

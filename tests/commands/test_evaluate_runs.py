@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,23 @@ def test_a_run_that_was_cut_is_named_with_the_measures_that_look_deeper(folder: 
     told = runs(folder, "--measures", "RR@3,R@100,AP").stderr
     assert f"{folder / 'base.trec'} ends at 3 hits a query: R@100, AP cannot count later hits" in told
     assert f"{folder / 'better.trec'} ends" not in told, "one query of four has two hits: there are no more"
+
+
+def test_queries_that_a_limit_leaves_out_are_not_called_unjudged(folder: Path) -> None:
+    result = runs(folder, "--limit-queries", "2", "--measures", "RR@10")
+    assert "judged: 2 runs, 2 queries" in result.stdout and "have no judgement" not in result.stderr
+
+
+def test_a_limit_that_leaves_no_relevant_document_is_told_before_anything_is_searched(folder: Path) -> None:
+    """Before, `osn eval --template` ended in an IndexError."""
+    (folder / "judged.qrels").write_text("q0 0 a 0\n" + QRELS)
+    (folder / "queries.tsv").write_text("q0\tsnow\nq1\train\n")
+    (folder / "query.json").write_text(PRODUCTION)
+    asked = ["--qrels", str(folder / "judged.qrels"), "--queries", str(folder / "queries.tsv"), "--limit-queries", "1"]
+    asked += ["--index", "x", "--template", f"production={folder / 'query.json'}"]
+    result = CliRunner().invoke(evaluate, asked)
+    assert isinstance(result.exception, InputError)
+    assert re.fullmatch(r"the first 1 queries of .*judged\.qrels have no relevant document", result.exception.message)
 
 
 def test_judgements_may_come_through_a_pipe(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
