@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -71,7 +72,8 @@ class Evaluation:
             if self.report.is_dir():
                 raise InputError(f"--report {self.report} is a folder", "name a file, such as report.html")
             import_module("opensearch_neural.ui.report")  # a missing extra fails now, not after all searches
-        self.names = list(parse_measures(self.measures.split(",")))
+        # Commas in parentheses are part of a name: P(rel=2,judged_only=True)@5.
+        self.names = list(parse_measures(re.split(r",(?![^(]*\))", self.measures)))
 
     def _refuse_contradictions(self) -> None:
         """Raise UsageError for an option that has no effect because of another option."""
@@ -102,11 +104,11 @@ class Evaluation:
         if self.limit_queries is not None:
             queries = dict(islice(judged.queries.items(), self.limit_queries))
             judged = replace(judged, queries=queries, qrels={query: judged.qrels[query] for query in queries})
-        warn_of(judged, self.names)
-        require_fitting(judged.qrels, self.names)
             which = f"the first {len(queries):,} queries of {which}"
         if not any(grade > 0 for grades in judged.qrels.values() for grade in grades.values()):
             raise InputError(f"{which} have no relevant document")
+        warn_of(judged, self.names)
+        require_fitting(judged.qrels, self.names)
         return judged
 
     def expected(self, engines: Sequence[str]) -> list[Expectation]:

@@ -42,6 +42,12 @@ def values(result: Result) -> dict[tuple[str, str, str], Row]:
     return {(row.set, row.engine, row.column): row for row in rows}
 
 
+def test_a_measure_may_have_several_parameters(folder: Path) -> None:
+    rows = values(runs(folder, "--measures", "P(rel=2,judged_only=True)@1,RR@10,P(rel=2)@3", "--json"))
+    measures = {measure for _, engine, measure in rows if engine == "base" and "@" in measure}
+    assert measures == {"P(rel=2,judged_only=True)@1", "MRR@10", "P(rel=2)@3", "unjudged@10"}
+
+
 def test_run_files_are_compared_without_a_cluster(folder: Path) -> None:
     result = runs(folder, "--measures", "RR@10", "--json")
     rows = values(result)
