@@ -57,7 +57,7 @@ WIDEST = 1_000
 )
 @click.option(
     "--documents",
-    type=NumberList(int),
+    type=NumberList(int, distinct=True),
     default="10000,100000",
     show_default=True,
     help="Documents of each index.",

@@ -200,7 +200,7 @@ def shown(row: Row) -> bool:
 @click.option(
     "--documents",
     "sizes",
-    type=NumberList(int),
+    type=NumberList(int, distinct=True),
     default="100000,1000000",
     show_default=True,
     help="Index sizes for the load tests; '' for none.",

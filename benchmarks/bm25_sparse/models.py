@@ -47,7 +47,9 @@ def experiment_options(*, seeds: str, dense: str, pq: str) -> Callable[[Any], An
         start_option,
         click.option("--dense", default=None, help=dense),
         click.option("--pq", default=None, help=pq),
-        click.option("--seeds", type=NumberList(int), default=seeds, show_default=True, help="Training seeds."),
+        click.option(
+            "--seeds", type=NumberList(int, distinct=True), default=seeds, show_default=True, help="Training seeds."
+        ),
         click.option(
             "--arm",
             "arms",

@@ -124,7 +124,7 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
 @click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N queries.")
 @click.option(
     "--documents",
-    type=NumberList(int),
+    type=NumberList(int, distinct=True),
     default="10000,100000,1000000",
     show_default=True,
     help="Documents of each index.",

@@ -85,7 +85,9 @@ def shown(row: Row) -> bool:
 @click.option("--model", required=True, help="The sparse model: a folder, a hub id, or lexical.")
 @click.option("--data", required=True, type=click.Path(path_type=Path, exists=True), help="A BEIR folder.")
 @click.option("--vectors", type=click.Path(path_type=Path), default=None, help="A folder of `osn encode`.")
-@click.option("--documents", type=NumberList(int), default="100000", show_default=True, help="Index sizes.")
+@click.option(
+    "--documents", type=NumberList(int, distinct=True), default="100000", show_default=True, help="Index sizes."
+)
 @click.option(
     "--prune",
     multiple=True,

@@ -30,9 +30,9 @@ from opensearch_neural.commands.engine_options import MODELS
 from opensearch_neural.commands.headings import Headed, taking
 from opensearch_neural.commands.option_groups import Command, options_of, seed_option
 from opensearch_neural.commands.renamed import output_option
-from opensearch_neural.corpus.judgements import BeirData, JudgedQueries, read_queries
+from opensearch_neural.corpus.judgements import JudgedQueries, read_queries
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.evaluation.results import Data, Row, data_facts
+from opensearch_neural.evaluation.results import Data, Row, read_facts
 from opensearch_neural.files import write_text
 
 logger = logging.getLogger(__name__)
@@ -46,16 +46,20 @@ class NumberList(click.ParamType):
 
     name = "N,N,…"
 
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
+    def __init__(self, kind: type, *, distinct: bool = False) -> None:
+        """distinct: a number twice is refused; such a result would be refused too, but only at its end."""
+        self.kind, self.distinct = kind, distinct
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
         if isinstance(value, tuple):
             return value
         try:
-            return tuple(self.kind(part) for part in value.split(",") if part.strip())
+            numbers = tuple(self.kind(part) for part in value.split(",") if part.strip())
         except ValueError:
             self.fail(f"{value!r} is not a list of numbers like 5,10,20", param, ctx)
+        if self.distinct and len(set(numbers)) < len(numbers):
+            self.fail(f"{value!r} names a number twice", param, ctx)
+        return numbers
 
 
 owned_option = click.option(
@@ -137,9 +141,9 @@ def queries_of(
             "--data: a folder in BEIR layout with judgements; --queries: a file, or such a folder without judgements",
         )
     if data is not None:
-        beir = BeirData.load(data, split)
-        chosen = dict(islice(beir.queries.items(), limit))
-        judged = replace(beir, queries=chosen, qrels={query: beir.qrels[query] for query in chosen})
+        judged = JudgedQueries.of_folder(data, split)
+        chosen = dict(islice(judged.queries.items(), limit))
+        judged = replace(judged, queries=chosen, qrels={query: judged.qrels[query] for query in chosen})
         return judged, list(chosen.values())
     assert queries is not None
     return None, list(islice(read_queries(queries).values(), limit))
@@ -209,8 +213,7 @@ def load(
     measurement = run(
         connect(settings=connection), target, index, variants, texts, models, settings, judged, folder, restart
     )
-    place = data or queries
-    facts = [data_facts(place)] if place is not None else []
+    facts = read_facts(place for place in (data, queries) if place is not None)
     if not finish(measurement, folder, as_json, facts, record=record, page=report):
         sys.exit(1)
 

@@ -203,7 +203,8 @@ class Cell:
     def ratio(self, measure: str) -> Estimate | None:
         """The measure as a ratio to the baseline's, over the rounds that both have.
 
-        None if either may not be shown, or if there is no interval: a ratio without one proves nothing.
+        None if either may not be shown, or if there is no interval: a ratio without one proves nothing. A baseline whose
+        failures reach a percentile has none, so that nothing is infinitely faster than it.
         """
         base = self.baseline
         if base is None or base is self or not self.may_show(measure) or not base.may_show(measure):
@@ -213,7 +214,8 @@ class Cell:
         if not both or requests < needed(measure):
             return None
         with np.errstate(invalid="ignore", divide="ignore"):
-            drawn = self.drawn(measure, both) / base.drawn(measure, both)
+            theirs = base.drawn(measure, both)
+            drawn = self.drawn(measure, both) / np.where(np.isfinite(theirs), theirs, np.nan)
         ratio = estimated(drawn, len(both), requests)
         return None if ratio is None or ratio.low is None else ratio
 

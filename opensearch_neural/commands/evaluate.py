@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opensearch_neural.body_template import BodyTemplate
+from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -139,7 +140,9 @@ def evaluate(
         )
         if models := ", ".join(f"{kind} {model.name}" for kind, model in wrote.items() if model is not None):
             what += f"; {models}"
-        machine = {**machine_facts(), "opensearch": client.info()["version"]["number"]}
+        machine = machine_facts()
+        if version := quick_capabilities(client).version:  # unknown to a user who may not ask
+            machine["opensearch"] = version
         read = template_paths(template_files)
         summary = evaluation.summary(judged, segment_of, results, against, expectations, read, what, machine=machine)
         titles = functools.partial(engine_comparison.titles, client, index) if opened is not None else None

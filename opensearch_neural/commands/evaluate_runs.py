@@ -48,7 +48,7 @@ def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
                 f"its queries have ids like {first!r}, the judgements {next(iter(judged.qrels))!r}",
             )
         measured = measure(run, judged.qrels, evaluation.names)
-        if measured.unjudged:
+        if measured.unjudged and evaluation.limit_queries is None:
             warn(f"{file}: {measured.unjudged:,} queries have no judgement and are left out")
         if beyond := cut_short(run, evaluation.names):
             deepest = max(map(len, run.values()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from opensearch_neural.evaluation import engine_report
 from opensearch_neural.evaluation.engine_comparison import EngineResult, engine_rows
 from opensearch_neural.evaluation.expectations import Expectation, parse_expectation
 from opensearch_neural.evaluation.measures import has_fractions, parse_measures, require_fitting
-from opensearch_neural.evaluation.results import Data, Summary, data_facts
+from opensearch_neural.evaluation.results import Data, Summary, data_facts, read_facts
 from opensearch_neural.evaluation.segments import (
     SEGMENT,
     by_frequency,
@@ -71,7 +72,8 @@ class Evaluation:
             if self.report.is_dir():
                 raise InputError(f"--report {self.report} is a folder", "name a file, such as report.html")
             import_module("opensearch_neural.ui.report")  # a missing extra fails now, not after all searches
-        self.names = list(parse_measures(self.measures.split(",")))
+        # Commas in parentheses are part of a name: P(rel=2,judged_only=True)@5.
+        self.names = list(parse_measures(re.split(r",(?![^(]*\))", self.measures)))
 
     def _refuse_contradictions(self) -> None:
         """Raise UsageError for an option that has no effect because of another option."""
@@ -98,12 +100,13 @@ class Evaluation:
             judged = JudgedQueries(self.qrels.stem, "", dict.fromkeys(qrels, ""), qrels, (self.qrels,))
         else:
             raise click.UsageError("--qrels needs the queries' texts: --queries FILE")
-        if not any(grade > 0 for grades in judged.qrels.values() for grade in grades.values()):
-            which = f"the judgements of the split {judged.split!r}" if judged.split else f"{judged.files[-1]}"
-            raise InputError(f"{which} have no relevant document")
+        which = f"the judgements of the split {judged.split!r}" if judged.split else f"{judged.files[-1]}"
         if self.limit_queries is not None:
             queries = dict(islice(judged.queries.items(), self.limit_queries))
             judged = replace(judged, queries=queries, qrels={query: judged.qrels[query] for query in queries})
+            which = f"the first {len(queries):,} queries of {which}"
+        if not any(grade > 0 for grades in judged.qrels.values() for grade in grades.values()):
+            raise InputError(f"{which} have no relevant document")
         warn_of(judged, self.names)
         require_fitting(judged.qrels, self.names)
         return judged
@@ -155,7 +158,7 @@ class Evaluation:
         """
         segments = segment_rows(judged.name, results, segment_of, baseline=against, seed=self.seed)
         return Summary.of_this_run(
-            data=[*self._read(judged), *map(data_facts, files)],
+            data=[*self._read(judged), *read_facts(files)],
             seeds=[self.seed],
             rows=[*engine_rows(judged.name, results, baseline=against, seed=self.seed), *segments],
             goals=[expectation.goal_of(results) for expectation in expectations],
@@ -168,7 +171,7 @@ class Evaluation:
         of_segments = [Path(self.segments or ""), *([self.frequencies] if self.frequencies else [])]
         segments = [data_facts(file) for file in of_segments if file.is_file()]
         if self.data is None:
-            return [*(data_facts(file) for file in judged.files), *segments]
+            return [*read_facts(judged.files), *segments]
         files = [*sorted(self.data.glob("corpus.jsonl*")), *judged.files]
         return [data_facts(self.data, [path.relative_to(self.data).as_posix() for path in files]), *segments]
 

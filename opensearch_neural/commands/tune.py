@@ -19,11 +19,11 @@ from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.evaluate import warn_of_engines
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.option_groups import FiniteRange, seed_option
-from opensearch_neural.corpus.judgements import BeirData, read_queries
+from opensearch_neural.corpus.judgements import JudgedQueries, read_queries
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import First
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.evaluation.results import Summary, data_facts
+from opensearch_neural.evaluation.results import Summary, read_facts
 from opensearch_neural.evaluation.tables import table
 from opensearch_neural.files import write_text
 from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tried, pareto, store
@@ -129,7 +129,7 @@ def tune(
     client = connect(settings=connection)
     engines = open_engines(client, index, sparse=sparse, dense=dense, pq=pq, backend=backend, first=first)
     tuning = TUNINGS[engine](client, engines)
-    questions, measure = _read_questions(data, split, queries) or tuning.own_questions(most, seed)
+    questions, measure = read_questions(data, split, queries) or tuning.own_questions(most, seed)
     warn_of_engines(tuning.engines, [engine])
     tuned = tuning.run(questions, keep, most=most, passes=passes, seed=seed)
     tried, chosen, full = tuned.tried, tuned.chosen, tuning.full_name
@@ -158,7 +158,7 @@ def tune(
     if report is not None:
         from opensearch_neural.ui.tune_report import tune_report
 
-        read = [data_facts(place) for place in (data, queries) if place is not None]
+        read = read_facts(place for place in (data, queries) if place is not None)
         summary = Summary.of_this_run(title=f"{engine} on {index}, tuned", rows=[], data=read, seeds=[seed])
         page = tune_report(
             summary,
@@ -190,11 +190,11 @@ def plot_and_table(tried: Sequence[Tried], chosen: Chosen | None, keep: float, *
     )
 
 
-def _read_questions(data: Path | None, split: str, queries: Path | None) -> tuple[Questions, str] | None:
+def read_questions(data: Path | None, split: str, queries: Path | None) -> tuple[Questions, str] | None:
     """(the queries, with judgements if they have any; the measure of quality). None if no queries are named."""
     if data is not None:
-        beir = BeirData.load(data, split)
-        return Questions(beir.queries, beir.qrels), "nDCG@10"
+        judged = JudgedQueries.of_folder(data, split)
+        return Questions(judged.queries, judged.qrels), "nDCG@10"
     return None if queries is None else (Questions(read_queries(queries)), "score@10")
 
 

@@ -8,7 +8,7 @@ queries ask for the same article, they are not independent: with `clusters`, who
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -155,12 +155,9 @@ def _clustered_means(
     """The mean of each bootstrap sample of whole clusters, (resamples,). Samples can have different numbers of values."""
     sums, sizes = np.bincount(numbers, weights=values), np.bincount(numbers)
     generator = np.random.default_rng(seed)
-    at_once = max(1, _BATCH_VALUES // len(sums))
     means: list[npt.NDArray[np.float64]] = []
-    for start in range(0, resamples, at_once):
-        drawn = generator.multinomial(
-            len(sums), np.full(len(sums), 1 / len(sums)), size=min(at_once, resamples - start)
-        )
+    for count in _batches(resamples, len(sums)):
+        drawn = generator.multinomial(len(sums), np.full(len(sums), 1 / len(sums)), size=count)
         means.append((drawn @ sums) / (drawn @ sizes))
     return np.concatenate(means)
 
@@ -169,9 +166,12 @@ def _resampled_means(values: npt.NDArray[np.float64], resamples: int, seed: int)
     """The mean of each bootstrap sample, (resamples,). It draws how often each value occurs in a sample. This is equivalent
     to drawing queries, but the time depends on the number of different values instead of queries."""
     distinct, counts = np.unique(values, return_counts=True)
-    drawn = np.random.default_rng(seed).multinomial(len(values), counts / len(values), size=resamples)
-    means: npt.NDArray[np.float64] = drawn @ distinct / len(values)
-    return means
+    generator = np.random.default_rng(seed)
+    means: list[npt.NDArray[np.float64]] = []
+    for count in _batches(resamples, len(distinct)):
+        drawn = generator.multinomial(len(values), counts / len(values), size=count)
+        means.append(drawn @ distinct / len(values))
+    return np.concatenate(means)
 
 
 def _sign_flip_p(differences: npt.NDArray[np.float64], resamples: int, seed: int) -> float:
@@ -195,15 +195,25 @@ def _sign_flip_p(differences: npt.NDArray[np.float64], resamples: int, seed: int
 def _sign_flip_p_of_many(differences: npt.NDArray[np.float64], resamples: int, seed: int) -> float:
     """The p-value of the permutation test, from how many differences of each size are positive."""
     sizes, counts = np.unique(np.abs(differences), return_counts=True)
-    positive = np.random.default_rng(seed).binomial(counts, 0.5, size=(resamples, len(sizes)))
-    sums, observed = (2 * positive - counts) @ sizes, differences.sum()
+    generator, observed = np.random.default_rng(seed), differences.sum()
     near = 1e-9 * max(1.0, abs(observed))  # sums in another order differ in their last digits
-    beyond = min(np.count_nonzero(sums >= observed - near), np.count_nonzero(sums <= observed + near))
-    return float(min(1.0, 2 * (beyond + 1) / (resamples + 1)))
+    above = below = 0
+    for count in _batches(resamples, len(sizes)):
+        sums = (2 * generator.binomial(counts, 0.5, size=(count, len(sizes))) - counts) @ sizes
+        above += np.count_nonzero(sums >= observed - near)
+        below += np.count_nonzero(sums <= observed + near)
+    return float(min(1.0, 2 * (min(above, below) + 1) / (resamples + 1)))
 
 
 def _batch(values: npt.NDArray[np.float64]) -> int:
     return max(1, _BATCH_VALUES // len(values))
+
+
+def _batches(resamples: int, width: int) -> Iterator[int]:
+    """How many resamples to hold at once, again and again until there are `resamples`. width: the values of one"""
+    at_once = max(1, _BATCH_VALUES // width)
+    for start in range(0, resamples, at_once):
+        yield min(at_once, resamples - start)
 
 
 def _scipy_stats() -> Any:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -27,6 +28,8 @@ from typing import Any, Literal, NamedTuple, get_args
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.provenance import Machine, clean_argument, code_commit, command_line, machine_facts
 from opensearch_neural.files import parse_json, write_text
+
+log = logging.getLogger(__name__)
 
 FILE_NAME = "summary.json"
 
@@ -310,6 +313,18 @@ def data_facts(folder: Path, files: Iterable[str] | None = None) -> Data:
     if not paths:
         raise InputError(f"{folder} holds no file")
     return Data(folder.resolve().name, {path.relative_to(folder).as_posix(): sha256(path) for path in paths})
+
+
+def read_facts(places: Iterable[Path]) -> list[Data]:
+    """`data_facts` of files and folders that were read. A pipe, which cannot be read twice, and a file that is gone are left
+    out with a warning, so that they do not cost the result."""
+    facts = []
+    for place in places:
+        if place.is_file() or place.is_dir():
+            facts.append(data_facts(place))
+        else:
+            log.warning("%s cannot be read again: the result has no hash of it", place)
+    return facts
 
 
 def sha256(path: Path) -> str:

@@ -17,6 +17,7 @@ from zlib import crc32
 
 from opensearch_neural import queries
 from opensearch_neural.index.record import existing_record, write_record
+from opensearch_neural.sentences import sentences
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -31,6 +32,8 @@ GROWN = 2
 """An ingest measures again if the index has more than this many times the documents: BM25's IDF grows with the index."""
 SAMPLE = 200
 LEAST_WORDS = 4
+MOST_CHARACTERS = 1000
+"""OpenSearch refuses a query of more than 1,024 terms."""
 AT_ONCE = 50
 """Searches in one request."""
 
@@ -104,9 +107,16 @@ def known_items(
 
 
 def own_sentence(text: str, chosen: random.Random) -> str:
-    """A sentence of `text`, drawn with `chosen`; the whole text if no sentence has LEAST_WORDS words."""
-    sentences = [part for part in re.split(r"(?<=[.!?])\s+|\n+", text) if len(part.split()) >= LEAST_WORDS]
-    return chosen.choice(sentences) if sentences else text
+    """A sentence of `text`, drawn with `chosen`; the whole text if no sentence has LEAST_WORDS words.
+
+    Of more than MOST_CHARACTERS, such as a list without full stops or a text in Chinese, only a part is taken.
+    """
+    parts = [part for part in re.split(r"(?<=[.!?])\s+|\n+", text) if len(part.split()) >= LEAST_WORDS]
+    sentence = chosen.choice(parts) if parts else text
+    if len(sentence) <= MOST_CHARACTERS:
+        return sentence
+    start, end = chosen.choice(sentences(sentence))
+    return sentence[start:end]
 
 
 def _score(answer: dict[str, Any]) -> float:

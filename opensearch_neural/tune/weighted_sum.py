@@ -21,6 +21,7 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines.settings import Setting, WeightedSum
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.sparse_scale import known_items
+from opensearch_neural.queries import MOST_HITS
 from opensearch_neural.tune.trials import Questions, Tried, share
 from opensearch_neural.tune.tuning import Chosen, Tuning
 
@@ -45,14 +46,15 @@ class WeightedSumTuning(Tuning):
     full, full_name = "bm25", "BM25"
 
     def own_questions(self, most: int, seed: int) -> tuple[Questions, str]:
-        """At most `2 * most` queries made from the index's documents, each with its document as the only relevant one.
+        """At most `2 * most` queries, and at most MOST_HITS, made from the index's documents, each with its document as the
+        only relevant one.
 
         Raises ClusterError, and InputError for an index of fewer than ten documents with text.
         """
         index, drawn = self.engines.index, random.Random(seed)
         texts, qrels = {}, {}
         with translate_errors():
-            for hit, sentence in known_items(self.client, index, 2 * most, seed):
+            for hit, sentence in known_items(self.client, index, min(2 * most, MOST_HITS), seed):
                 id, words = hit["_id"], sentence.split()
                 kept = sorted(drawn.sample(range(len(words)), max(1, round(SHARE_OF_WORDS * len(words)))))
                 own = id if self.engines.meta.passages is None else hit["_source"]["parent"]

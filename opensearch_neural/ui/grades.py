@@ -49,59 +49,87 @@ class Grade:
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         return cls(query, queries[query], document, grade, who.strip(), now)
 
+    @classmethod
+    def of_line(cls, line: bytes) -> Grade:
+        """A grade from a line of the file. Raises ValueError, TypeError or RecursionError for any other line."""
+        grade = cls(**json.loads(line.decode()))
+        texts = grade.query, grade.text, grade.document, grade.who, grade.when
+        if (
+            type(grade.grade) is not int
+            or grade.grade not in GRADES
+            or not all(isinstance(text, str) for text in texts)
+        ):
+            raise ValueError
+        return grade
+
 
 @dataclass
 class Grades:
-    """The grades of a file. The last grade of a person for a document counts."""
+    """The grades of a file. The last grade of a person for a document counts. Several pages may share the file."""
 
     path: Path | None = None
     """None: no file, and grades cannot be added."""
-    given: dict[tuple[str, str, str], Grade] = field(default_factory=dict)
-    """{(query, document, who): grade}"""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _given: dict[tuple[str, str, str], Grade] = field(default_factory=dict)
+    """{(query, document, who): grade}, in the order of the file."""
+    _state: tuple[int, int] | None = None
+    """When the file was changed last, in nanoseconds, and its size, as it was read."""
 
     @classmethod
     def read(cls, path: Path) -> Grades:
         """The grades of a file, which is created if missing. Raises InputError for a file that cannot be read or written,
         and for a line that is not a grade, with its number."""
-        grades = cls(path)
         try:
-            with path.open("a+b") as file:  # creates the file, to learn now whether it can be written
-                file.seek(0)
-                content = file.read()
+            path.open("ab").close()  # creates the file, to learn now whether it can be written
         except OSError as error:
             raise InputError(f"grades cannot be kept in {path}: {error.strerror}") from None
-        # Not splitlines(): a query may contain other line ends, such as U+2028.
-        lines = content.removesuffix(b"\n").split(b"\n") if content else []
-        for number, line in enumerate(lines, 1):
-            try:
-                grade = Grade(**json.loads(line.decode()))
-                grades.given[grade.query, grade.document, grade.who] = grade
-            except (ValueError, TypeError, RecursionError):
-                raise InputError(f"{path}, line {number}: not a grade", "`osn ui --grades` writes this file") from None
+        grades = cls(path)
+        grades.given()
         return grades
 
+    def given(self) -> list[Grade]:
+        """The last grade of each person for each document, in the order in which they were given. The file is read again if
+        it has changed, because another page may have added to it. Raises InputError as `read` does."""
+        with self.lock:
+            try:
+                if self.path is not None and self.path.exists():
+                    stat = self.path.stat()
+                    if (state := (stat.st_mtime_ns, stat.st_size)) != self._state:
+                        self._given, self._state = _grades_in(self.path), state
+            except OSError as error:
+                raise InputError(f"grades cannot be read from {self.path}: {error.strerror}") from None
+            return list(self._given.values())
+
     def add(self, grade: Grade) -> None:
-        """Write a grade to the file, before the page confirms it."""
+        """Write a grade to the file, before the page confirms it. Raises InputError if it cannot be written, and leaves the
+        file as it was."""
         if self.path is None:
             raise InputError("grades are not kept", "name a file: osn ui … --grades grades.jsonl")
         line = json.dumps(asdict(grade), ensure_ascii=False).encode() + b"\n"
-        with self.lock, self.path.open("a+b") as file:
-            file.seek(max(0, file.tell() - 1))
-            # An editor, or a full disk, may have left the last line without a line end.
-            file.write(line if file.read(1) in (b"", b"\n") else b"\n" + line)
-            self.given[grade.query, grade.document, grade.who] = grade
+        try:
+            with self.lock, self.path.open("a+b", buffering=0) as file:
+                end = file.tell()
+                file.seek(max(0, end - 1))
+                # An editor may have left the last line without a line end.
+                line = line if file.read(1) in (b"", b"\n") else b"\n" + line
+                try:
+                    whole = file.write(line) == len(line)
+                except OSError:
+                    whole = False
+                if not whole:
+                    file.truncate(end)  # of half a line, which nobody could read
+                    raise InputError(f"the grade is not kept: {self.path} cannot be written", "is the disk full?")
+        except OSError as error:
+            raise InputError(f"the grade is not kept in {self.path}: {error.strerror}") from None
 
     def of(self, query: str, who: str) -> dict[str, int]:
         """{document: grade} of one person."""
-        return {
-            each.document: each.grade for each in list(self.given.values()) if (each.query, each.who) == (query, who)
-        }
+        return {each.document: each.grade for each in self.given() if (each.query, each.who) == (query, who)}
 
     def qrels(self) -> dict[str, dict[str, int]]:
         """{query: {document: grade}}; if several people graded a document, the latest grade counts."""
         qrels: dict[str, dict[str, int]] = {}
-        for each in sorted(self.given.values(), key=lambda each: each.when):
+        for each in sorted(self.given(), key=lambda each: each.when):
             qrels.setdefault(each.query, {})[each.document] = each.grade
         return qrels
 
@@ -110,14 +138,14 @@ class Grades:
         lines = []
         for query, grades in self.qrels().items():
             for document, grade in grades.items():
-                if len(query.split()) != 1 or len(document.split()) != 1:
+                if query.split() != [query] or document.split() != [document]:
                     raise InputError(f"TREC qrels cannot contain an id with a blank: {query!r}, {document!r}")
                 lines.append(f"{query} 0 {document} {grade}\n")
         return "".join(lines)
 
     def workbench(self, name: str) -> dict[str, Any]:
         """The request that imports the grades into OpenSearch's Search Relevance Workbench."""
-        texts = {each.query: each.text for each in list(self.given.values())}
+        texts = {each.query: each.text for each in self.given()}
         ratings = [
             {
                 "query": texts[query],
@@ -126,6 +154,22 @@ class Grades:
             for query, grades in self.qrels().items()
         ]
         return {"name": name, "description": "", "type": "IMPORT_JUDGMENT", "judgmentRatings": ratings}
+
+
+def _grades_in(path: Path) -> dict[tuple[str, str, str], Grade]:
+    """{(query, document, who): grade} of a file, the last one last. Raises InputError for a line that is not a grade."""
+    content = path.read_bytes()
+    given: dict[tuple[str, str, str], Grade] = {}
+    # Not splitlines(): a query may contain other line ends, such as U+2028.
+    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n") if content else [], 1):
+        try:
+            grade = Grade.of_line(line)
+        except (ValueError, TypeError, RecursionError):
+            raise InputError(f"{path}, line {number}: not a grade", "`osn ui --grades` writes this file") from None
+        key = grade.query, grade.document, grade.who
+        given.pop(key, None)
+        given[key] = grade
+    return given
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,16 @@ from opensearch_neural.evaluation.engine_report import difference
 from opensearch_neural.evaluation.measures import label, rank
 from opensearch_neural.evaluation.tables import cell
 from opensearch_neural.retrievers import Run
-from opensearch_neural.ui.report_parts import Forest, Interval, Plot, forest, plot, report_page, values_table
+from opensearch_neural.ui.report_parts import (
+    Forest,
+    Interval,
+    Plot,
+    ReportTable,
+    forest,
+    plot,
+    report_page,
+    values_table,
+)
 
 if TYPE_CHECKING:
     from opensearch_neural.evaluation.engine_comparison import EngineResult
@@ -78,7 +87,7 @@ def report(
         forests=[difference_forest(summary.rows, label(measure), baseline) for measure in measures] if others else [],
         notes=[f"These queries can show a difference of {shown} from {', '.join(detectable)}."] if detectable else [],
         plots=[costs(results, measures[0])],
-        tables=[values_table("All measures", summary.rows)],
+        tables=list(tables(summary.rows)),
         template="evaluation.html",
         baseline=baseline,
         measure=shown,
@@ -88,8 +97,15 @@ def report(
     )
 
 
+def tables(rows: Sequence[Row]) -> Iterator[ReportTable]:
+    """The table of all queries, then one of each segment."""
+    for name in dict.fromkeys(row.set for row in rows):
+        title = "All measures" if name == rows[0].set else f"Segment {_segment(name, rows)}"
+        yield values_table(title, [row for row in rows if row.set == name])
+
+
 def verdict(summary: Summary, measure: str, baseline: str | None) -> str:
-    """One sentence: whether an engine is better than the baseline.
+    """One sentence: whether an engine is better than the baseline; of several better ones, it names the highest.
 
     It is better if the whole interval is above zero and the corrected p-value is below .05; with few queries the interval
     alone would claim too much. Segments are not considered.
@@ -99,14 +115,15 @@ def verdict(summary: Summary, measure: str, baseline: str | None) -> str:
     n = summary.rows[0].n
     if baseline is None or not gains:
         return f"{n:,} queries were measured; there is nothing to compare."
-    best = max(gains, key=lambda row: row.value)
     by_key = {row.key: row for row in whole}
-    told = f"{measure} {difference(best, corrected_p(best, by_key))}, over {n:,} queries"
 
     def shown(row: Row) -> bool:
         return corrected_p(row, by_key).value < MOST_P
 
-    if best.low is not None and best.low > 0 and shown(best):
+    better = [row for row in gains if row.low is not None and row.low > 0 and shown(row)]
+    best = max(better or gains, key=lambda row: row.value)
+    told = f"{measure} {difference(best, corrected_p(best, by_key))}, over {n:,} queries"
+    if better:
         return f"{best.line} is better than {baseline}: {told}."
     worse = [row.line for row in gains if row.high is not None and row.high < 0 and shown(row)]
     also = f" Worse than it: {', '.join(worse)}." if worse else ""
@@ -119,11 +136,16 @@ def difference_forest(rows: Sequence[Row], measure: str, baseline: str | None) -
     shown = [row for row in rows if row.kind == "difference" and row.measure == measure]
     intervals = []
     for row in shown:
-        name = row.line if row.set == rows[0].set else f"{row.line} ({row.set.removeprefix(f'{rows[0].set}: ')})"
+        name = row.line if row.set == rows[0].set else f"{row.line} ({_segment(row.set, rows)})"
         told = difference(row, corrected_p(row, by_key))
         intervals.append(Interval(name, row.value, row.low, row.high, told))
     several = ", p corrected (Holm)" if len(shown) > 1 else ""
     return forest(f"{measure}: difference to {baseline}, 95% intervals{several}", intervals)
+
+
+def _segment(name: str, rows: Sequence[Row]) -> str:
+    """A segment's own name: "tail" of the set "docs: tail"."""
+    return name.removeprefix(f"{rows[0].set}: ")
 
 
 def corrected_p(row: Row, by_key: Mapping[Key, Row]) -> Row:

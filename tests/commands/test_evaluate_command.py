@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
+from fault_proxy import Fault, FaultProxy
 
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
@@ -179,6 +180,16 @@ def test_nothing_is_written_unless_asked_for(osn_eval: Osn, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     osn_eval("--timed", "0", "--engines", "bm25", catch_exceptions=False)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_user_who_may_not_ask_for_the_release_loses_nothing(toy: Toy, osn_eval: Osn) -> None:
+    """Before, this optional request was sent after all searches, and its refusal was the end."""
+    with FaultProxy(toy.url, everything=True) as proxy:
+        proxy.fault = lambda request: Fault("status", 403) if request.path.partition("?")[0] == "/" else None
+        asked = ["--index", toy.index, "--data", str(toy.data), "--url", proxy.url, "--timed", "0", "--json"]
+        result = CliRunner().invoke(evaluate, [*asked, "--engines", "bm25,sparse"], catch_exceptions=False)
+    assert "opensearch" not in json.loads(result.stdout)["machine"]
+    assert "opensearch" in json.loads(osn_eval("--engines", "bm25", "--timed", "0", "--json").stdout)["machine"]
 
 
 def test_a_goal_that_is_missed_is_recorded_and_fails_the_command(osn_eval: Osn, tmp_path: Path) -> None:

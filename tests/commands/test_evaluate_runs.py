@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,12 @@ def values(result: Result) -> dict[tuple[str, str, str], Row]:
     return {(row.set, row.engine, row.column): row for row in rows}
 
 
+def test_a_measure_may_have_several_parameters(folder: Path) -> None:
+    rows = values(runs(folder, "--measures", "P(rel=2,judged_only=True)@1,RR@10,P(rel=2)@3", "--json"))
+    measures = {measure for _, engine, measure in rows if engine == "base" and "@" in measure}
+    assert measures == {"P(rel=2,judged_only=True)@1", "MRR@10", "P(rel=2)@3", "unjudged@10"}
+
+
 def test_run_files_are_compared_without_a_cluster(folder: Path) -> None:
     result = runs(folder, "--measures", "RR@10", "--json")
     rows = values(result)
@@ -63,6 +71,36 @@ def test_a_run_that_was_cut_is_named_with_the_measures_that_look_deeper(folder: 
     told = runs(folder, "--measures", "RR@3,R@100,AP").stderr
     assert f"{folder / 'base.trec'} ends at 3 hits a query: R@100, AP cannot count later hits" in told
     assert f"{folder / 'better.trec'} ends" not in told, "one query of four has two hits: there are no more"
+
+
+def test_queries_that_a_limit_leaves_out_are_not_called_unjudged(folder: Path) -> None:
+    result = runs(folder, "--limit-queries", "2", "--measures", "RR@10")
+    assert "judged: 2 runs, 2 queries" in result.stdout and "have no judgement" not in result.stderr
+
+
+def test_a_limit_that_leaves_no_relevant_document_is_told_before_anything_is_searched(folder: Path) -> None:
+    """Before, `osn eval --template` ended in an IndexError."""
+    (folder / "judged.qrels").write_text("q0 0 a 0\n" + QRELS)
+    (folder / "queries.tsv").write_text("q0\tsnow\nq1\train\n")
+    (folder / "query.json").write_text(PRODUCTION)
+    asked = ["--qrels", str(folder / "judged.qrels"), "--queries", str(folder / "queries.tsv"), "--limit-queries", "1"]
+    asked += ["--index", "x", "--template", f"production={folder / 'query.json'}"]
+    result = CliRunner().invoke(evaluate, asked)
+    assert isinstance(result.exception, InputError)
+    assert re.fullmatch(r"the first 1 queries of .*judged\.qrels have no relevant document", result.exception.message)
+
+
+def test_judgements_may_come_through_a_pipe(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As from `--qrels <(zcat …)`. Before, all was measured, and then lost, because a pipe cannot be hashed."""
+    end, writing = os.pipe()
+    os.write(writing, QRELS.encode())
+    os.close(writing)
+    base = str(folder / "base.trec")
+    asked = ["runs", base, "--qrels", f"/dev/fd/{end}", "--measures", "RR@10", "--json"]
+    result = CliRunner().invoke(evaluate, asked, catch_exceptions=False)
+    os.close(end)
+    assert [data["name"] for data in json.loads(result.stdout)["data"]] == ["base.trec"]
+    assert f"/dev/fd/{end} cannot be read again: the result has no hash of it" in caplog.text
 
 
 def test_several_comparisons_are_corrected(folder: Path) -> None:

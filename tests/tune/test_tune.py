@@ -20,7 +20,7 @@ from page_elements import Elements
 
 from opensearch_neural import QueryEncoder
 from opensearch_neural.cli import osn
-from opensearch_neural.commands.tune import plot, tune
+from opensearch_neural.commands.tune import plot, read_questions, tune
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.settings import (
@@ -211,6 +211,38 @@ def test_bm25_sparse_is_tuned_on_known_items_and_searched_as_stored(
     assert (stage["window_size"], stage["query"]["rescore_query_weight"]) == (20, pytest.approx(0.9 / scale))
     judged = [*command, "--data", str(corpus), "--split", "test", "--most", "6", "--dry-run"]
     assert json.loads(CliRunner().invoke(osn, judged, catch_exceptions=False).stdout)["measure"] == "nDCG@10"
+
+
+@pytest.mark.cluster
+def test_known_items_of_long_texts_without_full_stops_can_be_searched(client, tmp_path: Path) -> None:
+    """Before, OpenSearch refused a query of as many terms as such a text has, and more than 10,000 known items."""
+    texts = {f"list{at}": " ".join(f"w{at}x{number}" for number in range(3000)) for at in range(6)}
+    for at in range(6):
+        characters = (chr(0x4E00 + 2000 * at + number) + ("。" if number % 30 == 29 else "") for number in range(2000))
+        texts[f"chinese{at}"] = "".join(characters)
+    corpus = tmp_path / "long"
+    corpus.mkdir()
+    lines = [json.dumps({"_id": id, "title": "", "text": text}) + "\n" for id, text in texts.items()]
+    (corpus / "corpus.jsonl").write_text("".join(lines))
+    name = f"osn-test-long-{uuid.uuid4().hex[:8]}"
+    write(client, corpus, name)
+    try:
+        tuning = WeightedSumTuning(client, open_engines(client, name))
+        questions, _ = tuning.own_questions(6000, seed=0)
+        assert questions.texts.keys() == texts.keys()
+        assert all(len(text) <= 1000 for text in questions.texts.values())
+        assert {id: next(iter(hits)) for id, hits in tuning.run_of(None, questions).items()} == {id: id for id in texts}
+    finally:
+        client.indices.delete(index=name)
+
+
+def test_judged_queries_need_no_corpus(tmp_path: Path) -> None:
+    """Such as those of `osn data from-clicks`, which `osn eval` takes."""
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\train\t0.5\n")
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "rainbow"}\n')
+    questions, measure = read_questions(tmp_path, "train", None) or (Questions({}), "")
+    assert (questions.texts, questions.qrels, measure) == ({"q1": "rainbow"}, {"q1": {"rain": 0.5}}, "nDCG@10")
 
 
 @pytest.mark.cluster

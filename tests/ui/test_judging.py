@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import resource
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,20 @@ def test_a_file_that_holds_something_else_is_named(tmp_path: Path) -> None:
         Grades.read(tmp_path / "grades.jsonl")
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\n", b"[" * 100_000, b'{"query": []}'])
+def line_of(**changed: Any) -> bytes:
+    return json.dumps(asdict(grade("q1", "rain", 1)) | changed).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff\xfe\n",
+        b"[" * 100_000,
+        b'{"query": []}',
+        *(line_of(grade=value) for value in ("2", 2.0, 4, True, None)),
+        *(line_of(**{name: 7}) for name in ("query", "text", "document", "who", "when")),
+    ],
+)
 def test_a_file_of_other_bytes_is_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "grades.jsonl").write_bytes(content)
     with pytest.raises(InputError, match="line 1: not a grade"):
@@ -81,10 +96,41 @@ def test_a_grade_after_a_line_without_an_end_is_a_line_of_its_own(tmp_path: Path
     assert len((tmp_path / "grades.jsonl").read_text().splitlines()) == 2
 
 
-def test_an_id_with_a_blank_is_in_no_trec_file(tmp_path: Path) -> None:
+def test_a_grade_that_the_disk_has_no_room_for_is_refused_and_the_file_stays_whole(tmp_path: Path) -> None:
+    """Before, half of its line stayed, so that the page could not be started again; and the grade was exported."""
+    file = tmp_path / "grades.jsonl"
+    grades = Grades.read(file)
+    grades.add(grade("q1", "rain", 1))
+    before = file.read_bytes()
+    for room in (0, 30):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + room, hard))
+        try:
+            with pytest.raises(InputError, match="the grade is not kept"):
+                grades.add(grade("q1", "light", 3))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert file.read_bytes() == before and grades.of("q1", "ann") == {"rain": 1}
+    grades.add(grade("q1", "sun", 2))
+    assert Grades.read(file).of("q1", "ann") == {"rain": 1, "sun": 2}
+
+
+def test_two_pages_with_one_file_know_each_others_grades(tmp_path: Path) -> None:
+    file = tmp_path / "grades.jsonl"
+    one, other = Grades.read(file), Grades.read(file)
+    one.add(grade("q1", "rain", 1))
+    other.add(grade("q1", "rain", 3, "bob"))
+    other.add(grade("q2", "fish", 2, "bob"))
+    assert one.qrels() == other.qrels() == {"q1": {"rain": 3}, "q2": {"fish": 2}}
+    one.add(grade("q1", "rain", 0))
+    assert other.qrels()["q1"] == {"rain": 0}, "in the same second the last line counts"
+
+
+@pytest.mark.parametrize("id", ["two words", " rain", "rain\u00a0", ""])
+def test_an_id_with_a_blank_is_in_no_trec_file(id: str, tmp_path: Path) -> None:
     grades = Grades(tmp_path / "g.jsonl")
-    grades.add(grade("q1", "two words", 1))
-    with pytest.raises(InputError, match="two words"):
+    grades.add(grade("q1", id, 1))
+    with pytest.raises(InputError, match="an id with a blank"):
         grades.trec()
 
 

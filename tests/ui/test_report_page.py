@@ -17,11 +17,11 @@ from opensearch_neural.ui.report import difference_forest, verdict
 from opensearch_neural.ui.report_parts import LABEL_HEIGHT, plot
 
 
-def rows(low: float, high: float) -> list[Row]:
+def rows(low: float, high: float, engine: str = "mine") -> list[Row]:
     value = (low + high) / 2
-    row = Row("set", "mine", "nDCG@10", value, low, high, 40, baseline="bm25", kind="difference")
-    p = Row("set", "mine", "nDCG@10", 0.01, None, None, 40, baseline="bm25", kind="p-value")
-    return [Row("set", "mine", "nDCG@10", 0.5, None, None, 40), row, p]
+    row = Row("set", engine, "nDCG@10", value, low, high, 40, baseline="bm25", kind="difference")
+    p = Row("set", engine, "nDCG@10", 0.01, None, None, 40, baseline="bm25", kind="p-value")
+    return [Row("set", engine, "nDCG@10", 0.5, None, None, 40), row, p]
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,14 @@ def test_an_interval_beside_a_large_corrected_p_decides_nothing(low: float, high
     holm = Row("set", "mine", "nDCG@10", 0.5, None, None, 5, baseline="bm25", kind="holm")
     told = verdict(Summary("osn", "c0ffee", {}, [], [0], [*rows(low, high), holm]), "nDCG@10", "bm25")
     assert told.startswith("No engine is shown to be better") and never not in told and "p=0.500" in told
+
+
+@pytest.mark.parametrize("noisy", [(-0.01, 0.2), (-0.3, -0.1)])
+def test_an_engine_that_is_better_for_sure_is_named_whatever_others_are(noisy: tuple[float, float]) -> None:
+    """Before, one engine with a higher mean and a wide interval made the verdict "No engine is shown to be better"."""
+    every = [*rows(*noisy, "noisy"), *rows(0.01, 0.03, "sure"), *rows(0.02, 0.04, "surer")]
+    told = verdict(Summary("osn", "c0ffee", {}, [], [0], every), "nDCG@10", "bm25")
+    assert told.startswith("surer is better than bm25: nDCG@10 +0.030")
 
 
 def test_a_segment_does_not_decide_and_is_named() -> None:
@@ -96,5 +104,6 @@ def test_two_runs_make_a_report_without_a_cluster(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     page = Elements(out.read_text())
     assert {"rain", "trout"} == {item["data-document"] for item in page.of("li") if "data-document" in item}
+    assert page.text.count("All measures") == page.text.count("Segment weather") == 1
     hashed = page.text[page.text.index("How it was measured") :]
     assert all(name in hashed for name in ("judged.qrels", "queries.jsonl", "a.trec", "b.trec", "segments.tsv"))

@@ -228,7 +228,9 @@ def rare_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
 
 @click.command("inference-free-sparse")
 @start_option
-@click.option("--seeds", type=NumberList(int), default="42,43,44", show_default=True, help="Training seeds.")
+@click.option(
+    "--seeds", type=NumberList(int, distinct=True), default="42,43,44", show_default=True, help="Training seeds."
+)
 @click.option(
     "--teacher",
     "teachers",

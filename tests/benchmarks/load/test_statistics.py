@@ -75,6 +75,16 @@ def test_failures_reach_a_percentile_and_take_its_interval() -> None:
     assert p99 is not None and math.isinf(p99.value) and p99.low is None
 
 
+def test_nothing_is_compared_with_a_percentile_that_failures_reach() -> None:
+    """Before, every engine had the ratio 0 [0, 0] to a baseline that failed too often, and the report called it faster."""
+    base = [block(at, "bm25", np.full(980, 5.0), failures={"timeout": 20}) for at in range(12)]
+    other = [block(at, "fast", np.full(1000, 10.0)) for at in range(12)]
+    (row,) = cells(run_of([*base, *other], variants=("bm25", "fast"))).values()
+    half = row["fast"].ratio("P50 ms")
+    assert half is not None and half.value == pytest.approx(2.0, rel=1e-2)
+    assert row["fast"].may_show("P99 ms") and row["fast"].ratio("P99 ms") is None
+
+
 def test_processor_time_that_nobody_knows_has_no_estimate() -> None:
     sample = Sample.of([block(at, "bm25", np.ones(10)) for at in range(5)])
     assert stats.estimated(stats.server_cpu(sample, stats.resampled(5)), 5, 50) is None
