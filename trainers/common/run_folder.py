@@ -20,6 +20,7 @@ from safetensors.torch import save_model
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import replaced, share, write_json
+from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import read_osn_json, write_osn_json
 from trainers.common.config import fingerprint, save_config, to_dict
 from trainers.common.processes import is_main_process
@@ -180,23 +181,31 @@ class RunFolder:
     @contextmanager
     def started(self) -> Iterator[None]:
         """The folder belongs to this run from here on. A run that fails before its first checkpoint gives the folder back:
-        what fails at once should not stand in the way of a corrected configuration."""
-        if is_main_process():
+        what fails at once should not stand in the way of a corrected configuration.
+
+        Raises InputError if another process trains in the folder."""
+        if not is_main_process():
+            yield
+            return
+        with locked(self.folder / "run.json", wait=False) as alone:
+            if not alone:
+                raise InputError(
+                    f"another process is training in {self.output}", "wait until it ends, or choose another --output"
+                )
             if self.last_checkpoint() is None:  # Then it begins at its first step.
                 for folder in (self.checkpoints, self.best, self.logs):
                     shutil.rmtree(folder, ignore_errors=True)
                 for file in ("history.jsonl", "trained"):
                     (self.folder / file).unlink(missing_ok=True)
-            self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.folder / "run.json", self.identity)
             save_config(self.config, self.output)
-        try:
-            yield
-        except BaseException:
-            ended = (self.output / "osn.json").exists()
-            if is_main_process() and self.last_checkpoint() is None and not ended:
-                (self.folder / "run.json").unlink(missing_ok=True)
-            raise
+            try:
+                yield
+            except BaseException:
+                ended = (self.output / "osn.json").exists()
+                if self.last_checkpoint() is None and not ended:
+                    (self.folder / "run.json").unlink(missing_ok=True)
+                raise
 
     # ------------------------------------------------ while it runs
 
