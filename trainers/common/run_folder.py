@@ -211,11 +211,18 @@ class RunFolder:
 
     def last_checkpoint(self) -> Path | None:
         """The newest checkpoint that was completely written."""
-        complete = [path.parent for path in self.checkpoints.glob("checkpoint-*/complete")]
-        return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+        return max(self._complete(), key=_step, default=None)
 
-    def mark_complete(self, step: int) -> None:
+    def _complete(self) -> list[Path]:
+        return [path.parent for path in self.checkpoints.glob("checkpoint-*/complete")]
+
+    def mark_complete(self, step: int, *, keep: int) -> None:
+        """Notes that the checkpoint of `step` is completely written; only now delete others, except the newest `keep`."""
         (self.checkpoints / f"checkpoint-{step}" / "complete").touch()
+        kept = sorted(self._complete(), key=_step)[-keep:]
+        for folder in self.checkpoints.glob("checkpoint-*"):
+            if folder not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def mark_trained(self) -> None:
         """Notes that all steps are done, or that training stopped early: only writing the model remains."""
@@ -223,7 +230,7 @@ class RunFolder:
             (self.folder / "trained").touch()
 
     def is_trained(self, checkpoint: Path, steps: int) -> bool:
-        return (self.folder / "trained").exists() or int(checkpoint.name.rpartition("-")[2]) >= steps
+        return (self.folder / "trained").exists() or _step(checkpoint) >= steps
 
     def read_best(self) -> BestState:
         path = self.best / "best.json"
@@ -263,6 +270,11 @@ class RunFolder:
         for folder in (self.checkpoints, self.best):
             shutil.rmtree(folder, ignore_errors=True)
         (self.folder / "trained").unlink(missing_ok=True)
+
+
+def _step(checkpoint: Path) -> int:
+    """The step after which a checkpoint was written."""
+    return int(checkpoint.name.rpartition("-")[2])
 
 
 def _with_effect(config: Any) -> Any:

@@ -274,7 +274,7 @@ class LoopTrainer(Trainer):
         if processes() > 1:
             dist.barrier()
         if self.args.should_save:
-            self.run.mark_complete(self.state.global_step)
+            self.run.mark_complete(self.state.global_step, keep=self.settings.keep)
 
     def reopen(self, checkpoint: Path) -> None:
         """Load the state of a run that was stopped after its last step."""
@@ -365,7 +365,8 @@ def _arguments(settings: TrainingSettings, run: RunFolder, *, steps: int, measur
         eval_steps=settings.evaluate_every or tenth,
         save_strategy="steps",
         save_steps=settings.save_every or tenth,
-        save_total_limit=settings.keep,
+        # The run folder deletes old checkpoints, when the new one is complete: the Trainer would do so before.
+        save_total_limit=None,
         logging_steps=settings.log_every,
         logging_nan_inf_filter=False,
         disable_tqdm=True,

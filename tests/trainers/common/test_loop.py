@@ -180,6 +180,31 @@ def test_a_checkpoint_that_was_not_written_to_its_end_is_not_resumed_from(tmp_pa
     assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
 
 
+@pytest.mark.parametrize("clock", ["right", "set back"])
+def test_a_checkpoint_is_kept_until_the_next_one_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str
+) -> None:
+    options: dict[str, Any] = {"settings": settings(keep=1)}
+    run(tmp_path / "undisturbed", **options)
+    checkpoints = tmp_path / "resumed/.training/checkpoints"
+    complete, at_eight = RunFolder.mark_complete, Regression()
+
+    def killed(folder: RunFolder, step: int, **keep: int) -> None:
+        if step == 8:
+            raise Killed
+        complete(folder, step, **keep)
+        if clock == "set back":
+            os.utime(checkpoints / f"checkpoint-{step}", (2**32, 2**32))
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(RunFolder, "mark_complete", killed)
+        run(tmp_path / "resumed", at_eight, **options)
+    resumed = Regression()
+    run(tmp_path / "resumed", resumed, **options)
+    assert len(resumed.seen) == 15 - 4
+    assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
+
+
 def test_a_run_stopped_between_its_last_step_and_its_export_trains_no_further(tmp_path: Path) -> None:
     class Unwritable(Regression):
         def export(self, folder: Path) -> None:
