@@ -17,6 +17,7 @@ from torch import Tensor
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import replaced
+from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import fingerprint, to_dict
 from trainers.common.processes import main_process_first
@@ -53,7 +54,8 @@ def warmed_up(config: SparseConfig, prepared: PreparedSets) -> str:
         [data.hash for data in prepared.train],
     )
     ready = config.folder / f"warm-up-{made_by[:8]}" / "ready"
-    with main_process_first():
+    # Trainings that share a cache may come here at once.
+    with main_process_first(), locked(ready, done=ready / "config.json"):
         if not (ready / "config.json").exists():
             stores = [data.documents for data in prepared.train]
             student = build(config, stores).eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 from tiny_sparse import TEXTS, configuration  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
+from opensearch_neural.locks import locked  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.sparse.settings import (  # noqa: E402
     SparseCandidates,
@@ -65,6 +67,21 @@ def test_a_fresh_head_is_calibrated_once_and_a_second_training_starts_from_the_s
     before = weights.stat().st_mtime_ns
     assert warmed_up(config, prepared_sets(config)) == ready
     assert weights.stat().st_mtime_ns == before
+
+
+def test_a_training_waits_while_another_one_warms_up_the_same_start_in_a_shared_cache(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    config = configuration(backbone, beir, tmp_path / "model", cache=tmp_path / "cache")
+    prepared = prepared_sets(config)
+    ready, made = Path(warmed_up(config, prepared)), tmp_path / "made"
+    ready.rename(made)
+    with ThreadPoolExecutor(1) as another:
+        with locked(ready):
+            waiting = another.submit(warmed_up, config, prepared)
+            wait([waiting], timeout=2)
+            made.rename(ready)
+        assert waiting.result() == str(ready)
 
 
 def test_consistency_needs_a_miner() -> None:
