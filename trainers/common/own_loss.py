@@ -81,7 +81,13 @@ def load_loss(name: str) -> Loss:
 
 def loss_hash(name: str | None) -> list[bytes]:
     """The source of the loss's module, for the fingerprint of a training: a changed source makes another training."""
-    path = None if name is None else inspect.getsourcefile(inspect.unwrap(load_loss(name)))
+    if name is None:
+        return []
+    path: str | None
+    try:
+        path = inspect.getsourcefile(inspect.unwrap(load_loss(name)))
+    except TypeError:  # An object that can be called, one of torch's modules for instance: the module that makes it.
+        path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
     return [] if path is None else [Path(path).read_bytes()]
 
 
