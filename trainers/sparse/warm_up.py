@@ -72,7 +72,14 @@ def warmed_up(config: SparseConfig, prepared: PreparedSets) -> str:
 @torch.no_grad()
 def calibrate(student: SparseStudent, texts: Sequence[str], *, expansions: float, weight: float | None) -> None:
     """Set the head's bias so that documents have `expansions` active terms outside their text, on average, and its scale so
-    that the largest of them has the weight `weight`, on average. Both change the model's own parameters."""
+    that the largest of them has the weight `weight`, on average. Both change the model's own parameters.
+
+    Raises InputError if the head has no bias, or the model's outputs are not numbers."""
+    if not student.has_bias:
+        raise InputError(
+            "the output layer of the start has no bias, by which a new head is calibrated",
+            "choose another start, or set warm_up.expansions to null",
+        )
     tokenizer, device = student.tokenizers["document"], student.head.weight.device
     rows = TokenCache(tokenizer, texts.__getitem__, max_length=student.encoder_settings.document_length).rows(
         range(len(texts))
