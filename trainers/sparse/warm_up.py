@@ -109,7 +109,7 @@ def calibrate(student: SparseStudent, texts: Sequence[str], *, expansions: float
         factor = math.expm1(math.expm1(weight) if student.settings.double_log else weight) / float(largest.mean())
         student.head.bias[ordinary] *= factor
         scaled = backbones.last_normalization(student.model)
-        for parameter in (scaled.weight, scaled.bias):
+        for parameter in scaled.parameters():  # ModernBERT's norms have no bias.
             parameter.mul_(factor)
     logger.info(
         "head: logits lowered by %.3g, scaled by %.3g: %g expansions per document", threshold, factor, expansions

@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tiny import tiny_modern_bert  # noqa: E402
 from tiny_sparse import TEXTS, configuration  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
@@ -47,6 +48,19 @@ def test_expansions_are_alive_after_calibration(tmp_path: Path, backbone: Path, 
     ]
     assert sum(map(len, outside)) / 2 == pytest.approx(7, abs=1)
     assert np.mean([max(row.values()) for row in outside]) == pytest.approx(0.25, rel=0.3)
+
+
+def test_a_head_whose_norm_has_no_bias_is_scaled(tmp_path: Path, beir: Path) -> None:
+    config = configuration(tiny_modern_bert(tmp_path / "modern", headless=True), beir, tmp_path / "model")
+    config = replace(config, warm_up=WarmUpSettings(expansions=7, weight=0.25))
+    documents = config.train[0].load().documents
+    model = build(replace(config, start=warmed_up(config, prepared_sets(config))), [documents]).eval()
+    texts = list(documents.values())
+    largest = [
+        max((weight for token, weight in row.items() if token not in text.split()), default=0.0)
+        for row, text in zip(model.vectors(texts).rows(), texts, strict=True)
+    ]
+    assert np.mean(largest) == pytest.approx(0.25, rel=0.3)
 
 
 def test_a_fresh_head_is_calibrated_once_and_a_second_training_starts_from_the_same(
