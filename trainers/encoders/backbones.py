@@ -34,7 +34,14 @@ from transformers import (
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
-from opensearch_neural.models.pretrained import first_line, load_model, load_sequence_to_sequence, load_tokenizer, quiet
+from opensearch_neural.models.pretrained import (
+    first_line,
+    load_model,
+    load_sequence_to_sequence,
+    load_tokenizer,
+    most_tokens,
+    quiet,
+)
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 from trainers.common.settings import check_dropout
@@ -293,9 +300,9 @@ def last_normalization(model: PreTrainedModel) -> nn.LayerNorm:
 
 def check_length(model: PreTrainedModel, name: str, length: int | None) -> None:
     """Raises InputError if a model has fewer positions than `length`, the setting `name`."""
-    positions = getattr(model.config, "max_position_embeddings", None)
-    if positions is not None and length is not None and length > positions:
-        raise InputError(f"{name} is {length}, but the backbone has {positions} positions")
+    most = most_tokens(model)
+    if most is not None and length is not None and length > most:
+        raise InputError(f"{name} is {length}, but the backbone has {most} positions")
 
 
 def check_lengths(model: PreTrainedModel, *, read: int, written: int) -> None:
