@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from tiny import tiny_backbone
+from tiny import tiny_backbone, tiny_splade
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, RobertaConfig, RobertaModel
 
 from opensearch_neural.errors import InputError, ModelError
@@ -145,3 +145,12 @@ def test_a_length_beyond_the_positions_is_refused_also_where_they_count_from_aft
         model(input_ids=torch.full((1, most), 3))
         with pytest.raises(InputError, match=f"document_length is {most + 1}, but the backbone has {most} positions"):
             backbones.check_length(model, "document_length", most + 1)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_splade(tmp_path))
+    tokens = len(tokenizer)
+    tokenizer.add_tokens(["first", "second"])
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=f"the model has {tokens} outputs, its tokenizer {tokens + 2} tokens"):
+        masked_language_model(tmp_path)
