@@ -127,6 +127,8 @@ class SparseStudent(CachedModel):
         backbones.freeze_pooler(model)
         for module in _frozen(model, settings.frozen_layers):
             module.requires_grad_(False)
+        if settings.frozen_layers:  # Most often its weights are those of the embeddings, but not in every model.
+            self.head.weight.requires_grad_(False)
 
     @property
     def encodes_queries(self) -> bool:
