@@ -53,6 +53,10 @@ def load_model(
                 ) from None
             what = what or auto.__name__.removeprefix("AutoModelFor")
             raise ModelError(f"{folder} does not load as {what}: {first_line(error)}") from None
+    for weight in model.parameters():
+        # Weights that transformers cut out of one tensor, as nomic-bert's, share its memory: safetensors cannot save them.
+        if weight.untyped_storage().nbytes() > weight.nbytes:
+            weight.data = weight.data.clone()
     return model, sorted(report["missing_keys"])
 
 

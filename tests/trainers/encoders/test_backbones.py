@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save_file, save_model
 from tiny import tiny_backbone, tiny_splade
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, RobertaConfig, RobertaModel
 
@@ -154,3 +154,14 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) 
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=f"the model has {tokens} outputs, its tokenizer {tokens + 2} tokens"):
         masked_language_model(tmp_path)
+
+
+def test_weights_that_are_cut_out_of_one_tensor_can_be_saved(tmp_path: Path) -> None:
+    nomic = pytest.importorskip("transformers.models.nomic_bert")
+    tokenizer = AutoTokenizer.from_pretrained(tiny_splade(tmp_path))
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    config = nomic.NomicBertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **sizes)
+    nomic.NomicBertForMaskedLM(config).save_pretrained(tmp_path)
+    model, _, _ = masked_language_model(tmp_path)
+    save_model(model, str(tmp_path / "checkpoint.safetensors"))
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
