@@ -409,6 +409,22 @@ def test_a_run_that_patience_ended_is_written_by_the_next_call_as_it_was(
     assert (trained.best_step, trained.steps) == (2, 6)
 
 
+def test_a_run_that_is_interrupted_in_its_last_evaluation_trains_no_further(tmp_path: Path) -> None:
+    values = iter([0.1, 0.5, 0.4, 0.3])
+    how = settings(evaluate_every=2, patience=2)
+
+    def evaluate() -> dict[str, float]:
+        value = next(values)
+        if value == 0.3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return {"nDCG@10": value}
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, settings=how, evaluate=evaluate)
+    trained = run(tmp_path, settings=how, evaluate=lambda: pytest.fail("patience has ended it"))
+    assert (trained.best_step, trained.steps) == (2, 6)
+
+
 def test_selecting_by_a_measure_that_is_not_taken_names_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'MRR@10'") as failure:
         run(tmp_path, settings=settings(select="MRR@10"), evaluate=lambda: {"nDCG@10": 0.5})
