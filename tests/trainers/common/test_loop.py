@@ -606,6 +606,28 @@ def test_memory_that_runs_out_while_measuring_gives_the_same_advice(tmp_path: Pa
         run(tmp_path, Regression(), evaluate=measure)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt"])
+def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(tmp_path: Path, file: str) -> None:
+    run(tmp_path / "undisturbed")
+    broken = Regression()
+    checkpoint = tmp_path / "resumed/.training/checkpoints/checkpoint-8"
+
+    def fill(batch: Batch) -> None:
+        if len(broken.seen) == 8:
+            checkpoint.mkdir()
+            (checkpoint / file).symlink_to("/dev/full")
+
+    broken.fail_at = fill
+    with pytest.raises(OsnError, match="resumed: a file could not be written to its end"):
+        run(tmp_path / "resumed", broken)
+    (checkpoint / file).unlink()
+    resumed = Regression()
+    run(tmp_path / "resumed", resumed)
+    assert len(resumed.seen) == 15 - 4
+    assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
+
+
 def test_other_runtime_errors_stay_what_they_are(tmp_path: Path) -> None:
     model = Regression()
 
