@@ -14,6 +14,7 @@ from opensearch_neural.errors import ModelError
 from opensearch_neural.models.safety import refuse_unsafe
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedTokenizerBase
 
 T5 = ("t5", "mt5", "umt5")
@@ -52,6 +53,10 @@ def load_model(
                 ) from None
             what = what or auto.__name__.removeprefix("AutoModelFor")
             raise ModelError(f"{folder} does not load as {what}: {first_line(error)}") from None
+    for weight in model.parameters():
+        # Weights that transformers cut out of one tensor, as nomic-bert's, share its memory: safetensors cannot save them.
+        if weight.untyped_storage().nbytes() > weight.nbytes:
+            weight.data = weight.data.clone()
     return model, sorted(report["missing_keys"])
 
 
@@ -81,6 +86,18 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     if not tokenizer.is_fast:
         raise ModelError(f"{folder}: the tokenizer has no tokenizer.json", "save it as a fast tokenizer")
     return tokenizer
+
+
+def most_tokens(model: torch.nn.Module) -> int | None:
+    """The most tokens that a model reads; None: not limited. RoBERTa and similar models count positions from after the
+    padding's id, so they read fewer tokens than they have positions."""
+    import torch
+
+    for module in model.modules():
+        table, padding = getattr(module, "position_embeddings", None), getattr(module, "padding_idx", None)
+        if isinstance(table, torch.nn.Embedding):
+            return table.num_embeddings - (padding + 1 if isinstance(padding, int) else 0)
+    return getattr(model.config, "max_position_embeddings", None)
 
 
 def first_line(error: Exception) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 WORDS = [f"{first}{second}" for first in "bdfgklmnprst" for second in ("ab", "ek", "in", "ol", "uz")]
 
@@ -60,6 +61,28 @@ def tiny_splade(folder: Path, *, positions: int = 256) -> Path:
             max_position_embeddings=positions,
         )
     ).save_pretrained(folder)
+    return folder
+
+
+def tiny_modern_bert(folder: Path, *, headless: bool = False, **settings: Any) -> Path:
+    """A ModernBERT, whose norms have no bias, with its masked-LM head or without; settings: of its configuration."""
+    import torch
+    from transformers import ModernBertConfig, ModernBertForMaskedLM
+
+    tiny_backbone(folder)
+    torch.manual_seed(0)
+    small = {
+        "vocab_size": len(WORDS) + 5,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 128,
+        "local_attention": 16,
+        **{f"{name}_token_id": at for name, at in (("pad", 0), ("cls", 2), ("bos", 2), ("sep", 3), ("eos", 3))},
+    }
+    model = ModernBertForMaskedLM(ModernBertConfig(**(small | settings)))
+    (model.model if headless else model).save_pretrained(folder)
     return folder
 
 

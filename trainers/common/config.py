@@ -13,6 +13,7 @@ import functools
 import hashlib
 import inspect
 import json
+import math
 import textwrap
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -403,10 +404,10 @@ def _build_scalar(kind: Any, tree: _Tree, field: str) -> Any:
     if kind in (bool, int) and type(value) is kind:
         return value
     if kind is float and not isinstance(value, bool):
-        try:  # YAML 1.1 reads 2e-5 as a string.
-            return float(value)
-        except (TypeError, ValueError):
-            pass
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(value)  # YAML 1.1 reads 2e-5 as a string.
+            if math.isfinite(number):
+                return number
     if kind is str and isinstance(value, (str, int, float)) and not isinstance(value, bool):
         return str(value)
     if kind is Path and isinstance(value, str) and value:

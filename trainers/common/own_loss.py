@@ -37,7 +37,8 @@ class Targets(Protocol):
     excluded: Tensor
     """(queries, documents) bool: documents that must not count as negatives, other positives of the query for instance"""
     teacher: Any
-    """`objective.TeacherScores` if the objective distils: `scores` and `known`, both (queries, candidates); else None"""
+    """`objective.TeacherScores` if the objective distils: `scores` and `known`, both (queries, candidates), or (queries,
+    documents) with `all_pairs`; else None"""
 
 
 Loss = Callable[[Tensor, Targets], Tensor]
@@ -81,7 +82,13 @@ def load_loss(name: str) -> Loss:
 
 def loss_hash(name: str | None) -> list[bytes]:
     """The source of the loss's module, for the fingerprint of a training: a changed source makes another training."""
-    path = None if name is None else inspect.getsourcefile(inspect.unwrap(load_loss(name)))
+    if name is None:
+        return []
+    path: str | None
+    try:
+        path = inspect.getsourcefile(inspect.unwrap(load_loss(name)))
+    except TypeError:  # An object that can be called, one of torch's modules for instance: the module that makes it.
+        path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
     return [] if path is None else [Path(path).read_bytes()]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from safetensors.torch import save_model
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import replaced, share, write_json
+from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import read_osn_json, write_osn_json
 from trainers.common.config import fingerprint, save_config, to_dict
 from trainers.common.processes import is_main_process
@@ -71,9 +72,14 @@ def tell(output: Path, trained: Trained, dry_run: bool, *, width: int = 24, with
 
 
 def history(output: Path) -> list[dict[str, Any]]:
-    """The lines of a training's log, also of an earlier process; empty if nothing was logged."""
+    """The lines of a training's log, also of an earlier process; empty if nothing was logged. A line that was not written to
+    its end, because the disk was full for instance, is left out."""
     file = output / ".training" / "history.jsonl"
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    lines: list[dict[str, Any]] = []
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
+        with suppress(json.JSONDecodeError):
+            lines.append(json.loads(line))
+    return lines
 
 
 @dataclass(slots=True)
@@ -180,33 +186,48 @@ class RunFolder:
     @contextmanager
     def started(self) -> Iterator[None]:
         """The folder belongs to this run from here on. A run that fails before its first checkpoint gives the folder back:
-        what fails at once should not stand in the way of a corrected configuration."""
-        if is_main_process():
+        what fails at once should not stand in the way of a corrected configuration.
+
+        Raises InputError if another process trains in the folder."""
+        if not is_main_process():
+            yield
+            return
+        with locked(self.folder / "run.json", wait=False) as alone:
+            if not alone:
+                raise InputError(
+                    f"another process is training in {self.output}", "wait until it ends, or choose another --output"
+                )
             if self.last_checkpoint() is None:  # Then it begins at its first step.
                 for folder in (self.checkpoints, self.best, self.logs):
                     shutil.rmtree(folder, ignore_errors=True)
                 for file in ("history.jsonl", "trained"):
                     (self.folder / file).unlink(missing_ok=True)
-            self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.folder / "run.json", self.identity)
             save_config(self.config, self.output)
-        try:
-            yield
-        except BaseException:
-            ended = (self.output / "osn.json").exists()
-            if is_main_process() and self.last_checkpoint() is None and not ended:
-                (self.folder / "run.json").unlink(missing_ok=True)
-            raise
+            try:
+                yield
+            except BaseException:
+                ended = (self.output / "osn.json").exists()
+                if self.last_checkpoint() is None and not ended:
+                    (self.folder / "run.json").unlink(missing_ok=True)
+                raise
 
     # ------------------------------------------------ while it runs
 
     def last_checkpoint(self) -> Path | None:
         """The newest checkpoint that was completely written."""
-        complete = [path.parent for path in self.checkpoints.glob("checkpoint-*/complete")]
-        return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+        return max(self._complete(), key=_step, default=None)
 
-    def mark_complete(self, step: int) -> None:
+    def _complete(self) -> list[Path]:
+        return [path.parent for path in self.checkpoints.glob("checkpoint-*/complete")]
+
+    def mark_complete(self, step: int, *, keep: int) -> None:
+        """Notes that the checkpoint of `step` is completely written; only now delete others, except the newest `keep`."""
         (self.checkpoints / f"checkpoint-{step}" / "complete").touch()
+        kept = sorted(self._complete(), key=_step)[-keep:]
+        for folder in self.checkpoints.glob("checkpoint-*"):
+            if folder not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def mark_trained(self) -> None:
         """Notes that all steps are done, or that training stopped early: only writing the model remains."""
@@ -214,7 +235,7 @@ class RunFolder:
             (self.folder / "trained").touch()
 
     def is_trained(self, checkpoint: Path, steps: int) -> bool:
-        return (self.folder / "trained").exists() or int(checkpoint.name.rpartition("-")[2]) >= steps
+        return (self.folder / "trained").exists() or _step(checkpoint) >= steps
 
     def read_best(self) -> BestState:
         path = self.best / "best.json"
@@ -254,6 +275,11 @@ class RunFolder:
         for folder in (self.checkpoints, self.best):
             shutil.rmtree(folder, ignore_errors=True)
         (self.folder / "trained").unlink(missing_ok=True)
+
+
+def _step(checkpoint: Path) -> int:
+    """The step after which a checkpoint was written."""
+    return int(checkpoint.name.rpartition("-")[2])
 
 
 def _with_effect(config: Any) -> Any:

@@ -157,6 +157,8 @@ def draw_batches(
             if len(weights) != len(sets) or min(weights) < 0 or sum(weights) <= 0:
                 raise InputError(f"expected {len(sets)} weights, one for each data set, none negative: {list(weights)}")
             shares = np.array([w for w, part in zip(weights, sets, strict=True) if part.stop > part.start], dtype=float)
+            if not shares.any():
+                raise InputError(f"training.set_weights {list(weights)} leave nothing to train on: the sets are empty")
         choices = rng.choice(len(filled), size=int(counts.sum()), p=shares / shares.sum())
     passes = [_passes(part, batch_size, [seed, epoch, 1 + at]) for at, part in enumerate(filled)]
     for choice in choices.tolist():

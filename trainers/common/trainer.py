@@ -84,6 +84,7 @@ class LoopTrainer(Trainer):
                 self.add_callback(writer)
         # Without a checkpoint the run begins anew, and a best state would be that of a failed one.
         self.best = BestState() if run.last_checkpoint() is None else run.read_best()
+        self._patience_ended = False
         self._sums: dict[str, Tensor] = {}
         self._batches_summed = 0
         self._pending: list[tuple[Losses, list[str]]] = []
@@ -236,7 +237,7 @@ class LoopTrainer(Trainer):
         since = sum(1 for entry in self.state.log_history if f"eval_{select}" in entry and entry["step"] > kept)
         if self.settings.patience is not None and since >= self.settings.patience:
             logger.info("no gain in %s for %d evaluations: stopping at step %d", select, since, step)
-            self.control.should_training_stop = self.control.should_save = True
+            self.control.should_training_stop = self.control.should_save = self._patience_ended = True
 
     def _keep(self, best: BestState, model: TrainingModel | None) -> None:
         self.best = best
@@ -274,7 +275,9 @@ class LoopTrainer(Trainer):
         if processes() > 1:
             dist.barrier()
         if self.args.should_save:
-            self.run.mark_complete(self.state.global_step)
+            self.run.mark_complete(self.state.global_step, keep=self.settings.keep)
+            if self._patience_ended:
+                self.run.mark_trained()
 
     def reopen(self, checkpoint: Path) -> None:
         """Load the state of a run that was stopped after its last step."""
@@ -365,7 +368,8 @@ def _arguments(settings: TrainingSettings, run: RunFolder, *, steps: int, measur
         eval_steps=settings.evaluate_every or tenth,
         save_strategy="steps",
         save_steps=settings.save_every or tenth,
-        save_total_limit=settings.keep,
+        # The run folder deletes old checkpoints, when the new one is complete: the Trainer would do so before.
+        save_total_limit=None,
         logging_steps=settings.log_every,
         logging_nan_inf_filter=False,
         disable_tqdm=True,

@@ -89,6 +89,10 @@ class DevSettings:
     documents: int = 2000
     """largest number of documents of each dev set"""
 
+    def __post_init__(self) -> None:
+        if self.queries < 1 or self.documents < 0:
+            raise ValueError(f"queries {self.queries} and documents {self.documents}: expected at least 1 and 0")
+
 
 @dataclass(slots=True)
 class PreparedSets:

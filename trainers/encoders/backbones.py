@@ -34,9 +34,17 @@ from transformers import (
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
-from opensearch_neural.models.pretrained import first_line, load_model, load_sequence_to_sequence, load_tokenizer, quiet
+from opensearch_neural.models.pretrained import (
+    first_line,
+    load_model,
+    load_sequence_to_sequence,
+    load_tokenizer,
+    most_tokens,
+    quiet,
+)
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.sparse.word_pieces import train_word_pieces
+from opensearch_neural.models.tokenizer import vocabulary_of
 from trainers.common.settings import check_dropout
 
 logger = logging.getLogger(__name__)
@@ -159,7 +167,8 @@ def masked_language_model(name_or_path: str | Path) -> tuple[PreTrainedModel, Pr
     """(model, tokenizer, whether its head is new) of any BERT-like directory or hub id.
 
     An encoder without a masked-LM head (all-MiniLM-L6-v2) gets a new head: output layer tied to the word embeddings, random
-    transform, output bias `HEAD_BIAS`. Raises ModelError if the directory holds another kind of model.
+    transform, output bias `HEAD_BIAS`. Raises ModelError if the directory holds another kind of model, or its tokenizer has
+    more tokens than it.
     """
     folder = directory.locate(name_or_path)
     model, missing = load_model(AutoModelForMaskedLM, folder)
@@ -169,6 +178,10 @@ def masked_language_model(name_or_path: str | Path) -> tuple[PreTrainedModel, Pr
     if body:
         raise ModelError(f"{folder}: the weights lack {', '.join(sorted(body)[:3])}")
     output = model.get_output_embeddings()
+    tokenizer = load_tokenizer(folder)
+    tokens = len(vocabulary_of(tokenizer.backend_tokenizer))
+    if output is not None and len(output.weight) < tokens:
+        raise ModelError(f"{folder}: the model has {len(output.weight)} outputs, its tokenizer {tokens} tokens")
     fresh = _lacks_head(model, missing, folder)
     if fresh:
         model.tie_weights()
@@ -179,7 +192,7 @@ def masked_language_model(name_or_path: str | Path) -> tuple[PreTrainedModel, Pr
         )
         if output.bias is not None:
             nn.init.constant_(output.bias, HEAD_BIAS)
-    return model, load_tokenizer(folder), fresh
+    return model, tokenizer, fresh
 
 
 def _lacks_head(model: PreTrainedModel, missing: Sequence[str], folder: Path) -> bool:
@@ -293,9 +306,9 @@ def last_normalization(model: PreTrainedModel) -> nn.LayerNorm:
 
 def check_length(model: PreTrainedModel, name: str, length: int | None) -> None:
     """Raises InputError if a model has fewer positions than `length`, the setting `name`."""
-    positions = getattr(model.config, "max_position_embeddings", None)
-    if positions is not None and length is not None and length > positions:
-        raise InputError(f"{name} is {length}, but the backbone has {positions} positions")
+    most = most_tokens(model)
+    if most is not None and length is not None and length > most:
+        raise InputError(f"{name} is {length}, but the backbone has {most} positions")
 
 
 def check_lengths(model: PreTrainedModel, *, read: int, written: int) -> None:

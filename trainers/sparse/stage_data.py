@@ -64,6 +64,8 @@ def mined(config: SparseConfig, sets: Sequence[TrainingData], miner: Path | None
         for note in more.notes[len(data.notes) :]:
             logger.info("%s: %s", data.name, note)
         result.append(more)
+    if not any(len(data) for data in sets):
+        raise InputError("nothing is left to train on", "its questions are all in `unseen` or dev")
     if not any(len(data) for data in result):
         raise InputError(
             f"the consistency filter keeps no query: {spec} finds no positive in its top {candidates.consistency}",

@@ -105,8 +105,10 @@ class SparseStudent(CachedModel):
         super().__init__()
         self.head, self.head_names = sparse_models.take_out_last_layer(model.eval(), name)
         self.model = model
+        self.has_bias = self.head.bias is not None
         if self.head.bias is None:
-            self.head.bias = nn.Parameter(torch.zeros(len(self.head.weight)))
+            # The model's files have no place for it: it only silences special tokens, and is not trained.
+            self.head.bias = nn.Parameter(torch.zeros(len(self.head.weight)), requires_grad=False)
         self.settings, self.objective, self.regularization = settings, objective, regularization
         self.encoder_settings = EncoderSettings(query_length=settings.query_length, document_length=document_length)
         self.tokenizers: dict[Role, PreTrainedTokenizerBase] = dict.fromkeys(ROLES, tokenizer)
@@ -125,6 +127,8 @@ class SparseStudent(CachedModel):
         backbones.freeze_pooler(model)
         for module in _frozen(model, settings.frozen_layers):
             module.requires_grad_(False)
+        if settings.frozen_layers:  # Most often its weights are those of the embeddings, but not in every model.
+            self.head.weight.requires_grad_(False)
 
     @property
     def encodes_queries(self) -> bool:
@@ -254,11 +258,15 @@ class SparseStudent(CachedModel):
 
     def save_network(self, folder: Path) -> None:
         """Write the network as a masked language model: the last layer, which is `head`, is put back meanwhile."""
+        bias = self.head.bias
+        if not self.has_bias:
+            self.head.bias = None
         sparse_models.put_last_layer(self.model, self.head_names, self.head)
         try:
             backbones.save(self.model, self.tokenizers["document"], folder)
         finally:
             sparse_models.put_last_layer(self.model, self.head_names, nn.Identity())
+            self.head.bias = bias
 
     def export(self, folder: Path) -> None:
         """Write a model for `SparseEncoder(folder)`: a Router, which `load_sparse` reads too; for a SPLADE, one network."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import replaced
+from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import fingerprint, to_dict
 from trainers.common.processes import main_process_first
@@ -53,7 +54,8 @@ def warmed_up(config: SparseConfig, prepared: PreparedSets) -> str:
         [data.hash for data in prepared.train],
     )
     ready = config.folder / f"warm-up-{made_by[:8]}" / "ready"
-    with main_process_first():
+    # Trainings that share a cache may come here at once.
+    with main_process_first(), locked(ready, done=ready / "config.json"):
         if not (ready / "config.json").exists():
             stores = [data.documents for data in prepared.train]
             student = build(config, stores).eval()
@@ -70,7 +72,14 @@ def warmed_up(config: SparseConfig, prepared: PreparedSets) -> str:
 @torch.no_grad()
 def calibrate(student: SparseStudent, texts: Sequence[str], *, expansions: float, weight: float | None) -> None:
     """Set the head's bias so that documents have `expansions` active terms outside their text, on average, and its scale so
-    that the largest of them has the weight `weight`, on average. Both change the model's own parameters."""
+    that the largest of them has the weight `weight`, on average. Both change the model's own parameters.
+
+    Raises InputError if the head has no bias, or the model's outputs are not numbers."""
+    if not student.has_bias:
+        raise InputError(
+            "the output layer of the start has no bias, by which a new head is calibrated",
+            "choose another start, or set warm_up.expansions to null",
+        )
     tokenizer, device = student.tokenizers["document"], student.head.weight.device
     rows = TokenCache(tokenizer, texts.__getitem__, max_length=student.encoder_settings.document_length).rows(
         range(len(texts))
@@ -100,7 +109,7 @@ def calibrate(student: SparseStudent, texts: Sequence[str], *, expansions: float
         factor = math.expm1(math.expm1(weight) if student.settings.double_log else weight) / float(largest.mean())
         student.head.bias[ordinary] *= factor
         scaled = backbones.last_normalization(student.model)
-        for parameter in (scaled.weight, scaled.bias):
+        for parameter in scaled.parameters():  # ModernBERT's norms have no bias.
             parameter.mul_(factor)
     logger.info(
         "head: logits lowered by %.3g, scaled by %.3g: %g expansions per document", threshold, factor, expansions

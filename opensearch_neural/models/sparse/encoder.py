@@ -265,6 +265,8 @@ def load_masked_lm(folder: Path, device: str | None, *, trust_remote_code: bool 
     model = whole_masked_lm(folder, trust_remote_code=trust_remote_code)
     import torch
 
+    from opensearch_neural.models.pretrained import most_tokens
+
     model.eval()
     last, _ = take_out_last_layer(model, folder)
     weight = last.weight.detach()
@@ -278,18 +280,7 @@ def load_masked_lm(folder: Path, device: str | None, *, trust_remote_code: bool 
         raise ModelError(f"device {device!r} cannot be used: {error}") from None
     weight, bias = weight.to(where), bias.to(where)
     pad_id = int(model.config.pad_token_id or 0)
-    return MaskedLanguageModel(model, weight, bias, sparse_head.best_screen(weight), where, _positions(model), pad_id)
-
-
-def _positions(model: torch.nn.Module) -> int | None:
-    """The number of token positions; RoBERTa and similar models count theirs from after the padding's id."""
-    import torch
-
-    for module in model.modules():
-        table, padding = getattr(module, "position_embeddings", None), getattr(module, "padding_idx", None)
-        if isinstance(table, torch.nn.Embedding):
-            return table.num_embeddings - (padding + 1 if isinstance(padding, int) else 0)
-    return getattr(model.config, "max_position_embeddings", None)
+    return MaskedLanguageModel(model, weight, bias, sparse_head.best_screen(weight), where, most_tokens(model), pad_id)
 
 
 def take_out_last_layer(model: Any, folder: Path) -> tuple[Any, list[str]]:

@@ -107,6 +107,14 @@ def test_overrides_come_last_and_reach_into_what_is_nested(tmp_path: Path) -> No
     assert load_config(Config, None, ["output=y"]).output == Path("y")
 
 
+@pytest.mark.parametrize("value", [".nan", "nan", ".inf", "-.inf", "1e400", "1" + 400 * "0"])
+def test_a_number_is_finite(tmp_path: Path, value: str) -> None:
+    with pytest.raises(InputError, match=r"c\.yaml, line 3: training\.learning_rate: expected a number, found "):
+        load_config(Config, written(tmp_path, TEXT.replace("2e-5", value)))
+    with pytest.raises(InputError, match=r"--set weights: weights\[0\]: expected a number"):
+        load_config(Config, written(tmp_path), [f"weights=[{value}]"])
+
+
 def test_what_is_saved_is_read_back_equal(tmp_path: Path) -> None:
     config = load_config(Config, written(tmp_path))
     assert load_config(Config, save_config(config, tmp_path)) == config

@@ -180,6 +180,31 @@ def test_a_checkpoint_that_was_not_written_to_its_end_is_not_resumed_from(tmp_pa
     assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
 
 
+@pytest.mark.parametrize("clock", ["right", "set back"])
+def test_a_checkpoint_is_kept_until_the_next_one_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str
+) -> None:
+    options: dict[str, Any] = {"settings": settings(keep=1)}
+    run(tmp_path / "undisturbed", **options)
+    checkpoints = tmp_path / "resumed/.training/checkpoints"
+    complete, at_eight = RunFolder.mark_complete, Regression()
+
+    def killed(folder: RunFolder, step: int, **keep: int) -> None:
+        if step == 8:
+            raise Killed
+        complete(folder, step, **keep)
+        if clock == "set back":
+            os.utime(checkpoints / f"checkpoint-{step}", (2**32, 2**32))
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(RunFolder, "mark_complete", killed)
+        run(tmp_path / "resumed", at_eight, **options)
+    resumed = Regression()
+    run(tmp_path / "resumed", resumed, **options)
+    assert len(resumed.seen) == 15 - 4
+    assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
+
+
 def test_a_run_stopped_between_its_last_step_and_its_export_trains_no_further(tmp_path: Path) -> None:
     class Unwritable(Regression):
         def export(self, folder: Path) -> None:
@@ -384,6 +409,22 @@ def test_a_run_that_patience_ended_is_written_by_the_next_call_as_it_was(
     assert (trained.best_step, trained.steps) == (2, 6)
 
 
+def test_a_run_that_is_interrupted_in_its_last_evaluation_trains_no_further(tmp_path: Path) -> None:
+    values = iter([0.1, 0.5, 0.4, 0.3])
+    how = settings(evaluate_every=2, patience=2)
+
+    def evaluate() -> dict[str, float]:
+        value = next(values)
+        if value == 0.3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return {"nDCG@10": value}
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, settings=how, evaluate=evaluate)
+    trained = run(tmp_path, settings=how, evaluate=lambda: pytest.fail("patience has ended it"))
+    assert (trained.best_step, trained.steps) == (2, 6)
+
+
 def test_selecting_by_a_measure_that_is_not_taken_names_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'MRR@10'") as failure:
         run(tmp_path, settings=settings(select="MRR@10"), evaluate=lambda: {"nDCG@10": 0.5})
@@ -563,6 +604,28 @@ def test_memory_that_runs_out_while_measuring_gives_the_same_advice(tmp_path: Pa
 
     with pytest.raises(OsnError, match="memory ran out"):
         run(tmp_path, Regression(), evaluate=measure)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt"])
+def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(tmp_path: Path, file: str) -> None:
+    run(tmp_path / "undisturbed")
+    broken = Regression()
+    checkpoint = tmp_path / "resumed/.training/checkpoints/checkpoint-8"
+
+    def fill(batch: Batch) -> None:
+        if len(broken.seen) == 8:
+            checkpoint.mkdir()
+            (checkpoint / file).symlink_to("/dev/full")
+
+    broken.fail_at = fill
+    with pytest.raises(OsnError, match="resumed: a file could not be written to its end"):
+        run(tmp_path / "resumed", broken)
+    (checkpoint / file).unlink()
+    resumed = Regression()
+    run(tmp_path / "resumed", resumed)
+    assert len(resumed.seen) == 15 - 4
+    assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
 
 
 def test_other_runtime_errors_stay_what_they_are(tmp_path: Path) -> None:

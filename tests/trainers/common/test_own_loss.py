@@ -27,6 +27,18 @@ def info_nce(scores, targets):
     return F.cross_entropy(scores.masked_fill(targets.excluded, float("-inf")), targets.candidates[:, 0])
 """
 
+CALLED = """
+import functools
+import torch
+
+class Module(torch.nn.Module):
+    def forward(self, scores, targets):
+        return info_nce(scores, targets)
+
+module = Module()
+part = functools.partial(info_nce)
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -97,6 +109,18 @@ def test_another_text_of_the_loss_makes_another_training(folder: Path) -> None:
     assert loss_hash(None) == []
     assert loss_hash("first_text:info_nce") != loss_hash("second_text:info_nce")
     assert load_loss("first_text:info_nce") is load_loss("first_text:info_nce")
+
+
+def test_an_object_that_can_be_called_is_a_loss_too(folder: Path) -> None:
+    code = INFO_NCE + CALLED
+    (folder / "called_losses.py").write_text(code)
+    scores, targets = batch()
+    ours = losses.info_nce(scores, targets.candidates[:, 0], excluded=targets.excluded)
+    for name in ("module", "part"):
+        own = f"called_losses:{name}"
+        terms = objective_terms(ObjectiveSettings(loss=own), scores, targets, temperature=1.0)
+        assert terms["loss"].item() == pytest.approx(ours.item())
+        assert loss_hash(own) == [code.encode()]
 
 
 def test_a_dense_model_trains_with_it_as_with_ours_also_in_chunks(folder: Path) -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import write_json
-from trainers.common.run_folder import RunFolder
+from trainers.common.run_folder import RunFolder, history
 
 
 @dataclass
@@ -127,3 +127,30 @@ def test_a_failure_after_the_model_is_written_leaves_the_run_its_record(tmp_path
                 write_json(run.output / "osn.json", {"kind": "kind"})
             raise KeyboardInterrupt
         assert (run.folder / "run.json").exists() is ended
+
+
+def test_a_folder_in_which_another_process_trains_is_refused_and_left_alone(tmp_path: Path) -> None:
+    def run() -> RunFolder:
+        return RunFolder(tmp_path / "model", "kind", Config(tmp_path / "model"), "data")
+
+    first = run()
+    with first.started():
+        first.note({"step": 1})
+        with pytest.raises(InputError, match="another process is training in"), run().started():
+            pass
+        assert history(first.output) == [{"step": 1}]
+        assert (first.folder / "run.json").exists()
+    with run().started():
+        pass
+    assert [path.name for path in first.folder.iterdir()] == ["run.json"], "a lock is left"
+
+
+def test_a_line_of_the_log_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "model", "kind", Config(tmp_path / "model"), "data")
+    with run.started():
+        run.note({"step": 1})
+        with (run.folder / "history.jsonl").open("a") as file:
+            file.write('{"step": 2, "lo')
+        run.note({"step": 3})
+        run.note({"step": 4})
+    assert [line["step"] for line in history(run.output)] == [1, 4]

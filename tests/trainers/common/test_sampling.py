@@ -51,3 +51,5 @@ def test_batches_differ_by_epoch_and_follow_the_weights() -> None:
     assert share_of_small([0, 1]) == 1
     with pytest.raises(InputError, match="expected 2 weights"):
         share_of_small([1])
+    with pytest.raises(InputError, match=r"set_weights \[1, 0\] leave nothing to train on"):
+        list(draw_batches(ranges(0, 400), 4, seed=0, epoch=0, weights=[1, 0]))

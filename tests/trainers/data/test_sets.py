@@ -72,3 +72,9 @@ def test_sets_without_a_document_in_common_are_held_back_one_by_one(tmp_path: Pa
     data = prepared([SetSettings(file) for file in files], tmp_path, selection=DevSettings(hold_back=0.1))
     for train, file in zip(data.train, files, strict=True):
         assert train.hash == hold_back(load_training(file), 0.1)[0].hash
+
+
+@pytest.mark.parametrize("wrong", [{"queries": 0}, {"queries": -1}, {"documents": -1}])
+def test_a_dev_set_of_no_size_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="expected at least 1 and 0"):
+        DevSettings(**wrong)

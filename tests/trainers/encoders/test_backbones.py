@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
-from tiny import tiny_backbone
-from transformers import AutoModel, AutoTokenizer
+from safetensors.torch import load_file, save_file, save_model
+from tiny import tiny_backbone, tiny_splade
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, RobertaConfig, RobertaModel
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import minilm_directory
@@ -134,3 +134,34 @@ def test_a_masked_lm_head_that_lacks_weights_is_refused_and_not_replaced(tmp_pat
     save_file(tensors, file, metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"the masked-LM head lack cls\.predictions\.transform\.dense\.weight"):
         backbones.masked_language_model(tmp_path / "model")
+
+
+def test_a_length_beyond_the_positions_is_refused_also_where_they_count_from_after_the_paddings_id() -> None:
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    bert = BertModel(BertConfig(vocab_size=9, max_position_embeddings=34, **small))
+    roberta = RobertaModel(RobertaConfig(vocab_size=9, max_position_embeddings=34, pad_token_id=1, **small))
+    for model, most in ((bert, 34), (roberta, 32)):
+        backbones.check_length(model, "document_length", most)
+        model(input_ids=torch.full((1, most), 3))
+        with pytest.raises(InputError, match=f"document_length is {most + 1}, but the backbone has {most} positions"):
+            backbones.check_length(model, "document_length", most + 1)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_splade(tmp_path))
+    tokens = len(tokenizer)
+    tokenizer.add_tokens(["first", "second"])
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=f"the model has {tokens} outputs, its tokenizer {tokens + 2} tokens"):
+        masked_language_model(tmp_path)
+
+
+def test_weights_that_are_cut_out_of_one_tensor_can_be_saved(tmp_path: Path) -> None:
+    nomic = pytest.importorskip("transformers.models.nomic_bert")
+    tokenizer = AutoTokenizer.from_pretrained(tiny_splade(tmp_path))
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    config = nomic.NomicBertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **sizes)
+    nomic.NomicBertForMaskedLM(config).save_pretrained(tmp_path)
+    model, _, _ = masked_language_model(tmp_path)
+    save_model(model, str(tmp_path / "checkpoint.safetensors"))
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight

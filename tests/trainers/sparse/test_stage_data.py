@@ -41,6 +41,21 @@ def test_queries_whose_positive_the_miner_does_not_find_are_left_out(
     assert set(left.query_texts()) == set(data.query_texts()) - lost
 
 
+def test_the_filter_is_not_blamed_if_no_question_was_left_before_it(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    for consistency, left, message in (
+        (None, 0, "nothing is left to train on"),
+        (1, 0, "nothing is left to train on"),
+        (1, 1, "the consistency filter keeps no query: bm25 finds no positive in its top 1"),
+    ):
+        candidates = SparseCandidates(negatives=1, mine="bm25", consistency=consistency)
+        config = configuration(backbone, beir, tmp_path, candidates=candidates)
+        data = QuestionSet(beir).load()
+        run = open_retriever("bm25", data.documents).retrieve(data.query_texts(), 1)
+        lost = next(at for at, one in enumerate(data.examples) if next(iter(run[one.query_id])) not in one.positives)
+        with pytest.raises(InputError, match=message):
+            mined(config, [data.take([lost][:left])])
+
+
 def test_a_limit_counts_what_the_consistency_filter_leaves(tmp_path: Path, backbone: Path, beir: Path) -> None:
     candidates = SparseCandidates(negatives=1, mine="bm25", consistency=1)
     whole = configuration(backbone, beir, tmp_path / "whole", candidates=candidates)

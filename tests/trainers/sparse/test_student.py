@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tiny import WORDS, tiny_beir  # noqa: E402
+from tiny import WORDS, tiny_beir, tiny_modern_bert  # noqa: E402
 from tiny_sparse import SMALL, batch_of, configuration, student  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
@@ -84,6 +84,16 @@ def test_frozen_layers_and_embeddings_get_no_gradient_and_the_rest_does(
     assert not any("embeddings" in name or ".layer.0." in name or name == "head.weight" for name in touched)
     with pytest.raises(InputError, match="has 2 layers"):
         build(replace(config, student=replace(settings, frozen_layers=3)), [config.train[0].load().documents])
+
+
+def test_an_output_layer_of_its_own_is_frozen_with_the_embeddings(tmp_path: Path, beir: Path) -> None:
+    start = tiny_modern_bert(tmp_path / "modern", tie_word_embeddings=False)
+    frozen = replace(SMALL, frozen_layers=1)
+    config = configuration(start, beir, tmp_path, student=frozen)
+    model = build(config, [config.train[0].load().documents])
+    assert model.head.weight is not model.model.get_input_embeddings().weight
+    assert not model.head.weight.requires_grad
+    assert model.head.bias.requires_grad
 
 
 def test_gradient_caching_has_the_gradient_of_the_whole_batch(tmp_path: Path, backbone: Path, beir: Path) -> None:

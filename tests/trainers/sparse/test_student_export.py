@@ -13,6 +13,8 @@ from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
+from safetensors.torch import load_file  # noqa: E402
+from tiny import tiny_modern_bert  # noqa: E402
 from tiny_sparse import SMALL, TEXTS, batch_of, configuration, student  # noqa: E402
 
 from opensearch_neural.commands.idf import idf  # noqa: E402
@@ -20,6 +22,9 @@ from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
 from opensearch_neural.models.sparse.lexical import build_lexical  # noqa: E402
 from trainers.sparse.settings import StudentSettings  # noqa: E402
+from trainers.sparse.start import build  # noqa: E402
+from trainers.sparse.train import train_sparse  # noqa: E402
+from trainers.sparse.warm_up import calibrate  # noqa: E402
 
 
 @pytest.mark.parametrize("activation", ["log", "double-log"])
@@ -46,6 +51,23 @@ def test_the_directory_loads_in_sentence_transformers_with_the_same_vectors(
         found = {encoder.vocabulary[at]: float(vector[at]) for at in vector.nonzero().flatten().tolist()}
         assert encoder.query.encode(query) == pytest.approx(found)
     assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == set()
+
+
+def test_a_head_without_a_bias_is_written_as_it_was_trained(tmp_path: Path, beir: Path) -> None:
+    config = configuration(tiny_modern_bert(tmp_path / "modern", decoder_bias=False), beir, tmp_path / "model")
+    train_sparse(config)
+    model = build(config, [config.train[0].load().documents]).eval()
+    assert not model.head.bias.requires_grad
+    (tmp_path / "written").mkdir()
+    model.export(tmp_path / "written")
+    assert model.head.bias is not None
+    ours, theirs = model.vectors(TEXTS[:4]), load_sparse(tmp_path / "written").encode_documents(TEXTS[:4])
+    assert len(ours.weights) > 20
+    np.testing.assert_allclose(theirs.to_scipy().toarray(), ours.to_scipy().toarray(), atol=2e-6)
+    names = load_file(tmp_path / "written" / "document_0_Transformer" / "model.safetensors").keys()
+    assert "decoder.bias" not in names
+    with pytest.raises(InputError, match="has no bias"):
+        calibrate(model, TEXTS[:2], expansions=7, weight=None)
 
 
 @pytest.mark.parametrize("head", ["full", "sampled"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tiny import tiny_modern_bert  # noqa: E402
 from tiny_sparse import TEXTS, configuration  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
+from opensearch_neural.locks import locked  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.sparse.settings import (  # noqa: E402
     SparseCandidates,
@@ -47,6 +50,19 @@ def test_expansions_are_alive_after_calibration(tmp_path: Path, backbone: Path, 
     assert np.mean([max(row.values()) for row in outside]) == pytest.approx(0.25, rel=0.3)
 
 
+def test_a_head_whose_norm_has_no_bias_is_scaled(tmp_path: Path, beir: Path) -> None:
+    config = configuration(tiny_modern_bert(tmp_path / "modern", headless=True), beir, tmp_path / "model")
+    config = replace(config, warm_up=WarmUpSettings(expansions=7, weight=0.25))
+    documents = config.train[0].load().documents
+    model = build(replace(config, start=warmed_up(config, prepared_sets(config))), [documents]).eval()
+    texts = list(documents.values())
+    largest = [
+        max((weight for token, weight in row.items() if token not in text.split()), default=0.0)
+        for row, text in zip(model.vectors(texts).rows(), texts, strict=True)
+    ]
+    assert np.mean(largest) == pytest.approx(0.25, rel=0.3)
+
+
 def test_a_fresh_head_is_calibrated_once_and_a_second_training_starts_from_the_same(
     tmp_path: Path, backbone: Path, beir: Path
 ) -> None:
@@ -65,6 +81,21 @@ def test_a_fresh_head_is_calibrated_once_and_a_second_training_starts_from_the_s
     before = weights.stat().st_mtime_ns
     assert warmed_up(config, prepared_sets(config)) == ready
     assert weights.stat().st_mtime_ns == before
+
+
+def test_a_training_waits_while_another_one_warms_up_the_same_start_in_a_shared_cache(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    config = configuration(backbone, beir, tmp_path / "model", cache=tmp_path / "cache")
+    prepared = prepared_sets(config)
+    ready, made = Path(warmed_up(config, prepared)), tmp_path / "made"
+    ready.rename(made)
+    with ThreadPoolExecutor(1) as another:
+        with locked(ready):
+            waiting = another.submit(warmed_up, config, prepared)
+            wait([waiting], timeout=2)
+            made.rename(ready)
+        assert waiting.result() == str(ready)
 
 
 def test_consistency_needs_a_miner() -> None:
