@@ -14,6 +14,7 @@ from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.segments import read_frequencies
 from trainers.data.clicks.from_clicks import from_clicks, is_test, query_id
+from trainers.data.clicks.logs import same_words
 from trainers.data.clicks.position_bias import connected, fit
 from trainers.data.loading import load_training
 
@@ -181,6 +182,11 @@ def test_what_is_no_ubi_is_named(tmp_path: Path) -> None:
         run(*asked)
     result = CliRunner().invoke(from_clicks, ["--output", str(tmp_path / "out")])
     assert result.exit_code == 2 and "name one log" in result.output
+
+
+def test_a_query_keeps_the_letters_that_an_index_finds_it_by() -> None:
+    assert same_words(" Große  Straße") == "große straße"
+    assert same_words("ΛΌΓΟΣ") == same_words("λόγος") == "λόγος"
 
 
 def test_a_query_stays_in_its_part_from_log_to_log() -> None:

@@ -53,7 +53,8 @@ class ClickLog:
 
 
 def same_words(query: str) -> str:
-    return " ".join(query.split()).casefold()
+    """A query in lower case, as analyzers write it: casefold() would write "strasse" for "straße"."""
+    return " ".join(query.split()).lower()
 
 
 def read_rows(path: str | Path, depth: int) -> ClickLog:
