@@ -193,3 +193,9 @@ def test_a_query_stays_in_its_part_from_log_to_log() -> None:
     parts = [is_test(f"query {at}", 0.3) for at in range(1000)]
     assert 250 < sum(parts) < 350
     assert all(is_test(f"query {at}", 0.5) for at, part in enumerate(parts) if part)
+
+
+def test_queries_of_the_same_words_are_in_the_same_part() -> None:
+    """`osn data leaks` would find one in the other."""
+    for at in range(100):
+        assert len({is_test(query, 0.5) for query in (f"wi fi {at}", f"wi-fi {at}", f"wi fi {at}?")}) == 1

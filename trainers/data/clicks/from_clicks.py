@@ -24,6 +24,7 @@ from opensearch_neural.files import write_json_lines, write_text
 from trainers.data.clicks.logs import ClickLog, LogRecords, index_records, read_records, read_rows, read_ubi
 from trainers.data.clicks.position_bias import fit
 from trainers.data.loading import read_documents
+from trainers.data.texts import normalised
 
 PREFIX = "opensearch:"
 POSITIVE, NEGATIVE = 0.5, 0.1
@@ -245,8 +246,8 @@ def query_id(query: str) -> str:
 
 
 def is_test(query: str, share: float) -> bool:
-    """Whether a query is in the test part; only its words decide."""
-    return int(query_id(query), 16) % 10_000 < share * 10_000
+    """Whether a query is in the test part; only its words decide: "wi-fi" is in the part of "wi fi"."""
+    return int(query_id(normalised(query)), 16) % 10_000 < share * 10_000
 
 
 def write(folder: Path, found: Judgements, test_share: float) -> None:
