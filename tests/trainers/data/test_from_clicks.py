@@ -150,6 +150,24 @@ def test_ubi_is_read_from_files_and_from_the_cluster(
 
 
 @pytest.mark.parametrize(
+    "event",
+    [
+        {"query_id": "s1", "event_attributes": "a text"},
+        {"query_id": "s1", "event_attributes": {"object": "good"}},
+        {"query_id": "s1", "event_attributes": {"object": {"object_id": "x"}, "position": 3}},
+        {"query_id": ["s1"], "event_attributes": {"object": {"object_id": "good"}}},
+    ],
+)
+def test_an_event_of_another_shape_is_left_out(tmp_path: Path, event: dict[str, Any]) -> None:
+    queries, events = ubi(tmp_path)
+    with events.open("a") as file:
+        file.write(json.dumps({"action_name": "click", **event}) + "\n")
+    result = run("--ubi-queries", queries, "--ubi-events", events, "--output", tmp_path / "out")
+    assert "60 searches, 90 impressions, 30 clicks" in result.stdout
+    assert sum(int(line.split()[2]) for line in result.stderr.splitlines() if line.startswith("left out: ")) == 2
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("query,doc\na,b\n", "line 1: no column position or rank or place"),

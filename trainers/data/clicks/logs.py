@@ -156,13 +156,12 @@ def read_ubi(queries: LogRecords, events: LogRecords, depth: int, clicks: str, i
             raise InputError(f"{where}: expected action_name as a text; {fields_of(record)}")
         if action not in (clicks, impressions):
             continue
-        attributes = record.get("event_attributes") or {}
-        document = (attributes.get("object") or {}).get("object_id")
-        if search not in searches or document is None:
+        document = _inside(record, "event_attributes", "object", "object_id")
+        if not isinstance(search, str) or search not in searches or document is None:
             log.left_out["events of an unknown query_id or without object.object_id"] += 1
             continue
         ids = searches[search][1]
-        ordinal = (attributes.get("position") or {}).get("ordinal")
+        ordinal = _inside(record, "event_attributes", "position", "ordinal")
         place = ids.index(str(document)) + 1 if str(document) in ids else ordinal
         if not isinstance(place, int) or place < 1:
             log.left_out["events of a document whose place is not known"] += 1
@@ -178,6 +177,13 @@ def read_ubi(queries: LogRecords, events: LogRecords, depth: int, clicks: str, i
         for document, place in places.items():
             log.add(text, document, place, document in clicked.get(search, {}), depth)
     return log
+
+
+def _inside(record: Any, *fields: str) -> Any:
+    """The value of nested fields; None if one of them is missing, or is no object."""
+    for field_name in fields:
+        record = record.get(field_name) if isinstance(record, Mapping) else None
+    return record
 
 
 def index_records(connect: Callable[[], Any], index: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
