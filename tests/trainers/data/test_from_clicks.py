@@ -149,6 +149,26 @@ def test_ubi_is_read_from_files_and_from_the_cluster(
         assert (tmp_path / "cluster" / name).read_text() == (tmp_path / "files" / name).read_text()
 
 
+def test_searches_of_ubi_whose_shown_documents_are_not_logged_are_left_out(tmp_path: Path) -> None:
+    """Their clicks alone would say that every document that was shown was clicked."""
+    queries, events = ubi(tmp_path)
+    with queries.open("a") as asked, events.open("a") as clicked:
+        for at in range(60):
+            attributes = {"object": {"object_id": "bad"}, "position": {"ordinal": 1}}
+            asked.write(json.dumps({"query_id": f"t{at}", "user_query": "rainbow"}) + "\n")
+            clicked.write(
+                json.dumps({"action_name": "click", "query_id": f"t{at}", "event_attributes": attributes}) + "\n"
+            )
+    result = run("--ubi-queries", queries, "--ubi-events", events, "--output", tmp_path / "out")
+    assert "120 searches, 90 impressions, 30 clicks" in result.stdout
+    assert "left out: 60 searches with clicks, whose shown documents are not logged" in result.stderr
+    alone = [line for line in events.read_text().splitlines() if '"t' in line]
+    events.write_text("\n".join(alone) + "\n")
+    with pytest.raises(InputError, match="the log has no clicks") as raised:
+        run("--ubi-queries", queries, "--ubi-events", events, "--output", tmp_path / "out")
+    assert "60 searches with clicks" in (raised.value.remedy or "")
+
+
 @pytest.mark.parametrize(
     "event",
     [
@@ -179,6 +199,7 @@ def test_an_event_of_another_shape_is_left_out(tmp_path: Path, event: dict[str, 
         ("query,doc,rank,clicked\na,b,1,1\na,c,2,0\n", "no document was shown at the first and at another place"),
         ("query,doc,rank,clicked\na,b,2,1\na,c,3,0\n", "no document was shown at the first and at another place"),
         ("query,doc,rank,clicked\na,b,1,1\n", "no query has a clicked document that was shown 10 times"),
+        ("query,doc,rank,clicked\n" + 10 * "a,b,1,1\na,b,2,1\n", "every shown document was clicked"),
     ],
 )
 def test_what_is_no_log_is_named(tmp_path: Path, text: str, message: str) -> None:

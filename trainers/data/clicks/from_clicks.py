@@ -176,10 +176,11 @@ def _cells(place: Mapping[str, float | int | None]) -> list[str]:
 def judgements(log: ClickLog, min_impressions: int, known: list[float] | None = None) -> Judgements:
     """Grades by the position-based click model. known: the propensities; None estimates them.
 
-    Raises InputError if the log has no clicks, is too small, or no document in it changed its place.
+    Raises InputError if the log has no clicks or nothing but clicks, is too small, or no document in it changed its place.
     """
     if not log.clicked.total():
-        raise InputError("the log has no clicks")
+        left_out = [f"left out: {count:,} {reason}" for reason, count in log.left_out.items()]
+        raise InputError("the log has no clicks", "; ".join(left_out) or None)
     numbers: dict[tuple[str, str], int] = {}
     keys = list(log.shown)
     pairs = np.array([numbers.setdefault((query, document), len(numbers)) for query, document, _ in keys])
@@ -215,6 +216,11 @@ def judgements(log: ClickLog, min_impressions: int, known: list[float] | None = 
         raise InputError(
             f"no query has a clicked document that was shown {min_impressions} times",
             "take a longer log, or lower --min-impressions",
+        )
+    if log.clicked.total() == log.shown.total():
+        raise InputError(
+            "every shown document was clicked: the log lacks what users passed over",
+            "log the documents that were shown and not clicked, too",
         )
     told = [
         {

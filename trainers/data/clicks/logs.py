@@ -136,8 +136,8 @@ def read_ubi(queries: LogRecords, events: LogRecords, depth: int, clicks: str, i
     """The counts of a log in UBI's format.
 
     clicks, impressions: the `action_name` of clicks and of impressions. A search without logged impressions counts as
-    having shown its `query_response_hit_ids`, down to `depth`. A document's place is its place among these ids, else
-    `position.ordinal`. Raises InputError for a record without a field that UBI requires.
+    having shown its `query_response_hit_ids`, down to `depth`; one without either is left out. A document's place is its
+    place among these ids, else `position.ordinal`. Raises InputError for a record without a field that UBI requires.
     """
     searches: dict[str, tuple[str, list[str]]] = {}
     log = ClickLog()
@@ -173,9 +173,13 @@ def read_ubi(queries: LogRecords, events: LogRecords, depth: int, clicks: str, i
             continue
         log.searches[same_words(text)] += 1
         listed = {document: place for place, document in enumerate(ids[:depth], start=1)}
-        places = (seen.get(search) or listed) | clicked.get(search, {})
-        for document, place in places.items():
-            log.add(text, document, place, document in clicked.get(search, {}), depth)
+        shown, of_search = seen.get(search) or listed, clicked.get(search, {})
+        if of_search and not shown:
+            # With the clicked documents alone, every impression would be a click.
+            log.left_out["searches with clicks, whose shown documents are not logged"] += 1
+            continue
+        for document, place in (shown | of_search).items():
+            log.add(text, document, place, document in of_search, depth)
     return log
 
 
