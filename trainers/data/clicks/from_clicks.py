@@ -49,7 +49,7 @@ class Judgements:
     frequencies: Mapping[str, int]
     """{query: number of searches}"""
     too_few: int
-    """number of pairs of query and document with too few impressions"""
+    """number of pairs of query and document with too few impressions, or shown only at places without a propensity"""
 
 
 @click.command(name="from-clicks")
@@ -159,7 +159,7 @@ def _report(read: ClickLog, found: Judgements, output: Path, min_impressions: in
     judged = sum(map(len, found.grades.values()))
     print(
         f"\n{judged:,} judgements of {len(found.grades):,} queries in {output}; {found.too_few:,} documents of a query were "
-        f"shown fewer than {min_impressions} times and have no judgement"
+        f"shown fewer than {min_impressions} times, or only at places without a propensity, and have no judgement"
     )
 
 
