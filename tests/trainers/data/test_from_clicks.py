@@ -102,6 +102,8 @@ def test_a_log_becomes_judgements_and_pairs_that_the_trainers_read(log: Path, tm
     assert example.query == "rainbow" and len(example.positives) == 1
     (pair,) = map(json.loads, (out / "pairs.jsonl").read_text().splitlines())
     assert pair == {"query": "rainbow", "positive": DOCUMENTS["good"], "negatives": []}
+    run(log, "--output", out, "--test-share", 1)
+    assert not (out / "pairs.jsonl").exists(), "its query is in the test part now"
     again = tmp_path / "again"
     run(log, "--output", again, "--propensities", out / "propensities.tsv", "--test-share", 1)
     held_back = JudgedQueries.of_folder(again, "test").qrels[query_id("rainbow")]

@@ -257,6 +257,8 @@ def is_test(query: str, share: float) -> bool:
 
 
 def write(folder: Path, found: Judgements, test_share: float) -> None:
+    """Write all files but pairs.jsonl, and remove that of an earlier log, which could hold queries of this test part."""
+    (folder / "pairs.jsonl").unlink(missing_ok=True)
     queries = [
         {"_id": query_id(query), "text": query, "frequency": found.frequencies[query]} for query in sorted(found.grades)
     ]
