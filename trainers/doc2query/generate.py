@@ -111,7 +111,8 @@ def filter_generated(
     """Write to `output` the queries in `path` for which `retriever` finds their own passage in the top `top`.
 
     A passage with the same normalised text counts too; equal queries of a passage are kept once. Passages without remaining
-    queries stay in the file. After an interruption, the same call continues.
+    queries stay in the file. After an interruption, the same call continues. It waits while another process does the same
+    work.
     Raises InputError if `path` was made for other documents.
     """
     if top < 1:
@@ -154,7 +155,8 @@ def filter_generated(
         without = sum(not line["queries"] for line in kept)
         return kept, {"passages": len(kept), "queries": left, "left_out": generated - left, "without": without}
 
-    write_in_chunks(output, GENERATED, made_by, -(-len(lines) // chunk), work, unit=f"× {chunk} passages")
+    with locked(output, done=output):
+        write_in_chunks(output, GENERATED, made_by, -(-len(lines) // chunk), work, unit=f"× {chunk} passages")
 
 
 generation_options = options_of(

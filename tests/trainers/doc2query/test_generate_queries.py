@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from doc2query_setup import read, small
 
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import write_osn_json
 from trainers.data.loading import load_training
 from trainers.data.texts import TextStore
@@ -147,6 +148,25 @@ def test_only_queries_that_find_their_own_passage_are_kept(tmp_path: Path) -> No
     assert (header["consistency"], header["retriever"]) == (2, "finds")
     with pytest.raises(InputError, match="queries for other documents"):
         filter_generated(path, TextStore([("a", "x")]), retriever, top=2, output=tmp_path / "o.jsonl")
+
+
+def test_one_process_filters_while_others_wait(tmp_path: Path) -> None:
+    """The shards that end last all come to the filter: one of them removed the chunks that another still needed."""
+    documents, output = TextStore([("a", "cats"), ("b", "dogs")]), tmp_path / "kept.jsonl"
+    path = tmp_path / "q.jsonl"
+    header = {"osn": "generated-queries", "format": 1, "documents": documents.hash, "counts": {}}
+    lines = [{"_id": key, "queries": [{"text": key, "log_probability": -1}]} for key in documents]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [header, *lines]))
+    held: list[bool] = []
+
+    class Watching(Finds):
+        def retrieve(self, queries: Mapping[str, str], k: int) -> dict[str, dict[str, float]]:
+            with locked(output, wait=False) as free:
+                held.append(not free)
+            return super().retrieve(queries, k)
+
+    filter_generated(path, documents, Watching({"a": ["a"], "b": ["b"]}), top=2, output=output, chunk=1)
+    assert held == [True, True] and len(read(output)) == 3
 
 
 def test_the_command_generates_filters_and_gives_training_data(t5: Path, documents: TextStore, tmp_path: Path) -> None:
