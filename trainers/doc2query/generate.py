@@ -28,7 +28,7 @@ from opensearch_neural.retrievers import Retriever
 from trainers.common.precision import PRECISIONS, computed_in
 from trainers.data.formats import read_header, read_json_lines
 from trainers.data.loading import GENERATED, text_store
-from trainers.data.negatives import RETRIEVERS, open_retriever
+from trainers.data.negatives import RETRIEVERS, check_spec, open_retriever
 from trainers.data.resumable_chunks import Chunk, summary, write_in_chunks
 from trainers.data.texts import TextStore, normalised
 from trainers.doc2query.passage_words import Copying, copying_of
@@ -195,7 +195,10 @@ generation_options = options_of(
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="The file of queries (jsonl).")
 @generation_options
 @click.option(
-    "--consistency", type=int, metavar="N", help="Keep a query only if it finds its passage among the first N."
+    "--consistency",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Keep a query only if it finds its passage among the first N.",
 )
 @click.option(
     "--retriever", default="bm25", show_default=True, metavar="NAME", help=f"Retriever for --consistency: {RETRIEVERS}."
@@ -224,6 +227,8 @@ def generate_queries_command(
     osn data generate-queries scifact --model models/doc2query --consistency 10 --output queries.jsonl
     osn data generate-queries big --model models/doc2query --shard 1/4 --output queries.jsonl
     """
+    if consistency is not None:
+        check_spec(retriever)  # before the long work
     documents = text_store(corpus, limit=limit)
     if not len(documents):
         raise InputError(f"{corpus} holds no document with text")

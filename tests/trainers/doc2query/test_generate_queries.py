@@ -185,3 +185,16 @@ def test_the_command_generates_filters_and_gives_training_data(t5: Path, documen
     assert all(example.query_id.split("#")[0] == example.positives[0] for example in data.examples)
     with pytest.raises(InputError, match="expected I/N"):
         CliRunner().invoke(generate_queries_command, [*arguments, "--shard", "2"], catch_exceptions=False)
+
+
+def test_the_command_refuses_a_filter_that_does_not_exist_before_it_generates(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "cats purr"}\n')
+    arguments = [str(tmp_path / "corpus.jsonl"), "--model", "no-model", "--output", str(tmp_path / "q.jsonl")]
+    with pytest.raises(InputError, match="there is no retriever 'bm52'"):
+        CliRunner().invoke(
+            generate_queries_command,
+            [*arguments, "--consistency", "10", "--retriever", "bm52"],
+            catch_exceptions=False,
+        )
+    result = CliRunner().invoke(generate_queries_command, [*arguments, "--consistency", "0"])
+    assert result.exit_code == 2 and "0 is not in the range x>=1" in result.output
