@@ -266,6 +266,16 @@ def test_generated_queries_become_pairs_with_the_passage_they_came_from(animals:
         load_training(path)
 
 
+@pytest.mark.parametrize("field", ["corpus", "queries"])
+def test_a_corpus_beside_data_that_holds_its_own_texts_is_refused(animals: Path, tmp_path: Path, field: str) -> None:
+    """It was not read: `osn data mine pairs.jsonl --corpus …` took negatives from the pairs' own documents."""
+    write_lines(tmp_path / "pairs.jsonl", [{"query": "who barks", "positive": "dogs"}])
+    (tmp_path / "dpr.json").write_text('[{"question": "who barks", "positive_ctxs": [{"text": "dogs"}]}]')
+    for name in ("pairs.jsonl", "dpr.json"):
+        with pytest.raises(InputError, match=rf"{name} holds its own texts"):
+            load_training(tmp_path / name, **{field: animals})  # type: ignore[arg-type]
+
+
 def test_the_hash_follows_the_content_and_nothing_else(tmp_path: Path) -> None:
     first = pairs(tmp_path, "one", [("a", "x"), ("b", "y")])
     same = pairs(tmp_path, "two", [("a", "x"), ("b", "y")])
