@@ -27,6 +27,7 @@ from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.evaluation.run_files import read_run
+from opensearch_neural.index.record import existing_record
 from opensearch_neural.locks import locked
 from opensearch_neural.models import registry
 from opensearch_neural.models.dense.multi_layer import load_multi_layer
@@ -41,6 +42,7 @@ from opensearch_neural.retrievers.faiss import FaissRetriever, QuantizedRetrieve
 from opensearch_neural.retrievers.generative import GenerativeRetriever
 from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
+from trainers.common.config import fingerprint
 from trainers.data.embedding_cache import dense_vectors, several_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import NEGATIVES, load_training, with_negatives
@@ -264,8 +266,7 @@ def open_retriever(
         return RunRetriever(Path(name))
     if kind == "opensearch":
         index, _, engine = name.partition(":")
-        engine = engine or "bm25"
-        return LazyRetriever(f"opensearch {index} {engine}", lambda: _opensearch(index, engine))
+        return _opensearch(index, engine or "bm25")
     if kind == "tome":
         return _tome(Path(name), device, batch_size)
     model = model_info(locate(name), name=name, kind=kind)
@@ -309,7 +310,13 @@ def _tome(folder: Path, device: str | None, batch_size: int) -> Retriever:
 
 def _opensearch(index: str, engine: str) -> Retriever:
     client = connect()
-    return OpenSearchRetriever(client, index, engine, open_engines(client, index).body_of(engine))
+    # Under the same name, an index may be written by another model, or tuned: its record says so.
+    record = fingerprint(existing_record(client, index).to_dict())
+
+    def build() -> Retriever:
+        return OpenSearchRetriever(client, index, engine, open_engines(client, index).body_of(engine))
+
+    return LazyRetriever(f"opensearch {index} {engine} {record}", build)
 
 
 class RunRetriever:

@@ -18,7 +18,7 @@ from opensearchpy import OpenSearch
 
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.mapping import index_body
-from opensearch_neural.index.record import IndexMeta
+from opensearch_neural.index.record import IndexMeta, write_record
 from opensearch_neural.models.dense.dense_encoder import finite
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.vectors import SparseVectors
@@ -286,7 +286,10 @@ def test_an_index_of_the_cluster_mines_by_name(
     monkeypatch.setenv("OSN_URL", cluster_url)
     retriever = open_retriever(f"opensearch:{index_name}:bm25", data.documents)
     assert next(iter(retriever.retrieve({"q": "dogs that bark and birds"}, 2)["q"])) == "d2"
-    assert retriever.name == f"opensearch {index_name} bm25"
+    assert retriever.name.startswith(f"opensearch {index_name} bm25 ")
+    assert open_retriever(f"opensearch:{index_name}", data.documents).name == retriever.name
+    write_record(client, index_name, IndexMeta().with_extra(tuned={"sum_weight": 0.5}))
+    assert open_retriever(f"opensearch:{index_name}", data.documents).name != retriever.name, "it may find others now"
     with pytest.raises(ClusterError, match="there is no index"):
         open_retriever("opensearch:nothing", data.documents).retrieve({"q": "dogs"}, 2)
 
