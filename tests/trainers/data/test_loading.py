@@ -105,6 +105,30 @@ def test_a_json_array_is_streamed_whatever_the_size_of_the_pieces(entries: list[
         assert [value for _, value in formats.parse_json_array(pieces, "array")] == entries
 
 
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"positive_ctxs": 5}, "a list in 'positive_ctxs'"),
+        ({"positive_ctxs": [{"text": "That.", "title": 5}]}, "a text as 'title' in every object of 'positive_ctxs'"),
+        ({"positive_ctxs": [{"text": "That."}], "negative_ctxs": True}, "a list in 'negative_ctxs'"),
+    ],
+)
+def test_an_entry_of_dpr_with_another_kind_of_value_is_named(tmp_path: Path, entry: dict, message: str) -> None:
+    (tmp_path / "nq.json").write_text(json.dumps([{"question": "what else", **entry}]))
+    with pytest.raises(InputError, match=rf"nq\.json, entry 1: expected {message}"):
+        load_training(tmp_path / "nq.json")
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5000])
+def test_json_that_python_does_not_read_is_named(tmp_path: Path, value: str) -> None:
+    (tmp_path / "deep.jsonl").write_text(f'{{"query": {value}\n')
+    with pytest.raises(InputError, match=r"deep\.jsonl, line 1: not valid JSON"):
+        load_training(tmp_path / "deep.jsonl")
+    (tmp_path / "deep.json").write_text(f'[{{"question": {value}')
+    with pytest.raises(InputError, match=r"deep\.json, entry 1: not valid JSON"):
+        load_training(tmp_path / "deep.json")
+
+
 def test_a_json_array_that_is_cut_off_says_after_which_entry(tmp_path: Path) -> None:
     path = tmp_path / "cut.json"
     path.write_text('[{"question": "a", "positive_ctxs": []}, {"question": "b", "pos')
@@ -184,6 +208,8 @@ def test_every_shape_of_sentence_transformers_lines_is_read(tmp_path: Path) -> N
         ({"query": "q", "positive": " "}, "a document is empty"),
         (["q"], "a list of texts"),
         ("q", "an object or a list"),
+        ({"query": "q", "positive": "p", "scores": [10**400]}, "expected numbers"),
+        ({"query": "q", "positive": "p", "negative_²": "n", "negative_2": 3}, "a list of texts in negative_2"),
     ],
 )
 def test_a_bad_line_is_named_with_file_line_and_field(tmp_path: Path, value: object, message: str) -> None:
