@@ -67,6 +67,13 @@ def test_a_split_that_is_not_there_is_refused_with_those_that_are(animals: Path)
     assert "train" in str(caught.value)
 
 
+def test_a_split_of_a_file_is_refused(tmp_path: Path) -> None:
+    """It was not looked at: a set `{path: pairs.jsonl, split: test}` was the whole file, training questions and all."""
+    write_lines(tmp_path / "pairs.jsonl", [{"query": "who barks", "positive": "dogs"}])
+    with pytest.raises(InputError, match=r"pairs\.jsonl has no split 'test'"):
+        load_training(tmp_path / "pairs.jsonl", split="test")
+
+
 def test_dpr_json_is_read_with_titles_ids_and_hard_negatives_only(tmp_path: Path) -> None:
     entries = [
         {
