@@ -91,12 +91,15 @@ def mine(
     of the best positive (null if not found). After an interruption, the same call continues (`chunk` queries at a time); it
     waits while another process does the same work.
 
-    Raises InputError if `output` was made with other settings, or the retriever searches another corpus.
+    Raises InputError if `output` was made with other settings, if the retriever searches another corpus, and for settings
+    that leave no document.
     """
     if depth < 1 or skip_top < 0 or (keep is not None and keep < 1) or (consistency is not None and consistency < 1):
         raise InputError(
             f"depth {depth}, keep {keep}, skip_top {skip_top}, consistency {consistency}: expected numbers above 0"
         )
+    if skip_top >= depth:
+        raise InputError(f"skip_top {skip_top} leaves none of the {depth} documents of depth", "raise depth")
     made_by = {
         "data": data.hash,
         "queries": data.queries.hash,

@@ -45,6 +45,9 @@ class SetSettings:
     teachers: list[Path] = field(default_factory=list)
     """folders of `osn data teach` for this set, in the order of objective.teacher_weights"""
 
+    def __post_init__(self) -> None:
+        check_limit(self.limit)
+
     @property
     def title(self) -> str:
         """The set's name, by default the path's."""
@@ -68,6 +71,12 @@ class SetSettings:
         )
 
 
+def check_limit(limit: int | None) -> None:
+    """Raises ValueError for a limit that no example or document is below."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
+
+
 def check_teachers(train: Sequence[SetSettings], distils: bool) -> None:
     """Raises ValueError if a train set names teachers, and no term of the loss asks them."""
     named = [settings.title for settings in train if settings.teachers]
@@ -88,6 +97,10 @@ class DevSettings:
     """largest number of queries of each dev set"""
     documents: int = 2000
     """largest number of documents of each dev set"""
+
+    def __post_init__(self) -> None:
+        if self.queries < 1 or self.documents < 0:
+            raise ValueError(f"queries {self.queries} must be at least 1, documents {self.documents} not below 0")
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ class QuestionSet(SetSettings):
     """makes questions: "title", "first-sentence" or a query generator (directory or hub id); null uses the data's own"""
 
     def __post_init__(self) -> None:
+        SetSettings.__post_init__(self)
         own = {name: getattr(self, name) is not None for name in ("format", "corpus", "queries", "negatives")}
         without_effect = [name for name, is_set in {"split": self.split != TRAIN, **own}.items() if is_set]
         if self.questions is not None and without_effect:

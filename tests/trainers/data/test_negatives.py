@@ -121,6 +121,8 @@ def test_depth_skip_top_and_keep_choose_the_ranks(data: TrainingData, tmp_path: 
     assert negatives("all", depth=3) == [["d2", "d3"], ["d1", "d3"], ["d1", "d2"]]
     assert negatives("depth", depth=2) == [["d2"], ["d1", "d3"], ["d1", "d2"]]
     assert negatives("skip", depth=3, skip_top=1) == [["d2", "d3"], ["d3"], ["d2", "d4"]]
+    with pytest.raises(InputError, match="skip_top 3 leaves none of the 3 documents"):
+        negatives("none", depth=3, skip_top=3)
     assert negatives("keep", depth=3, keep=1) == [["d2"], ["d1"], ["d1"]]
 
 
