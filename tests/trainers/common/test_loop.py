@@ -384,6 +384,18 @@ def test_a_run_that_patience_ended_is_written_by_the_next_call_as_it_was(
     assert (trained.best_step, trained.steps) == (2, 6)
 
 
+def test_a_run_without_anything_to_measure_on_says_that_nothing_selects(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A share of few questions to hold back may be none."""
+    trained = run(tmp_path / "patient", settings=settings(patience=2))
+    assert trained.best_step is None
+    assert "there is nothing to measure on: all steps are trained and the last state is kept" in caplog.text
+    caplog.clear()
+    run(tmp_path / "plain")
+    assert "nothing to measure on" not in caplog.text
+
+
 def test_selecting_by_a_measure_that_is_not_taken_names_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'MRR@10'") as failure:
         run(tmp_path, settings=settings(select="MRR@10"), evaluate=lambda: {"nDCG@10": 0.5})
