@@ -27,8 +27,20 @@ def normalised(text: str) -> str:
 
     A text without a letter or digit is only stripped: otherwise all such texts would be equal.
     """
-    folded = _NO_WORD.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip()
-    return folded or text.strip()
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    marked = not folded.isascii() and any(map(_is_mark, set(folded)))
+    words = " ".join(_NO_WORD.sub(_marks if marked else " ", folded).split())
+    return words or text.strip()
+
+
+def _is_mark(char: str) -> bool:
+    """Whether a character belongs to the letter before it: `re` takes no vowel sign of Hindi, Thai or Tamil for a letter."""
+    is_mark = unicodedata.category(char) in ("Mn", "Mc")
+    return is_mark and not unicodedata.name(char, "").startswith("VARIATION SELECTOR")  # as in emoji
+
+
+def _marks(between: re.Match[str]) -> str:
+    return "".join(char if _is_mark(char) else " " for char in between[0])
 
 
 def in_dev(text: str, share: float) -> bool:
