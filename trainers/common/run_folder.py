@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -183,7 +183,8 @@ class RunFolder:
         """The folder belongs to this run from here on. A run that fails before its first checkpoint gives the folder back:
         what fails at once should not stand in the way of a corrected configuration. Raises InputError while another process
         trains there."""
-        alone = locked(self.folder / "run", wait=False) if is_main_process() else nullcontext(True)
+        main = is_main_process()
+        alone: AbstractContextManager[bool] = locked(self.folder / "run", wait=False) if main else nullcontext(True)
         with alone as begins, self._begun(begins):
             yield
 
