@@ -12,6 +12,7 @@ import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,9 @@ def _is_mark(char: str) -> bool:
 
 
 def _marks(between: re.Match[str]) -> str:
-    return "".join(char if _is_mark(char) else " " for char in between[0])
+    """The marks of the letter before, and a blank for what follows. A mark without a letter is none: NFKC makes "´" one."""
+    own = "".join(takewhile(_is_mark, between[0])) if between.start() else ""
+    return own if own == between[0] else f"{own} "
 
 
 def in_dev(text: str, share: float) -> bool:

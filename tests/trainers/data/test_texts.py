@@ -27,6 +27,7 @@ def test_normalised_text_ignores_case_punctuation_and_width_but_not_words() -> N
     assert normalised("list files") != normalised("list file")
     assert normalised("??") != normalised("!!")
     assert normalised("I \u2764\ufe0f rain") == normalised("I \u2764 rain") == "i rain"
+    assert normalised("5´ of rain") == normalised("5 of rain")
 
 
 @pytest.mark.parametrize(("one", "other"), [("पानी", "पाना"), ("ไม่", "ไม้"), ("வாழை", "வாழி")])
