@@ -147,12 +147,12 @@ def _encode_dense(
         partial.replace(_beside(path, ".npy"))
 
 
-def _new_array(file: Path, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def _new_array(file: Path, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> np.memmap[Any, Any]:
     """A new array in `file`, memory-mapped. Raises OSError if the disk has no room for it.
 
     Without the room reserved, a full disk ends the process at a later write, by a signal (SIGBUS) and without a message.
     """
-    array = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
+    array: np.memmap[Any, Any] = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
     if hasattr(os, "posix_fallocate"):  # not on macOS
         try:
             with file.open("r+b") as opened:
