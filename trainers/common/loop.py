@@ -68,6 +68,10 @@ def train(
     once if training has ended. Raises InputError if `output` belongs to another configuration or other data, or another
     process trains there; OsnError if the loss is not finite, or memory or the disk runs out.
     """
+    try:
+        settings.check_measured(evaluate is not None)
+    except ValueError as error:  # A share of few questions or articles may be none.
+        logger.warning("%s: all steps are trained and the last state is kept", error)
     run = RunFolder(output, kind, settings if config is None else config, data_hash, made_from, start_field)
     if (ended := run.ended()) is not None:
         logger.info("%s is trained already (%d steps)", output, ended.steps)

@@ -25,7 +25,11 @@ NEGATIVE_FIELDS = ("negative", "neg", "negatives", "hard_negatives", "sentence3"
 SCORE_FIELDS = ("scores", "score")
 LABEL_FIELDS = ("labels", "label")
 
+BEYOND = "a number of thousands of digits, or nested too deeply"
+"""What JSON allows and Python does not read."""
+
 _BETWEEN = re.compile(r"[\s,]*")
+_NUMBERED = re.compile(r"negative_([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:
             yield number, json.loads(line)
         except json.JSONDecodeError as error:
             raise InputError(f"{path}, line {number}: not valid JSON ({error.msg}, column {error.colno})") from None
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}, line {number}: not valid JSON ({BEYOND})") from error
 
 
 def _read_text(path: Path) -> Iterator[str]:
@@ -107,6 +113,8 @@ def parse_json_array(pieces: Iterator[str], name: str) -> Iterator[tuple[int, An
             complete = isinstance(value, (dict, list, str)) or end < len(text)
         except json.JSONDecodeError:
             complete = False
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{name}, entry {number + 1}: not valid JSON ({BEYOND})") from error
         if complete:
             number += 1
             at = end
@@ -131,17 +139,22 @@ def read_dpr(path: Path) -> Iterator[Record]:
         where = f"{path}, entry {number}"
         entry = _expect(entry, dict, where, "an object with 'question' and 'positive_ctxs'")
         question = _expect(entry.get("question"), str, where, "a text in 'question'")
-        positives = [_context(item, where, "positive_ctxs") for item in entry.get("positive_ctxs") or []]
-        hard = entry.get("hard_negative_ctxs") or entry.get("negative_ctxs") or []
-        negatives = [_context(item, where, "hard_negative_ctxs") for item in hard]
+        positives = _contexts(entry, "positive_ctxs", where)
+        negatives = _contexts(entry, "hard_negative_ctxs", where) or _contexts(entry, "negative_ctxs", where)
         yield Record(None, question, positives, negatives, None, where)
+
+
+def _contexts(entry: Mapping[str, Any], field: str, where: str) -> list[RecordDocument]:
+    items = _expect(entry.get(field) or [], list, where, f"a list in {field!r}")
+    return [_context(item, where, field) for item in items]
 
 
 def _context(item: Any, where: str, field: str) -> RecordDocument:
     item = _expect(item, dict, where, f"objects in {field!r}")
     text = _expect(item.get("text"), str, where, f"a 'text' in every object of {field!r}")
     identifier = item.get("passage_id", item.get("psg_id"))
-    document = Document("" if identifier is None else str(identifier), text, item.get("title") or "")
+    title = _expect(item.get("title") or "", str, where, f"a text as 'title' in every object of {field!r}")
+    document = Document("" if identifier is None else str(identifier), text, title)
     return RecordDocument(document.id or None, document.contents)
 
 
@@ -185,11 +198,7 @@ def read_pairs(path: Path) -> Iterator[Record]:
             query = _expect(_first(value, QUERY_FIELDS), str, where, f"a text in one of {', '.join(QUERY_FIELDS)}")
             positives = _texts(_first(value, POSITIVE_FIELDS), where, f"one of {', '.join(POSITIVE_FIELDS)}")
             negatives = _texts(_first(value, NEGATIVE_FIELDS) or [], where, f"one of {', '.join(NEGATIVE_FIELDS)}")
-            numbered = sorted(
-                (int(field.rsplit("_", 1)[1]), field)
-                for field in value
-                if field.startswith("negative_") and field.rsplit("_", 1)[1].isdigit()
-            )
+            numbered = sorted((int(match[1]), match[0]) for match in map(_NUMBERED.fullmatch, value) if match)
             for _, field in numbered:
                 negatives += _texts(value[field], where, field)
             documents = positives + negatives
@@ -222,11 +231,15 @@ def _numbers(value: Any, documents: int, where: str, fields: tuple[str, ...]) ->
     if value is None:
         return None
     values = value if isinstance(value, list) else [value]
+    wrong = InputError(f"{where}: expected numbers in one of {', '.join(fields)}")
     if not all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in values):
-        raise InputError(f"{where}: expected numbers in one of {', '.join(fields)}")
+        raise wrong
     if len(values) != documents:
         raise InputError(f"{where}: {len(values)} {fields[0]} for {documents} documents (positives, then negatives)")
-    return [float(number) for number in values]
+    try:
+        return [float(number) for number in values]
+    except OverflowError:
+        raise wrong from None
 
 
 def _labels(value: Any, documents: int, where: str) -> list[int] | None:

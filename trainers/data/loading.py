@@ -29,6 +29,10 @@ from trainers.data.texts import Ragged, TextStore, text_id
 
 logger = logging.getLogger(__name__)
 FORMATS = ("beir", "dpr", "triples", "pairs", "generated")
+TRAIN = "train"
+"""The default split of a BEIR folder's judgements."""
+OWN_TEXTS = ("dpr", "pairs")
+"""The formats whose documents and queries are in the file itself, and nowhere else."""
 GENERATED = "generated-queries"
 """The kind in the header of a file of `osn data generate-queries`."""
 NEGATIVES = "negatives"
@@ -38,7 +42,7 @@ NEGATIVES = "negatives"
 def load_training(
     path: str | Path,
     *,
-    split: str = "train",
+    split: str = TRAIN,
     negatives: str | Path | None = None,
     corpus: str | Path | None = None,
     queries: str | Path | None = None,
@@ -54,11 +58,18 @@ def load_training(
     negatives: a file that `osn data mine` made for the same texts; its negatives replace the data's own.
     limit: only the first N examples.
 
-    Raises InputError with file, line and field for invalid content, if most judgements name unknown documents, and if no
-    example is left.
+    Raises InputError with file, line and field for invalid content, if most judgements name unknown documents, if no
+    example is left, for a corpus or queries beside data that holds its own texts, and for a split of a file.
     """
     path = Path(path)
     format = format or format_of(path)
+    if format in OWN_TEXTS and (corpus is not None or queries is not None):
+        raise InputError(
+            f"{path} holds its own texts; `corpus` and `queries` are for triples by id and for generated queries",
+            "leave them out, or write a BEIR folder of the corpus, the queries and their judgements",
+        )
+    if format != "beir" and split != TRAIN:
+        raise InputError(f"{path} has no split {split!r}: only BEIR folders have splits", "name the file of that split")
     name = name or path.resolve().name.partition(".")[0]
     data = _load_beir(path, split, name) if format == "beir" else _load_records(path, format, corpus, queries, name)
     if negatives is not None:

@@ -27,6 +27,7 @@ from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.evaluation.run_files import read_run
+from opensearch_neural.index.record import existing_record
 from opensearch_neural.locks import locked
 from opensearch_neural.models import registry
 from opensearch_neural.models.dense.multi_layer import load_multi_layer
@@ -41,6 +42,7 @@ from opensearch_neural.retrievers.faiss import FaissRetriever, QuantizedRetrieve
 from opensearch_neural.retrievers.generative import GenerativeRetriever
 from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
+from trainers.common.config import fingerprint
 from trainers.data.embedding_cache import dense_vectors, several_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import NEGATIVES, load_training, with_negatives
@@ -89,12 +91,15 @@ def mine(
     of the best positive (null if not found). After an interruption, the same call continues (`chunk` queries at a time); it
     waits while another process does the same work.
 
-    Raises InputError if `output` was made with other settings, or the retriever searches another corpus.
+    Raises InputError if `output` was made with other settings, if the retriever searches another corpus, and for settings
+    that leave no document.
     """
     if depth < 1 or skip_top < 0 or (keep is not None and keep < 1) or (consistency is not None and consistency < 1):
         raise InputError(
             f"depth {depth}, keep {keep}, skip_top {skip_top}, consistency {consistency}: expected numbers above 0"
         )
+    if skip_top >= depth:
+        raise InputError(f"skip_top {skip_top} leaves none of the {depth} documents of depth", "raise depth")
     made_by = {
         "data": data.hash,
         "queries": data.queries.hash,
@@ -264,8 +269,7 @@ def open_retriever(
         return RunRetriever(Path(name))
     if kind == "opensearch":
         index, _, engine = name.partition(":")
-        engine = engine or "bm25"
-        return LazyRetriever(f"opensearch {index} {engine}", lambda: _opensearch(index, engine))
+        return _opensearch(index, engine or "bm25")
     if kind == "tome":
         return _tome(Path(name), device, batch_size)
     model = model_info(locate(name), name=name, kind=kind)
@@ -309,7 +313,13 @@ def _tome(folder: Path, device: str | None, batch_size: int) -> Retriever:
 
 def _opensearch(index: str, engine: str) -> Retriever:
     client = connect()
-    return OpenSearchRetriever(client, index, engine, open_engines(client, index).body_of(engine))
+    # Under the same name, an index may be written by another model, or tuned: its record says so.
+    record = fingerprint(existing_record(client, index).to_dict())
+
+    def build() -> Retriever:
+        return OpenSearchRetriever(client, index, engine, open_engines(client, index).body_of(engine))
+
+    return LazyRetriever(f"opensearch {index} {engine} {record}", build)
 
 
 class RunRetriever:

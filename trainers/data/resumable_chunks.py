@@ -57,10 +57,7 @@ def write_in_chunks(
         logger.info("%s is complete already", output)
         return True
     parts = output.with_name(f".{output.name}.parts")
-    if (parts / "header.json").exists():
-        refuse_other(parts, read_json_object(parts / "header.json"), header)
-    else:
-        write_json(parts / "header.json", header)
+    _claim(parts, header)
     own = list(range(shard[0] - 1, chunks, shard[1]))
     done = {number for number in own if _part(parts, number).exists()}
     if done:
@@ -71,6 +68,7 @@ def write_in_chunks(
         except BaseException:
             _forget(parts)
             raise
+        _claim(parts, header)  # Another shard may have failed at once, and removed the header.
         write_json_lines(_part(parts, number), [dict(counts), *lines])
     files = [_part(parts, number) for number in range(chunks)]
     if missing := sum(not file.exists() for file in files):
@@ -79,12 +77,23 @@ def write_in_chunks(
     with locked(output.with_name(f"{output.name}.join")):  # another shard may be joining, too
         if not output.exists():
             _join(output, header, files)
+        for file in files:  # The header last: without it nothing says what made a chunk.
+            file.unlink(missing_ok=True)
         shutil.rmtree(parts, ignore_errors=True)
     return True
 
 
 def _part(parts: Path, number: int) -> Path:
     return parts / f"{number:08d}.jsonl"
+
+
+def _claim(parts: Path, header: Mapping[str, Any]) -> None:
+    """Note what makes the chunks in `parts`. Raises InputError if they are of other settings or data."""
+    noted = parts / "header.json"
+    if noted.exists():
+        refuse_other(parts, read_json_object(noted), header)
+    else:
+        write_json(noted, header)
 
 
 def _forget(parts: Path) -> None:

@@ -45,6 +45,9 @@ class SetSettings:
     teachers: list[Path] = field(default_factory=list)
     """folders of `osn data teach` for this set, in the order of objective.teacher_weights"""
 
+    def __post_init__(self) -> None:
+        check_limit(self.limit)
+
     @property
     def title(self) -> str:
         """The set's name, by default the path's."""
@@ -66,6 +69,12 @@ class SetSettings:
             limit=self.limit,
             name=self.name,
         )
+
+
+def check_limit(limit: int | None) -> None:
+    """Raises ValueError for a limit that no example or document is below."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
 
 
 def check_teachers(train: Sequence[SetSettings], distils: bool) -> None:

@@ -13,6 +13,7 @@ natural logarithm of the query's probability under the model, with copying and t
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from opensearch_neural.retrievers import Retriever
 from trainers.common.precision import PRECISIONS, computed_in
 from trainers.data.formats import read_header, read_json_lines
 from trainers.data.loading import GENERATED, text_store
-from trainers.data.negatives import RETRIEVERS, open_retriever
+from trainers.data.negatives import RETRIEVERS, check_spec, open_retriever
 from trainers.data.resumable_chunks import Chunk, summary, write_in_chunks
 from trainers.data.texts import TextStore, normalised
 from trainers.doc2query.passage_words import Copying, copying_of
@@ -111,7 +112,8 @@ def filter_generated(
     """Write to `output` the queries in `path` for which `retriever` finds their own passage in the top `top`.
 
     A passage with the same normalised text counts too; equal queries of a passage are kept once. Passages without remaining
-    queries stay in the file. After an interruption, the same call continues.
+    queries stay in the file. After an interruption, the same call continues. It waits while another process does the same
+    work.
     Raises InputError if `path` was made for other documents.
     """
     if top < 1:
@@ -121,13 +123,16 @@ def filter_generated(
         raise InputError(
             f"{path} holds queries for other documents (hash {header.get('documents')}) than these ({documents.hash})"
         )
-    lines = [value for number, value in read_json_lines(path) if number > 1]
+    lines = (value for number, value in read_json_lines(path) if number > 1)  # one for each document
+    passed = 0  # the number of lines read
     canonical = documents.canonical
     made_by = {key: value for key, value in header.items() if key not in ("osn", "format", "counts")}
     made_by |= {"consistency": top, "retriever": retriever.name}
 
     def work(number: int) -> Chunk:
-        part = lines[number * chunk : (number + 1) * chunk]
+        nonlocal passed
+        first = number * chunk - passed
+        part, passed = list(islice(lines, first, first + chunk)), (number + 1) * chunk
         texts = {
             f"{line['_id']}#{at}": query["text"]
             for line in part
@@ -154,7 +159,8 @@ def filter_generated(
         without = sum(not line["queries"] for line in kept)
         return kept, {"passages": len(kept), "queries": left, "left_out": generated - left, "without": without}
 
-    write_in_chunks(output, GENERATED, made_by, -(-len(lines) // chunk), work, unit=f"× {chunk} passages")
+    with locked(output, done=output):
+        write_in_chunks(output, GENERATED, made_by, -(-len(documents) // chunk), work, unit=f"× {chunk} passages")
 
 
 generation_options = options_of(
@@ -193,13 +199,16 @@ generation_options = options_of(
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="The file of queries (jsonl).")
 @generation_options
 @click.option(
-    "--consistency", type=int, metavar="N", help="Keep a query only if it finds its passage among the first N."
+    "--consistency",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Keep a query only if it finds its passage among the first N.",
 )
 @click.option(
     "--retriever", default="bm25", show_default=True, metavar="NAME", help=f"Retriever for --consistency: {RETRIEVERS}."
 )
 @click.option("--shard", default="1/1", show_default=True, metavar="I/N", help="Generate only part I of N.")
-@click.option("--limit", type=int, help="Only the first N documents.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents.")
 @click.option("--device", help="cpu, cuda, …  [default: a GPU if there is one]")
 def generate_queries_command(
     corpus: Path,
@@ -222,6 +231,8 @@ def generate_queries_command(
     osn data generate-queries scifact --model models/doc2query --consistency 10 --output queries.jsonl
     osn data generate-queries big --model models/doc2query --shard 1/4 --output queries.jsonl
     """
+    if consistency is not None:
+        check_spec(retriever)  # before the long work
     documents = text_store(corpus, limit=limit)
     if not len(documents):
         raise InputError(f"{corpus} holds no document with text")

@@ -9,7 +9,7 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import fingerprint
 from trainers.data.examples import TrainingData
-from trainers.data.loading import load_training, text_store
+from trainers.data.loading import TRAIN, load_training, text_store
 from trainers.data.sets import SetSettings
 from trainers.data.unlabelled_questions import QUESTIONS, unlabelled
 from trainers.doc2query.settings import GenerationSettings
@@ -21,6 +21,16 @@ class QuestionSet(SetSettings):
 
     questions: str | None = None
     """makes questions: "title", "first-sentence" or a query generator (directory or hub id); null uses the data's own"""
+
+    def __post_init__(self) -> None:
+        SetSettings.__post_init__(self)
+        own = {name: getattr(self, name) is not None for name in ("format", "corpus", "queries", "negatives")}
+        without_effect = [name for name, is_set in {"split": self.split != TRAIN, **own}.items() if is_set]
+        if self.questions is not None and without_effect:
+            raise ValueError(
+                f"{self.title}: with `questions` the path is a corpus, of which all documents are asked for, so "
+                f"{' and '.join(without_effect)} would have no effect"
+            )
 
     def load(self, folder: Path | None = None) -> TrainingData:
         if self.questions is None:

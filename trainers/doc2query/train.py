@@ -28,7 +28,7 @@ from trainers.common.loop import train
 from trainers.common.sampling import Visit
 from trainers.data.examples import TrainingData
 from trainers.data.leaks import without_questions_of
-from trainers.data.loading import load_training
+from trainers.data.loading import TRAIN, load_training
 from trainers.data.splits import hold_back, merge
 from trainers.doc2query.generate import KIND
 from trainers.doc2query.passage_words import Copying, copying_of, fitted
@@ -81,8 +81,12 @@ class QueryPairs:
 
 def read_data(config: Doc2QueryConfig, limit: int | None = None) -> tuple[TrainingData, TrainingData | None]:
     """(train, dev): the pairs without the questions of `unseen`, split by document. limit: examples of each set."""
-    sets = [load_training(path, split=config.split, limit=limit) for path in config.data]
-    unseen = [load_training(path, split="test") for path in config.unseen]
+
+    def split(path: Path, name: str) -> str:
+        return name if path.is_dir() else TRAIN  # Only a BEIR folder has splits.
+
+    sets = [load_training(path, split=split(path, config.split), limit=limit) for path in config.data]
+    unseen = [load_training(path, split=split(path, "test")) for path in config.unseen]
     sets = [without_questions_of(data, unseen) for data in sets]
     data = merge(sets) if len(sets) > 1 else sets[0]
     if not config.dev_share:

@@ -129,6 +129,10 @@ class JpqSelection:
     queries: int = 500
     """largest number of questions of each dev set"""
 
+    def __post_init__(self) -> None:
+        if self.queries < 1:
+            raise ValueError(f"queries must be at least 1, not {self.queries}")
+
 
 @dataclass(slots=True)
 class JpqConfig:

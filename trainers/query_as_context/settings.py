@@ -9,7 +9,7 @@ from typing import Literal
 from opensearch_neural.corpus.documents import Document
 from trainers.common.run_folder import FOLDER
 from trainers.common.settings import TrainingSettings
-from trainers.data.sets import DevSettings, SetSettings
+from trainers.data.sets import DevSettings, SetSettings, check_limit
 from trainers.dense import DenseConfig
 from trainers.doc2query.settings import GenerationSettings
 
@@ -34,6 +34,9 @@ class CorpusSettings:
     """a model that writes queries for this corpus; null takes generation.model"""
     limit: int | None = None
     """the first N documents; null takes all"""
+
+    def __post_init__(self) -> None:
+        check_limit(self.limit)
 
     @property
     def title(self) -> str:

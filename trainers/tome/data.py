@@ -109,7 +109,7 @@ def read_sets(config: TomeConfig, limit: int | None = None) -> list[TrainingData
     """
     sets: list[TrainingData] = []
     for settings in config.queries:
-        if settings.corpus is None and not settings.path.is_dir():
+        if settings.corpus is None and (settings.format or format_of(settings.path)) in ("triples", "generated"):
             settings = replace(settings, corpus=config.corpus)
         if limit is not None:
             settings = replace(settings, limit=limit)

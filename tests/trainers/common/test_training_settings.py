@@ -81,6 +81,11 @@ def test_what_goes_by_dev_measures_needs_some(
         (DenseConfig, ["training.weight_decay=-1"], "weight_decay -1.0 and workers 0 must not be below 0"),
         (DenseConfig, ["training.workers=-1"], "workers -1 must not be below 0"),
         (DenseConfig, ["training.max_gradient_norm=0"], "max_gradient_norm must be above 0"),
+        (DenseConfig, ["selection.queries=0"], "queries 0 must be at least 1"),
+        (JpqConfig, ["selection.queries=-1"], "queries must be at least 1, not -1"),
+        (DenseConfig, ["train=[{path: a, limit: 0}]"], "limit must be at least 1, not 0"),
+        (SparseConfig, ["train=[{path: a, questions: title, limit: -1}]"], "limit must be at least 1, not -1"),
+        (QueryAsContextConfig, ["corpora=[{path: a, limit: -1}]"], "limit must be at least 1, not -1"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(kind: Any, settings: list[str], words: str) -> None:

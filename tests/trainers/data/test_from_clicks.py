@@ -14,6 +14,7 @@ from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.segments import read_frequencies
 from trainers.data.clicks.from_clicks import from_clicks, is_test, query_id
+from trainers.data.clicks.logs import same_words
 from trainers.data.clicks.position_bias import connected, fit
 from trainers.data.loading import load_training
 
@@ -101,6 +102,8 @@ def test_a_log_becomes_judgements_and_pairs_that_the_trainers_read(log: Path, tm
     assert example.query == "rainbow" and len(example.positives) == 1
     (pair,) = map(json.loads, (out / "pairs.jsonl").read_text().splitlines())
     assert pair == {"query": "rainbow", "positive": DOCUMENTS["good"], "negatives": []}
+    run(log, "--output", out, "--test-share", 1)
+    assert not (out / "pairs.jsonl").exists(), "its query is in the test part now"
     again = tmp_path / "again"
     run(log, "--output", again, "--propensities", out / "propensities.tsv", "--test-share", 1)
     held_back = JudgedQueries.of_folder(again, "test").qrels[query_id("rainbow")]
@@ -148,11 +151,50 @@ def test_ubi_is_read_from_files_and_from_the_cluster(
         assert (tmp_path / "cluster" / name).read_text() == (tmp_path / "files" / name).read_text()
 
 
+def test_searches_of_ubi_whose_shown_documents_are_not_logged_are_left_out(tmp_path: Path) -> None:
+    """Their clicks alone would say that every document that was shown was clicked."""
+    queries, events = ubi(tmp_path)
+    with queries.open("a") as asked, events.open("a") as clicked:
+        for at in range(60):
+            attributes = {"object": {"object_id": "bad"}, "position": {"ordinal": 1}}
+            asked.write(json.dumps({"query_id": f"t{at}", "user_query": "rainbow"}) + "\n")
+            clicked.write(
+                json.dumps({"action_name": "click", "query_id": f"t{at}", "event_attributes": attributes}) + "\n"
+            )
+    result = run("--ubi-queries", queries, "--ubi-events", events, "--output", tmp_path / "out")
+    assert "120 searches, 90 impressions, 30 clicks" in result.stdout
+    assert "left out: 60 searches with clicks, whose shown documents are not logged" in result.stderr
+    alone = [line for line in events.read_text().splitlines() if '"t' in line]
+    events.write_text("\n".join(alone) + "\n")
+    with pytest.raises(InputError, match="the log has no clicks") as raised:
+        run("--ubi-queries", queries, "--ubi-events", events, "--output", tmp_path / "out")
+    assert "60 searches with clicks" in (raised.value.remedy or "")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"query_id": "s1", "event_attributes": "a text"},
+        {"query_id": "s1", "event_attributes": {"object": "good"}},
+        {"query_id": "s1", "event_attributes": {"object": {"object_id": "x"}, "position": 3}},
+        {"query_id": ["s1"], "event_attributes": {"object": {"object_id": "good"}}},
+    ],
+)
+def test_an_event_of_another_shape_is_left_out(tmp_path: Path, event: dict[str, Any]) -> None:
+    queries, events = ubi(tmp_path)
+    with events.open("a") as file:
+        file.write(json.dumps({"action_name": "click", **event}) + "\n")
+    result = run("--ubi-queries", queries, "--ubi-events", events, "--output", tmp_path / "out")
+    assert "60 searches, 90 impressions, 30 clicks" in result.stdout
+    assert sum(int(line.split()[2]) for line in result.stderr.splitlines() if line.startswith("left out: ")) == 2
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("query,doc\na,b\n", "line 1: no column position or rank or place"),
         ("query,doc,rank,clicked\na,b,0,1\n", "line 2: the position must be a number from 1, found '0'"),
+        (f"query,doc,rank,clicked\na,b,{'9' * 5000},1\n", "line 2: the position must be a number from 1, found '999"),
         ("query,doc,rank,clicked\na,b,1,maybe\n", "line 2: clicked must be 0 or 1, found 'maybe'"),
         ("query,doc,rank,clicked\na,b,1\n", "line 2: expected 4 columns, found 3"),
         ("query,doc,rank,clicked\n,b,1,1\n", "line 2: the query or the document is empty"),
@@ -160,6 +202,7 @@ def test_ubi_is_read_from_files_and_from_the_cluster(
         ("query,doc,rank,clicked\na,b,1,1\na,c,2,0\n", "no document was shown at the first and at another place"),
         ("query,doc,rank,clicked\na,b,2,1\na,c,3,0\n", "no document was shown at the first and at another place"),
         ("query,doc,rank,clicked\na,b,1,1\n", "no query has a clicked document that was shown 10 times"),
+        ("query,doc,rank,clicked\n" + 10 * "a,b,1,1\na,b,2,1\n", "every shown document was clicked"),
     ],
 )
 def test_what_is_no_log_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -183,7 +226,18 @@ def test_what_is_no_ubi_is_named(tmp_path: Path) -> None:
     assert result.exit_code == 2 and "name one log" in result.output
 
 
+def test_a_query_keeps_the_letters_that_an_index_finds_it_by() -> None:
+    assert same_words(" Große  Straße") == "große straße"
+    assert same_words("ΛΌΓΟΣ") == same_words("λόγος") == "λόγος"
+
+
 def test_a_query_stays_in_its_part_from_log_to_log() -> None:
     parts = [is_test(f"query {at}", 0.3) for at in range(1000)]
     assert 250 < sum(parts) < 350
     assert all(is_test(f"query {at}", 0.5) for at, part in enumerate(parts) if part)
+
+
+def test_queries_of_the_same_words_are_in_the_same_part() -> None:
+    """`osn data leaks` would find one in the other."""
+    for at in range(100):
+        assert len({is_test(query, 0.5) for query in (f"wi fi {at}", f"wi-fi {at}", f"wi fi {at}?")}) == 1

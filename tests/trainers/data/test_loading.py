@@ -67,6 +67,13 @@ def test_a_split_that_is_not_there_is_refused_with_those_that_are(animals: Path)
     assert "train" in str(caught.value)
 
 
+def test_a_split_of_a_file_is_refused(tmp_path: Path) -> None:
+    """It was not looked at: a set `{path: pairs.jsonl, split: test}` was the whole file, training questions and all."""
+    write_lines(tmp_path / "pairs.jsonl", [{"query": "who barks", "positive": "dogs"}])
+    with pytest.raises(InputError, match=r"pairs\.jsonl has no split 'test'"):
+        load_training(tmp_path / "pairs.jsonl", split="test")
+
+
 def test_dpr_json_is_read_with_titles_ids_and_hard_negatives_only(tmp_path: Path) -> None:
     entries = [
         {
@@ -103,6 +110,30 @@ def test_a_json_array_is_streamed_whatever_the_size_of_the_pieces(entries: list[
     for size in (1, 7, 1000):
         pieces = (text[start : start + size] for start in range(0, len(text), size))
         assert [value for _, value in formats.parse_json_array(pieces, "array")] == entries
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"positive_ctxs": 5}, "a list in 'positive_ctxs'"),
+        ({"positive_ctxs": [{"text": "That.", "title": 5}]}, "a text as 'title' in every object of 'positive_ctxs'"),
+        ({"positive_ctxs": [{"text": "That."}], "negative_ctxs": True}, "a list in 'negative_ctxs'"),
+    ],
+)
+def test_an_entry_of_dpr_with_another_kind_of_value_is_named(tmp_path: Path, entry: dict, message: str) -> None:
+    (tmp_path / "nq.json").write_text(json.dumps([{"question": "what else", **entry}]))
+    with pytest.raises(InputError, match=rf"nq\.json, entry 1: expected {message}"):
+        load_training(tmp_path / "nq.json")
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5000])
+def test_json_that_python_does_not_read_is_named(tmp_path: Path, value: str) -> None:
+    (tmp_path / "deep.jsonl").write_text(f'{{"query": {value}\n')
+    with pytest.raises(InputError, match=r"deep\.jsonl, line 1: not valid JSON"):
+        load_training(tmp_path / "deep.jsonl")
+    (tmp_path / "deep.json").write_text(f'[{{"question": {value}')
+    with pytest.raises(InputError, match=r"deep\.json, entry 1: not valid JSON"):
+        load_training(tmp_path / "deep.json")
 
 
 def test_a_json_array_that_is_cut_off_says_after_which_entry(tmp_path: Path) -> None:
@@ -184,6 +215,8 @@ def test_every_shape_of_sentence_transformers_lines_is_read(tmp_path: Path) -> N
         ({"query": "q", "positive": " "}, "a document is empty"),
         (["q"], "a list of texts"),
         ("q", "an object or a list"),
+        ({"query": "q", "positive": "p", "scores": [10**400]}, "expected numbers"),
+        ({"query": "q", "positive": "p", "negative_²": "n", "negative_2": 3}, "a list of texts in negative_2"),
     ],
 )
 def test_a_bad_line_is_named_with_file_line_and_field(tmp_path: Path, value: object, message: str) -> None:
@@ -264,6 +297,16 @@ def test_generated_queries_become_pairs_with_the_passage_they_came_from(animals:
     ]
     with pytest.raises(InputError, match="give the corpus"):
         load_training(path)
+
+
+@pytest.mark.parametrize("field", ["corpus", "queries"])
+def test_a_corpus_beside_data_that_holds_its_own_texts_is_refused(animals: Path, tmp_path: Path, field: str) -> None:
+    """It was not read: `osn data mine pairs.jsonl --corpus …` took negatives from the pairs' own documents."""
+    write_lines(tmp_path / "pairs.jsonl", [{"query": "who barks", "positive": "dogs"}])
+    (tmp_path / "dpr.json").write_text('[{"question": "who barks", "positive_ctxs": [{"text": "dogs"}]}]')
+    for name in ("pairs.jsonl", "dpr.json"):
+        with pytest.raises(InputError, match=rf"{name} holds its own texts"):
+            load_training(tmp_path / name, **{field: animals})  # type: ignore[arg-type]
 
 
 def test_the_hash_follows_the_content_and_nothing_else(tmp_path: Path) -> None:

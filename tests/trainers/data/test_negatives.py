@@ -18,7 +18,7 @@ from opensearchpy import OpenSearch
 
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.mapping import index_body
-from opensearch_neural.index.record import IndexMeta
+from opensearch_neural.index.record import IndexMeta, write_record
 from opensearch_neural.models.dense.dense_encoder import finite
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.vectors import SparseVectors
@@ -121,6 +121,8 @@ def test_depth_skip_top_and_keep_choose_the_ranks(data: TrainingData, tmp_path: 
     assert negatives("all", depth=3) == [["d2", "d3"], ["d1", "d3"], ["d1", "d2"]]
     assert negatives("depth", depth=2) == [["d2"], ["d1", "d3"], ["d1", "d2"]]
     assert negatives("skip", depth=3, skip_top=1) == [["d2", "d3"], ["d3"], ["d2", "d4"]]
+    with pytest.raises(InputError, match="skip_top 3 leaves none of the 3 documents"):
+        negatives("none", depth=3, skip_top=3)
     assert negatives("keep", depth=3, keep=1) == [["d2"], ["d1"], ["d1"]]
 
 
@@ -286,7 +288,10 @@ def test_an_index_of_the_cluster_mines_by_name(
     monkeypatch.setenv("OSN_URL", cluster_url)
     retriever = open_retriever(f"opensearch:{index_name}:bm25", data.documents)
     assert next(iter(retriever.retrieve({"q": "dogs that bark and birds"}, 2)["q"])) == "d2"
-    assert retriever.name == f"opensearch {index_name} bm25"
+    assert retriever.name.startswith(f"opensearch {index_name} bm25 ")
+    assert open_retriever(f"opensearch:{index_name}", data.documents).name == retriever.name
+    write_record(client, index_name, IndexMeta().with_extra(tuned={"sum_weight": 0.5}))
+    assert open_retriever(f"opensearch:{index_name}", data.documents).name != retriever.name, "it may find others now"
     with pytest.raises(ClusterError, match="there is no index"):
         open_retriever("opensearch:nothing", data.documents).retrieve({"q": "dogs"}, 2)
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from doc2query_setup import read, small
 
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import write_osn_json
 from trainers.data.loading import load_training
 from trainers.data.texts import TextStore
@@ -149,6 +150,62 @@ def test_only_queries_that_find_their_own_passage_are_kept(tmp_path: Path) -> No
         filter_generated(path, TextStore([("a", "x")]), retriever, top=2, output=tmp_path / "o.jsonl")
 
 
+@pytest.fixture
+def generated(tmp_path: Path) -> tuple[Path, TextStore]:
+    """A file with one query for each of three documents, which is the document's id."""
+    documents, path = TextStore([("a", "cats"), ("b", "dogs"), ("c", "emus")]), tmp_path / "q.jsonl"
+    header = {"osn": "generated-queries", "format": 1, "documents": documents.hash, "counts": {}}
+    lines = [{"_id": key, "queries": [{"text": key, "log_probability": -1}]} for key in documents]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [header, *lines]))
+    return path, documents
+
+
+FINDS_ALL = {"a": ["a"], "b": ["b"], "c": ["c"]}
+
+
+def test_one_process_filters_while_others_wait(generated: tuple[Path, TextStore], tmp_path: Path) -> None:
+    """The shards that end last all come to the filter: one of them removed the chunks that another still needed."""
+    output = tmp_path / "kept.jsonl"
+    held: list[bool] = []
+
+    class Watching(Finds):
+        def retrieve(self, queries: Mapping[str, str], k: int) -> dict[str, dict[str, float]]:
+            with locked(output, wait=False) as free:
+                held.append(not free)
+            return super().retrieve(queries, k)
+
+    filter_generated(*generated, Watching(FINDS_ALL), top=2, output=output, chunk=1)
+    assert held == [True, True, True] and len(read(output)) == 4
+
+
+def test_an_interrupted_filter_goes_on_and_keeps_no_more_than_a_chunk_in_memory(
+    generated: tuple[Path, TextStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A corpus of millions has more text in its queries than memory holds."""
+    lines, chunks = [0], []
+    original = generate.read_json_lines
+
+    def counted(path: Path) -> Any:
+        for number, value in original(path):
+            lines[0] = number
+            yield number, value
+
+    class Watching(Finds):
+        def retrieve(self, queries: Mapping[str, str], k: int) -> dict[str, dict[str, float]]:
+            chunks.append((lines[0], list(queries.values())))
+            if len(chunks) == 2:
+                raise KeyboardInterrupt
+            return super().retrieve(queries, k)
+
+    monkeypatch.setattr(generate, "read_json_lines", counted)
+    output = tmp_path / "kept.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        filter_generated(*generated, Watching(FINDS_ALL), top=2, output=output, chunk=1)
+    filter_generated(*generated, Watching(FINDS_ALL), top=2, output=output, chunk=1)
+    assert chunks == [(2, ["a"]), (3, ["b"]), (3, ["b"]), (4, ["c"])]
+    assert [line["_id"] for line in read(output)[1:]] == ["a", "b", "c"]
+
+
 def test_the_command_generates_filters_and_gives_training_data(t5: Path, documents: TextStore, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"_id": key, "text": text}) + "\n" for key, text in documents.items()))
@@ -165,3 +222,16 @@ def test_the_command_generates_filters_and_gives_training_data(t5: Path, documen
     assert all(example.query_id.split("#")[0] == example.positives[0] for example in data.examples)
     with pytest.raises(InputError, match="expected I/N"):
         CliRunner().invoke(generate_queries_command, [*arguments, "--shard", "2"], catch_exceptions=False)
+
+
+def test_the_command_refuses_a_filter_that_does_not_exist_before_it_generates(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "cats purr"}\n')
+    arguments = [str(tmp_path / "corpus.jsonl"), "--model", "no-model", "--output", str(tmp_path / "q.jsonl")]
+    with pytest.raises(InputError, match="there is no retriever 'bm52'"):
+        CliRunner().invoke(
+            generate_queries_command,
+            [*arguments, "--consistency", "10", "--retriever", "bm52"],
+            catch_exceptions=False,
+        )
+    result = CliRunner().invoke(generate_queries_command, [*arguments, "--consistency", "0"])
+    assert result.exit_code == 2 and "0 is not in the range x>=1" in result.output

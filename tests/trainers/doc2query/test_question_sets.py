@@ -11,6 +11,14 @@ pytest.importorskip("torch")
 
 from opensearch_neural.errors import InputError
 from trainers.doc2query.question_sets import QuestionSet
+from trainers.jpq.settings import JpqSet
+
+
+@pytest.mark.parametrize("field", ["split", "format", "corpus", "queries", "negatives"])
+def test_settings_that_made_questions_leave_without_effect_are_refused(field: str) -> None:
+    with pytest.raises(ValueError, match=f"so {field} would have no effect"):
+        QuestionSet(Path("docs.jsonl"), questions="title", **{field: Path("x")})  # type: ignore[arg-type]
+    assert JpqSet(Path("docs.jsonl"), questions="title", limit=5).split == "train"
 
 
 def test_questions_that_are_no_kind_and_no_model_are_named(tmp_path: Path) -> None:

@@ -120,6 +120,13 @@ def test_so_many_generated_queries_of_a_document_and_no_more(zoo: Path, t5: Path
     assert len(kept.pairs) == 9 and kept.texts.ids[-1] == "queries/d2#1"
 
 
+def test_questions_of_dpr_name_documents_of_the_corpus(zoo: Path, t5: Path, tmp_path: Path) -> None:
+    entry = {"question": "who purrs", "positive_ctxs": [{"passage_id": "d0", "text": "cats purr"}]}
+    (tmp_path / "dpr.json").write_text(json.dumps([entry]))
+    (data,) = tome_data.read_sets(config_for(tmp_path, zoo, t5, queries=[SetSettings(tmp_path / "dpr.json")]))
+    assert data.examples[0].positives == ("d0",)
+
+
 def test_dev_queries_do_not_train_and_their_documents_do(zoo: Path) -> None:
     data = load_training(zoo)
     queries = gather([data], data.documents)

@@ -24,6 +24,7 @@ from opensearch_neural.files import write_json_lines, write_text
 from trainers.data.clicks.logs import ClickLog, LogRecords, index_records, read_records, read_rows, read_ubi
 from trainers.data.clicks.position_bias import fit
 from trainers.data.loading import read_documents
+from trainers.data.texts import normalised
 
 PREFIX = "opensearch:"
 POSITIVE, NEGATIVE = 0.5, 0.1
@@ -48,7 +49,7 @@ class Judgements:
     frequencies: Mapping[str, int]
     """{query: number of searches}"""
     too_few: int
-    """number of pairs of query and document with too few impressions"""
+    """number of pairs of query and document with too few impressions, or shown only at places without a propensity"""
 
 
 @click.command(name="from-clicks")
@@ -158,7 +159,7 @@ def _report(read: ClickLog, found: Judgements, output: Path, min_impressions: in
     judged = sum(map(len, found.grades.values()))
     print(
         f"\n{judged:,} judgements of {len(found.grades):,} queries in {output}; {found.too_few:,} documents of a query were "
-        f"shown fewer than {min_impressions} times and have no judgement"
+        f"shown fewer than {min_impressions} times, or only at places without a propensity, and have no judgement"
     )
 
 
@@ -175,10 +176,11 @@ def _cells(place: Mapping[str, float | int | None]) -> list[str]:
 def judgements(log: ClickLog, min_impressions: int, known: list[float] | None = None) -> Judgements:
     """Grades by the position-based click model. known: the propensities; None estimates them.
 
-    Raises InputError if the log has no clicks, is too small, or no document in it changed its place.
+    Raises InputError if the log has no clicks or nothing but clicks, is too small, or no document in it changed its place.
     """
     if not log.clicked.total():
-        raise InputError("the log has no clicks")
+        left_out = [f"left out: {count:,} {reason}" for reason, count in log.left_out.items()]
+        raise InputError("the log has no clicks", "; ".join(left_out) or None)
     numbers: dict[tuple[str, str], int] = {}
     keys = list(log.shown)
     pairs = np.array([numbers.setdefault((query, document), len(numbers)) for query, document, _ in keys])
@@ -215,6 +217,11 @@ def judgements(log: ClickLog, min_impressions: int, known: list[float] | None = 
             f"no query has a clicked document that was shown {min_impressions} times",
             "take a longer log, or lower --min-impressions",
         )
+    if log.clicked.total() == log.shown.total():
+        raise InputError(
+            "every shown document was clicked: the log lacks what users passed over",
+            "log the documents that were shown and not clicked, too",
+        )
     told = [
         {
             "place": place + 1,
@@ -245,11 +252,13 @@ def query_id(query: str) -> str:
 
 
 def is_test(query: str, share: float) -> bool:
-    """Whether a query is in the test part; only its words decide."""
-    return int(query_id(query), 16) % 10_000 < share * 10_000
+    """Whether a query is in the test part; only its words decide: "wi-fi" is in the part of "wi fi"."""
+    return int(query_id(normalised(query)), 16) % 10_000 < share * 10_000
 
 
 def write(folder: Path, found: Judgements, test_share: float) -> None:
+    """Write all files but pairs.jsonl, and remove that of an earlier log, which could hold queries of this test part."""
+    (folder / "pairs.jsonl").unlink(missing_ok=True)
     queries = [
         {"_id": query_id(query), "text": query, "frequency": found.frequencies[query]} for query in sorted(found.grades)
     ]

@@ -53,7 +53,8 @@ class ClickLog:
 
 
 def same_words(query: str) -> str:
-    return " ".join(query.split()).casefold()
+    """A query in lower case, as analyzers write it: casefold() would write "strasse" for "straße"."""
+    return " ".join(query.split()).lower()
 
 
 def read_rows(path: str | Path, depth: int) -> ClickLog:
@@ -89,7 +90,7 @@ def read_rows(path: str | Path, depth: int) -> ClickLog:
             place, clicked = row[columns["position"]].strip(), row[columns["clicked"]].strip().lower()
             if not query.strip() or not document:
                 raise InputError(f"{file}, line {last}: the query or the document is empty")
-            if not place.isdecimal() or int(place) < 1:
+            if not place.isdecimal() or len(place) > 9 or int(place) < 1:
                 raise InputError(f"{file}, line {last}: the position must be a number from 1, found {place[:40]!r}")
             if clicked not in YES_NO:
                 raise InputError(f"{file}, line {last}: clicked must be 0 or 1, found {clicked[:40]!r}")
@@ -135,8 +136,8 @@ def read_ubi(queries: LogRecords, events: LogRecords, depth: int, clicks: str, i
     """The counts of a log in UBI's format.
 
     clicks, impressions: the `action_name` of clicks and of impressions. A search without logged impressions counts as
-    having shown its `query_response_hit_ids`, down to `depth`. A document's place is its place among these ids, else
-    `position.ordinal`. Raises InputError for a record without a field that UBI requires.
+    having shown its `query_response_hit_ids`, down to `depth`; one without either is left out. A document's place is its
+    place among these ids, else `position.ordinal`. Raises InputError for a record without a field that UBI requires.
     """
     searches: dict[str, tuple[str, list[str]]] = {}
     log = ClickLog()
@@ -155,13 +156,12 @@ def read_ubi(queries: LogRecords, events: LogRecords, depth: int, clicks: str, i
             raise InputError(f"{where}: expected action_name as a text; {fields_of(record)}")
         if action not in (clicks, impressions):
             continue
-        attributes = record.get("event_attributes") or {}
-        document = (attributes.get("object") or {}).get("object_id")
-        if search not in searches or document is None:
+        document = _inside(record, "event_attributes", "object", "object_id")
+        if not isinstance(search, str) or search not in searches or document is None:
             log.left_out["events of an unknown query_id or without object.object_id"] += 1
             continue
         ids = searches[search][1]
-        ordinal = (attributes.get("position") or {}).get("ordinal")
+        ordinal = _inside(record, "event_attributes", "position", "ordinal")
         place = ids.index(str(document)) + 1 if str(document) in ids else ordinal
         if not isinstance(place, int) or place < 1:
             log.left_out["events of a document whose place is not known"] += 1
@@ -173,10 +173,21 @@ def read_ubi(queries: LogRecords, events: LogRecords, depth: int, clicks: str, i
             continue
         log.searches[same_words(text)] += 1
         listed = {document: place for place, document in enumerate(ids[:depth], start=1)}
-        places = (seen.get(search) or listed) | clicked.get(search, {})
-        for document, place in places.items():
-            log.add(text, document, place, document in clicked.get(search, {}), depth)
+        shown, of_search = seen.get(search) or listed, clicked.get(search, {})
+        if of_search and not shown:
+            # With the clicked documents alone, every impression would be a click.
+            log.left_out["searches with clicks, whose shown documents are not logged"] += 1
+            continue
+        for document, place in (shown | of_search).items():
+            log.add(text, document, place, document in of_search, depth)
     return log
+
+
+def _inside(record: Any, *fields: str) -> Any:
+    """The value of nested fields; None if one of them is missing, or is no object."""
+    for field_name in fields:
+        record = record.get(field_name) if isinstance(record, Mapping) else None
+    return record
 
 
 def index_records(connect: Callable[[], Any], index: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
