@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -123,6 +122,17 @@ def test_onnx_pools_projects_and_normalizes_as_the_directory_says(
     np.testing.assert_allclose(by_onnx.encode_documents(TEXTS, batch_size=2), expected, atol=1e-4)
     assert by_onnx.info.hash == by_torch.info.hash
     assert by_onnx.encode_documents([]).shape == (0, by_onnx.dimension)
+
+
+def test_a_projection_that_onnx_cannot_read_is_named(minilm: Path, tmp_path: Path) -> None:
+    """Before: FileNotFoundError, with a traceback."""
+    modules = modules_of(small_bert(tmp_path / "bert", minilm), projected=True)
+    sentence_transformers.SentenceTransformer(modules=modules).save_pretrained(str(tmp_path / "model"))
+    export_onnx(tmp_path / "model")
+    (weights,) = (tmp_path / "model").glob("*_Dense/model.safetensors")
+    weights.unlink()
+    with pytest.raises(ModelError, match=r"_Dense/model\.safetensors cannot be read"):
+        load_dense(tmp_path / "model", backend="onnx")
 
 
 def test_onnx_takes_as_many_threads_as_it_is_told(minilm: Path, tmp_path: Path) -> None:
