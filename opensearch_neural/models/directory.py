@@ -304,10 +304,11 @@ def max_active(path: Path) -> int | None:
 
 
 def prompt(path: Path, route: str) -> str:
-    """The prompt of a sentence-transformers directory for the route "query" or "document"."""
+    """The prompt of a sentence-transformers directory for the route "query" or "document": the one of that very name.
+
+    `encode_query` and `encode_document` of sentence-transformers take no other prompt, not even the default one.
+    """
     file = path / "config_sentence_transformers.json"
-    config = read_json_object(file) if file.exists() else {}
-    prompts = config.get("prompts") or {}
-    names = ["query"] if route == "query" else ["document", "passage", "corpus"]
-    chosen = [prompts[name] for name in (*names, config.get("default_prompt_name")) if name in prompts]
-    return chosen[0] if chosen and isinstance(chosen[0], str) else ""
+    prompts = read_json_object(file).get("prompts") if file.exists() else None
+    text = prompts.get(route) if isinstance(prompts, dict) else None
+    return text if isinstance(text, str) else ""

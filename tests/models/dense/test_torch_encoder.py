@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -122,6 +123,28 @@ def test_onnx_pools_projects_and_normalizes_as_the_directory_says(
     np.testing.assert_allclose(by_onnx.encode_documents(TEXTS, batch_size=2), expected, atol=1e-4)
     assert by_onnx.info.hash == by_torch.info.hash
     assert by_onnx.encode_documents([]).shape == (0, by_onnx.dimension)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"prompts": {"passage": "items in "}},
+        {"prompts": {"s2p": "find "}, "default_prompt_name": "s2p"},
+        {"prompts": {"query": "find ", "corpus": "items in "}, "default_prompt_name": "query"},
+    ],
+    ids=["passage", "default", "query and corpus"],
+)
+def test_both_backends_take_the_same_prompts(minilm: Path, tmp_path: Path, config: dict[str, object]) -> None:
+    """Before, ONNX put prompts before texts that sentence-transformers encodes without: other vectors than the index's."""
+    sentence_transformers.SentenceTransformer(
+        modules=modules_of(small_bert(tmp_path / "bert", minilm))
+    ).save_pretrained(str(tmp_path / "model"))
+    file = tmp_path / "model" / "config_sentence_transformers.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
+    export_onnx(tmp_path / "model")
+    by_torch, by_onnx = load_dense(tmp_path / "model"), load_dense(tmp_path / "model", backend="onnx")
+    np.testing.assert_allclose(by_onnx.encode_queries(TEXTS), by_torch.encode_queries(TEXTS), atol=1e-4)
+    np.testing.assert_allclose(by_onnx.encode_documents(TEXTS), by_torch.encode_documents(TEXTS), atol=1e-4)
 
 
 def test_a_projection_that_onnx_cannot_read_is_named(minilm: Path, tmp_path: Path) -> None:
