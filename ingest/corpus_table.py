@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 from ingest.corpus import Records, as_passages, ignore
 from ingest.settings import Models
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.idf import in_seven_digits
 from opensearch_neural.index.models import called
 from opensearch_neural.index.query_side import read_encoder
@@ -276,12 +277,23 @@ def _saved(
     """
     with _written(splade, table, trust_remote_code) as made:
         directory.write_osn_json(made, "sparse", training={SPLADE: hash})
+        if directory.hash_files(made) != expected:  # an older osn left the versions in the model
+            _remove_versions(made)
         if (whole := directory.hash_files(made)) != (expected or whole):
             return None
         folder = registry.models_folder() / f"splade-{whole}"
         if not folder.is_dir():
             made.rename(folder)
     return folder
+
+
+def _remove_versions(model: Path) -> None:
+    """Remove the versions of the libraries that wrote a model: they do not belong to it, but would change its hash."""
+    for name, key in (("config_sentence_transformers.json", "__version__"), ("config.json", "transformers_version")):
+        for file in model.rglob(name):
+            content = read_json_object(file)
+            if content.pop(key, None) is not None:
+                write_json(file, content)
 
 
 @contextmanager

@@ -161,15 +161,40 @@ def _connection_class(asynchronous: bool, signed: bool) -> type:
                 self.describe(error, method, url, seconds)
                 raise
 
+    if not asynchronous:
+        return DescribedConnection
+    from aiohttp import ClientTimeout, ServerTimeoutError
+    from opensearchpy.exceptions import ConnectionError
+
     class AsyncConnection(Described):
         async def perform_request(self, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
             try:
                 return await super().perform_request(method, url, *args, **kwargs)
             except TransportError as error:
-                self.describe(error, method, url, kwargs.get("timeout"))
-                raise
+                if not isinstance(error.info, ServerTimeoutError):
+                    self.describe(error, method, url, kwargs.get("timeout"))
+                    raise
+                # Nothing was sent, so the next node may be asked. The synchronous connection says it so, too.
+                unconnected = ConnectionError("N/A", error.error, error.info)
+                self.describe(unconnected, method, url, kwargs.get("timeout"))
+                raise unconnected from error
 
-    return AsyncConnection if asynchronous else DescribedConnection
+        async def _create_aiohttp_session(self) -> None:
+            await super()._create_aiohttp_session()
+            request = self.session.request
+
+            def limited(*args: Any, timeout: Any, **kwargs: Any) -> Any:
+                # A little more for the whole, so that it is the connection that ends if it does not come about.
+                limits = ClientTimeout(
+                    total=1.01 * timeout.total,
+                    sock_connect=min(timeout.total, CONNECT_SECONDS),
+                    ceil_threshold=float("inf"),  # else longer limits end at whole seconds, both at the same one
+                )
+                return request(*args, timeout=limits, **kwargs)
+
+            self.session.request = limited
+
+    return AsyncConnection
 
 
 def _base_connection(asynchronous: bool, signed: bool) -> Any:

@@ -10,6 +10,7 @@ import netrc
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -55,11 +56,8 @@ def netrc_entry(urls: Iterable[str], user: str | None) -> tuple[str, str] | None
     Only an entry for exactly this host counts. A `default` entry does not: its password would go to any server.
     Raises InputError for a file that is not in netrc form, or that has entries for only some of the hosts.
     """
-    named = os.environ.get("OSN_NETRC") or os.environ.get("NETRC")
-    path = expanded(named) if named else Path.home() / ".netrc"
-    if not path.is_file():
-        if os.environ.get("OSN_NETRC"):
-            raise InputError(f"the netrc file is missing: {path}", "OSN_NETRC names it")
+    path = _netrc_file()
+    if path is None:
         return None
     try:
         hosts = netrc.netrc(str(path)).hosts
@@ -91,6 +89,18 @@ def netrc_entry(urls: Iterable[str], user: str | None) -> tuple[str, str] | None
     if os.name == "posix" and path.stat().st_mode & 0o077:
         logger.warning("%s holds passwords and can be read by other users: chmod 600 %s", path, path)
     return entries.pop()
+
+
+def _netrc_file() -> Path | None:
+    named = os.environ.get("OSN_NETRC") or os.environ.get("NETRC")
+    # A service that gave up root's rights may have no home folder, or one that it may not look into.
+    with suppress(OSError, RuntimeError):
+        path = expanded(named) if named else Path.home() / ".netrc"
+        if path.is_file():
+            return path
+    if os.environ.get("OSN_NETRC"):
+        raise InputError(f"the netrc file is missing, or its folder may not be read: {named}", "OSN_NETRC names it")
+    return None
 
 
 def ask_password(user: str | None) -> tuple[str, str]:

@@ -9,13 +9,12 @@ import http.client
 import re
 import socket
 import ssl
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 from opensearch_neural.cluster.credentials import Credentials
-from opensearch_neural.cluster.patience import CONNECT_SECONDS
+from opensearch_neural.cluster.patience import CONNECT_SECONDS, causes
 from opensearch_neural.errors import ClusterError
 
 TLS_HANDSHAKE_SECONDS = 3.0
@@ -36,29 +35,14 @@ class Attempt:
     credentials: Credentials
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception and all exceptions that it wraps, in any attribute where urllib3 or aiohttp store a cause."""
-    queue: list[BaseException] = [error]
-    seen: set[int] = set()
-    while queue:
-        current = queue.pop(0)
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        yield current
-        wrapped = [*current.args, current.__cause__]
-        wrapped += [getattr(current, name, None) for name in ("reason", "os_error", "certificate_error")]
-        queue += [cause for cause in wrapped if isinstance(cause, BaseException)]
-
-
 def _first(error: BaseException, kind: type[Cause]) -> Cause | None:
-    return next((cause for cause in _causes(error) if isinstance(cause, kind)), None)
+    return next((cause for cause in causes(error) if isinstance(cause, kind)), None)
 
 
 def _address(error: BaseException, attempt: Attempt | None) -> str:
     if attempt is not None:
         return attempt.url
-    for cause in _causes(error):
+    for cause in causes(error):
         # urllib3 2.x renamed `pool` to `conn` and warns about the old name.
         pool = getattr(cause, "conn", None) or vars(cause).get("pool") or cause
         host, port = getattr(pool, "host", None), getattr(pool, "port", None)
@@ -71,7 +55,7 @@ def translate_network(error: BaseException, attempt: Attempt | None) -> ClusterE
     from opensearchpy import exceptions
 
     where = _address(error, attempt)
-    certificates = [cause for cause in _causes(error) if isinstance(cause, ssl.SSLCertVerificationError)]
+    certificates = [cause for cause in causes(error) if isinstance(cause, ssl.SSLCertVerificationError)]
     if certificates:
         # aiohttp's own exception is one as well, but without OpenSSL's code.
         coded = [certificate for certificate in certificates if getattr(certificate, "verify_code", 0)]
@@ -89,13 +73,13 @@ def translate_network(error: BaseException, attempt: Attempt | None) -> ClusterE
             f"the host name of {where} is not known",
             "check the spelling of the URL, the name server, and whether a VPN is needed",
         )
-    if isinstance(error, exceptions.ConnectionTimeout) or _first(error, TimeoutError):
+    if isinstance(error, exceptions.ConnectionTimeout) or _is_connecting(error) or _first(error, TimeoutError):
         return _translate_timeout(error, where, attempt)
     if attempt is not None and attempt.url.startswith("http://") and _speaks_tls(attempt.url):
         return plain_http_to_tls(attempt.url)
     if _is_other_protocol(error):
         return not_opensearch(where, "it does not speak HTTP")
-    if any(type(cause).__name__ == "TooManyRedirects" for cause in _causes(error)):
+    if any(type(cause).__name__ == "TooManyRedirects" for cause in causes(error)):
         return not_opensearch(where, "it redirects without end")
     if _first(error, ConnectionError) or "disconnected" in str(error).lower():
         return _closed(where)
@@ -117,7 +101,7 @@ def not_opensearch(url: str, evidence: str) -> ClusterError:
 def _is_other_protocol(error: BaseException) -> bool:
     if _first(error, http.client.RemoteDisconnected):  # a subclass of BadStatusLine, for no line at all
         return False
-    names = {type(cause).__name__ for cause in _causes(error)}
+    names = {type(cause).__name__ for cause in causes(error)}
     # aiohttp passes its BadStatusLine on as text in a ClientResponseError.
     return "BadStatusLine" in names or ("ClientResponseError" in names and "status line" in str(error))
 
@@ -132,13 +116,15 @@ def _closed(where: str) -> ClusterError:
     )
 
 
+def _is_connecting(error: BaseException) -> bool:
+    """Whether the time ran out before there was a connection, for which urllib3 and aiohttp have exception classes."""
+    classes = ("ConnectTimeoutError", "ConnectionTimeoutError", "ServerTimeoutError")  # the last: aiohttp before 3.10
+    return any(type(cause).__name__ in classes for cause in causes(error))
+
+
 def _translate_timeout(error: BaseException, where: str, attempt: Attempt | None) -> ClusterError:
     seconds = f" within {attempt.timeout:g} s" if attempt else ""
-    # urllib3 and aiohttp both have an exception class for "no connection yet", under different names.
-    connecting = any(
-        type(cause).__name__ in ("ConnectTimeoutError", "ConnectionTimeoutError") for cause in _causes(error)
-    )
-    if connecting:
+    if _is_connecting(error):
         seconds = f" within {min(attempt.timeout, CONNECT_SECONDS):g} s" if attempt else ""
         return ClusterError(
             f"no connection to {where}{seconds}", "check the address and whether a firewall drops the packets"

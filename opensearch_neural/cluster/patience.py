@@ -17,6 +17,7 @@ import functools
 import logging
 import random
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,6 +69,21 @@ class RetryPolicy:
         return random.uniform(0, min(self.cap, self.base * 2 ** min(attempt, 16)))
 
 
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception and all exceptions that it wraps, in any attribute where urllib3 or aiohttp store a cause."""
+    queue: list[BaseException] = [error]
+    seen: set[int] = set()
+    while queue:
+        current = queue.pop(0)
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        wrapped = [*current.args, current.__cause__]
+        wrapped += [getattr(current, name, None) for name in ("reason", "os_error", "certificate_error")]
+        queue += [cause for cause in wrapped if isinstance(cause, BaseException)]
+
+
 def _passes(error: Any) -> bool:
     """Whether a request that failed with this error may be sent again.
 
@@ -75,16 +91,16 @@ def _passes(error: Any) -> bool:
     """
     from opensearchpy import exceptions
 
-    if isinstance(error, exceptions.ConnectionTimeout | exceptions.SSLError):
+    if isinstance(error, exceptions.ConnectionTimeout):
         return False
     if isinstance(error, exceptions.ConnectionError):
-        cause: BaseException | None = error.info if isinstance(error.info, BaseException) else None
-        while cause is not None:
-            if isinstance(cause, socket.gaierror):
-                return False
-            reason = getattr(cause, "reason", None)
-            cause = reason if isinstance(reason, BaseException) else cause.__cause__
-        return True
+        every = list(causes(error))
+        # The server closed the connection before TLS had begun: it, or what is behind a proxy, may be starting.
+        if any(isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError) for cause in every):
+            return True
+        # Of a wrong certificate only the synchronous connection makes an SSLError.
+        wrong = any(isinstance(cause, socket.gaierror | ssl.SSLError) for cause in every)
+        return not wrong and not isinstance(error, exceptions.SSLError)
     return error.status_code in (429, 502, 503, 504)
 
 

@@ -15,9 +15,8 @@ def demanded_copies(error: Any) -> int | None:
     """
     if error.status_code != 400:
         return None
-    demand = re.search(
-        r"total copies needs to be a multiple of total awareness attributes \[(\d+)\]", reason_of(error)[1]
-    )
+    # Of "total copies", or of "max cap on auto expand".
+    demand = re.search(r"to be a multiple of total awareness attributes \[(\d+)\]", reason_of(error)[1])
     return int(demand[1]) if demand else None
 
 

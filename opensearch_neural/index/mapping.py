@@ -191,8 +191,10 @@ def read_field_mappings(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"the mapping {path} cannot be read: {error}") from None
     for name in ("mappings", "properties"):
-        if isinstance(content, dict) and isinstance(content.get(name), dict) and "type" not in content[name]:
-            content = content[name]
+        inner = content.get(name) if isinstance(content, dict) else None
+        # A text as type makes it the mapping of a field with that name; a field named "type" has a mapping of its own.
+        if isinstance(inner, dict) and not isinstance(inner.get("type"), str):
+            content = inner
     if not isinstance(content, dict) or not all(isinstance(mapping, dict) for mapping in content.values()):
         raise InputError(
             f"{path}: expected the mappings of fields", 'for instance {"price": {"type": "scaled_float", …}}'

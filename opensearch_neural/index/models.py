@@ -187,11 +187,11 @@ class IndexModels:
 
 def _linked_query_encoder(wrote: SparseMeta) -> TableEncoder | None:
     """The query encoder in the folder that the index was written from; None if the model there is gone or has changed."""
-    link = registry.link_of(wrote.hash)
-    if not link.is_dir():
+    folder = registry.linked(wrote.hash)
+    if folder is None:
         return None
     try:
-        encoder = TableEncoder.load(link.resolve())
+        encoder = TableEncoder.load(folder)
     except ModelError:
         return None
     return encoder if encoder.hash == wrote.query_hash else None

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from opensearch_neural import queries
+from opensearch_neural.cluster.errors import reason_of
+from opensearch_neural.cluster.zones import balanced_replicas, demanded_copies
 from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.files import packed_json, unpacked_json
 from opensearch_neural.index.record import TO_SEARCH, IndexMeta, check_same_model
@@ -261,9 +263,26 @@ def _largest_document(index: str, weights: Mapping[str, float]) -> dict[str, str
 
 
 def make_hidden_index(client: OpenSearch, index: str, mappings: Mapping[str, Any]) -> None:
-    """Create an index of `osn`'s own, which patterns do not match, unless it exists."""
+    """Create an index of `osn`'s own, which patterns do not match, unless it exists.
+
+    It has one replica, or on a cluster that balances its zones a copy in each, as far as there are data nodes.
+    """
+    from opensearchpy.exceptions import RequestError
+
+    def create(most_replicas: int) -> None:
+        settings = {"number_of_shards": 1, "auto_expand_replicas": f"0-{most_replicas}", "hidden": True}
+        try:
+            client.indices.create(index=index, body={"settings": {"index": settings}, "mappings": mappings})
+        except RequestError as error:
+            if reason_of(error)[0] != "resource_already_exists_exception":  # another process was faster
+                raise
+
     if client.indices.exists(index=index):
         return
-    settings = {"number_of_shards": 1, "auto_expand_replicas": "0-1", "hidden": True}
-    body = {"settings": {"index": settings}, "mappings": mappings}
-    client.indices.create(index=index, body=body, params={"ignore": 400})  # another process was faster
+    try:
+        create(1)
+    except RequestError as error:
+        zones = demanded_copies(error)
+        if zones is None:
+            raise
+        create(balanced_replicas(1, zones))

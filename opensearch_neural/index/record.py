@@ -285,7 +285,11 @@ def existing_record(client: OpenSearch, index: str) -> IndexMeta:
 
 
 def write_record(client: OpenSearch, index: str, record: IndexMeta) -> None:
-    client.indices.put_mapping(index=index, body={"_meta": {"osn": record.to_dict()}})
+    """Replace the record of an index, or of the index behind an alias. What others keep in `_meta` stays."""
+    # OpenSearch replaces `_meta` as a whole.
+    (mapping,) = client.indices.get_mapping(index=index).values()
+    meta = {**mapping["mappings"].get("_meta", {}), "osn": record.to_dict()}
+    client.indices.put_mapping(index=index, body={"_meta": meta})
 
 
 TO_SEARCH = "search with the model that wrote the index, or ingest again with this one"

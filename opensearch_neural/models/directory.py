@@ -276,13 +276,19 @@ def max_length(transformer: Path, positions: int | None) -> int:
     The number in sentence-transformers' file, else the tokenizer's, at most the model's `positions` (512 if unknown).
     """
     longest = positions if isinstance(positions, int) and positions > 0 else 512
-    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
-        file = transformer / name
-        length = read_json_object(file).get(key) if file.exists() else None
-        # transformers writes 10³⁰ for "no limit".
-        if isinstance(length, (int, float)) and 0 < length < 10**9:
-            return min(int(length), longest)
-    return longest
+    lengths = (configured_length(transformer), _length(transformer / "tokenizer_config.json", "model_max_length"))
+    return next((min(length, longest) for length in lengths if length is not None), longest)
+
+
+def configured_length(transformer: Path) -> int | None:
+    """The tokens that a transformer reads of a text as sentence-transformers' file says; None if it says nothing."""
+    return _length(transformer / "sentence_bert_config.json", "max_seq_length")
+
+
+def _length(file: Path, key: str) -> int | None:
+    length = read_json_object(file).get(key) if file.exists() else None
+    # transformers writes 10³⁰ for "no limit".
+    return int(length) if isinstance(length, (int, float)) and 0 < length < 10**9 else None
 
 
 def max_active(path: Path) -> int | None:
@@ -298,10 +304,11 @@ def max_active(path: Path) -> int | None:
 
 
 def prompt(path: Path, route: str) -> str:
-    """The prompt of a sentence-transformers directory for the route "query" or "document"."""
+    """The prompt of a sentence-transformers directory for the route "query" or "document": the one of that very name.
+
+    `encode_query` and `encode_document` of sentence-transformers take no other prompt, not even the default one.
+    """
     file = path / "config_sentence_transformers.json"
-    config = read_json_object(file) if file.exists() else {}
-    prompts = config.get("prompts") or {}
-    names = ["query"] if route == "query" else ["document", "passage", "corpus"]
-    chosen = [prompts[name] for name in (*names, config.get("default_prompt_name")) if name in prompts]
-    return chosen[0] if chosen and isinstance(chosen[0], str) else ""
+    prompts = read_json_object(file).get("prompts") if file.exists() else None
+    text = prompts.get(route) if isinstance(prompts, dict) else None
+    return text if isinstance(text, str) else ""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from opensearch_neural.errors import ModelError
+from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.home import home
 from opensearch_neural.models.directory import DOCUMENT_FILES, installed_or_cached
 
@@ -32,6 +32,18 @@ def link_of(hash: str) -> Path:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", hash):
         raise ModelError(f"{hash[:80]!r} is no hash of a model", "the record that names it is damaged or forged")
     return models_folder() / hash
+
+
+def linked(hash: str) -> Path | None:
+    """The directory to which the link for a hash leads; None if there is none, or none that this user may look for.
+
+    Raises ModelError as `link_of` does.
+    """
+    # A service that gave up root's rights may have no home folder, or one that it may not look into.
+    with contextlib.suppress(OSError, InputError):
+        link = link_of(hash)
+        return link.resolve() if link.is_dir() else None
+    return None
 
 
 def remember(hash: str, path: Path) -> None:
@@ -60,9 +72,8 @@ def find(hash: str, name: str, kind: str, *, files: Sequence[str] = DOCUMENT_FIL
 
     Raises ModelError if the model is not on this machine, and as `link_of` does.
     """
-    link = link_of(hash)
-    if link.is_dir():
-        return link.resolve()
+    if (folder := linked(hash)) is not None:
+        return folder
     # A lexical model is made from a corpus; its name finds nothing elsewhere.
     if not name.startswith("lexical") and (folder := installed_or_cached(name, files=files)):
         return folder

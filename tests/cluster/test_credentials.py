@@ -181,3 +181,17 @@ def test_a_netrc_file_that_is_named_and_missing_is_an_error(monkeypatch: pytest.
     monkeypatch.setenv("OSN_NETRC", "/nowhere/netrc")
     with pytest.raises(InputError, match="/nowhere/netrc"):
         ConnectionSettings.from_env()
+
+
+@pytest.mark.parametrize("home", [None, f"/{'x' * 300}"], ids=["none", "unreadable"])
+def test_a_user_whose_home_folder_cannot_be_read_has_no_netrc_file(
+    monkeypatch: pytest.MonkeyPatch, home: str | None
+) -> None:
+    """Before: RuntimeError, and PermissionError in a service that gave up root's rights and kept HOME=/root. A name that is
+    too long stands for that folder, because root may read all others."""
+    if home is None:
+        monkeypatch.delenv("HOME")
+        monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    else:
+        monkeypatch.setenv("HOME", home)
+    assert ConnectionSettings.from_env().credentials == "none"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 import time
+from typing import Any
 
 import pytest
 from cluster_servers import (
@@ -27,6 +29,20 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
+BOTH_CLIENTS = pytest.mark.parametrize("asynchronous", [False, True])
+
+
+def ask(settings: ConnectionSettings, *, asynchronous: bool, times: int = 1) -> list[Any]:
+    """The answers of one client to `GET /`, asked so many times."""
+    if not asynchronous:
+        with connect(settings=settings, check=False) as client:
+            return [client.info() for _ in range(times)]
+
+    async def run() -> list[Any]:
+        async with await connect_async(settings=settings, check=False) as client:
+            return [await client.info() for _ in range(times)]
+
+    return asyncio.run(run())
 
 
 def test_a_request_is_repeated_after_503_and_not_after_400() -> None:
@@ -58,55 +74,68 @@ def test_checking_the_connection_asks_each_node_once() -> None:
         assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
+@BOTH_CLIENTS
 def test_patience_is_that_of_the_client_unless_a_caller_has_another(asynchronous: bool) -> None:
     """Before, a request was repeated three times within milliseconds, whatever the caller did about it."""
-
-    def ask(settings: ConnectionSettings) -> None:
-        if not asynchronous:
-            connect(settings=settings, check=False).info()
-            return
-
-        async def run() -> None:
-            async with await connect_async(settings=settings, check=False) as client:
-                await client.info()
-
-        asyncio.run(run())
-
     with http_server(lambda _: Answer.of_json({}, 503)) as server:
         settings = ConnectionSettings(urls=(server.url,), patience=30)
         with pytest.raises(TransportError), patience(0):
-            ask(settings)
+            ask(settings, asynchronous=asynchronous)
         assert len(server.requests) == 1
         began = time.monotonic()
         with pytest.raises(TransportError), patience(2):
-            ask(settings)
+            ask(settings, asynchronous=asynchronous)
         assert 2 <= len(server.requests) - 1 < 20
         assert time.monotonic() - began < 3
     answers = iter([*([Answer.of_json({}, 429)] * 3), Answer.of_json(OPENSEARCH)])
     with http_server(lambda _: next(answers)) as server:
-        ask(ConnectionSettings(urls=(server.url,), patience=60))
+        ask(ConnectionSettings(urls=(server.url,), patience=60), asynchronous=asynchronous)
         assert len(server.requests) == 4
 
 
-def test_what_will_not_pass_is_not_waited_for(tls: ssl.SSLContext) -> None:
+@BOTH_CLIENTS
+def test_a_connection_that_is_closed_before_tls_has_begun_is_tried_again(asynchronous: bool) -> None:
+    """As by a proxy that passes TLS on to nodes which are starting. Before, a synchronous client gave up at once."""
+
+    def close(connection: socket.socket) -> None:
+        connection.recv(65_536)
+        connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
+
+    with tcp_server(close) as server:
+        url = server.url.replace("http:", "https:")
+        with pytest.raises(TransportError):
+            ask(ConnectionSettings(urls=(url,), patience=2), asynchronous=asynchronous)
+        assert len(server.requests) > 1
+
+
+@BOTH_CLIENTS
+def test_what_will_not_pass_is_not_waited_for(asynchronous: bool, tls: ssl.SSLContext) -> None:
     settings = {"patience": 60.0, "timeout": 0.5}
     began = time.monotonic()
     with http_server(says_opensearch, tls) as server, tcp_server(silent) as mute:
         for url in ("http://no-such-host.invalid:9200", server.url, mute.url):
-            client = connect(settings=ConnectionSettings(urls=(url,), **settings), check=False)
             with pytest.raises(TransportError):
-                client.info()
+                ask(ConnectionSettings(urls=(url,), **settings), asynchronous=asynchronous)
     assert time.monotonic() - began < 10
 
 
-def test_a_connection_that_does_not_come_about_is_given_up_before_an_answer_would_be() -> None:
+@BOTH_CLIENTS
+def test_a_connection_that_does_not_come_about_is_given_up_before_an_answer_would_be(asynchronous: bool) -> None:
     with unreachable() as url:
         settings = ConnectionSettings(urls=(url,), timeout=120, patience=0)
         began = time.monotonic()
-        with pytest.raises(ClusterError, match=r"no connection to .* within 10 s"):
-            connect(settings=settings)
+        with pytest.raises(ClusterError, match=r"no connection to .* within 10 s"), translate_errors():
+            ask(settings, asynchronous=asynchronous)
         assert 9 < time.monotonic() - began < 20
+
+
+@BOTH_CLIENTS
+def test_the_next_node_is_asked_when_the_packets_to_one_are_dropped(asynchronous: bool) -> None:
+    """Before, an asynchronous client asked no other node, and the same one again with every second request."""
+    with unreachable() as url, http_server(says_opensearch) as server:
+        settings = ConnectionSettings(urls=(url, server.url), timeout=0.5, patience=0)
+        assert ask(settings, asynchronous=asynchronous, times=4) == [OPENSEARCH] * 4
 
 
 def test_many_threads_share_a_client_without_losing_connections(caplog: pytest.LogCaptureFixture) -> None:

@@ -61,6 +61,25 @@ def test_the_query_encoder_on_the_cluster_serves_where_the_folder_holds_another_
         _ = IndexModels("docs", record).query_encoder
 
 
+@pytest.mark.parametrize("home", [None, f"/{'x' * 300}"], ids=["none", "unreadable"])
+def test_the_query_encoder_on_the_cluster_serves_a_user_whose_home_folder_cannot_be_read(
+    saved: Path, record: IndexMeta, monkeypatch: pytest.MonkeyPatch, home: str | None
+) -> None:
+    """Before: RuntimeError, and PermissionError in a service that gave up root's rights and kept HOME=/root. A name that is
+    too long stands for that folder, because root may read all others."""
+    for name in ("OSN_HOME", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    if home is None:
+        monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    else:
+        monkeypatch.setenv("HOME", home)
+    wrote, cluster = LexicalEncoder.load(saved).query, cast("OpenSearch", object())
+    monkeypatch.setattr("opensearch_neural.index.models.read_encoder", lambda client, hash: wrote.to_bytes())
+    assert IndexModels("docs", record, client=cluster).query_encoder.hash == wrote.hash
+    with pytest.raises(ModelError, match="is not on this machine"):
+        _ = IndexModels("docs", record).query_encoder
+
+
 def test_another_model_is_refused_with_both_names(record: IndexMeta, tmp_path: Path) -> None:
     build_lexical(["another corpus altogether"]).save(tmp_path / "other")
     for side in ("sparse", "query_encoder"):

@@ -118,13 +118,25 @@ def test_numbers_are_doubles_and_iso_dates_are_dates(client, index_name: str) ->
     assert ids({"term": {"year": "1999"}}) == ["0"] and ids({"term": {"year": "later"}}) == ["2"]
 
 
-@pytest.mark.parametrize("wrapped", ["{}", '{{"properties": {}}}', '{{"mappings": {{"properties": {}}}}}'])
+WRAPPED = pytest.mark.parametrize("wrapped", ["{}", '{{"properties": {}}}', '{{"mappings": {{"properties": {}}}}}'])
+
+
+@WRAPPED
 def test_mappings_of_own_fields_are_read(tmp_path: Path, wrapped: str) -> None:
     path = tmp_path / "mapping.json"
     path.write_text(wrapped.format('{"price": {"type": "scaled_float", "scaling_factor": 100}}'))
     fields = read_field_mappings(path)
     properties = index_body(IndexMeta(), fields=fields)["mappings"]["properties"]
     assert properties["price"] == {"type": "scaled_float", "scaling_factor": 100} and "contents" in properties
+
+
+@WRAPPED
+@pytest.mark.parametrize("name", ["type", "properties", "mappings"])
+def test_a_field_of_ones_own_may_be_called_as_a_word_of_mappings(tmp_path: Path, wrapped: str, name: str) -> None:
+    """Before, a whole mapping with a field "type" was read as one field "properties", which OpenSearch refuses."""
+    path = tmp_path / "mapping.json"
+    path.write_text(wrapped.format(f'{{"{name}": {{"type": "keyword"}}}}'))
+    assert read_field_mappings(path) == {name: {"type": "keyword"}}
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,20 @@ def test_the_record_is_read_by_the_alias_too_and_rewritten(client: Any, index_na
 
 
 @pytest.mark.cluster
+def test_what_others_keep_in_the_meta_of_an_index_stays_when_the_record_is_written(
+    client: Any, index_name: str
+) -> None:
+    """Before, `_meta` held nothing but the record afterwards."""
+    body = index_body(META, replicas=0)
+    body["mappings"]["_meta"]["owner"] = "team-search"
+    client.indices.create(index=index_name, body=body)
+    write_record(client, index_name, META.with_extra(cascade={"window": 3}))
+    write_record(client, index_name, META)  # an entry that leaves the record leaves the index, too
+    (mapping,) = client.indices.get_mapping(index=index_name).values()
+    assert mapping["mappings"]["_meta"] == {"owner": "team-search", "osn": META.to_dict()}
+
+
+@pytest.mark.cluster
 def test_a_name_of_several_indexes_is_refused(client: Any, index_name: str) -> None:
     for number in (1, 2):
         client.indices.create(index=f"{index_name}-{number}", body={"aliases": {index_name: {}}})

@@ -76,8 +76,10 @@ def test_a_machine_without_the_table_of_an_index_takes_it_from_the_cluster(
     run_job(client, job(corpus, index_name, sparse=str(splade)), show_progress=False)
     before, models = existing_record(client, index_name), osn_home / "models"
     models.rename(tmp_path / "another machine's")
-    # The other machine is offline, which transformers notes in what it writes.
+    # The other machine is offline and has other versions of the libraries, which they note in what they write.
     monkeypatch.setattr("transformers.tokenization_utils_base.is_offline_mode", lambda: True)
+    monkeypatch.setattr("transformers.configuration_utils.__version__", "5.99.0")
+    monkeypatch.setattr("sentence_transformers.base.model.__version__", "6.99.0")
     other = write_jsonl(tmp_path / "b.jsonl", records(30, seed=5))
     another = Path(shutil.copytree(splade, tmp_path / "another"))
     weights = load_file(another / "model.safetensors")
@@ -102,6 +104,26 @@ def test_a_machine_without_the_table_of_an_index_takes_it_from_the_cluster(
     stored = snapshot(client, index_name)
     assert stored["more"]["sparse"] == stored["again"]["sparse"]
     assert registry.link_of(before.sparse.hash).is_dir()  # type: ignore[union-attr]
+
+
+def test_the_model_of_an_index_that_an_older_osn_wrote_is_made_again_with_the_same_libraries(
+    client: OpenSearch,
+    index_name: str,
+    tmp_path: Path,
+    splade: Path,
+    osn_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An older osn left the versions of the libraries in the model, and so in its hash."""
+    with monkeypatch.context() as older:
+        older.setattr("ingest.corpus_table._remove_versions", lambda model: None)
+        corpus = write_jsonl(tmp_path / "a.jsonl", records(30))
+        run_job(client, job(corpus, index_name, sparse=str(splade)), show_progress=False)
+    before = existing_record(client, index_name)
+    (osn_home / "models").rename(tmp_path / "another machine's")
+    other = write_jsonl(tmp_path / "b.jsonl", records(30, seed=5))
+    assert run_job(client, job(other, index_name, sparse=str(splade)), show_progress=False).documents == 30
+    assert existing_record(client, index_name).sparse == before.sparse
 
 
 def test_another_corpus_makes_another_model_which_an_index_refuses(

@@ -12,13 +12,13 @@ from typing import Any
 import cluster_servers
 import pytest
 from cluster_servers import Answer, forbidden, forbidding_proxy
-from corpora import job, records, snapshot, write_jsonl
+from corpora import WORDS, job, records, snapshot, write_jsonl
 
 from ingest.inspection import inspect_index
 from ingest.job import run_job
 from ingest.versions.builds import versions
 from ingest.writing.pipeline import TooManyErrors
-from opensearch_neural import node
+from opensearch_neural import QueryEncoder, node
 from opensearch_neural.cluster.capabilities import probe
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.engines import open_engines
@@ -122,6 +122,27 @@ def test_a_load_that_goes_on_with_other_replicas_has_a_copy_in_each_zone_too(zon
     assert run_job(zoned, replace(wanted, new_index=more), show_progress=False).documents == 50
     (settings,) = zoned.indices.get_settings(index="resumed").values()
     assert settings["settings"]["index"]["number_of_replicas"] == "3"
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_the_indexes_of_osns_own_are_made_on_a_cluster_of_three_zones_too(zoned: Any, tmp_path: Path) -> None:
+    """Before, `expected max cap on auto expand to be a multiple of total awareness attributes [3]` was taken for a sign that
+    another process had made them: nothing prevented a second ingest, and searches needed the model's files."""
+    own = ["osn-leases", "osn-query-encoders"]
+    zones = "cluster.routing.allocation.awareness.force.zone.values"
+    for name in own:
+        zoned.indices.delete(index=name, params={"ignore_unavailable": "true"})
+    zoned.cluster.put_settings(body={"persistent": {zones: "a,b,c"}})
+    try:
+        wanted = job(write_jsonl(tmp_path / "corpus.jsonl", records(50)), "of-three-zones", replicas=0)
+        assert run_job(zoned, wanted, show_progress=False).documents == 50
+        for settings in zoned.indices.get_settings(index=own).values():
+            index = settings["settings"]["index"]
+            assert index["auto_expand_replicas"] == "0-2" and index["hidden"] == "true"
+        assert QueryEncoder.of_index(zoned, "of-three-zones").encode(WORDS[0])
+    finally:
+        zoned.cluster.put_settings(body={"persistent": {zones: None}})
 
 
 @pytest.mark.cluster

@@ -205,6 +205,7 @@ def _normalize(vectors: Array, mask: Array) -> Array:
 
 
 def _projection(folder: Path) -> Callable[[Array, Array], Array]:
+    from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     config = read_json_object(folder / "config.json")
@@ -213,8 +214,12 @@ def _projection(folder: Path) -> Callable[[Array, Array], Array]:
         raise ModelError(
             f"{folder / 'config.json'}: the ONNX backend has no {activation} here", "use the torch backend"
         )
-    tensors = load_file(folder / "model.safetensors")
-    weight, bias = tensors["linear.weight"], tensors.get("linear.bias", np.float32(0))
+    file = folder / "model.safetensors"
+    try:
+        tensors = load_file(file)
+        weight, bias = tensors["linear.weight"], tensors.get("linear.bias", np.float32(0))
+    except (SafetensorError, OSError, KeyError, TypeError) as error:  # the last: numpy has no bfloat16
+        raise ModelError(f"{file} cannot be read: {error}", "use the torch backend") from None
 
     def project(vectors: Array, mask: Array) -> Array:
         projected = vectors @ weight.T + bias

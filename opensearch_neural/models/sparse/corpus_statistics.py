@@ -65,6 +65,7 @@ def write_with_table(splade: Path, out: Path, table: Mapping[str, float], *, tru
             strategy=pooling.strategy,
             activation="log1p_relu" if pooling.double_log else "relu",
             max_active=pooling.max_active,
+            max_length=directory.configured_length(network.path),
             # The query prompt is left out: it instructs a network, but a table would look up its words.
             document_prompt=directory.prompt(splade, "document"),
             trust_remote_code=trust_remote_code,

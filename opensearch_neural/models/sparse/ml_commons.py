@@ -21,6 +21,7 @@ import numpy as np
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.files import replaced, write_json
+from opensearch_neural.models import directory
 from opensearch_neural.models.sparse import head as sparse_head
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
 
@@ -67,7 +68,7 @@ def export(
     weights, if the model uses a prompt, which ml-commons cannot add, and, for the document encoder, if the model is not a
     masked language model (the lexical model needs the text).
     """
-    called = name or Path(model).name
+    called = name or Path(directory.display_name(model)).name
     if queries_only:
         query = TableEncoder.load(model)
         _check_queries(model, query)

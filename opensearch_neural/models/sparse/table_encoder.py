@@ -273,6 +273,11 @@ def _static_weights(module: Path, folder: Path, tokenizer: Tokenizer) -> dict[st
             weights = tensors.get_tensor("weight").tolist()
     except SafetensorError as error:
         raise ModelError(f"{file}: expected a tensor 'weight' ({error})") from None
+    except TypeError as error:  # numpy has no bfloat16
+        raise ModelError(
+            f"{file}: numpy cannot read its weights ({error})",
+            f"save the model in float32: SparseEncoder({str(folder)!r}).float().save_pretrained(NEW)",
+        ) from None
     vocabulary = vocabulary_of(tokenizer)
     if len(weights) < len(vocabulary):
         raise ModelError(f"{file}: {len(weights)} weights for a vocabulary of {len(vocabulary)} tokens")

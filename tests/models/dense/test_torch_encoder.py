@@ -125,6 +125,39 @@ def test_onnx_pools_projects_and_normalizes_as_the_directory_says(
     assert by_onnx.encode_documents([]).shape == (0, by_onnx.dimension)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"prompts": {"passage": "items in "}},
+        {"prompts": {"s2p": "find "}, "default_prompt_name": "s2p"},
+        {"prompts": {"query": "find ", "corpus": "items in "}, "default_prompt_name": "query"},
+    ],
+    ids=["passage", "default", "query and corpus"],
+)
+def test_both_backends_take_the_same_prompts(minilm: Path, tmp_path: Path, config: dict[str, object]) -> None:
+    """Before, ONNX put prompts before texts that sentence-transformers encodes without: other vectors than the index's."""
+    sentence_transformers.SentenceTransformer(
+        modules=modules_of(small_bert(tmp_path / "bert", minilm))
+    ).save_pretrained(str(tmp_path / "model"))
+    file = tmp_path / "model" / "config_sentence_transformers.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
+    export_onnx(tmp_path / "model")
+    by_torch, by_onnx = load_dense(tmp_path / "model"), load_dense(tmp_path / "model", backend="onnx")
+    np.testing.assert_allclose(by_onnx.encode_queries(TEXTS), by_torch.encode_queries(TEXTS), atol=1e-4)
+    np.testing.assert_allclose(by_onnx.encode_documents(TEXTS), by_torch.encode_documents(TEXTS), atol=1e-4)
+
+
+def test_a_projection_that_onnx_cannot_read_is_named(minilm: Path, tmp_path: Path) -> None:
+    """Before: FileNotFoundError, with a traceback."""
+    modules = modules_of(small_bert(tmp_path / "bert", minilm), projected=True)
+    sentence_transformers.SentenceTransformer(modules=modules).save_pretrained(str(tmp_path / "model"))
+    export_onnx(tmp_path / "model")
+    (weights,) = (tmp_path / "model").glob("*_Dense/model.safetensors")
+    weights.unlink()
+    with pytest.raises(ModelError, match=r"_Dense/model\.safetensors cannot be read"):
+        load_dense(tmp_path / "model", backend="onnx")
+
+
 def test_onnx_takes_as_many_threads_as_it_is_told(minilm: Path, tmp_path: Path) -> None:
     folder = small_bert(tmp_path / "plain", minilm)
     export_onnx(folder)

@@ -145,6 +145,17 @@ def test_a_query_route_given_as_a_json_table_is_read(tokenizer_folder: Path, tmp
         QueryEncoder.load(tmp_path / "model")
 
 
+def test_a_query_table_in_bfloat16_which_numpy_lacks_is_refused(tokenizer_folder: Path, tmp_path: Path) -> None:
+    """Before: TypeError, data type 'bfloat16' not understood."""
+    router_model(tmp_path / "model", tokenizer_folder).bfloat16().save_pretrained(str(tmp_path / "halved"))
+    with pytest.raises(ModelError, match=r"model\.safetensors: numpy cannot read its weights"):
+        QueryEncoder.load(tmp_path / "halved")
+    # The remedy of the message.
+    sentence_transformers.SparseEncoder(str(tmp_path / "halved")).float().save_pretrained(str(tmp_path / "whole"))
+    read, first = (QueryEncoder.load(tmp_path / name).weights for name in ("whole", "model"))
+    assert read == pytest.approx(first, rel=2**-8)
+
+
 def test_a_model_limited_to_few_weights_a_document_keeps_its_largest(tokenizer_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     router_model(folder, tokenizer_folder, max_active_dims=7)

@@ -89,6 +89,19 @@ def test_the_number_of_terms_that_a_model_keeps_stays(tokenizer_folder: Path, tm
     assert max(len(weights) for weights in encoded) == 3
 
 
+def test_the_length_to_which_a_model_reads_stays(tokenizer_folder: Path, tmp_path: Path) -> None:
+    """Before version 6, sentence-transformers kept it in a file of its own, beside the tokenizer's longer one. Before, the
+    written model read 512 tokens."""
+    model = siamese(tmp_path / "model", masked_lm(tmp_path / "backbone", tokenizer_folder))
+    file = model / "sentence_bert_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "max_seq_length": 7}))
+    theirs = sentence_transformers.SparseEncoder(str(model), device="cpu")
+    ours = load_sparse(with_table(model, tmp_path), device="cpu")
+    expected = as_dicts(theirs.encode_document(TEXTS), ours.vocabulary)
+    for weights, reference in zip(ours.encode_documents(TEXTS).rows(), expected, strict=True):
+        assert weights == pytest.approx(reference, rel=1e-4)
+
+
 def test_a_model_without_a_table_says_how_to_get_one(tokenizer_folder: Path, tmp_path: Path) -> None:
     backbone = masked_lm(tmp_path / "backbone", tokenizer_folder)
     for model in (backbone, siamese(tmp_path / "model", backbone)):

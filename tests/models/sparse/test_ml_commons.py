@@ -134,6 +134,17 @@ def test_the_query_side_alone_is_that_of_both(tmp_path: Path, tokenizer_folder: 
     assert not (tmp_path / "out").exists()
 
 
+def test_the_folder_that_one_is_in_has_a_name(
+    tmp_path: Path, tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the files were named "-tokenizer", and so was the model in OpenSearch."""
+    router_model(tmp_path / "mine", tokenizer_folder)
+    monkeypatch.chdir(tmp_path / "mine")
+    (exported,) = export(".", tmp_path / "out", queries_only=True)
+    assert exported.zip.name == "mine-tokenizer.zip"
+    assert json.loads(exported.config.read_text())["name"] == "mine-tokenizer"
+
+
 def test_a_limit_of_tokens_is_told(tmp_path: Path, tokenizer_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     for limit in (None, 6):
         folder = tmp_path / f"model-{limit}"
