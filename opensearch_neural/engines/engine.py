@@ -190,8 +190,9 @@ class Engine:
 
 
 def part_of(page: Page) -> Page:
-    """The page arguments for each body of a fused search: it must find all hits up to the end of the page."""
-    reach = min(queries.MOST_HITS, page.get("from_", 0) + page.get("size", 10))
+    """The page arguments for each body of a fused search: it must find all hits up to the end of the page, and the same
+    hits for every page that ends at hit `queries.FUSED` or before."""
+    reach = min(queries.MOST_HITS, max(queries.FUSED, page.get("from_", 0) + page.get("size", 10)))
     return {"size": reach, "collapse": page.get("collapse")}
 
 

@@ -82,7 +82,7 @@ class Tome(Engine):
             lacks = gone(body, answer, "documents whose URLs were written", self.opened.index, self._held(answer))
         elif not filtered and not from_ and queries.listed_urls(body):
             urls = [hit["_source"].get("url") for hit in answer["hits"]["hits"]]
-            lacks = _unfound(body, queries.unfound_urls(body, urls), self.opened.index)
+            lacks = _unfound(body, answer, queries.unfound_urls(body, urls), self.opened.index)
         return Missing(deep + lacks.warnings, lacks.facts)
 
     def _held(self, answer: Mapping[str, Any]) -> int | None:
@@ -115,10 +115,12 @@ class TomeRrf(Tome):
         if HELD not in answer.get("aggregations", {}):
             return Missing()
         held = {bucket["key"] for bucket in answer["aggregations"][HELD]["buckets"]}
-        return _unfound(body, [url for url in queries.listed_urls(body) if url not in held], self.opened.index)
+        return _unfound(body, answer, [url for url in queries.listed_urls(body) if url not in held], self.opened.index)
 
 
-def _unfound(body: Body, unfound: list[str], index: str) -> Missing:
+def _unfound(body: Body, answer: Mapping[str, Any], unfound: list[str], index: str) -> Missing:
+    if queries.partial_answer(answer):
+        return Missing()  # the missing shards may hold them
     asked, facts = queries.listed_urls(body), {"unfound_urls": unfound}
     if not unfound:
         return Missing(facts=facts)

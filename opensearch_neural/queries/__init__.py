@@ -35,6 +35,7 @@ from opensearch_neural.queries.clauses import (
 )
 from opensearch_neural.queries.dense import (
     COLLAPSED_PASSAGES,
+    FUSED,
     MOST_HITS,
     MOST_RESCORED,
     cascade,
@@ -64,6 +65,7 @@ __all__ = [
     "COLLAPSED_PASSAGES",
     "DEFAULT_SOURCE",
     "DOT_ALIAS",
+    "FUSED",
     "HELD",
     "MOST_HITS",
     "MOST_LISTED",

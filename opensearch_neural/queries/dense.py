@@ -35,6 +35,9 @@ MOST_RESCORED = 10_000
 
 RESCORE_WINDOW = 100
 
+FUSED = 100
+"""Hits of each body that `hybrid` fuses, if the page ends before."""
+
 # OpenSearch's default window, for a stage that names none.
 RESCORED = 10
 
@@ -229,7 +232,7 @@ def hybrid(
     *bodies: Body,
     method: Literal["min_max", "l2", "rrf"] = "min_max",
     weights: Sequence[float] | None = None,
-    depth: int | None = 100,
+    depth: int | None = FUSED,
     size: int = 10,
     from_: int = 0,
     filter: Filter = None,
@@ -247,6 +250,10 @@ def hybrid(
 
     With `collapse` the body requests the first `COLLAPSED_PASSAGES * (from_ + size)` hits with their values of that field,
     and `best_passages` cuts out the page: OpenSearch 2.19 accepts `collapse` in a hybrid query but does not collapse.
+    `depth` then counts `COLLAPSED_PASSAGES` times as many hits.
+
+    Pages that end at hit `depth` or before form one ranking without repeats, if the bodies are the same for each. A deeper
+    page is fused from more hits, and so by other scores.
 
     Raises ValueError for fewer than two bodies, a body with a second phase (`rescore`), or weights that OpenSearch would
     refuse.
@@ -272,6 +279,7 @@ def hybrid(
     query: Clause = {"hybrid": {"queries": [narrowed(body["query"], filter) for body in bodies]}}
     if collapse:
         size, from_ = min(MOST_HITS, COLLAPSED_PASSAGES * (from_ + size)), 0
+        depth = None if depth is None else min(MOST_HITS, COLLAPSED_PASSAGES * depth)
     if depth is not None:
         query["hybrid"]["pagination_depth"] = max(depth, from_ + size)
     body = page_body(query, size, from_, source, track_total_hits, highlight)

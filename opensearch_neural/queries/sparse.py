@@ -193,7 +193,8 @@ def pruned_sparse(
 def unsearched(body: Body, matches: int) -> Body | None:
     """The request that fills a short page of a `pruned_sparse`, `high_idf_first` or `cascade` body in an index with pruned
     postings. It finds documents that hold tokens of the query, but none of them in their postings. Append its hits to those
-    of the body. None if the body's page cannot lack such documents: a body without a window, or of another kind.
+    of the body. None if the body's page cannot lack such documents: a full page, a body without a window, or of another
+    kind.
 
     The hits are ranked by their whole scores, and all pages form one ranking without repeats. Their `_score` is the whole
     score times 2⁻⁸⁰ (or less, after a stage that replaces scores), below all others. The request reads the row of every
@@ -217,11 +218,14 @@ def unsearched(body: Body, matches: int) -> Body | None:
         return None
     among = {"bool": {"must_not": [inner], **({"filter": filters} if filters else {})}}
     from_ = body.get("from", 0)
+    lacking = from_ + body["size"] - max(matches, from_)
+    if lacking <= 0:
+        return None
     kept = {name: value for name, value in body.items() if name not in ("query", "rescore", "size", "from")}
     rest = {
         **kept,
         "query": every_row_clause(tokens, field, among=among, boost=boost),
-        "size": from_ + body["size"] - max(matches, from_),
+        "size": lacking,
         "from": max(0, from_ - matches),
     }
     return explained(rest) if body.get("explain") else rest

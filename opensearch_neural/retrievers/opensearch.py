@@ -64,10 +64,12 @@ class OpenSearchRetriever:
         params: Mapping[str, str] | None = None,
         progress: Callable[[int], object] | None = None,
         hits_of: Callable[[Body, Any, int], dict[str, float]] | None = None,
+        ids_only: bool = True,
     ) -> None:
         """params: URL parameters of each request.
         progress: called with the number of queries answered since the last call.
-        hits_of: (body, answer, k) → {document: score}; None: `scores_of`, for bodies of `queries`"""
+        hits_of: (body, answer, k) → {document: score}; None: `scores_of`, for bodies of `queries`
+        ids_only: leave out what the hits would bring beside ids and scores; False if a search pipeline may read it"""
         self.name = name
         self._client = client
         self._index = index
@@ -75,6 +77,7 @@ class OpenSearchRetriever:
         self._params = params or {}
         self._progress = progress
         self._hits_of = hits_of or scores_of
+        self._sent = _ids_only if ids_only else dict
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
         """The `k` best documents of each query, k up to 10,000.
@@ -89,7 +92,7 @@ class OpenSearchRetriever:
         items = iter(queries.items())
         with ThreadPoolExecutor(max_workers=THREADS) as pool:
             while chunk := list(islice(items, _CHUNK)):
-                bodies = [_ids_only(self._body(text, k)) for _, text in chunk]
+                bodies = [self._sent(self._body(text, k)) for _, text in chunk]
                 answers = list(pool.map(lambda body: search(self._client, self._index, body, **self._params), bodies))
                 for (query_id, _), body, answer in zip(chunk, bodies, answers, strict=True):
                     run[query_id] = dict(

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.body_template import BodyTemplate
-from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.cluster.errors import allowed, translate_errors
 from opensearch_neural.errors import InputError
 from opensearch_neural.queries import Body
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 WITHOUT_EFFECT_ON_RANKS = frozenset(
     {"aggs", "aggregations", "suggest", "highlight", "fields", "docvalue_fields", "stored_fields", "script_fields"}
 )
-"""Parts of a body that are left out if only ids and scores are needed."""
+"""Parts of a body that are left out if only ids and scores are needed, and no search pipeline may read them."""
+DEFAULT_PIPELINE = "index.search.default_pipeline"
 
 
 def template_retriever(
@@ -38,14 +39,29 @@ def template_retriever(
 
     A body that sorts keeps its order; a run then holds ranks instead of scores, the first hit's the highest. id_field: a
     field with doc values, such as a keyword, with the documents' ids in the judgements; None: `_id`.
+
+    If a search pipeline processes the hits (one that the template names, or the index's default), bodies are sent whole,
+    because a processor may rank hits by any of their fields.
     """
+    whole = "search_pipeline" in template.content or may_have_pipeline(client, index)
+    left_out = frozenset() if whole else WITHOUT_EFFECT_ON_RANKS
 
     def body(text: str, size: int) -> Body:
         filled = template.body(text, size)
-        kept = {key: value for key, value in filled.items() if key not in WITHOUT_EFFECT_ON_RANKS}
-        return kept if id_field is None else {**kept, "docvalue_fields": [id_field]}
+        kept = {key: value for key, value in filled.items() if key not in left_out}
+        return kept if id_field is None else {**kept, "docvalue_fields": [*kept.get("docvalue_fields", []), id_field]}
 
-    return OpenSearchRetriever(client, index, name, body, progress=progress, hits_of=partial(ids_of, id_field=id_field))
+    hits_of = partial(ids_of, id_field=id_field)
+    return OpenSearchRetriever(client, index, name, body, progress=progress, hits_of=hits_of, ids_only=not whole)
+
+
+def may_have_pipeline(client: OpenSearch, index: str) -> bool:
+    """Whether an index, alias or pattern has a default search pipeline, or this user may not know."""
+    with translate_errors():
+        settings = allowed(lambda: client.indices.get_settings(index=index, flat_settings=True))
+    if settings is None:
+        return True
+    return any(of["settings"].get(DEFAULT_PIPELINE, "_none") != "_none" for of in settings.values())
 
 
 def ids_of(body: Body, answer: Any, size: int, *, id_field: str | None = None) -> dict[str, float]:

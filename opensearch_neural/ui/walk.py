@@ -87,8 +87,9 @@ class Sorting:
         def body(text: str, size: int) -> Body:
             return body_of(self.searcher.request(column, replace(self.state, query=text, size=size), highlight=False))
 
-        hits_of = ids_of if column.engine == OWN_BODY else None
-        return OpenSearchRetriever(self.searcher.client, column.index, column.engine, body, hits_of=hits_of)
+        own, client = column.engine == OWN_BODY, self.searcher.client
+        hits_of = ids_of if own else None
+        return OpenSearchRetriever(client, column.index, column.engine, body, hits_of=hits_of, ids_only=not own)
 
     def ranked(self, searched: int) -> list[str]:
         """All queries, in the order after this many were searched: these by disagreement, the others in the file's order."""

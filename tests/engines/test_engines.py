@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from corpora import job, records, write_jsonl
+from quantized_models import quantized_model
 
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
@@ -19,6 +21,8 @@ from opensearch_neural import queries
 from opensearch_neural.engines import ENGINES, engine_bodies, open_engines
 from opensearch_neural.engines.engine import Missing, gone
 from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.hits import Request, find
+from opensearch_neural.index.record import PassageMeta
 
 DENSE = "all-MiniLM-L6-v2"
 TEXTS = {
@@ -134,8 +138,31 @@ def test_the_pages_of_hybrid_ask_for_neighbours_up_to_their_end(client, index: s
 
     assert neighbours(size=10) == 100
     assert neighbours(from_=200, size=10) == 210
-    assert neighbours(from_=20, size=10, collapse="parent") == 30 * queries.COLLAPSED_PASSAGES
+    assert neighbours(from_=200, size=10, collapse="parent") == 210 * queries.COLLAPSED_PASSAGES
     assert neighbours(from_=9_000, size=1_000, collapse="parent") == 10_000
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("engine", ["hybrid", "hybrid-rrf"])
+def test_the_pages_of_hybrid_are_one_ranking_of_documents_in_an_index_of_passages(
+    client, index_name: str, tmp_path: Path, engine: str
+) -> None:
+    """Before, each page from the third on was fused from more passages than the one before: documents were repeated, and
+    others were on no page."""
+    documents = [record | {"_id": str(number)} for number, record in enumerate(records(100, words=60))]
+    codes = quantized_model(tmp_path, [document["text"] for document in documents])
+    how: dict[str, Any] = {"passages": PassageMeta(10, 8), "pq": str(codes), "reconstruct": True, "device": "cpu"}
+    settings = job(write_jsonl(tmp_path / "d.jsonl", documents), index_name, dead_letters=tmp_path / "dead", **how)
+    run_job(client, settings, show_progress=False)
+    engines = open_engines(client, index_name)
+
+    def page(text: str, from_: int, size: int) -> list[str]:
+        return [hit["id"] for hit in find(client, Request.make(engines, engine, text, size=size, from_=from_)).hits]
+
+    for text in ("rain bow light", "engine oil heat"):
+        pages = [document for from_ in range(0, 100, 10) for document in page(text, from_, 10)]
+        assert pages == page(text, 0, 100)
+        assert len(pages) == len(set(pages)) > 90
 
 
 @pytest.mark.cluster

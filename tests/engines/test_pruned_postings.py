@@ -226,6 +226,9 @@ def test_a_bare_body_may_be_short_and_says_how_it_is_filled(both: Both) -> None:
         queries.bm25(word),
     ):
         assert queries.unsearched(other, 0) is None
+    # Documents that were added between the search and `_count` may fill the page.
+    second = queries.pruned_sparse(tokens, size=10, from_=10)
+    assert [queries.unsearched(second, matches) is None for matches in (0, 19, 20, 35)] == [False, False, True, True]
 
 
 def _matches(both: Both, word: str, *, whole: bool = False) -> int:

@@ -132,6 +132,21 @@ def test_a_document_deleted_since_is_reported(written: Written, cluster_url: str
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("name", ["tome", "tome-rrf"])
+def test_urls_are_called_unfound_only_where_the_whole_index_answered(written: Written, client, name: str) -> None:
+    engines = open_engines(client, written.index, urls=written.urls, tome=str(written.model))
+    engine = engines.engine(name)
+    body = engine.counted(engine.body("the cat", engines.page()))
+    nothing = {"query": {"match_none": {}}, **{part: body[part] for part in ("aggs",) if part in body}}
+    answer = client.search(index=written.index, body=nothing)
+    told = engine.missing(body, answer, filtered=False)
+    assert set(told.facts["unfound_urls"]) == set(written.by_id.values())
+    assert "has one of the 4 URLs" in " ".join(told.warnings)
+    late = engine.missing(body, {**answer, "timed_out": True}, filtered=False)
+    assert "unfound_urls" not in late.facts and "URLs that were written" not in " ".join(late.warnings)
+
+
+@pytest.mark.cluster
 def test_an_application_searches_as_the_page_shows(written: Written, client) -> None:
     page = Path(__file__).parents[2] / "docs" / "queries.md"
     examples = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
