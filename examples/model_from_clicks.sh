@@ -18,6 +18,8 @@ work=${WORK:-from-clicks} steps=${STEPS:-300}
 osn data from-clicks "$log" --corpus "$corpus" --output "$work/clicks"
 osn train sparse --config sparse-published-start --backbone "$model" --output "$work/model" \
     --set "train=[{path: $work/clicks/pairs.jsonl}]" --set "training.steps=$steps"
-osn model idf --corpus "$corpus" --model "$work/model" --output "$work/model-of-corpus"  # the table of the whole corpus
+if [ ! -e "$work/model-of-corpus" ]; then  # the table of the whole corpus
+    osn model idf --corpus "$corpus" --model "$work/model" --output "$work/model-of-corpus"
+fi
 osn ingest "$corpus" --index "$index" --sparse "$work/model-of-corpus"
 osn eval --index "$index" --data "$work/clicks" --split test --engines bm25,bm25-sparse --measures nDCG@10 --timed 0

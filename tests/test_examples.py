@@ -164,18 +164,23 @@ def test_a_model_from_clicks_is_trained_on_one_part_of_the_queries_and_measured_
     run(*simulate, "--searches", "8000", environment=environment, cwd=tmp_path)
 
     path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    done = subprocess.run(
-        [EXAMPLES / "model_from_clicks.sh", log, data, model, index_name],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment | {"PATH": path, "STEPS": "10", "OSN_HOME": str(tmp_path / "home")},
-        timeout=300,
-    )
+
+    def script() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [EXAMPLES / "model_from_clicks.sh", log, data, model, index_name],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment | {"PATH": path, "STEPS": "10", "OSN_HOME": str(tmp_path / "home")},
+            timeout=300,
+        )
+
+    done = script()
     assert done.returncode == 0, done.stderr
     assert "80 documents in" in done.stdout
     table = done.stdout.rpartition("sparse model\n")[2].partition("difference to")[0]
-    scores = re.findall(r"^\| (bm25|bm25-sparse) +\| +(0\.\d{3}) \|", table, re.MULTILINE)
+    row = re.compile(r"^\| (bm25|bm25-sparse) +\| +(0\.\d{3}) \|", re.MULTILINE)
+    scores = row.findall(table)
     assert [engine for engine, _ in scores] == ["bm25", "bm25-sparse"]
 
     clicks = tmp_path / "from-clicks" / "clicks"
@@ -189,6 +194,10 @@ def test_a_model_from_clicks_is_trained_on_one_part_of_the_queries_and_measured_
     assert osn_json["training"]["train"][0]["path"].endswith("clicks/pairs.jsonl")
     wrote = read_record(client, index_name)
     assert wrote is not None and wrote.sparse is not None and wrote.sparse.name == "model-of-corpus"
+
+    again = script()
+    assert again.returncode == 0, again.stderr
+    assert row.findall(again.stdout.partition("difference to")[0]) == scores, "it wrote what was there"
 
 
 def test_simulated_clicks_are_a_log_from_which_their_propensities_come_back(
