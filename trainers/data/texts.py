@@ -12,6 +12,7 @@ import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,22 @@ def normalised(text: str) -> str:
 
     A text without a letter or digit is only stripped: otherwise all such texts would be equal.
     """
-    folded = _NO_WORD.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip()
-    return folded or text.strip()
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    marked = not folded.isascii() and any(map(_is_mark, set(folded)))
+    words = " ".join(_NO_WORD.sub(_marks if marked else " ", folded).split())
+    return words or text.strip()
+
+
+def _is_mark(char: str) -> bool:
+    """Whether a character belongs to the letter before it: `re` takes no vowel sign of Hindi, Thai or Tamil for a letter."""
+    is_mark = unicodedata.category(char) in ("Mn", "Mc")
+    return is_mark and not unicodedata.name(char, "").startswith("VARIATION SELECTOR")  # as in emoji
+
+
+def _marks(between: re.Match[str]) -> str:
+    """The marks of the letter before, and a blank for what follows. A mark without a letter is none: NFKC makes "´" one."""
+    own = "".join(takewhile(_is_mark, between[0])) if between.start() else ""
+    return own if own == between[0] else f"{own} "
 
 
 def in_dev(text: str, share: float) -> bool:

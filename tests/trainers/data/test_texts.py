@@ -26,6 +26,15 @@ def test_normalised_text_ignores_case_punctuation_and_width_but_not_words() -> N
     assert normalised("ﬁle") == normalised("File")
     assert normalised("list files") != normalised("list file")
     assert normalised("??") != normalised("!!")
+    assert normalised("I \u2764\ufe0f rain") == normalised("I \u2764 rain") == "i rain"
+    assert normalised("5´ of rain") == normalised("5 of rain")
+
+
+@pytest.mark.parametrize(("one", "other"), [("पानी", "पाना"), ("ไม่", "ไม้"), ("வாழை", "வாழி")])
+def test_words_that_differ_in_a_vowel_sign_are_not_the_same_text(one: str, other: str) -> None:
+    """Hindi's "water" and "to get": one was a copy of the other, a leak of it, and left out of training."""
+    assert normalised(one) != normalised(other)
+    assert normalised(f"{one}!") == normalised(f" {one}") == one
 
 
 def test_copies_of_a_text_are_all_rows_whose_words_are_the_same() -> None:
