@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from safetensors.torch import save_model
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import replaced, share, write_json
+from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import read_osn_json, write_osn_json
 from trainers.common.config import fingerprint, save_config, to_dict
 from trainers.common.processes import is_main_process
@@ -180,7 +181,17 @@ class RunFolder:
     @contextmanager
     def started(self) -> Iterator[None]:
         """The folder belongs to this run from here on. A run that fails before its first checkpoint gives the folder back:
-        what fails at once should not stand in the way of a corrected configuration."""
+        what fails at once should not stand in the way of a corrected configuration. Raises InputError while another process
+        trains there."""
+        main = is_main_process()
+        alone: AbstractContextManager[bool] = locked(self.folder / "run", wait=False) if main else nullcontext(True)
+        with alone as begins, self._begun(begins):
+            yield
+
+    @contextmanager
+    def _begun(self, begins: bool) -> Iterator[None]:
+        if not begins:
+            raise InputError(f"another process is training in {self.output}", "wait for it, or choose another --output")
         if is_main_process():
             if self.last_checkpoint() is None:  # Then it begins at its first step.
                 for folder in (self.checkpoints, self.best, self.logs):

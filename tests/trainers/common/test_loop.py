@@ -213,6 +213,20 @@ def test_ctrl_c_finishes_the_step_and_leaves_a_checkpoint_of_it(tmp_path: Path) 
     assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
 
 
+def test_a_second_process_does_not_train_in_the_same_folder(tmp_path: Path) -> None:
+    """It removed the best state and the history of the first, which had no checkpoint yet."""
+    values = iter([0.9, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+
+    def evaluate() -> dict[str, float]:
+        with pytest.raises(InputError, match="another process is training in"):
+            run(tmp_path)
+        return {"nDCG@10": next(values)}
+
+    trained = run(tmp_path, evaluate=evaluate)
+    assert trained.best_step == 0 and len(trained.measures) == 2
+    assert run(tmp_path).steps == trained.steps, "it has ended"
+
+
 def test_the_same_command_after_the_end_returns_at_once(tmp_path: Path) -> None:
     first = run(tmp_path / "model", evaluate=lambda: {"nDCG@10": 0.5})
     again = Regression()
