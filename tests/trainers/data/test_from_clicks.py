@@ -194,6 +194,7 @@ def test_an_event_of_another_shape_is_left_out(tmp_path: Path, event: dict[str, 
     [
         ("query,doc\na,b\n", "line 1: no column position or rank or place"),
         ("query,doc,rank,clicked\na,b,0,1\n", "line 2: the position must be a number from 1, found '0'"),
+        (f"query,doc,rank,clicked\na,b,{'9' * 5000},1\n", "line 2: the position must be a number from 1, found '999"),
         ("query,doc,rank,clicked\na,b,1,maybe\n", "line 2: clicked must be 0 or 1, found 'maybe'"),
         ("query,doc,rank,clicked\na,b,1\n", "line 2: expected 4 columns, found 3"),
         ("query,doc,rank,clicked\n,b,1,1\n", "line 2: the query or the document is empty"),

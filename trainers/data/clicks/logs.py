@@ -90,7 +90,7 @@ def read_rows(path: str | Path, depth: int) -> ClickLog:
             place, clicked = row[columns["position"]].strip(), row[columns["clicked"]].strip().lower()
             if not query.strip() or not document:
                 raise InputError(f"{file}, line {last}: the query or the document is empty")
-            if not place.isdecimal() or int(place) < 1:
+            if not place.isdecimal() or len(place) > 9 or int(place) < 1:
                 raise InputError(f"{file}, line {last}: the position must be a number from 1, found {place[:40]!r}")
             if clicked not in YES_NO:
                 raise InputError(f"{file}, line {last}: clicked must be 0 or 1, found {clicked[:40]!r}")
