@@ -13,6 +13,7 @@ natural logarithm of the query's probability under the model, with copying and t
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +123,16 @@ def filter_generated(
         raise InputError(
             f"{path} holds queries for other documents (hash {header.get('documents')}) than these ({documents.hash})"
         )
-    lines = [value for number, value in read_json_lines(path) if number > 1]
+    lines = (value for number, value in read_json_lines(path) if number > 1)  # one for each document
+    passed = 0  # the number of lines read
     canonical = documents.canonical
     made_by = {key: value for key, value in header.items() if key not in ("osn", "format", "counts")}
     made_by |= {"consistency": top, "retriever": retriever.name}
 
     def work(number: int) -> Chunk:
-        part = lines[number * chunk : (number + 1) * chunk]
+        nonlocal passed
+        first = number * chunk - passed
+        part, passed = list(islice(lines, first, first + chunk)), (number + 1) * chunk
         texts = {
             f"{line['_id']}#{at}": query["text"]
             for line in part
@@ -156,7 +160,7 @@ def filter_generated(
         return kept, {"passages": len(kept), "queries": left, "left_out": generated - left, "without": without}
 
     with locked(output, done=output):
-        write_in_chunks(output, GENERATED, made_by, -(-len(lines) // chunk), work, unit=f"× {chunk} passages")
+        write_in_chunks(output, GENERATED, made_by, -(-len(documents) // chunk), work, unit=f"× {chunk} passages")
 
 
 generation_options = options_of(

@@ -150,13 +150,22 @@ def test_only_queries_that_find_their_own_passage_are_kept(tmp_path: Path) -> No
         filter_generated(path, TextStore([("a", "x")]), retriever, top=2, output=tmp_path / "o.jsonl")
 
 
-def test_one_process_filters_while_others_wait(tmp_path: Path) -> None:
-    """The shards that end last all come to the filter: one of them removed the chunks that another still needed."""
-    documents, output = TextStore([("a", "cats"), ("b", "dogs")]), tmp_path / "kept.jsonl"
-    path = tmp_path / "q.jsonl"
+@pytest.fixture
+def generated(tmp_path: Path) -> tuple[Path, TextStore]:
+    """A file with one query for each of three documents, which is the document's id."""
+    documents, path = TextStore([("a", "cats"), ("b", "dogs"), ("c", "emus")]), tmp_path / "q.jsonl"
     header = {"osn": "generated-queries", "format": 1, "documents": documents.hash, "counts": {}}
     lines = [{"_id": key, "queries": [{"text": key, "log_probability": -1}]} for key in documents]
     path.write_text("".join(json.dumps(line) + "\n" for line in [header, *lines]))
+    return path, documents
+
+
+FINDS_ALL = {"a": ["a"], "b": ["b"], "c": ["c"]}
+
+
+def test_one_process_filters_while_others_wait(generated: tuple[Path, TextStore], tmp_path: Path) -> None:
+    """The shards that end last all come to the filter: one of them removed the chunks that another still needed."""
+    output = tmp_path / "kept.jsonl"
     held: list[bool] = []
 
     class Watching(Finds):
@@ -165,8 +174,36 @@ def test_one_process_filters_while_others_wait(tmp_path: Path) -> None:
                 held.append(not free)
             return super().retrieve(queries, k)
 
-    filter_generated(path, documents, Watching({"a": ["a"], "b": ["b"]}), top=2, output=output, chunk=1)
-    assert held == [True, True] and len(read(output)) == 3
+    filter_generated(*generated, Watching(FINDS_ALL), top=2, output=output, chunk=1)
+    assert held == [True, True, True] and len(read(output)) == 4
+
+
+def test_an_interrupted_filter_goes_on_and_keeps_no_more_than_a_chunk_in_memory(
+    generated: tuple[Path, TextStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A corpus of millions has more text in its queries than memory holds."""
+    lines, chunks = [0], []
+    original = generate.read_json_lines
+
+    def counted(path: Path) -> Any:
+        for number, value in original(path):
+            lines[0] = number
+            yield number, value
+
+    class Watching(Finds):
+        def retrieve(self, queries: Mapping[str, str], k: int) -> dict[str, dict[str, float]]:
+            chunks.append((lines[0], list(queries.values())))
+            if len(chunks) == 2:
+                raise KeyboardInterrupt
+            return super().retrieve(queries, k)
+
+    monkeypatch.setattr(generate, "read_json_lines", counted)
+    output = tmp_path / "kept.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        filter_generated(*generated, Watching(FINDS_ALL), top=2, output=output, chunk=1)
+    filter_generated(*generated, Watching(FINDS_ALL), top=2, output=output, chunk=1)
+    assert chunks == [(2, ["a"]), (3, ["b"]), (3, ["b"]), (4, ["c"])]
+    assert [line["_id"] for line in read(output)[1:]] == ["a", "b", "c"]
 
 
 def test_the_command_generates_filters_and_gives_training_data(t5: Path, documents: TextStore, tmp_path: Path) -> None:
