@@ -10,7 +10,9 @@ Written in chunks, so that an interrupted run can continue. A cache of another m
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -118,7 +120,7 @@ def _encode_dense(
         done = int(state["done"])
         vectors = np.lib.format.open_memmap(partial, mode="r+")
     else:
-        vectors = np.lib.format.open_memmap(partial, mode="w+", dtype=precision, shape=(len(texts), dimension))
+        vectors = _new_array(partial, precision, (len(texts), dimension))
     starts = list(range(0, len(texts), CHUNK))
     for start in progress(starts, unit=f"chunks of {path.name}", skip=range(0, done, CHUNK)):
         stop = min(start + CHUNK, len(texts))
@@ -143,6 +145,23 @@ def _encode_dense(
     del vectors
     if len(texts):
         partial.replace(_beside(path, ".npy"))
+
+
+def _new_array(file: Path, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> np.memmap[Any, Any]:
+    """A new array in `file`, memory-mapped. Raises OSError if the disk has no room for it.
+
+    Without the room reserved, a full disk ends the process at a later write, by a signal (SIGBUS) and without a message.
+    """
+    array: np.memmap[Any, Any] = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
+    if hasattr(os, "posix_fallocate"):  # not on macOS
+        try:
+            with file.open("r+b") as opened:
+                os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):  # Else the file system cannot reserve room.
+                file.unlink()
+                raise OSError(error.errno, os.strerror(error.errno), str(file)) from None
+    return array
 
 
 def several_vectors(
@@ -232,9 +251,7 @@ def _join_sparse(path: Path, files: list[Path]) -> None:
     np.save(_beside(path, ".indptr.npy"), np.array(counts, dtype=np.int64))
     for name, dtype in (("token_ids", np.int32), ("weights", np.float32)):
         # An empty file cannot be mapped, so the array has at least one number.
-        target = np.lib.format.open_memmap(
-            _beside(path, f".{name}.npy"), mode="w+", dtype=dtype, shape=(max(counts[-1], 1),)
-        )
+        target = _new_array(_beside(path, f".{name}.npy"), dtype, (max(counts[-1], 1),))
         at = 0
         for file in files:
             with np.load(file, allow_pickle=False) as part:
