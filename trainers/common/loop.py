@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from opensearch_neural.errors import OsnError
@@ -64,14 +65,14 @@ def train(
     kept or counted for patience.
 
     Called again with the same configuration and data, it continues an interrupted run, to the same weights, and returns at
-    once if training has ended. Raises InputError if `output` belongs to another configuration or other data,
-    OsnError if the loss is not finite or memory runs out.
+    once if training has ended. Raises InputError if `output` belongs to another configuration or other data, or another
+    process trains there; OsnError if the loss is not finite, or memory or the disk runs out.
     """
     run = RunFolder(output, kind, settings if config is None else config, data_hash, made_from, start_field)
     if (ended := run.ended()) is not None:
         logger.info("%s is trained already (%d steps)", output, ended.steps)
         return ended
-    with run.started(), _advice_on_memory(settings):
+    with run.started(), _advice_on_memory(settings), _advice_on_disk(output):
         trainer = LoopTrainer(model, data, collate, settings=settings, run=run, evaluate=evaluate, best_from=best_from)
         resume_from = run.last_checkpoint()
         if resume_from is None:
@@ -102,6 +103,20 @@ def _advice_on_memory(settings: TrainingSettings) -> Iterator[None]:
             f"memory ran out with training.batch_size {settings.batch_size}, chunk_size {settings.chunk_size}",
             f"--set training.chunk_size={smaller} needs less and trains the same; shorter texts, precision auto "
             "and training.activation_checkpointing=true need less too. Then run the same command again to continue",
+        ) from error
+
+
+@contextmanager
+def _advice_on_disk(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except (SafetensorError, RuntimeError) as error:
+        # What safetensors and torch say of a file that they cannot write to its end.
+        if not any(text in str(error) for text in ("I/O error", "unexpected pos", "PytorchStreamWriter")):
+            raise
+        raise OsnError(
+            f"{output}: a file could not be written to its end",
+            "is the disk full? Make room, and run the same command again to continue",
         ) from error
 
 

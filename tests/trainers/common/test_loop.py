@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -604,6 +605,33 @@ def test_memory_that_runs_out_while_measuring_gives_the_same_advice(tmp_path: Pa
 
     with pytest.raises(OsnError, match="memory ran out"):
         run(tmp_path, Regression(), evaluate=measure)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt"])
+def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(tmp_path: Path, file: str) -> None:
+    run(tmp_path / "undisturbed")
+    broken = Regression()
+    checkpoint = tmp_path / "resumed/.training/checkpoints/checkpoint-8"
+
+    def fill(batch: Batch) -> None:
+        if len(broken.seen) == 8:
+            checkpoint.mkdir()
+            if (
+                file == "model.safetensors"
+            ):  # Written beside and moved: it fails like a full disk if a folder is in the way.
+                (checkpoint / file).mkdir()
+            else:
+                (checkpoint / file).symlink_to("/dev/full")
+
+    broken.fail_at = fill
+    with pytest.raises(OsnError, match="resumed: a file could not be written to its end"):
+        run(tmp_path / "resumed", broken)
+    shutil.rmtree(checkpoint)
+    resumed = Regression()
+    run(tmp_path / "resumed", resumed)
+    assert len(resumed.seen) == 15 - 4
+    assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
 
 
 def test_other_runtime_errors_stay_what_they_are(tmp_path: Path) -> None:
