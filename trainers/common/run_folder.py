@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -72,9 +72,14 @@ def tell(output: Path, trained: Trained, dry_run: bool, *, width: int = 24, with
 
 
 def history(output: Path) -> list[dict[str, Any]]:
-    """The lines of a training's log, also of an earlier process; empty if nothing was logged."""
+    """The lines of a training's log, also of an earlier process; empty if nothing was logged. A line that was not written to
+    its end, because the disk was full for instance, is left out."""
     file = output / ".training" / "history.jsonl"
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    lines: list[dict[str, Any]] = []
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
+        with suppress(json.JSONDecodeError):
+            lines.append(json.loads(line))
+    return lines
 
 
 @dataclass(slots=True)

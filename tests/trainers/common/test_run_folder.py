@@ -143,3 +143,14 @@ def test_a_folder_in_which_another_process_trains_is_refused_and_left_alone(tmp_
     with run().started():
         pass
     assert [path.name for path in first.folder.iterdir()] == ["run.json"], "a lock is left"
+
+
+def test_a_line_of_the_log_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "model", "kind", Config(tmp_path / "model"), "data")
+    with run.started():
+        run.note({"step": 1})
+        with (run.folder / "history.jsonl").open("a") as file:
+            file.write('{"step": 2, "lo')
+        run.note({"step": 3})
+        run.note({"step": 4})
+    assert [line["step"] for line in history(run.output)] == [1, 4]
