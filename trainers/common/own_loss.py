@@ -37,7 +37,8 @@ class Targets(Protocol):
     excluded: Tensor
     """(queries, documents) bool: documents that must not count as negatives, other positives of the query for instance"""
     teacher: Any
-    """`objective.TeacherScores` if the objective distils: `scores` and `known`, both (queries, candidates); else None"""
+    """`objective.TeacherScores` if the objective distils: `scores` and `known`, both (queries, candidates), or (queries,
+    documents) with `all_pairs`; else None"""
 
 
 Loss = Callable[[Tensor, Targets], Tensor]
