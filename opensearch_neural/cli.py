@@ -106,6 +106,12 @@ def main() -> None:
         place = f"{error.filename}: " if error.filename else ""
         print(f"error: {place}{error.strerror}", file=sys.stderr)
         sys.exit(1)
+    except Exception as error:
+        # To safetensors, which writes models and is not always installed, a full disk is no OSError.
+        if type(error).__name__ != "SafetensorError" or "I/O error" not in str(error):
+            raise
+        print(f"error: a model cannot be written: {error}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _exit_at_once(status: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,6 +48,15 @@ def interrupted():
 def terminated():
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(30)
+
+@cli.osn.command("writes-a-model")
+def writes_a_model():
+    import numpy, resource
+    from safetensors.numpy import save_file
+    # Like a disk that is full after 100 bytes.
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    save_file({"weight": numpy.zeros(1000)}, "model.safetensors")
 
 sys.argv = ["osn", sys.argv[1]]
 cli.main()
@@ -93,6 +103,17 @@ def test_a_pipe_that_is_closed_early_is_no_error(command: str) -> None:
 def test_ctrl_c_and_sigterm_end_with_130_and_no_traceback(command: str) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, command], capture_output=True, text=True, timeout=60)
     assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+
+
+def test_a_model_that_the_disk_has_no_room_for_is_no_traceback(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    script = [sys.executable, "-c", SCRIPT, "writes-a-model"]
+    done = subprocess.run(
+        script, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: a model cannot be written: ")
     assert "Traceback" not in done.stderr
 
 
