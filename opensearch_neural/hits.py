@@ -153,7 +153,7 @@ def find_by_body(client: OpenSearch, index: str, body: Body, *, explain: bool = 
         answer = client.search(index=index, body=body, params=params)
     partial = partial_answer(answer)
     hits = answer["hits"]["hits"]
-    adding, doubtful = read_explanations(body, [(hit["_id"], hit) for hit in hits])
+    adding, doubtful = read_explanations(body, [(_id_of(hit), hit) for hit in hits])
     shown = [hit_of(hit, adding=each) for hit, each in zip(hits, adding, strict=True)]
     return SearchResult(body, answer["took"], shown, {**partial}, findings, [*partial.values(), *doubtful])
 
@@ -234,7 +234,7 @@ def hit_of(
     title, text = (_text_in(source, name) for name in (names.find(source, "title"), text_name))
     fragments = [fragment for name, of_field in marked.items() if name != "title" for fragment in of_field]
     excerpt = " … ".join(fragments) or " ".join((text or "").split())[:200]
-    shown: dict[str, Any] = {"id": document or hit["_id"], "score": hit["_score"]}
+    shown: dict[str, Any] = {"id": document or _id_of(hit), "score": hit["_score"]}
     shown["title"] = "".join(marked.get("title", [])) or title
     if document and "passage" in source:
         shown["passage"] = source["passage"]
@@ -264,6 +264,10 @@ def sentence_of(
     left, right = ("… " if text[:start].strip() else ""), (" …" if text[end:].strip() else "")
     shown = {"excerpt": f"{left}{with_marks(text, words, (start, end))}{right}"}
     return shown if sentence is None else {**shown, "sentence": with_marks(text, words, sentence)}
+
+
+def _id_of(hit: Mapping[str, Any]) -> str:
+    return str(hit.get("_id", ""))  # the user's own body may ask for no stored field, not even the id
 
 
 def _text_in(source: Mapping[str, Any], name: str | None) -> str | None:
