@@ -6,6 +6,7 @@ torch, and other packages can add subcommands.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import signal
@@ -89,6 +90,9 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # SIGTERM, which stops a container, acts like Ctrl-C: work in progress is finished and kept.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A document may hold half a surrogate pair, which UTF-8 does not have. JSON reads the escape.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = osn(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)

@@ -90,7 +90,7 @@ def shares(explanation: Mapping[str, Any]) -> list[Share]:
         if match := _FEATURE.match(description):
             query_weight, document_weight = (detail["value"] for detail in details)
             token = match["token"].replace(DOT_ALIAS, ".")
-            add(Share("sparse", token, score, factor * query_weight, document_weight))
+            add(Share("sparse", token, score, factor * query_weight, _nine_bits(document_weight)))
         elif match := _HELD.match(description):
             add(Share("sparse", match["token"].replace(DOT_ALIAS, "."), score))
         elif match := _TERM.match(description):
@@ -209,7 +209,8 @@ def _read_of_row(description: str) -> tuple[str, float] | None:
 
 
 def _nine_bits(weight: float) -> float:
-    """The nearest weight that an index can store; dividing float32 numbers gives it only approximately."""
+    """The nearest weight that an index can store. Dividing float32 numbers gives it only approximately, and so do the digits
+    of an explanation."""
     (bits,) = struct.unpack(">I", struct.pack(">f", weight))
     (nearest,) = struct.unpack(">f", struct.pack(">I", bits + 0x4000 & 0xFFFF_8000))
     return float(nearest)

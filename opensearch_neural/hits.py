@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.explanation import Share, doubts, shares, told_apart
 from opensearch_neural.lint import lint
 from opensearch_neural.lint.findings import Finding
+from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.queries import Body, Clause, best_passages, explained, partial_answer, preference
 from opensearch_neural.queries.clauses import HIGHLIGHTED_CHARACTERS
 from opensearch_neural.sentences import Span, around, heaviest_sentence, marked_words, with_marks
@@ -24,6 +25,7 @@ from opensearch_neural.sentences import Span, around, heaviest_sentence, marked_
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
+    from opensearch_neural.index.record import IndexMeta
     from opensearch_neural.models.sparse.table_encoder import TableEncoder
 
 
@@ -88,7 +90,7 @@ def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Search
     """
     engines, engine, body, clauses = asked.engines, asked.engine, asked.body, asked.clauses
     index = engines.index
-    findings = lint(body, quick_capabilities(client), engines.meta)
+    findings = findings_of(client, index, body, engines.meta)
     warnings = []
     if not asked.text.strip() and not findings:
         warnings.append("the query is empty: a model's vector or URLs for it mean nothing")
@@ -122,6 +124,20 @@ def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Search
     return SearchResult(body, answer["took"], shown, {**missing.facts, **partial}, findings, warnings)
 
 
+def findings_of(client: OpenSearch, index: str, body: Body, meta: IndexMeta | None = None) -> list[Finding]:
+    """The linter's findings. If there are any by OpenSearch's default limits, the index's own limits, fields and pipelines
+    decide, unless the user may not read them. Raises opensearch-py's errors."""
+    capabilities = quick_capabilities(client)
+    findings = lint(body, capabilities, meta)
+    if not findings:
+        return []
+    with suppress(ClusterError):  # a pattern that matches no index
+        described = allowed(lambda: IndexDescription.of(client, index))
+        if described is not None:
+            return lint(body, capabilities, meta, index=described)
+    return findings
+
+
 @contextmanager
 def refusals_explained(findings: Sequence[Finding]) -> Iterator[None]:
     """Turn opensearch-py's errors into ClusterError, with the findings before the remedy."""
@@ -136,11 +152,12 @@ def refusals_explained(findings: Sequence[Finding]) -> Iterator[None]:
 def find_by_body(client: OpenSearch, index: str, body: Body, *, explain: bool = False) -> SearchResult:
     """Search any index, alias or pattern with the user's own body.
 
-    explain: as in `find`; OpenSearch explains no hybrid query. Raises as `find` does.
+    explain: as in `find`; OpenSearch explains no hybrid query, and a warning says so. Raises as `find` does.
     """
-    findings = lint(body, quick_capabilities(client))
+    findings = findings_of(client, index, body)
     query = body.get("query")
-    if explain and not (isinstance(query, dict) and "hybrid" in query):
+    hybrid = isinstance(query, dict) and "hybrid" in query
+    if explain and not hybrid:
         names = FieldNames()
         marks = {
             "fields": {name: {} for name in (*names.title, *names.text)},
@@ -153,9 +170,12 @@ def find_by_body(client: OpenSearch, index: str, body: Body, *, explain: bool = 
         answer = client.search(index=index, body=body, params=params)
     partial = partial_answer(answer)
     hits = answer["hits"]["hits"]
-    adding, doubtful = read_explanations(body, [(hit["_id"], hit) for hit in hits])
+    adding, doubtful = read_explanations(body, [(_id_of(hit), hit) for hit in hits])
     shown = [hit_of(hit, adding=each) for hit, each in zip(hits, adding, strict=True)]
-    return SearchResult(body, answer["took"], shown, {**partial}, findings, [*partial.values(), *doubtful])
+    warnings = [*partial.values(), *doubtful]
+    if explain and hybrid:
+        warnings.append("the cluster does not explain scores of a hybrid query, which are computed after the search")
+    return SearchResult(body, answer["took"], shown, {**partial}, findings, warnings)
 
 
 def with_sentences(body: Body) -> Body:
@@ -234,7 +254,7 @@ def hit_of(
     title, text = (_text_in(source, name) for name in (names.find(source, "title"), text_name))
     fragments = [fragment for name, of_field in marked.items() if name != "title" for fragment in of_field]
     excerpt = " … ".join(fragments) or " ".join((text or "").split())[:200]
-    shown: dict[str, Any] = {"id": document or hit["_id"], "score": hit["_score"]}
+    shown: dict[str, Any] = {"id": document or _id_of(hit), "score": hit["_score"]}
     shown["title"] = "".join(marked.get("title", [])) or title
     if document and "passage" in source:
         shown["passage"] = source["passage"]
@@ -264,6 +284,10 @@ def sentence_of(
     left, right = ("… " if text[:start].strip() else ""), (" …" if text[end:].strip() else "")
     shown = {"excerpt": f"{left}{with_marks(text, words, (start, end))}{right}"}
     return shown if sentence is None else {**shown, "sentence": with_marks(text, words, sentence)}
+
+
+def _id_of(hit: Mapping[str, Any]) -> str:
+    return str(hit.get("_id", ""))  # the user's own body may ask for no stored field, not even the id
 
 
 def _text_in(source: Mapping[str, Any], name: str | None) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from opensearch_neural import look_up_table, queries
+from opensearch_neural import forward_index, look_up_table, queries
 from opensearch_neural.explanation import CODES, Share, doubts, predicted, shares
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import IndexMeta, SparseMeta
@@ -45,6 +45,21 @@ def test_a_token_named_like_a_sentence_is_itself() -> None:
         leaf("S, feature value", 3.0),
     )
     assert shares(leaf("sum of:", 6.0, feature)) == [Share("sparse", token, 6.0, 2.0, 3.0)]
+
+
+def test_a_token_that_a_clause_and_a_row_score_is_one_share_with_its_weight() -> None:
+    """The digits of a clause's explanation are not the whole weight: the share lost it, and a right score was doubted."""
+    clause = leaf(
+        "Linear function on the sparse field for the rain feature, computed as w * S from:",
+        0.4345703,
+        leaf("w, weight of this function", 1.0),
+        leaf("S, feature value", 0.4345703),
+    )
+    params = f"{{field=sparse_forward, hashes=[{forward_index.token_hash('rain')}], tokens=[rain], weights=[2.5]}}"
+    source = f"Script{{type=inline, lang='painless', idOrCode='{forward_index.SCRIPT}', options={{}}, params={params}}}"
+    row = leaf(f'script score function, computed with script:"{source}"', 1.0864258)
+    (share,) = shares(leaf("sum of:", 1.5209961, clause, row))
+    assert share == Share("sparse", "rain", pytest.approx(1.5209961), 3.5, 0.4345703125)
 
 
 def test_of_the_fields_of_which_the_best_counts_the_others_add_their_part() -> None:

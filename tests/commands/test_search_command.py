@@ -312,6 +312,58 @@ def test_productions_own_query_is_searched_with_in_an_index_that_osn_did_not_wri
 
 
 @pytest.mark.cluster
+def test_the_settings_of_the_index_are_known_before_a_query_of_ones_own_is_doubted(
+    client, articles: tuple[str, str], cluster_url: str, tmp_path: Path
+) -> None:
+    """Warnings by OpenSearch's defaults said of good hits that they came several times, or that a request was rejected."""
+    index, template = articles
+    parts = {"queries": [{"match": {"body": "{{query}}"}}, {"match": {"title": "{{query}}"}}]}
+    (tmp_path / "production.json").write_text(json.dumps({"query": {"hybrid": parts}}))
+    asked = ["--index", index, "--template", template, "rainbow"]
+    assert "hybrid-without-pipeline" in osn(cluster_url, *asked).stderr
+    send, pipeline = client.transport.perform_request, f"/_search/pipeline/{index}"
+    send("PUT", pipeline, body={"phase_results_processors": [{"normalization-processor": {}}]})
+    try:
+        client.indices.put_settings(index=index, body={"index.search.default_pipeline": index})
+        fused = osn(cluster_url, *asked)
+        assert fused.returncode == 0 and fused.stderr == "" and "Number 2" in fused.stdout, fused.stderr
+        assert "does not explain scores of a hybrid query" in osn(cluster_url, *asked, "--explain").stderr
+    finally:
+        client.indices.put_settings(index=index, body={"index.search.default_pipeline": None})
+        send("DELETE", pipeline)
+    (tmp_path / "production.json").write_text(json.dumps({"query": {"match": {"body": "{{query}}"}}}))
+    deep = [*asked, "--from", "20000"]
+    assert "rejected: size: from + size is 20,010" in osn(cluster_url, *deep).stderr
+    client.indices.put_settings(index=index, body={"index.max_result_window": 50_000})
+    allowed = osn(cluster_url, *deep)
+    assert allowed.returncode == 0 and allowed.stderr == "", allowed.stderr
+
+
+@pytest.mark.cluster
+def test_hits_without_ids_are_shown(articles: tuple[str, str], cluster_url: str, tmp_path: Path) -> None:
+    index, template = articles
+    body = {"query": {"match": {"body": "{{query}}"}}, "stored_fields": "_none_", "docvalue_fields": ["views"]}
+    (tmp_path / "production.json").write_text(json.dumps(body))
+    for more in (["--explain"], ["--json"]):
+        shown = osn(cluster_url, "--index", index, "--template", template, "rainbow", *more)
+        assert shown.returncode == 0, shown.stderr
+
+
+@pytest.mark.cluster
+def test_half_a_surrogate_pair_in_a_document_of_others_is_shown_as_an_escape(
+    client, articles: tuple[str, str], cluster_url: str
+) -> None:
+    index, template = articles
+    half = r'{"title": "half \ud83d a pair", "body": "sleet \udc00"}'
+    client.transport.perform_request("PUT", f"/{index}/_doc/half", params={"refresh": "true"}, body=half)
+    asked = ["--index", index, "--template", template, "sleet"]
+    shown, explained = osn(cluster_url, *asked), osn(cluster_url, *asked, "--explain")
+    assert r"half \ud83d a pair" in shown.stdout and shown.returncode == explained.returncode == 0, shown.stderr
+    (hit,) = json.loads(osn(cluster_url, *asked, "--json").stdout)["hits"]
+    assert hit["title"] == "half \ud83d a pair"
+
+
+@pytest.mark.cluster
 def test_hits_that_a_query_of_ones_own_sorts_have_no_score(articles: tuple[str, str], cluster_url: str) -> None:
     index, template = articles
     newest = template.replace("production", "newest")
