@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
-from fault_proxy import Fault, FaultProxy
+from cluster_servers import Answer, Request, forbidden, forbidding_proxy
 
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
@@ -184,9 +184,12 @@ def test_nothing_is_written_unless_asked_for(osn_eval: Osn, tmp_path: Path, monk
 
 def test_a_user_who_may_not_ask_for_the_release_loses_nothing(toy: Toy, osn_eval: Osn) -> None:
     """Before, this optional request was sent after all searches, and its refusal was the end."""
-    with FaultProxy(toy.url, everything=True) as proxy:
-        proxy.fault = lambda request: Fault("status", 403) if request.path.partition("?")[0] == "/" else None
-        asked = ["--index", toy.index, "--data", str(toy.data), "--url", proxy.url, "--timed", "0", "--json"]
+
+    def refused(request: Request) -> Answer | None:
+        return forbidden("cluster:monitor/main") if request.path.partition("?")[0] == "/" else None
+
+    with forbidding_proxy(toy.url, refused) as url:
+        asked = ["--index", toy.index, "--data", str(toy.data), "--url", url, "--timed", "0", "--json"]
         result = CliRunner().invoke(evaluate, [*asked, "--engines", "bm25,sparse"], catch_exceptions=False)
     assert "opensearch" not in json.loads(result.stdout)["machine"]
     assert "opensearch" in json.loads(osn_eval("--engines", "bm25", "--timed", "0", "--json").stdout)["machine"]
