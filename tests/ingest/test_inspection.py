@@ -136,7 +136,8 @@ def test_nested_documents_of_the_callers_own_are_parts_of_their_document(
     assert (found.documents, found.lucene_documents, found.deleted) == (50, 150, 0)
     Documents(client, index_name).delete([line["_id"] for line in lines[:10]])
     found = inspect_index(client, index_name, sample=0)
-    assert (found.documents, found.lucene_documents) == (40, 120) and found.deleted in (0, 10)
+    assert (found.documents, found.lucene_documents) == (40, 120)
+    assert found.deleted < 20, "a delete leaves a mark that counts as deleted, too"
 
 
 def test_what_cannot_be_inspected(client: Any, index_name: str, tmp_path: Path) -> None:
