@@ -39,8 +39,8 @@ def fit_quantizer(vectors: npt.NDArray[Any], settings: QuantizerSettings, *, see
     rotation = np.eye(d, dtype=np.float32)
     if settings.rotate:
         opq = faiss.OPQMatrix(d, m)
-        # faiss writes a (D, D) matrix where it made room for the vectors alone. Fewer than D are repeated, all equally often,
-        # so that no mean changes.
+        # faiss writes a (D, D) matrix where it made room for the vectors alone. So fewer than D are repeated, all equally
+        # often, which changes no mean.
         repeated = sample if len(sample) >= d else np.tile(sample, (-(-d // len(sample)), 1))
         opq.niter, opq.max_train_points, opq.pq = settings.rotation_iterations, max(settings.sample, len(repeated)), pq
         opq.train(repeated)
