@@ -39,8 +39,11 @@ def fit_quantizer(vectors: npt.NDArray[Any], settings: QuantizerSettings, *, see
     rotation = np.eye(d, dtype=np.float32)
     if settings.rotate:
         opq = faiss.OPQMatrix(d, m)
-        opq.niter, opq.max_train_points, opq.pq = settings.rotation_iterations, settings.sample, pq
-        opq.train(sample)
+        # faiss writes a (D, D) matrix where it made room for the vectors alone. So fewer than D are repeated, all equally
+        # often, which changes no mean.
+        repeated = sample if len(sample) >= d else np.tile(sample, (-(-d // len(sample)), 1))
+        opq.niter, opq.max_train_points, opq.pq = settings.rotation_iterations, max(settings.sample, len(repeated)), pq
+        opq.train(repeated)
         rotation = faiss.vector_to_array(opq.A).reshape(d, d).copy()
         pq.cp.niter = 25
     pq.train(np.ascontiguousarray(sample @ rotation.T))

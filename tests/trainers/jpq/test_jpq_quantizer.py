@@ -47,6 +47,14 @@ def test_the_fewest_and_the_most_parts(m: int) -> None:
     np.testing.assert_allclose(scores, vectors[:5] @ quantizer.reconstruct(codes).T, atol=1e-4)
 
 
+def test_fewer_vectors_than_dimensions_are_rotated_without_writing_past_faiss_memory() -> None:
+    vectors = np.random.default_rng(0).normal(size=(300, 384)).astype(np.float32)
+    quantizer = fit_quantizer(vectors, QuantizerSettings(subvectors=48, rotation_iterations=2), seed=1)
+    np.testing.assert_allclose(quantizer.rotation @ quantizer.rotation.T, np.eye(384), atol=1e-4)
+    lost = np.square(vectors - quantizer.reconstruct(quantizer.encode(vectors))).sum(axis=1).mean()
+    assert lost < 0.5 * np.square(vectors).sum(axis=1).mean()
+
+
 def test_what_cannot_be_quantized_is_named(config: JpqConfig) -> None:
     vectors = np.random.default_rng(0).normal(size=(300, 12)).astype(np.float32)
     with pytest.raises(InputError, match="subvectors 5 does not divide the dimension 12") as caught:
