@@ -212,13 +212,13 @@ class StoredVectors:
         return self._first(count, lambda shard: shard.pq)
 
     def _first(self, count: int, part: Callable[[LoadedShard], NDArray[Number] | None]) -> NDArray[Number] | None:
-        found: list[NDArray[Number]] = []
+        parts: list[NDArray[Number]] = []
         for position in range(len(self.starts)):
-            if sum(map(len, found)) >= count:
+            if sum(map(len, parts)) >= count:
                 break
             if (rows := part(self._shard(position))) is not None:
-                found.append(rows)
-        return np.concatenate(found)[:count] if found else None
+                parts.append(rows)
+        return np.concatenate(parts)[:count] if parts else None
 
     def codes(self) -> tuple[list[str], NDArray[np.uint8]]:
         """The ids and the codes (documents, M) of all documents, in the corpus's order.

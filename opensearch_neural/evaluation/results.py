@@ -291,10 +291,10 @@ def read_all(folder: Path) -> dict[str, Summary]:
     Raises InputError if there is none.
     """
     folder = Path(folder)
-    found = {path.parent.relative_to(folder).as_posix(): read(path) for path in sorted(folder.rglob(FILE_NAME))}
-    if not found:
+    summaries = {path.parent.relative_to(folder).as_posix(): read(path) for path in sorted(folder.rglob(FILE_NAME))}
+    if not summaries:
         raise InputError(f"{folder} holds no result files", f"expected {folder}/EXPERIMENT/{FILE_NAME}")
-    return found
+    return summaries
 
 
 def data_facts(folder: Path, files: Iterable[str] | None = None) -> Data:

@@ -206,10 +206,10 @@ def scores(grades: Grades, runs: Sequence[Run], depth: int) -> list[Score]:
     first, *others = [
         measure({query: run.get(query, {}) for query in judged}, judged, [name]).per_query[name] for run in runs
     ]
-    found = []
+    scores = []
     for values in others:
         differences = [values[query] - first[query] for query in values]
         compared = compare(values, first)
         wins, losses = sum(each > 0 for each in differences), sum(each < 0 for each in differences)
-        found.append(Score(len(values), wins, losses, compared.difference, compared.low, compared.high))
-    return found
+        scores.append(Score(len(values), wins, losses, compared.difference, compared.low, compared.high))
+    return scores

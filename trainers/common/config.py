@@ -172,8 +172,8 @@ def fingerprint(*parts: Any) -> str:
 
 def _without_none(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _without_none(one) for key, one in value.items() if one is not None}
-    return [_without_none(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _without_none(part) for key, part in value.items() if part is not None}
+    return [_without_none(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def config_options(

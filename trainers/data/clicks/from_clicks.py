@@ -130,25 +130,25 @@ def from_clicks(
         read = read_rows(log, depth)
     elif ubi_queries is not None and ubi_events is not None:
         read = read_ubi(records(ubi_queries), records(ubi_events), depth, click_action, impression_action)
-    found = judgements(read, min_impressions, known)
-    write(output, found, test_share)
-    _report(read, found, output, min_impressions, estimated=known is None)
+    judged = judgements(read, min_impressions, known)
+    write(output, judged, test_share)
+    _report(read, judged, output, min_impressions, estimated=known is None)
     if corpus is not None:
         print(
-            f"{write_pairs(output, found, corpus, test_share, min_impressions):,} training pairs in {output}/pairs.jsonl"
+            f"{write_pairs(output, judged, corpus, test_share, min_impressions):,} training pairs in {output}/pairs.jsonl"
         )
 
 
-def _report(read: ClickLog, found: Judgements, output: Path, min_impressions: int, *, estimated: bool) -> None:
+def _report(read: ClickLog, judged: Judgements, output: Path, min_impressions: int, *, estimated: bool) -> None:
     """Print what was read, the propensities, and how many judgements they give."""
     for reason, count in read.left_out.items():
         click.echo(f"left out: {count:,} {reason}", err=True)
-    searches, impressions = sum(found.frequencies.values()), sum(read.shown.values())
+    searches, impressions = sum(judged.frequencies.values()), sum(read.shown.values())
     print(f"{searches:,} searches, {impressions:,} impressions, {sum(read.clicked.values()):,} clicks\n")
-    print(table(["place", "propensity", "impressions", "clicks"], map(_cells, found.places)))
+    print(table(["place", "propensity", "impressions", "clicks"], map(_cells, judged.places)))
     few = [
         str(place["place"])
-        for place in found.places
+        for place in judged.places
         if place["propensity"] is not None and (place["clicked"] or 0) < FEW_CLICKS
     ]
     if estimated and few:
@@ -156,9 +156,9 @@ def _report(read: ClickLog, found: Judgements, output: Path, min_impressions: in
             f"warning: fewer than {FEW_CLICKS} clicks at place {', '.join(few)}: propensities and grades are rough there",
             err=True,
         )
-    judged = sum(map(len, found.grades.values()))
+    documents = sum(map(len, judged.grades.values()))
     print(
-        f"\n{judged:,} judgements of {len(found.grades):,} queries in {output}; {found.too_few:,} documents of a query were "
+        f"\n{documents:,} judgements of {len(judged.grades):,} queries in {output}; {judged.too_few:,} documents of a query were "
         f"shown fewer than {min_impressions} times, or only at places without a propensity, and have no judgement"
     )
 
@@ -256,37 +256,38 @@ def is_test(query: str, share: float) -> bool:
     return int(query_id(normalised(query)), 16) % 10_000 < share * 10_000
 
 
-def write(folder: Path, found: Judgements, test_share: float) -> None:
+def write(folder: Path, judged: Judgements, test_share: float) -> None:
     """Write all files but pairs.jsonl, and remove that of an earlier log, which could hold queries of this test part."""
     (folder / "pairs.jsonl").unlink(missing_ok=True)
     queries = [
-        {"_id": query_id(query), "text": query, "frequency": found.frequencies[query]} for query in sorted(found.grades)
+        {"_id": query_id(query), "text": query, "frequency": judged.frequencies[query]}
+        for query in sorted(judged.grades)
     ]
     write_json_lines(folder / "queries.jsonl", queries)
     for split, wanted in (("train", False), ("test", True)):
         lines = [
             f"{query_id(query)}\t{document}\t{grade:g}\n"
-            for query in sorted(found.grades)
+            for query in sorted(judged.grades)
             if is_test(query, test_share) == wanted
-            for document, grade in sorted(found.grades[query].items(), key=lambda item: (-item[1], item[0]))
+            for document, grade in sorted(judged.grades[query].items(), key=lambda item: (-item[1], item[0]))
         ]
         write_text(folder / "qrels" / f"{split}.tsv", "query-id\tcorpus-id\tscore\n" + "".join(lines))
     known = [
-        f"{place['place']}\t{place['propensity']:.6f}\n" for place in found.places if place["propensity"] is not None
+        f"{place['place']}\t{place['propensity']:.6f}\n" for place in judged.places if place["propensity"] is not None
     ]
     write_text(folder / "propensities.tsv", "place\tpropensity\n" + "".join(known))
 
 
-def write_pairs(folder: Path, found: Judgements, corpus: Path, test_share: float, min_looks: int) -> int:
+def write_pairs(folder: Path, judged: Judgements, corpus: Path, test_share: float, min_looks: int) -> int:
     """Write pairs.jsonl, a line per positive, and return their number. Raises InputError if no document is in the corpus."""
-    wanted = {document for of in found.grades.values() for document in of}
+    wanted = {document for of in judged.grades.values() for document in of}
     texts = {document.id: document.contents for document in read_documents(corpus) if document.id in wanted}
     if not texts:
         raise InputError(f"{corpus} has none of the {len(wanted):,} documents that were clicked or shown")
     if missing := len(wanted) - len(texts):
         click.echo(f"left out of pairs: {missing:,} documents that are not in {corpus}", err=True)
     pairs = []
-    for query, of in sorted(found.grades.items()):
+    for query, of in sorted(judged.grades.items()):
         if is_test(query, test_share):
             continue
         best = max(of.values())
@@ -294,7 +295,7 @@ def write_pairs(folder: Path, found: Judgements, corpus: Path, test_share: float
         negatives = [
             texts[document]
             for document, grade in sorted(known.items())
-            if grade <= NEGATIVE * best and found.looks[query, document] >= min_looks
+            if grade <= NEGATIVE * best and judged.looks[query, document] >= min_looks
         ]
         pairs += [
             {"query": query, "positive": texts[document], "negatives": negatives}

@@ -49,8 +49,8 @@ def fit(pairs: Ints, places: Ints, shown: Floats, clicked: Floats, *, propensity
         theta = np.full(len(reached), np.nan)
         theta[0] = 1.0
         if moved.any():
-            found, _ = _em(pairs[moved], places[moved], shown[moved], clicked[moved], None, 0.0)
-            theta[: len(found)] = found / found[0]
+            ratios, _ = _em(pairs[moved], places[moved], shown[moved], clicked[moved], None, 0.0)
+            theta[: len(ratios)] = ratios / ratios[0]
             theta[~reached] = np.nan
     else:
         theta = propensity.astype(np.float64)
