@@ -20,7 +20,7 @@ from ingest.settings import Models, NewIndex, Writing
 from ingest.vectorizers import NotingLargest, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.versions.builds import build_record, open_build, serve
-from ingest.versions.swap import Gate, check_swap
+from ingest.versions.swap import Gate, check_swap, check_vectors
 from ingest.writing import pipeline
 from ingest.writing.lease import Lease
 from ingest.writing.pipeline import Report
@@ -118,6 +118,8 @@ def _write(
                     f"--dense-type {job.new_index.dense_type} needs dense vectors, and this ingest writes none",
                     "give --dense MODEL, or leave the option out",
                 )
+            if job.alias and stored is None:
+                check_vectors(client, job.alias, content.meta, job.models)
             table = content.table
             if wrote is not None and table is None:
                 check_counted(job.index, wrote)

@@ -20,6 +20,9 @@ from opensearch_neural.retrievers.opensearch import scores_of, search
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
+    from ingest.settings import Models
+    from opensearch_neural.index.record import IndexMeta
+
 log = logging.getLogger(__name__)
 
 LEAST_SHARE = 0.9
@@ -103,6 +106,25 @@ def check_swap(client: OpenSearch, alias: str, index: str, gate: Gate) -> None:
                 f"{required.query!r} does not find {required.id!r} among the first {required.k} hits in "
                 f"{index!r}, but {', '.join(ids[:3]) or 'nothing'}",
                 f"{alias!r} stays as it is; leave out this --require to swap all the same",
+            )
+
+
+def check_vectors(client: OpenSearch, alias: str, meta: IndexMeta, models: Models) -> None:
+    """Raise SwapRefused if a build with the record `meta` would lack a kind of vectors of the current index.
+
+    A new build takes no models from the one before, and an ingest without `--sparse` would leave BM25 alone. "none" says
+    that this is meant.
+    """
+    serving = serving_index(client, alias)
+    held = None if serving is None else record_if_ours(client, serving)
+    if held is None:
+        return
+    for kind, option in (("sparse", "sparse"), ("dense", "dense"), ("quantized", "pq")):
+        model = getattr(held, kind)
+        if model is not None and getattr(meta, kind) is None and getattr(models, option) != "none":
+            raise SwapRefused(
+                f"the current index {serving!r} has {kind} vectors of {model.name}, and a new build would have none",
+                f"give --{option} MODEL, or --{option} none to build without them",
             )
 
 

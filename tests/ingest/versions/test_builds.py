@@ -18,6 +18,7 @@ from corpora import job, records, snapshot, write_jsonl
 from ingest.documents import Documents
 from ingest.job import Job, run_job
 from ingest.versions import builds as versions
+from ingest.versions.swap import SwapRefused
 from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
@@ -57,6 +58,18 @@ def test_the_first_build_makes_the_alias_and_the_second_replaces_it_at_once(
     assert len(snapshot(client, index_name)) == 700 and len(snapshot(client, first.index)) == 200
     body = open_engines(client, index_name).body("sparse", "rain")
     assert client.search(index=index_name, body=body)["hits"]["hits"]
+
+
+def test_a_build_without_the_vectors_of_the_serving_index_has_to_be_meant(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    path = corpus(tmp_path / "d.jsonl", 20)
+    serving = run_job(client, build(path, index_name), show_progress=False).index
+    with pytest.raises(SwapRefused, match=f"{serving}' has sparse vectors of lexical, and a new build would have none"):
+        run_job(client, build(path, index_name, sparse=None), show_progress=False)
+    assert [version.index for version in versions.versions(client, index_name)] == [serving]
+    meant = run_job(client, build(path, index_name, sparse="none"), show_progress=False)
+    assert meant.replaced == serving
 
 
 def test_rolling_back_and_forth(client: Any, index_name: str, tmp_path: Path) -> None:

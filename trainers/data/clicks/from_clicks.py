@@ -158,8 +158,8 @@ def _report(read: ClickLog, judged: Judgements, output: Path, min_impressions: i
         )
     documents = sum(map(len, judged.grades.values()))
     print(
-        f"\n{documents:,} judgements of {len(judged.grades):,} queries in {output}; {judged.too_few:,} documents of a query were "
-        f"shown fewer than {min_impressions} times, or only at places without a propensity, and have no judgement"
+        f"\n{documents:,} judgements of {len(judged.grades):,} queries in {output}; {judged.too_few:,} documents of a query "
+        f"were shown fewer than {min_impressions} times, or only at places without a propensity, and have no judgement"
     )
 
 
