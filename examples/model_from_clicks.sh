@@ -18,8 +18,9 @@ work=${WORK:-from-clicks} steps=${STEPS:-300}
 osn data from-clicks "$log" --corpus "$corpus" --output "$work/clicks"
 osn train sparse --config sparse-published-start --backbone "$model" --output "$work/model" \
     --set "train=[{path: $work/clicks/pairs.jsonl}]" --set "training.steps=$steps"
-if [ ! -e "$work/model-of-corpus" ]; then  # the table of the whole corpus
-    osn model idf --corpus "$corpus" --model "$work/model" --output "$work/model-of-corpus"
+if [ "$work/model-of-corpus" -ot "$work/model/osn.json" ]; then  # not there, or of a model before
+    rm -rf "$work/model-of-corpus"
+    osn model idf --corpus "$corpus" --model "$work/model" --output "$work/model-of-corpus"  # the table of the whole corpus
 fi
 osn ingest "$corpus" --index "$index" --sparse "$work/model-of-corpus"
 osn eval --index "$index" --data "$work/clicks" --split test --engines bm25,bm25-sparse --measures nDCG@10 --timed 0

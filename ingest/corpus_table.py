@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ANOTHER = "another --index"
+
 SPLADE = "splade"
 """Key in osn.json's `training`: the hash of the SPLADE from which a model with a corpus's table was made."""
 COUNTED_AT_ONCE = 64
@@ -191,7 +193,16 @@ def with_corpus_table(splade: Path, asked: Asked, passages: PassageMeta | None) 
 
     wanted, held = asked.models, None if asked.wrote is None else asked.wrote.sparse
     name = directory.display_name(str(wanted.sparse))
-    if held and (kept := with_kept_table(asked.client, held, splade, wanted.trust_remote_code, index=asked.index)):
+    if held and (
+        kept := with_kept_table(
+            asked.client,
+            held,
+            splade,
+            wanted.trust_remote_code,
+            index=asked.index,
+            another=ANOTHER if asked.wrote is None else another_index(asked.wrote),
+        )
+    ):
         return OfCorpus(_loaded(kept, wanted, name))
     tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
     log.info("reading the corpus once for its IDF table")
@@ -220,11 +231,18 @@ def splade_of(model: Path) -> str | None:
 
 
 def with_kept_table(
-    client: OpenSearch | None, wrote: SparseMeta, splade: Path, trust_remote_code: bool, *, index: str
+    client: OpenSearch | None,
+    wrote: SparseMeta,
+    splade: Path,
+    trust_remote_code: bool,
+    *,
+    index: str,
+    another: str = ANOTHER,
 ) -> Path | None:
     """The model that wrote an index: from this machine, else made again from its SPLADE and the query table on the cluster.
 
-    None if neither can be read. Raises ModelError if the table shows that another model wrote the index.
+    None if neither can be read. Raises ModelError if the table shows that another model wrote the index. another: how to
+    write another index, for that error
     """
     link, hash = registry.link_of(wrote.hash), directory.hash_files(splade)
     if link.is_dir() and splade_of(link) == hash:
@@ -246,12 +264,10 @@ def with_kept_table(
             registry.remember(wrote.hash, folder)
             return folder
     # Even with the index's own table, this model has another hash, so it is another model.
-    raise _another_model(index, wrote, splade, hash)
+    raise _another_model(index, wrote, splade, hash, another)
 
 
-def _another_model(
-    index: str, wrote: SparseMeta, splade: Path, hash: str, another: str = "another --index"
-) -> ModelError:
+def _another_model(index: str, wrote: SparseMeta, splade: Path, hash: str, another: str) -> ModelError:
     return ModelError(
         f"the index {index!r} was written with the sparse model {wrote.name} ({wrote.hash}), "
         f"but {directory.display_name(splade)} ({hash}) is another model",

@@ -80,6 +80,8 @@ def run_job(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Repo
         return _write(client, job, corpus, stored, letters, show_progress)
     with translate_errors(), patience(job.writing.retry.patience), Lease(client, f"alias:{job.alias}"):
         index = open_build(client, job.alias, corpus.name, restart=job.writing.restart)
+        if stored is None:
+            check_vectors(client, job.alias, index, job.models)
         letters = letters_path(job.dead_letters, job.alias, corpus.path)
         job = replace(job, index=index)
         return _write(client, job, corpus, stored, letters, show_progress)
@@ -118,12 +120,10 @@ def _write(
                     f"--dense-type {job.new_index.dense_type} needs dense vectors, and this ingest writes none",
                     "give --dense MODEL, or leave the option out",
                 )
-            if job.alias and stored is None:
-                check_vectors(client, job.alias, content.meta, job.models)
             table = content.table
             if wrote is not None and table is None:
                 check_counted(job.index, wrote)
-            if wrote is None and next(everything(records), None) is None:
+            if wrote is None and next(everything(records, lambda rejected, records: True), None) is None:
                 raise pipeline.holds_nothing(corpus.name)  # before an index is created that this corpus would complete
             target = open_target(
                 client,

@@ -6,6 +6,7 @@ torch, and other packages can add subcommands.
 
 from __future__ import annotations
 
+import codecs
 import io
 import logging
 import os
@@ -90,7 +91,7 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # SIGTERM, which stops a container, acts like Ctrl-C: work in progress is finished and kept.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    if isinstance(sys.stdout, io.TextIOWrapper) and codecs.lookup(sys.stdout.encoding).name == "utf-8":
         # A document may hold half a surrogate pair, which UTF-8 does not have. JSON reads the escape.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -112,7 +113,7 @@ def main() -> None:
         sys.exit(1)
     except Exception as error:
         # To safetensors, which writes models and is not always installed, a full disk is no OSError.
-        if type(error).__name__ != "SafetensorError" or "I/O error" not in str(error):
+        if type(error).__name__ != "SafetensorError" or "Error while serializing" not in str(error):
             raise
         print(f"error: a model cannot be written: {error}", file=sys.stderr)
         sys.exit(1)

@@ -126,16 +126,16 @@ def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Search
 
 def findings_of(client: OpenSearch, index: str, body: Body, meta: IndexMeta | None = None) -> list[Finding]:
     """The linter's findings. If there are any by OpenSearch's default limits, the index's own limits, fields and pipelines
-    decide, unless the user may not read them. Raises opensearch-py's errors."""
+    decide, if they can be read. Those of a pattern are not: it may match hundreds of indexes.
+
+    Raises opensearch-py's errors."""
     capabilities = quick_capabilities(client)
     findings = lint(body, capabilities, meta)
-    if not findings:
-        return []
-    with suppress(ClusterError):  # a pattern that matches no index
-        described = allowed(lambda: IndexDescription.of(client, index))
-        if described is not None:
-            return lint(body, capabilities, meta, index=described)
-    return findings
+    described = None
+    if findings and not set(index) & set("*,"):
+        with suppress(ClusterError), translate_errors():  # the search shall not end for want of a diagnosis
+            described = allowed(lambda: IndexDescription.of(client, index))
+    return findings if described is None else lint(body, capabilities, meta, index=described)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -17,7 +18,8 @@ logger = logging.getLogger(__name__)
 
 
 def acquire(file: Path, busy: Callable[[], object] | None) -> TextIO | None:
-    """Lock `file` and return it open; closing it releases the lock. On Windows nothing is locked.
+    """Lock `file` and return it open; closing it releases the lock. On Windows, and on a file system without locks, nothing
+    is locked.
 
     If another process holds the lock, this calls `busy` and waits; if `busy` is None, it returns None at once. Raises
     OSError if the file cannot be written.
@@ -39,6 +41,11 @@ def acquire(file: Path, busy: Callable[[], object] | None) -> TextIO | None:
                 return None
             busy()
             fcntl.flock(held, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+                raise
+            logger.debug("%s: this file system has no locks", file)
+            return held
         # A holder may have removed the file, or its folder: a lock on a removed file excludes nobody.
         with suppress(FileNotFoundError):
             if os.fstat(held.fileno()).st_ino == file.stat().st_ino:

@@ -217,7 +217,7 @@ class StoredVectors:
             if sum(map(len, parts)) >= count:
                 break
             if (rows := part(self._shard(position))) is not None:
-                parts.append(rows)
+                parts.append(rows[:count])
         return np.concatenate(parts)[:count] if parts else None
 
     def codes(self) -> tuple[list[str], NDArray[np.uint8]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -226,22 +226,21 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
         raise ClusterError(f"the index {to!r}, which {alias!r} named before, was deleted")
     if to == present:
         raise InputError(f"{alias!r} names {to!r} already")
-    targets.wait_for_primaries(client, to, ROLLBACK_PATIENCE)
     _refuse_closed(client, to)
+    targets.wait_for_primaries(client, to, ROLLBACK_PATIENCE)
     serve(client, alias, to, patience=0)
     return to, present
 
 
 def _refuse_closed(client: OpenSearch, index: str) -> None:
-    """Raise ClusterError for a closed index, whose health is that of an open one."""
-    from opensearchpy.exceptions import RequestError
+    """Raise ClusterError for a closed index, whose health is that of an open one. Other refusals say nothing about that."""
+    from opensearchpy.exceptions import TransportError
 
     try:
         client.count(index=index)
-    except RequestError as error:
-        if reason_of(error)[0] != "index_closed_exception":
-            raise
-        raise ClusterError(f"the index {index!r} is closed", f"open it first (POST {index}/_open)") from None
+    except TransportError as error:
+        if reason_of(error)[0] == "index_closed_exception":
+            raise ClusterError(f"the index {index!r} is closed", f"open it first (POST {index}/_open)") from None
 
 
 def _warn_of_running(client: OpenSearch, present: str, to: str) -> None:
@@ -264,10 +263,12 @@ def other_for_requests(held: IndexMeta, wanted: IndexMeta) -> str | None:
         return "whole documents" if wanted.passages is None else "passages"
     if held.sparse is not None and (wanted.sparse is None or wanted.sparse.query_hash != held.sparse.query_hash):
         return "no sparse model" if wanted.sparse is None else "another sparse model or IDF table"
-    if held.dense is not None and wanted.dense != held.dense:
-        return "no dense model" if wanted.dense is None else "another dense model"
-    if held.quantized is not None and wanted.quantized != held.quantized:
-        return "no quantized model" if wanted.quantized is None else "another quantized model"
+    # A model may have been named by its hub id once, and by its folder another time.
+    if held.dense is not None and (wanted.dense is None or replace(wanted.dense, name=held.dense.name) != held.dense):
+        return "no dense model" if wanted.dense is None else "another dense model, or another type of its vectors"
+    codes = wanted.quantized
+    if held.quantized is not None and (codes is None or codes.hash != held.quantized.hash):
+        return "no quantized model" if codes is None else "another quantized model"
     return None
 
 

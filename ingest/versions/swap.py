@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from ingest.settings import Models
-    from opensearch_neural.index.record import IndexMeta
 
 log = logging.getLogger(__name__)
 
@@ -109,23 +108,33 @@ def check_swap(client: OpenSearch, alias: str, index: str, gate: Gate) -> None:
             )
 
 
-def check_vectors(client: OpenSearch, alias: str, meta: IndexMeta, models: Models) -> None:
-    """Raise SwapRefused if a build with the record `meta` would lack a kind of vectors of the current index.
+def check_vectors(client: OpenSearch, alias: str, index: str, models: Models) -> None:
+    """Raise SwapRefused if a build would lack a kind of vectors of the current index.
 
     A new build takes no models from the one before, and an ingest without `--sparse` would leave BM25 alone. "none" says
-    that this is meant.
+    that this is meant. index: the build, begun or not
     """
     serving = serving_index(client, alias)
     held = None if serving is None else record_if_ours(client, serving)
-    if held is None:
-        return
+    begun = record_if_ours(client, index) if client.indices.exists(index=index) else None
+    lacking: dict[str, str] = {}
     for kind, option in (("sparse", "sparse"), ("dense", "dense"), ("quantized", "pq")):
-        model = getattr(held, kind)
-        if model is not None and getattr(meta, kind) is None and getattr(models, option) != "none":
-            raise SwapRefused(
-                f"the current index {serving!r} has {kind} vectors of {model.name}, and a new build would have none",
-                f"give --{option} MODEL, or --{option} none to build without them",
-            )
+        model, named = getattr(held, kind, None), getattr(models, option)
+        if model is None or named == "none":
+            continue
+        encoded = named is not None or (kind == "dense" and models.reconstruct)
+        if not (encoded if begun is None else getattr(begun, kind) is not None):
+            lacking[option] = f"{kind} vectors of {model.name}"
+    if lacking:
+        from_codes = "dense" in lacking and held is not None and held.dense is not None and held.dense.reconstructed
+        give = [f"--{option} MODEL" for option in lacking if option != "dense" or not from_codes]
+        give += ["--dense-from-codes"] if from_codes else []
+        without = " ".join(f"--{option} none" for option in lacking)
+        again = "" if begun is None else "--restart "
+        raise SwapRefused(
+            f"the current index {serving!r} has {' and '.join(lacking.values())}, and the build would have none",
+            f"give {again}{' '.join(give)}, or {without} to build without them",
+        )
 
 
 def _documents(client: OpenSearch, index: str) -> int:

@@ -133,6 +133,7 @@ def evaluate(
         if templates:
             production.warn_of_absent(client, judged)
         documents = document_count(client, opened, index if chosen else production.index)
+        version = quick_capabilities(client).version  # empty for a user who may not ask
         results = searched(client, opened, production, judged, chosen, evaluation.names, own, timed)
         what = f"{documents:,} documents, {results[0].measured.queries:,} queries"
         wrote = (
@@ -141,7 +142,7 @@ def evaluate(
         if models := ", ".join(f"{kind} {model.name}" for kind, model in wrote.items() if model is not None):
             what += f"; {models}"
         machine = machine_facts()
-        if version := quick_capabilities(client).version:  # unknown to a user who may not ask
+        if version:
             machine["opensearch"] = version
         read = template_paths(template_files)
         summary = evaluation.summary(judged, segment_of, results, against, expectations, read, what, machine=machine)

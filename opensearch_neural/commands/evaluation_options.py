@@ -104,9 +104,13 @@ class Evaluation:
         if self.limit_queries is not None:
             queries = dict(islice(judged.queries.items(), self.limit_queries))
             judged = replace(judged, queries=queries, qrels={query: judged.qrels[query] for query in queries})
-            which = f"the first {len(queries):,} queries of {which}"
         if not any(grade > 0 for grades in judged.qrels.values() for grade in grades.values()):
-            raise InputError(f"{which} have no relevant document")
+            if self.limit_queries is None:
+                raise InputError(f"{which} have no relevant document")
+            raise InputError(
+                f"none of the first {self.limit_queries:,} queries of {which} has a relevant document",
+                "raise --limit-queries",
+            )
         warn_of(judged, self.names)
         require_fitting(judged.qrels, self.names)
         return judged

@@ -93,14 +93,17 @@ class OpenSearchRetriever:
         with ThreadPoolExecutor(max_workers=THREADS) as pool:
             while chunk := list(islice(items, _CHUNK)):
                 bodies = [self._sent(self._body(text, k)) for _, text in chunk]
-                answers = list(pool.map(lambda body: search(self._client, self._index, body, **self._params), bodies))
-                for (query_id, _), body, answer in zip(chunk, bodies, answers, strict=True):
-                    run[query_id] = dict(
-                        sorted(self._hits_of(body, answer, k).items(), key=lambda hit: (-hit[1], hit[0]))
-                    )
+                for (query_id, _), scores in zip(
+                    chunk, pool.map(lambda body: self._scores(body, k), bodies), strict=True
+                ):
+                    run[query_id] = dict(sorted(scores.items(), key=lambda hit: (-hit[1], hit[0])))
                 if self._progress:
                     self._progress(len(chunk))
         return run
+
+    def _scores(self, body: Body, k: int) -> dict[str, float]:
+        """{document: score} of one request. Only this is kept: an answer may hold whole documents."""
+        return self._hits_of(body, search(self._client, self._index, body, **self._params), k)
 
 
 def search(client: OpenSearch, index: str, body: Body, **params: str) -> Any:

@@ -40,11 +40,11 @@ def template_retriever(
     A body that sorts keeps its order; a run then holds ranks instead of scores, the first hit's the highest. id_field: a
     field with doc values, such as a keyword, with the documents' ids in the judgements; None: `_id`.
 
-    If a search pipeline processes the hits (one that the template names, or the index's default), bodies are sent whole,
-    because a processor may rank hits by any of their fields.
+    If a search pipeline processes the hits (one that the template names, or the index's default), bodies are sent whole but
+    for stored fields, because a processor may rank hits by any of their fields.
     """
     whole = "search_pipeline" in template.content or may_have_pipeline(client, index)
-    left_out = frozenset() if whole else WITHOUT_EFFECT_ON_RANKS
+    left_out = {"stored_fields"} if whole else WITHOUT_EFFECT_ON_RANKS  # it may leave out the id
 
     def body(text: str, size: int) -> Body:
         filled = template.body(text, size)

@@ -87,7 +87,9 @@ def test_a_limit_that_leaves_no_relevant_document_is_told_before_anything_is_sea
     asked += ["--index", "x", "--template", f"production={folder / 'query.json'}"]
     result = CliRunner().invoke(evaluate, asked)
     assert isinstance(result.exception, InputError)
-    assert re.fullmatch(r"the first 1 queries of .*judged\.qrels have no relevant document", result.exception.message)
+    assert re.fullmatch(
+        r"none of the first 1 queries of .*judged\.qrels has a relevant document", result.exception.message
+    )
 
 
 def test_judgements_may_come_through_a_pipe(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

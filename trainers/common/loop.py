@@ -25,7 +25,7 @@ import torch.distributed as dist
 from safetensors import SafetensorError
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from opensearch_neural.errors import OsnError
+from opensearch_neural.errors import InputError, OsnError
 from trainers.common.attention import fast_attention
 from trainers.common.batches import Collator
 from trainers.common.grad_cache import processes
@@ -76,7 +76,7 @@ def train(
     if (ended := run.ended()) is not None:
         logger.info("%s is trained already (%d steps)", output, ended.steps)
         return ended
-    with run.started(), _advice_on_memory(settings), _advice_on_disk(output):
+    with run.started(), _advice_on_memory(settings), _advice_on_disk(output), _advice_on_versions(output):
         trainer = LoopTrainer(model, data, collate, settings=settings, run=run, evaluate=evaluate, best_from=best_from)
         resume_from = run.last_checkpoint()
         if resume_from is None:
@@ -116,11 +116,24 @@ def _advice_on_disk(output: Path) -> Iterator[None]:
         yield
     except (SafetensorError, RuntimeError) as error:
         # What safetensors and torch say of a file that they cannot write to its end.
-        if not any(text in str(error) for text in ("I/O error", "unexpected pos", "PytorchStreamWriter")):
+        if not any(text in str(error) for text in ("Error while serializing", "unexpected pos", "PytorchStreamWriter")):
             raise
         raise OsnError(
             f"{output}: a file could not be written to its end",
             "is the disk full? Make room, and run the same command again to continue",
+        ) from error
+
+
+@contextmanager
+def _advice_on_versions(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        if "parameter group" not in str(error):  # what torch says of the state of an optimizer for other parameters
+            raise
+        raise InputError(
+            f"{output} holds a training of an earlier version, which trained other parameters of this model",
+            f"end it with that version, or remove {output} and begin anew",
         ) from error
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
@@ -26,6 +27,8 @@ from trainers.common.config import fingerprint, save_config, to_dict
 from trainers.common.processes import is_main_process
 from trainers.common.training_model import TrainingModel
 
+WORKERS_END = 10.0
+"""Seconds after which the workers of a process that was killed have ended."""
 FOLDER = ".stages"
 """The folder of intermediate results in an output directory; hidden, because they are not part of the model."""
 FIRST = "retriever-1"
@@ -192,11 +195,9 @@ class RunFolder:
         if not is_main_process():
             yield
             return
-        with locked(self.folder / "run.json", wait=False) as alone:
-            if not alone:
-                raise InputError(
-                    f"another process is training in {self.output}", "wait until it ends, or choose another --output"
-                )
+        with self._alone():
+            if self.ended() is not None:
+                raise InputError(f"another process has just trained {self.output}", "run the same command again")
             if self.last_checkpoint() is None:  # Then it begins at its first step.
                 for folder in (self.checkpoints, self.best, self.logs):
                     shutil.rmtree(folder, ignore_errors=True)
@@ -211,6 +212,21 @@ class RunFolder:
                 if self.last_checkpoint() is None and not ended:
                     (self.folder / "run.json").unlink(missing_ok=True)
                 raise
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Holds the folder's lock. Workers of a process that was killed hold it for some seconds more."""
+        deadline = time.monotonic() + WORKERS_END
+        while True:
+            with locked(self.folder / "run.json", wait=False) as alone:
+                if alone:
+                    yield
+                    return
+            if time.monotonic() >= deadline:
+                raise InputError(
+                    f"another process is training in {self.output}", "wait until it ends, or choose another --output"
+                )
+            time.sleep(1.0)
 
     # ------------------------------------------------ while it runs
 

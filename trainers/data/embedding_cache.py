@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -150,18 +151,11 @@ def _encode_dense(
 def _new_array(file: Path, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> np.memmap[Any, Any]:
     """A new array in `file`, memory-mapped. Raises OSError if the disk has no room for it.
 
-    Without the room reserved, a full disk ends the process at a later write, by a signal (SIGBUS) and without a message.
+    A disk that is full later ends the process at a write, by a signal (SIGBUS) and without a message.
     """
-    array: np.memmap[Any, Any] = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
-    if hasattr(os, "posix_fallocate"):  # not on macOS
-        try:
-            with file.open("r+b") as opened:
-                os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):  # Else the file system cannot reserve room.
-                file.unlink()
-                raise OSError(error.errno, os.strerror(error.errno), str(file)) from None
-    return array
+    if shutil.disk_usage(file.parent).free < math.prod(shape) * np.dtype(dtype).itemsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+    return np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
 
 
 def several_vectors(

@@ -24,6 +24,7 @@ import click
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.engines import open_engines
+from opensearch_neural.engines.settings import Cascade, PrunedSparse, TwoPhases, WeightedSum
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.evaluation.run_files import read_run
@@ -246,7 +247,13 @@ def check_spec(spec: str) -> None:
 
 
 def open_retriever(
-    spec: str, documents: TextStore, *, cache: Path | None = None, device: str | None = None, batch_size: int = 32
+    spec: str,
+    documents: TextStore,
+    *,
+    cache: Path | None = None,
+    device: str | None = None,
+    batch_size: int = 32,
+    by_record: bool = False,
 ) -> Retriever:
     """The retriever that `spec` names, for searching `documents`.
 
@@ -255,7 +262,8 @@ def open_retriever(
     a lexical model, or a SPLADE whose network encodes queries); "opensearch:INDEX:ENGINE" (an index that `osn ingest`
     wrote, on the cluster of the environment, and an engine of `osn search`); "tome:URLS", the folder of `osn model urls`,
     whose model is found by its hash; "run:FILE", a TREC run of any other engine. cache: a folder that keeps the documents'
-    vectors, so that an interrupted run need not encode again.
+    vectors, so that an interrupted run need not encode again. by_record: whether the name of the retriever of an index has a
+    hash of the models and tuning that its record tells, which is then read at once.
 
     Raises InputError for another name, ModelError as the models do, ClusterError as the cluster does.
     """
@@ -269,7 +277,7 @@ def open_retriever(
         return RunRetriever(Path(name))
     if kind == "opensearch":
         index, _, engine = name.partition(":")
-        return _opensearch(index, engine or "bm25")
+        return _opensearch(index, engine or "bm25", by_record=by_record)
     if kind == "tome":
         return _tome(Path(name), device, batch_size)
     model = model_info(locate(name), name=name, kind=kind)
@@ -311,15 +319,21 @@ def _tome(folder: Path, device: str | None, batch_size: int) -> Retriever:
     return LazyRetriever(f"tome {urls.model['name']} {urls.model['hash']} {urls.corpus}", build)
 
 
-def _opensearch(index: str, engine: str) -> Retriever:
-    client = connect()
-    # Under the same name, an index may be written by another model, or tuned: its record says so.
-    record = fingerprint(existing_record(client, index).to_dict())
+def _opensearch(index: str, engine: str, *, by_record: bool) -> Retriever:
+    name = f"opensearch {index} {engine}"
+    if by_record:
+        # Under the same name, an index may be written by another model, or tuned. Its number of documents, for instance,
+        # is no other index.
+        record = existing_record(connect(), index)
+        models = (record.sparse, record.dense, record.quantized, record.passages, record.prune, record.prune_postings)
+        tuned = [record.extra.get(each.key) for each in (WeightedSum, TwoPhases, PrunedSparse, Cascade)]
+        name += f" {fingerprint([repr(model) for model in models], record.analyzer, tuned)}"
 
     def build() -> Retriever:
+        client = connect()
         return OpenSearchRetriever(client, index, engine, open_engines(client, index).body_of(engine))
 
-    return LazyRetriever(f"opensearch {index} {engine} {record}", build)
+    return LazyRetriever(name, build)
 
 
 class RunRetriever:
@@ -385,7 +399,9 @@ def mine_command(
     """
     training = load_training(data, split=split, corpus=corpus, queries=queries)
     cache = output.with_name(f"{output.name}.vectors")
-    engine = open_retriever(retriever, training.documents, cache=cache, device=device, batch_size=batch_size)
+    engine = open_retriever(
+        retriever, training.documents, cache=cache, device=device, batch_size=batch_size, by_record=True
+    )
     mine(training, engine, output=output, depth=depth, keep=keep, skip_top=skip_top, consistency=consistency)
     shutil.rmtree(cache, ignore_errors=True)
     click.echo(summary(output, NEGATIVES), err=True)

@@ -47,8 +47,12 @@ def _marks(between: re.Match[str]) -> str:
 
 
 def in_dev(text: str, share: float) -> bool:
-    """Whether a text belongs to the dev part, which has `share` of all texts; always the same for equal texts."""
-    digest = hashlib.blake2b(normalised(text).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    """Whether a text belongs to the dev part, which has `share` of all texts; always the same for equal texts.
+
+    Vowel signs do not count here, as once in `normalised`, so that the parts of a set stay what they were.
+    """
+    words = _NO_WORD.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip() or text.strip()
+    digest = hashlib.blake2b(words.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") < share * 2**64
 
 

@@ -18,7 +18,7 @@ from corpora import job, records, snapshot, write_jsonl
 from ingest.documents import Documents
 from ingest.job import Job, run_job
 from ingest.versions import builds as versions
-from ingest.versions.swap import SwapRefused
+from ingest.versions.swap import Gate, Requirement, SwapRefused
 from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
@@ -68,6 +68,13 @@ def test_a_build_without_the_vectors_of_the_serving_index_has_to_be_meant(
     with pytest.raises(SwapRefused, match=f"{serving}' has sparse vectors of lexical, and a new build would have none"):
         run_job(client, build(path, index_name, sparse=None), show_progress=False)
     assert [version.index for version in versions.versions(client, index_name)] == [serving]
+    unmet = replace(build(path, index_name, sparse="none"), gate=Gate(require=(Requirement("rain", "gone"),)))
+    with pytest.raises(SwapRefused, match="does not find 'gone'"):
+        run_job(client, unmet, show_progress=False)
+    with pytest.raises(SwapRefused) as refused:
+        run_job(client, build(path, index_name, sparse=None), show_progress=False)
+    remedy = refused.value.remedy or ""
+    assert "give --restart --sparse MODEL, or --sparse none to build without them" in remedy, "it continues that build"
     meant = run_job(client, build(path, index_name, sparse="none"), show_progress=False)
     assert meant.replaced == serving
 

@@ -24,7 +24,7 @@ from transformers import BertModel  # noqa: E402
 from two_processes import in_two_processes  # noqa: E402
 
 from opensearch_neural.errors import InputError, OsnError  # noqa: E402
-from trainers.common import losses  # noqa: E402
+from trainers.common import losses, run_folder  # noqa: E402
 from trainers.common.batches import Batch, CachedBatch, Part, WholeBatchCollator  # noqa: E402
 from trainers.common.grad_cache import CachedModel, Encoded, gather  # noqa: E402
 from trainers.common.loop import train  # noqa: E402
@@ -239,8 +239,9 @@ def test_ctrl_c_finishes_the_step_and_leaves_a_checkpoint_of_it(tmp_path: Path) 
     assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
 
 
-def test_a_second_process_does_not_train_in_the_same_folder(tmp_path: Path) -> None:
+def test_a_second_process_does_not_train_in_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It removed the best state and the history of the first, which had no checkpoint yet."""
+    monkeypatch.setattr(run_folder, "WORKERS_END", 0.0)
     values = iter([0.9, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
 
     def evaluate() -> dict[str, float]:

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import write_json
+from trainers.common import run_folder
 from trainers.common.run_folder import RunFolder, history
 
 
@@ -129,7 +130,11 @@ def test_a_failure_after_the_model_is_written_leaves_the_run_its_record(tmp_path
         assert (run.folder / "run.json").exists() is ended
 
 
-def test_a_folder_in_which_another_process_trains_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_folder_in_which_another_process_trains_is_refused_and_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_folder, "WORKERS_END", 0.0)
+
     def run() -> RunFolder:
         return RunFolder(tmp_path / "model", "kind", Config(tmp_path / "model"), "data")
 

@@ -288,10 +288,17 @@ def test_an_index_of_the_cluster_mines_by_name(
     monkeypatch.setenv("OSN_URL", cluster_url)
     retriever = open_retriever(f"opensearch:{index_name}:bm25", data.documents)
     assert next(iter(retriever.retrieve({"q": "dogs that bark and birds"}, 2)["q"])) == "d2"
-    assert retriever.name.startswith(f"opensearch {index_name} bm25 ")
-    assert open_retriever(f"opensearch:{index_name}", data.documents).name == retriever.name
-    write_record(client, index_name, IndexMeta().with_extra(tuned={"sum_weight": 0.5}))
-    assert open_retriever(f"opensearch:{index_name}", data.documents).name != retriever.name, "it may find others now"
+    assert retriever.name == f"opensearch {index_name} bm25"
+
+    def noted() -> str:
+        return open_retriever(f"opensearch:{index_name}", data.documents, by_record=True).name
+
+    before = noted()
+    assert before.startswith(f"{retriever.name} ")
+    write_record(client, index_name, IndexMeta().with_extra(shard_documents=3))
+    assert noted() == before
+    write_record(client, index_name, IndexMeta().with_extra(bm25_sparse={"weight": 0.5}))
+    assert noted() != before, "it may find others now"
     with pytest.raises(ClusterError, match="there is no index"):
         open_retriever("opensearch:nothing", data.documents).retrieve({"q": "dogs"}, 2)
 
