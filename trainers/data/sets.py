@@ -100,7 +100,7 @@ class DevSettings:
 
     def __post_init__(self) -> None:
         if self.queries < 1 or self.documents < 0:
-            raise ValueError(f"queries {self.queries} and documents {self.documents}: expected at least 1 and 0")
+            raise ValueError(f"queries {self.queries} must be at least 1, documents {self.documents} not below 0")
 
 
 @dataclass(slots=True)
