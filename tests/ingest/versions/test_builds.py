@@ -65,7 +65,7 @@ def test_a_build_without_the_vectors_of_the_serving_index_has_to_be_meant(
 ) -> None:
     path = corpus(tmp_path / "d.jsonl", 20)
     serving = run_job(client, build(path, index_name), show_progress=False).index
-    with pytest.raises(SwapRefused, match=f"{serving}' has sparse vectors of lexical, and a new build would have none"):
+    with pytest.raises(SwapRefused, match=f"{serving}' has sparse vectors of lexical, and the build would have none"):
         run_job(client, build(path, index_name, sparse=None), show_progress=False)
     assert [version.index for version in versions.versions(client, index_name)] == [serving]
     unmet = replace(build(path, index_name, sparse="none"), gate=Gate(require=(Requirement("rain", "gone"),)))
@@ -150,7 +150,12 @@ DENSE = DenseMeta("d", "e", 8, "byte", True, 2.0)
         (IndexMeta(SPARSE, DENSE), IndexMeta(replace(SPARSE, hash="x"), DENSE), None),
         (IndexMeta(SPARSE), IndexMeta(replace(SPARSE, query_hash="x")), "another sparse model or IDF table"),
         (IndexMeta(SPARSE), IndexMeta(), "no sparse model"),
-        (IndexMeta(SPARSE, DENSE), IndexMeta(SPARSE, replace(DENSE, scale=3.0)), "another dense model"),
+        (
+            IndexMeta(SPARSE, DENSE),
+            IndexMeta(SPARSE, replace(DENSE, scale=3.0)),
+            "another dense model, or another type of its vectors",
+        ),
+        (IndexMeta(SPARSE, DENSE), IndexMeta(SPARSE, replace(DENSE, name="a folder")), None),
         (IndexMeta(quantized=QuantizedMeta("q", "a", 8)), IndexMeta(), "no quantized model"),
         (IndexMeta(), IndexMeta(passages=PassageMeta(9, 9)), "passages"),
         (IndexMeta(passages=PassageMeta(9, 9)), IndexMeta(passages=PassageMeta(5, 5)), None),
