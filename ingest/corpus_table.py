@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ANOTHER = "another --index"
-
 SPLADE = "splade"
 """Key in osn.json's `training`: the hash of the SPLADE from which a model with a corpus's table was made."""
 COUNTED_AT_ONCE = 64
@@ -193,17 +191,11 @@ def with_corpus_table(splade: Path, asked: Asked, passages: PassageMeta | None) 
 
     wanted, held = asked.models, None if asked.wrote is None else asked.wrote.sparse
     name = directory.display_name(str(wanted.sparse))
-    if held and (
-        kept := with_kept_table(
-            asked.client,
-            held,
-            splade,
-            wanted.trust_remote_code,
-            index=asked.index,
-            another=ANOTHER if asked.wrote is None else another_index(asked.wrote),
-        )
-    ):
-        return OfCorpus(_loaded(kept, wanted, name))
+    if asked.wrote is not None and held is not None:
+        another = another_index(asked.wrote)
+        kept = with_kept_table(asked.client, held, splade, wanted.trust_remote_code, index=asked.index, another=another)
+        if kept is not None:
+            return OfCorpus(_loaded(kept, wanted, name))
     tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
     log.info("reading the corpus once for its IDF table")
     with _naming(asked.corpus):
@@ -237,7 +229,7 @@ def with_kept_table(
     trust_remote_code: bool,
     *,
     index: str,
-    another: str = ANOTHER,
+    another: str = "another --index",
 ) -> Path | None:
     """The model that wrote an index: from this machine, else made again from its SPLADE and the query table on the cluster.
 

@@ -116,19 +116,20 @@ def check_vectors(client: OpenSearch, alias: str, index: str, models: Models) ->
     """
     serving = serving_index(client, alias)
     held = None if serving is None else record_if_ours(client, serving)
+    if held is None:
+        return
     begun = record_if_ours(client, index) if client.indices.exists(index=index) else None
     lacking: dict[str, str] = {}
     for kind, option in (("sparse", "sparse"), ("dense", "dense"), ("quantized", "pq")):
-        model, named = getattr(held, kind, None), getattr(models, option)
+        model, named = getattr(held, kind), getattr(models, option)
         if model is None or named == "none":
             continue
         encoded = named is not None or (kind == "dense" and models.reconstruct)
         if not (encoded if begun is None else getattr(begun, kind) is not None):
             lacking[option] = f"{kind} vectors of {model.name}"
     if lacking:
-        from_codes = "dense" in lacking and held is not None and held.dense is not None and held.dense.reconstructed
-        give = [f"--{option} MODEL" for option in lacking if option != "dense" or not from_codes]
-        give += ["--dense-from-codes"] if from_codes else []
+        from_codes = held.dense is not None and held.dense.reconstructed
+        give = ["--dense-from-codes" if option == "dense" and from_codes else f"--{option} MODEL" for option in lacking]
         without = " ".join(f"--{option} none" for option in lacking)
         again = "" if begun is None else "--restart "
         raise SwapRefused(

@@ -7,6 +7,7 @@ batches are journalled in the order of the corpus.
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections import deque
@@ -383,23 +384,24 @@ class _Run:
 
     def _too_many(self, letters: int, records: int) -> bool:
         """Whether the run ends after so many letters of so many records, so that nothing more needs to be read."""
-        most = self.writing.max_errors
-        if isinstance(most, float):
-            return records >= SHARE_RECORDS and letters > most * records
-        return letters > most
+        return letters > self._allowed(records if records >= SHARE_RECORDS else None)
 
     def _check_errors(self, records: int | None) -> None:
         """Raise TooManyErrors if too many of the records so far were rejected. None: too few records to judge a share."""
-        most = self.writing.max_errors
-        if isinstance(most, float) and records is None:
-            return
-        allowed = most * (records or 0) if isinstance(most, float) else most
-        if self.letter_count > allowed:
+        if self.letter_count > self._allowed(records):
+            most = self.writing.max_errors
             limit = f"{most:.4g} of {records} records" if isinstance(most, float) else str(most)
             raise TooManyErrors(
                 f"{self.letter_count} documents were rejected, more than --max-errors {limit} allows",
                 f"read the reasons in {self.letters.path}; run the same command again to continue",
             )
+
+    def _allowed(self, records: int | None) -> float:
+        """How many of so many records may be rejected. None: too few records to judge a share."""
+        most = self.writing.max_errors
+        if not isinstance(most, float):
+            return most
+        return math.inf if records is None else most * records
 
 
 @dataclass(frozen=True, slots=True)

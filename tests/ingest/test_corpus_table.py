@@ -19,7 +19,7 @@ from ingest.job import run_job
 from opensearch_neural import queries
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index import query_side
-from opensearch_neural.index.record import existing_record
+from opensearch_neural.index.record import IndexMeta, existing_record
 from opensearch_neural.models import registry
 from opensearch_neural.query_encoder import QueryEncoder
 
@@ -64,6 +64,14 @@ def test_an_index_keeps_its_table_when_more_documents_come(
     assert client.count(index=index_name)["count"] == 70
 
 
+def leave_models_behind(client: OpenSearch, index: str, splade: Path, folder: Path, osn_home: Path) -> IndexMeta:
+    """Write an index and go on as on another machine, which lacks its model; returns the index's record."""
+    corpus = write_jsonl(folder / "a.jsonl", records(30))
+    run_job(client, job(corpus, index, sparse=str(splade)), show_progress=False)
+    (osn_home / "models").rename(folder / "another machine's")
+    return existing_record(client, index)
+
+
 def test_a_machine_without_the_table_of_an_index_takes_it_from_the_cluster(
     client: OpenSearch,
     index_name: str,
@@ -72,10 +80,7 @@ def test_a_machine_without_the_table_of_an_index_takes_it_from_the_cluster(
     osn_home: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    corpus = write_jsonl(tmp_path / "a.jsonl", records(30))
-    run_job(client, job(corpus, index_name, sparse=str(splade)), show_progress=False)
-    before, models = existing_record(client, index_name), osn_home / "models"
-    models.rename(tmp_path / "another machine's")
+    before = leave_models_behind(client, index_name, splade, tmp_path, osn_home)
     # The other machine is offline and has other versions of the libraries, which they note in what they write.
     monkeypatch.setattr("transformers.tokenization_utils_base.is_offline_mode", lambda: True)
     monkeypatch.setattr("transformers.configuration_utils.__version__", "5.99.0")
@@ -95,7 +100,7 @@ def test_a_machine_without_the_table_of_an_index_takes_it_from_the_cluster(
     assert existing_record(client, index_name).sparse == before.sparse
     assert client.count(index=index_name)["count"] == 60
     # Documents are added one by one, too, and from then on the machine knows the model.
-    shutil.rmtree(models)
+    shutil.rmtree(osn_home / "models")
     document = {"_id": "more", "text": "rain bow light"}
     with pytest.raises(ModelError, match="not on this machine"):
         Documents(client, index_name)
@@ -117,10 +122,7 @@ def test_the_model_of_an_index_that_an_older_osn_wrote_is_made_again_with_the_sa
     """An older osn left the versions of the libraries in the model, and so in its hash."""
     with monkeypatch.context() as older:
         older.setattr("ingest.corpus_table._remove_versions", lambda model: None)
-        corpus = write_jsonl(tmp_path / "a.jsonl", records(30))
-        run_job(client, job(corpus, index_name, sparse=str(splade)), show_progress=False)
-    before = existing_record(client, index_name)
-    (osn_home / "models").rename(tmp_path / "another machine's")
+        before = leave_models_behind(client, index_name, splade, tmp_path, osn_home)
     other = write_jsonl(tmp_path / "b.jsonl", records(30, seed=5))
     assert run_job(client, job(other, index_name, sparse=str(splade)), show_progress=False).documents == 30
     assert existing_record(client, index_name).sparse == before.sparse

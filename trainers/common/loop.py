@@ -76,7 +76,7 @@ def train(
     if (ended := run.ended()) is not None:
         logger.info("%s is trained already (%d steps)", output, ended.steps)
         return ended
-    with run.started(), _advice_on_memory(settings), _advice_on_disk(output), _advice_on_versions(output):
+    with run.started(), _with_advice(settings, output):
         trainer = LoopTrainer(model, data, collate, settings=settings, run=run, evaluate=evaluate, best_from=best_from)
         resume_from = run.last_checkpoint()
         if resume_from is None:
@@ -95,46 +95,43 @@ def train(
 
 
 @contextmanager
-def _advice_on_memory(settings: TrainingSettings) -> Iterator[None]:
+def _with_advice(settings: TrainingSettings, output: Path) -> Iterator[None]:
+    """Turn errors of torch and safetensors that a user can do something about into errors with a remedy."""
     try:
         yield
-    except (MemoryError, RuntimeError) as error:
-        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        if not known and not any(text in str(error) for text in ("not enough memory", "can't allocate memory")):
+    except (MemoryError, RuntimeError, SafetensorError, ValueError) as error:
+        advice = _advice(error, settings, output)
+        if advice is None:
             raise
+        raise advice from error
+
+
+def _advice(error: Exception, settings: TrainingSettings, output: Path) -> OsnError | None:
+    """The error to raise for it; None if there is nothing to advise. torch has classes for few of its errors."""
+
+    def says(*texts: str) -> bool:
+        return any(text in str(error) for text in texts)
+
+    if isinstance(error, ValueError):
+        if not says("parameter group"):  # of an optimizer's state for other parameters
+            return None
+        return InputError(
+            f"{output} holds a training of an earlier version, which trained other parameters of this model",
+            f"end it with that version, or remove {output} and begin anew",
+        )
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or says("not enough memory", "can't allocate memory"):
         smaller = max(1, (settings.chunk_size or settings.batch_size) // 2)
-        raise OsnError(
+        return OsnError(
             f"memory ran out with training.batch_size {settings.batch_size}, chunk_size {settings.chunk_size}",
             f"--set training.chunk_size={smaller} needs less and trains the same; shorter texts, precision auto "
             "and training.activation_checkpointing=true need less too. Then run the same command again to continue",
-        ) from error
-
-
-@contextmanager
-def _advice_on_disk(output: Path) -> Iterator[None]:
-    try:
-        yield
-    except (SafetensorError, RuntimeError) as error:
-        # What safetensors and torch say of a file that they cannot write to its end.
-        if not any(text in str(error) for text in ("Error while serializing", "unexpected pos", "PytorchStreamWriter")):
-            raise
-        raise OsnError(
+        )
+    if says("Error while serializing", "unexpected pos", "PytorchStreamWriter"):  # of a file not written to its end
+        return OsnError(
             f"{output}: a file could not be written to its end",
             "is the disk full? Make room, and run the same command again to continue",
-        ) from error
-
-
-@contextmanager
-def _advice_on_versions(output: Path) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        if "parameter group" not in str(error):  # what torch says of the state of an optimizer for other parameters
-            raise
-        raise InputError(
-            f"{output} holds a training of an earlier version, which trained other parameters of this model",
-            f"end it with that version, or remove {output} and begin anew",
-        ) from error
+        )
+    return None
 
 
 @contextmanager
