@@ -441,12 +441,12 @@ def test_too_many_errors_stop_the_run_and_a_higher_limit_continues_it(client, in
     assert len(letters(Path(f"{index_name}.dead-letters.jsonl"))) == 60
 
 
-@pytest.mark.parametrize(("limit", "read"), [(20, 21), (0.02, 41), (0.5, 2001)])
+@pytest.mark.parametrize(("good", "limit", "read"), [(2000, 20, 21), (2000, 0.02, 41), (2000, 0.5, 2001), (0, 20, 21)])
 def test_of_a_corpus_of_bad_records_no_more_is_read_than_the_limit_allows(
-    client, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float, read: int
+    client, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good: int, limit: float, read: int
 ) -> None:
     """Rejected records wait in memory for the next document, and of records without ids there is none."""
-    corpus = write_jsonl(tmp_path / "d.jsonl", [*records(2000, words=3), *[{"text": "no id"}] * 5000])
+    corpus = write_jsonl(tmp_path / "d.jsonl", [*records(good, words=3), *[{"text": "no id"}] * 5000])
     settings = job(corpus, index_name, sparse="none", writing={"max_errors": limit, "batch_documents": 500})
     rejected: list[Rejected] = []
 
@@ -460,14 +460,17 @@ def test_of_a_corpus_of_bad_records_no_more_is_read_than_the_limit_allows(
 
         return everything(watching, *more)
 
-    monkeypatch.setattr("ingest.writing.pipeline.everything", watched)
-    for _ in range(2):
+    for module in ("ingest.writing.pipeline", "ingest.job"):
+        monkeypatch.setattr(f"{module}.everything", watched)
+    for new in (not good, False):
         rejected.clear()
         with pytest.raises(TooManyErrors, match="more than --max-errors"):
             run_job(client, settings, show_progress=False)
-        assert len(rejected) == read
+        # Before an empty index is made, one record is looked at.
+        assert len(rejected) == (1 + read if new else read)
     told = letters(Path(f"{index_name}.dead-letters.jsonl"))
-    assert [letter["line"] for letter in told] == list(range(2001, 2001 + read))
+    first = good + 1 if good else 1001  # the names of fields are looked for in the first thousand
+    assert [letter["line"] for letter in told] == list(range(first, first + read))
 
 
 def test_a_changed_corpus_is_not_half_skipped(client, index_name: str, tmp_path: Path) -> None:

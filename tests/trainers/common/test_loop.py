@@ -239,6 +239,18 @@ def test_ctrl_c_finishes_the_step_and_leaves_a_checkpoint_of_it(tmp_path: Path) 
     assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
 
 
+def test_a_run_of_a_version_that_trained_other_parameters_is_refused_in_words(tmp_path: Path) -> None:
+    before = Regression()
+    before.fail_at = lambda batch: os.kill(os.getpid(), signal.SIGINT) if len(before.seen) == 6 else None
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, before)
+    now = Regression()
+    now.net[0].bias.requires_grad_(False)  # type: ignore[union-attr]
+    with pytest.raises(InputError, match="holds a training of an earlier version"):
+        run(tmp_path, now)
+    assert not now.seen
+
+
 def test_a_second_process_does_not_train_in_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It removed the best state and the history of the first, which had no checkpoint yet."""
     monkeypatch.setattr(run_folder, "WORKERS_END", 0.0)
