@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fault_proxy import Fault, FaultProxy, Request
 from osn_command import osn_command
 
 from ingest.corpus import CorpusSource
@@ -321,6 +322,19 @@ def test_the_settings_of_the_index_are_known_before_a_query_of_ones_own_is_doubt
     (tmp_path / "production.json").write_text(json.dumps({"query": {"hybrid": parts}}))
     asked = ["--index", index, "--template", template, "rainbow"]
     assert "hybrid-without-pipeline" in osn(cluster_url, *asked).stderr
+    failed: list[str] = []
+
+    def no_settings(request: Request) -> Fault | None:
+        if request.method != "GET" or request.path.partition("?")[0] != f"/{index}":
+            return None
+        failed.append(request.path)
+        return Fault("status", 500)
+
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        proxy.fault = no_settings
+        undiagnosed = osn(proxy.url, *asked)
+        assert undiagnosed.returncode == 0 and "hybrid-without-pipeline" in undiagnosed.stderr, undiagnosed.stderr
+        assert failed
     send, pipeline = client.transport.perform_request, f"/_search/pipeline/{index}"
     send("PUT", pipeline, body={"phase_results_processors": [{"normalization-processor": {}}]})
     try:

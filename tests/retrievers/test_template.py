@@ -45,5 +45,7 @@ def test_a_pipeline_ranks_hits_by_their_fields_as_in_production(client: Any, pip
     assert [hit["_id"] for hit in hits] == ["d3", "d1", "d0"]
     run = template_retriever(client, pipeline, "production", template).retrieve({"q": "rain"}, 10)
     assert list(run["q"]) == ["d3", "d1", "d0"]
+    bare = BodyTemplate.parse(json.dumps(body | {"stored_fields": "_none_"}))
+    assert template_retriever(client, pipeline, "production", bare).retrieve({"q": "rain"}, 10) == run
     by_sku = template_retriever(client, pipeline, "production", template, id_field="sku").retrieve({"q": "rain"}, 10)
     assert list(by_sku["q"]) == ["s3", "s1", "s0"]
