@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import opensearch_neural
 from opensearch_neural.commands.evaluate import evaluate
 from opensearch_neural.errors import ClusterError, InputError, MissingExtra, ModelError
 from opensearch_neural.evaluation.results import Row, Summary
@@ -231,6 +232,7 @@ def test_options_are_checked_before_anything_is_measured(
 def test_a_missing_extra_fails_before_anything_is_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.startswith("opensearch_neural.ui")]:
         monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delattr(opensearch_neural, "ui", raising=False)  # else it stays the one that is imported here
     monkeypatch.setitem(sys.modules, "jinja2", None)
     monkeypatch.setattr("opensearch_neural.commands.evaluate_runs.measure", None)
     with pytest.raises(MissingExtra):
