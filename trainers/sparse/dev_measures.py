@@ -50,8 +50,8 @@ class DevRetrieval:
     def measures(self) -> dict[str, float]:
         """nDCG@10 and other measures of the trained scores, their sparsity, and nDCG@10 of the baselines.
 
-        The trained scores are the student's alone, or with `objective.base` their sum with BM25; nDCG@10 of the other of the
-        two is included.
+        The trained scores are the student's alone, or with `objective.base` their sum with BM25, and then nDCG@10 of the
+        student alone is included; so is that of the sum as `osn search` weights it.
         """
         if not self.baselines:
             for name in BASELINES:
@@ -63,11 +63,11 @@ class DevRetrieval:
             self.encoded[id(dev.documents)] = self.student.vectors(list(dev.documents.values())).to_scipy()
         self.sparsity = []
         if self.student.objective.base is not None:
-            measures = dev_measures(self.sets, self.summed) | self._named(ALONE, self.alone)
+            measures = dev_measures(self.sets, self.trained_sum) | self._named(ALONE, self.alone)
         else:
             measures = dev_measures(self.sets, self.alone)
-            if not self.student.encodes_queries:  # No search engine here adds a SPLADE to BM25.
-                measures |= self._named(SUM, self.summed)
+        if not self.student.encodes_queries:  # No search engine here adds a SPLADE to BM25.
+            measures |= self._named(SUM, self.searched_sum)
         means = {name: float(np.mean([sparsity[name] for sparsity in self.sparsity])) for name in self.sparsity[0]}
         return measures | means | self.baselines
 
@@ -82,16 +82,20 @@ class DevRetrieval:
             self.sparsity[-1]["query terms"] = float(np.mean([len(query) for query in asked]))
         return _ranked(encode, documents, student.vocabulary, queries, texts)
 
-    def summed(self, queries: Mapping[str, str], texts: Mapping[str, str]) -> Run:
-        """Ranks every document by BM25 + weight · sparse."""
-        student, lexicon = self.student, self._lexicon(texts)
+    def trained_sum(self, queries: Mapping[str, str], texts: Mapping[str, str]) -> Run:
+        """Ranks every document by BM25 + weight · sparse, with the weight of the loss."""
+        return self._summed(queries, texts, self.student.objective.sparse_weight)
+
+    def searched_sum(self, queries: Mapping[str, str], texts: Mapping[str, str]) -> Run:
+        """The same as `osn search` adds them up: the weight is in units of the model's scores for known items."""
+        scale = _scale(self._lexicon(texts), self.encoded[id(texts)], self.bm25[id(texts)], texts)
+        return self._summed(queries, texts, WeightedSum.weight / scale)
+
+    def _summed(self, queries: Mapping[str, str], texts: Mapping[str, str], weight: float) -> Run:
         documents, bm25 = self.encoded[id(texts)], self.bm25[id(texts)]
-        weight, encode = student.objective.sparse_weight, self._query_encoder(lexicon, list(queries.values()))
-        if student.objective.base is None:
-            # As `osn search` does: the weight in units of the model's scores for known items.
-            weight = WeightedSum.weight / _scale(lexicon, documents, bm25, texts)
+        encode = self._query_encoder(self._lexicon(texts), list(queries.values()))
         ranking, positions = Ranking(list(texts)), np.arange(len(texts))
-        asked = SparseVectors.of_rows(map(encode, queries.values()), student.vocabulary).to_scipy()
+        asked = SparseVectors.of_rows(map(encode, queries.values()), self.student.vocabulary).to_scipy()
         run: Run = {}
         for query, vector, scores in zip(queries, asked, bm25.scores(list(queries.values())), strict=True):
             scores = scores + weight * (documents @ vector.toarray()[0])

@@ -81,8 +81,7 @@ def gains(config: SparseConfig, train: Callable[[SparseConfig], Trained]) -> dic
     for left in config.train:
         trained = train(leaving_out(config, left))
         measures = trained.measures
-        both = measures.get(f"{SUM} {MEASURE}", measures[MEASURE])  # with a base, plain measures are of the sum
-        gain[left.title] = both - measures[f"{BASELINES[-1]} {MEASURE}"]
+        gain[left.title] = measures[f"{SUM} {MEASURE}"] - measures[f"{BASELINES[-1]} {MEASURE}"]
         logger.info("without %s: %+.4f on it", left.title, gain[left.title])
     return gain
 

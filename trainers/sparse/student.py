@@ -183,12 +183,12 @@ class SparseStudent(CachedModel):
         learned = gather(vectors["document"])
         shares, objective = targets.shares, self.objective
         queries = vectors["query"] if self.encodes_queries else self._weighed(targets)
-        scores = queries @ learned.T
-        if targets.base is not None:
-            scores = targets.base + objective.sparse_weight * scores
-        terms = objective_terms(
-            objective, scores, targets, temperature=objective.temperature or 1.0, all_pairs=objective.all_pairs
-        )
+        alone = queries @ learned.T
+        scores = alone if targets.base is None else targets.base + objective.sparse_weight * alone
+        terms = self._compared(scores, targets)
+        if objective.base_share < 1:
+            others, share = self._compared(alone, targets), objective.base_share
+            terms = {name: share * term + (1 - share) * others[name] for name, term in terms.items()}
         factor = self.regularization.at(self.progress.step, self.progress.steps)
         flops = self._flops(learned, targets.candidates, shares)
         # Added even if the factor is 0: with several processes every parameter needs a gradient in every step.
@@ -205,6 +205,11 @@ class SparseStudent(CachedModel):
             measures["query_flops_unweighted"] = flops.detach()
             measures["query_active"] = (everyone.detach() > 0).float().sum(dim=1).mean()
         return Losses(terms, measures | self._sparsity(learned, targets.present, shares))
+
+    def _compared(self, scores: Tensor, targets: SparseTargets) -> dict[str, Tensor]:
+        """The objective's terms for scores of (queries, documents)."""
+        temperature, all_pairs = self.objective.temperature or 1.0, self.objective.all_pairs
+        return objective_terms(self.objective, scores, targets, temperature=temperature, all_pairs=all_pairs)
 
     def _weighed(self, targets: SparseTargets) -> Tensor:
         """(queries, entries), each token's IDF by the table's present state."""

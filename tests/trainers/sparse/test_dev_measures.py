@@ -24,7 +24,7 @@ def test_the_sum_ranks_by_bm25_plus_the_weighted_student(tmp_path: Path, backbon
     model = student(replace(config, objective=objective))
     retrieval, encode = DevRetrieval(model, [dev]), model.lexicon.encoder.query.encode
     retrieval.measures()
-    run = retrieval.summed(dev.queries, dev.documents)
+    run = retrieval.trained_sum(dev.queries, dev.documents)
     bm25 = BM25Retriever(list(dev.documents), dev.documents.values()).retrieve(dev.queries, 100)
     vectors = dict(zip(dev.documents, model.vectors(list(dev.documents.values())).rows(), strict=True))
     for query, text in dev.queries.items():
@@ -56,3 +56,16 @@ def test_without_a_base_the_students_own_measures_come_first_and_the_sum_that_is
     measures = DevRetrieval(model, dev).measures()
     assert "sparse alone nDCG@10" not in measures
     assert measures["BM25 + sparse nDCG@10"] > measures["nDCG@10"]
+
+
+def test_with_a_base_the_sum_that_is_served_is_measured_too_with_the_weight_of_a_search(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    config = configuration(backbone, beir, tmp_path)
+    dev = [dev_set(config.train[0].load(), queries=20, documents=40, seed=0)]
+    base = SparseObjective(info_nce=1.0, kl=0.0, base="bm25", sparse_weight=1e-6)
+    plain, based = (
+        DevRetrieval(student(replace(config, objective=each)), dev).measures() for each in (config.objective, base)
+    )
+    assert based["BM25 + sparse nDCG@10"] == plain["BM25 + sparse nDCG@10"] != based["nDCG@10"]
+    assert based["sparse alone nDCG@10"] == plain["nDCG@10"]

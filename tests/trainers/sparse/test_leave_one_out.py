@@ -103,9 +103,6 @@ def test_the_best_mean_gain_over_bm25_is_taken_and_of_equals_what_is_configured(
     assert "   6.33  training.steps=6  (one 0.00, two 10.00, three 9.00; above as configured on 2 of 3)" in told(tried)
     values[6] = values[4]
     assert chosen(trials(config, ["training.steps=6"], train)).name == "as configured"
-    based = replace(config, objective=replace(config.objective, base="bm25"))
-    (only,) = trials(based, [], lambda one: Trained(4, 4, {"nDCG@10": 0.8, "BM25 nDCG@10": 0.5}))
-    assert only.mean == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_dev_measures_rank_by_what_the_network_makes_of_a_query(tmp_path: Path, 
     scores = (model.vectors(list(dev.queries.values())).to_scipy() @ documents.T).toarray()
     bm25 = BM25Retriever(list(dev.documents), dev.documents.values()).retrieve(dev.queries, 100)
     alone = retrieval.alone(dev.queries, dev.documents)
-    summed = retrieval.summed(dev.queries, dev.documents)
+    summed = retrieval.trained_sum(dev.queries, dev.documents)
     for query, row in zip(dev.queries, scores, strict=True):
         expected = dict(zip(dev.documents, row.tolist(), strict=True))
         assert alone[query] == pytest.approx({hit: score for hit, score in expected.items() if score > 0}, rel=1e-4)
