@@ -29,7 +29,7 @@ from opensearch_neural.evaluation.results import MeasuredEngine
 from opensearch_neural.files import replaced
 from opensearch_neural.models import directory
 from opensearch_neural.models.dense.quantized import KIND
-from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, load_dense
+from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, load_dense, stages_of
 from opensearch_neural.models.vectors import SparseVectors
 
 logger = logging.getLogger(__name__)
@@ -131,9 +131,9 @@ def joined(sparse: Path, dense: Path, place: Path) -> Path:
 
 def quantized(experiment: Experiment) -> str:
     """The quantized model of `cascade`: that of --pq, else OPQ of the dense vectors, in a folder below `work`."""
-    from trainers.jpq.model import CodedDocuments, JpqModel
+    from trainers.jpq.model import export_quantized
     from trainers.jpq.quantizer import fit_quantizer
-    from trainers.jpq.settings import JpqConfig, JpqSet, QuantizerSettings
+    from trainers.jpq.settings import QuantizerSettings
 
     if experiment.pq is not None:
         return experiment.pq
@@ -144,14 +144,11 @@ def quantized(experiment: Experiment) -> str:
         start = load_dense(str(experiment.dense), device="cpu")
         assert isinstance(start, TorchDenseEncoder)
         subvectors = max(m for m in range(1, MOST_SUBVECTORS + 1) if start.dimension % m == 0)
-        settings = QuantizerSettings(subvectors=subvectors)
         logger.info("learning OPQ of %d dense vectors", len(vectors))
-        quantizer = fit_quantizer(vectors, settings, seed=SEED)
-        config = JpqConfig(folder, [JpqSet(path) for path in experiment.sets.values()], quantizer=settings)
-        nothing = CodedDocuments([], quantizer.encode(vectors[:0]), None)
+        quantizer = fit_quantizer(vectors, QuantizerSettings(subvectors=subvectors), seed=SEED)
         made_by = {"quantizer": "OPQ", "documents": len(vectors), "seed": SEED}
         with replaced(folder) as beside:
-            JpqModel(start, quantizer, nothing, config).export(beside)
+            export_quantized(beside, start, stages_of(start.model, "query"), quantizer)
             directory.write_osn_json(beside, KIND, training=made_by)
     return str(folder)
 

@@ -40,8 +40,8 @@ SHOWN_BELOW = 0.1
 @click.option("--index", required=True, help="The index to tune; it must hold sparse vectors.")
 @click.option(
     "--engine",
-    type=click.Choice(["bm25-sparse", "high-idf-first", "sparse", "cascade"]),
-    default="bm25-sparse",
+    type=click.Choice(list(TUNINGS)),
+    default=next(iter(TUNINGS)),
     show_default=True,
     help="The engine to tune.",
 )

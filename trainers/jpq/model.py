@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,6 @@ class JpqModel(TrainingModel):
         # Not named `config`: the Trainer would take it for a transformer's configuration.
         self.start, self.quantizer, self.documents, self.settings = start, quantizer, documents, config
         self.query = query_tower(start, config, config.query_layers)
-        self.document_stages = stages_of(start.model, "document")
         ranks = config.lambda_rank > 0
         learns = ranks and config.quantizer.train_centroids and config.objective.documents == "quantized"
         self.scoring = nn.Parameter(torch.from_numpy(quantizer.scoring.copy()), learns)
@@ -175,15 +174,19 @@ class JpqModel(TrainingModel):
     # ------------------------------------------------ the model directory
 
     def export(self, folder: Path) -> None:
-        query: list[Any] = copy.deepcopy(list(self.query.stages))
-        router = Router.for_query_document(query, self.document_stages)
-        start = self.start.info.path
-        prompts = {route: text for route in ("query", "document") if (text := directory.prompt(start, route))}
-        save_modules([router], folder, prompts=prompts, similarity=self.start.model.similarity_fn_name)
         scoring = self.scoring.detach().float().cpu().numpy()
-        Quantizer(self.quantizer.rotation, self.quantizer.assigning, scoring).save(folder / QUANTIZER_FILE)
+        quantizer = Quantizer(self.quantizer.rotation, self.quantizer.assigning, scoring)
+        export_quantized(folder, self.start, self.query.stages, quantizer)
         if self.settings.onnx:
             export_onnx(folder)
+
+
+def export_quantized(folder: Path, start: TorchDenseEncoder, query: Iterable[Any], quantizer: Quantizer) -> None:
+    """Write a quantized model: `query`, the modules that encode queries, and the start's that encode documents."""
+    router = Router.for_query_document(copy.deepcopy(list(query)), stages_of(start.model, "document"))
+    prompts = {route: text for route in ("query", "document") if (text := directory.prompt(start.info.path, route))}
+    save_modules([router], folder, prompts=prompts, similarity=start.model.similarity_fn_name)
+    quantizer.save(folder / QUANTIZER_FILE)
 
 
 def _summed(table: Tensor, codes: Tensor) -> Tensor:
