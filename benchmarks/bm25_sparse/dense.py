@@ -131,7 +131,7 @@ def joined(sparse: Path, dense: Path, place: Path) -> Path:
 
 def quantized(experiment: Experiment) -> str:
     """The quantized model of `cascade`: that of --pq, else OPQ of the dense vectors, in a folder below `work`."""
-    from trainers.jpq.model import export_quantized
+    from trainers.jpq.jpq_model import export_quantized
     from trainers.jpq.quantizer import fit_quantizer
     from trainers.jpq.settings import QuantizerSettings
 

@@ -12,7 +12,7 @@ pytest.importorskip("sentence_transformers")
 pytest.importorskip("faiss")
 
 from trainers.common.sampling import Visit  # noqa: E402
-from trainers.jpq.model import JpqModel  # noqa: E402
+from trainers.jpq.jpq_model import JpqModel  # noqa: E402
 from trainers.jpq.preparation import Preparation  # noqa: E402
 from trainers.jpq.questions import JpqBatch, JpqCollate, TrainingQuestions  # noqa: E402
 

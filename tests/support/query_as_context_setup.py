@@ -18,7 +18,7 @@ from tiny import WORDS  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.data.loading import text_store  # noqa: E402
-from trainers.query_as_context.model import ContextModel  # noqa: E402
+from trainers.query_as_context.context_models import ContextModel  # noqa: E402
 from trainers.query_as_context.pairs import ContextPairs, usable_rows  # noqa: E402
 from trainers.query_as_context.passages import read_passages, write_passages  # noqa: E402
 from trainers.query_as_context.settings import CorpusSettings, QueryAsContextConfig  # noqa: E402

@@ -5,7 +5,7 @@
     quantizer.py    rotation, codebooks and codes, by faiss
     questions.py    the relevant documents of a question, and batches of questions
     query_tower.py  the trainable query encoder
-    model.py        scores, exact search over the codes, the loss of a step
+    jpq_model.py    scores, exact search over the codes, the loss of a step
     preparation.py  vectors, codes, rankings and dev sets, each kept on disk
 
 "Jointly Optimizing Query Encoder and Product Quantization to Improve Retrieval Performance" (`jpq`).

@@ -24,7 +24,7 @@ from trainers.data.dev_measures import DEPTH, MEASURES
 from trainers.data.embedding_cache import dense_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.texts import TextStore
-from trainers.jpq.model import CodedDocuments, JpqModel
+from trainers.jpq.jpq_model import CodedDocuments, JpqModel
 from trainers.jpq.quantizer import check_fits, codes_of, kept_quantizer
 from trainers.jpq.query_tower import QueryTower, TokenTable, query_tower
 from trainers.jpq.questions import Rows, load_data

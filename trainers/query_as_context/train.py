@@ -41,7 +41,7 @@ from trainers.data.sets import check_set_names, refuse_same_names, small
 from trainers.dense import rehearse as rehearse_dense
 from trainers.dense import train_dense
 from trainers.encoders import backbones
-from trainers.query_as_context.model import CoCondenser, ContextModel, build, masked_lm_head
+from trainers.query_as_context.context_models import CoCondenser, ContextModel, build, masked_lm_head
 from trainers.query_as_context.pairs import ContextPairs, usable_rows
 from trainers.query_as_context.passages import Passages, generation_for, read_passages
 from trainers.query_as_context.settings import QueryAsContextConfig

@@ -14,7 +14,7 @@ pytest.importorskip("faiss")
 from jpq_setup import DOCUMENTS, batch_of, moved, replace_scoring  # noqa: E402
 
 from trainers.common.sampling import Visit  # noqa: E402
-from trainers.jpq.model import CodedDocuments, JpqModel  # noqa: E402
+from trainers.jpq.jpq_model import CodedDocuments, JpqModel  # noqa: E402
 from trainers.jpq.preparation import Preparation  # noqa: E402
 from trainers.jpq.questions import JpqCollate, TrainingQuestions  # noqa: E402
 from trainers.jpq.settings import JpqConfig, JpqObjective, NegativeSettings  # noqa: E402
@@ -35,7 +35,7 @@ def test_search_and_candidate_scores_are_those_of_the_quantizer(
     expected = np.stack([scores_by_look_up(model, query) for query in queries.numpy()])
     excluded = torch.tensor([[0, 0, 2], [int(expected[0].argmax()), 5, 7]])
     for block in (1 << 24, 3 * 50):  # all documents at once, and 50 at a time
-        monkeypatch.setattr("trainers.jpq.model._NUMBERS_AT_ONCE", block)
+        monkeypatch.setattr("trainers.jpq.jpq_model._NUMBERS_AT_ONCE", block)
         scores, rows = model.search(queries, 30, model.documents, "quantized", excluded)
         for query in range(3):
             of_query = expected[query].copy()

@@ -17,7 +17,7 @@ from jpq_setup import DOCUMENTS  # noqa: E402
 from tiny import WORDS, tiny_beir  # noqa: E402
 
 from trainers.common.sampling import Visit  # noqa: E402
-from trainers.jpq.model import JpqModel  # noqa: E402
+from trainers.jpq.jpq_model import JpqModel  # noqa: E402
 from trainers.jpq.preparation import Preparation  # noqa: E402
 from trainers.jpq.questions import JpqBatch, JpqCollate, TrainingQuestions  # noqa: E402
 from trainers.jpq.settings import JpqConfig, JpqObjective, JpqSelection, JpqSet  # noqa: E402

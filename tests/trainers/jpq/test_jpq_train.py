@@ -23,7 +23,7 @@ from opensearch_neural.errors import ModelError  # noqa: E402
 from opensearch_neural.models.dense.quantized import load_quantized  # noqa: E402
 from opensearch_neural.models.dense.torch_encoder import documents_alike, load_dense  # noqa: E402
 from trainers.common.batches import Batch  # noqa: E402
-from trainers.jpq.model import JpqModel  # noqa: E402
+from trainers.jpq.jpq_model import JpqModel  # noqa: E402
 from trainers.jpq.preparation import Preparation, dev_measures  # noqa: E402
 from trainers.jpq.settings import JpqConfig, JpqObjective, JpqSelection, JpqSet, NegativeSettings, QuantizerSettings  # noqa: E402
 from trainers.jpq.train import train_jpq  # noqa: E402

@@ -23,7 +23,7 @@ from opensearch_neural.models.dense.onnx_encoder import export_onnx  # noqa: E40
 from opensearch_neural.models.dense.quantized import load_quantized  # noqa: E402
 from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, documents_alike, load_dense, stages_of  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
-from trainers.jpq.model import JpqModel  # noqa: E402
+from trainers.jpq.jpq_model import JpqModel  # noqa: E402
 from trainers.jpq.preparation import Preparation  # noqa: E402
 from trainers.jpq.query_tower import TokenTable, query_tower  # noqa: E402
 from trainers.jpq.settings import JpqConfig, JpqObjective  # noqa: E402

@@ -29,7 +29,7 @@ from opensearch_neural.errors import InputError  # noqa: E402
 from trainers.common.batches import IGNORED  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
 from trainers.data.loading import text_store  # noqa: E402
-from trainers.query_as_context.model import build  # noqa: E402
+from trainers.query_as_context.context_models import build  # noqa: E402
 from trainers.query_as_context.pairs import ContextPairs, usable_rows  # noqa: E402
 from trainers.query_as_context.passages import read_passages, write_passages  # noqa: E402
 from trainers.query_as_context.settings import CorpusSettings, MaskingSettings, QueryAsContextConfig  # noqa: E402

@@ -28,7 +28,7 @@ from trainers.dense import DenseConfig, TwoStageSettings  # noqa: E402
 from trainers.doc2query.settings import GenerationSettings  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.query_as_context import train as query_as_context  # noqa: E402
-from trainers.query_as_context.model import HEAD_FILE, build  # noqa: E402
+from trainers.query_as_context.context_models import HEAD_FILE, build  # noqa: E402
 from trainers.query_as_context.pairs import ContextPairs  # noqa: E402
 from trainers.query_as_context.settings import CorpusSettings, QueryAsContextConfig  # noqa: E402
 from trainers.query_as_context.train import held_back_loss, train_query_as_context  # noqa: E402

@@ -25,7 +25,7 @@ from trainers.common.grad_cache import cached_backward  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.query_as_context import train as query_as_context  # noqa: E402
-from trainers.query_as_context.model import HEAD_FILE, ContextModel, build, layers_of  # noqa: E402
+from trainers.query_as_context.context_models import HEAD_FILE, ContextModel, build, layers_of  # noqa: E402
 from trainers.query_as_context.pairs import MaskedPart, PairTargets  # noqa: E402
 from trainers.query_as_context.passages import read_passages  # noqa: E402
 from trainers.query_as_context.settings import PretrainingVariant, QueryAsContextConfig  # noqa: E402
@@ -259,10 +259,10 @@ def test_partners_are_found_among_the_rows_of_all_processes(
     whole = {role: torch.randn(6, 3, generator=drawn) for role in ("passage", "context")}
     keys = torch.tensor([[1, 0], [2, 1], [3, 2], [1, 3], [5, 1], [6, 4]])
     expected = model.loss_terms(whole, PairTargets(keys)).terms["contrastive"]
-    monkeypatch.setattr("trainers.query_as_context.model.processes", lambda: 2)
+    monkeypatch.setattr("trainers.query_as_context.context_models.processes", lambda: 2)
     everything = {tuple(rows[half].flatten().tolist()): rows for rows in (*whole.values(), keys) for half in HALVES}
     monkeypatch.setattr(
-        "trainers.query_as_context.model.gather", lambda rows: everything[tuple(rows.flatten().tolist())]
+        "trainers.query_as_context.context_models.gather", lambda rows: everything[tuple(rows.flatten().tolist())]
     )
     each = []
     for rank, half in enumerate(HALVES):
