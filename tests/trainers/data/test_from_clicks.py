@@ -239,6 +239,15 @@ def test_what_is_no_ubi_is_named(tmp_path: Path) -> None:
     assert result.exit_code == 2 and "name one log" in result.output
 
 
+def test_a_document_whose_id_judgements_cannot_hold_is_left_out(log: Path, tmp_path: Path) -> None:
+    rows = "".join(f'rainbow,"{document}",1,1\n' for document in ("a\tb", "a\nb", "a\rb"))
+    log.write_text(log.read_text() + rows)
+    result = run(log, "--output", tmp_path / "out", "--test-share", 0)
+    assert "left out: 3 impressions of a document whose id a file of judgements cannot hold" in result.stderr
+    (grades,) = JudgedQueries.of_folder(tmp_path / "out", "train").qrels.values()
+    assert grades.keys() == {"good", "bad"}
+
+
 def test_a_query_keeps_the_letters_that_an_index_finds_it_by() -> None:
     assert same_words(" Große  Straße") == "große straße"
     assert same_words("ΛΌΓΟΣ") == same_words("λόγος") == "λόγος"
