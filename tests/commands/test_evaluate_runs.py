@@ -65,6 +65,14 @@ def test_run_files_are_compared_without_a_cluster(folder: Path) -> None:
     assert "smallest difference that 4 queries detect with 80% probability" in text
 
 
+def test_the_share_of_unjudged_hits_is_of_the_queries_that_are_measured(folder: Path) -> None:
+    """q5 has no relevant document: no measure counts it, and so its hits do not count either."""
+    (folder / "judged.qrels").write_text(QRELS + "q5 0 f 0\n")
+    (folder / "base.trec").write_text(BASE + "".join(f"q5 Q0 new{at} {at} {9 - at} x\n" for at in range(1, 6)))
+    unjudged = values(runs(folder, "--measures", "RR@10", "--json"))["judged", "base", "unjudged@10"]
+    assert (unjudged.value, unjudged.n) == (1 / 4, 4)
+
+
 def test_a_run_that_was_cut_is_named_with_the_measures_that_look_deeper(folder: Path) -> None:
     (folder / "base.trec").write_text(
         "".join(f"q{q} Q0 d{at} {at} {9 - at} x\n" for q in (1, 2, 3) for at in (1, 2, 3))
