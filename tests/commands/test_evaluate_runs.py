@@ -82,6 +82,11 @@ def test_a_run_that_was_cut_is_named_with_the_measures_that_look_deeper(folder: 
     assert f"{folder / 'better.trec'} ends" not in told, "one query of four has two hits: there are no more"
 
 
+def test_measures_that_do_not_count_every_grade_above_0_are_not_said_to(folder: Path) -> None:
+    told = runs(folder, "--measures", "nDCG@10,P(rel=2)@5,Judged@10,R@5").stderr
+    assert "nDCG uses them as they are; R@5 count any grade above 0 as relevant" in told
+
+
 def test_queries_that_a_limit_leaves_out_are_not_called_unjudged(folder: Path) -> None:
     result = runs(folder, "--limit-queries", "2", "--measures", "RR@10")
     assert "judged: 2 runs, 2 queries" in result.stdout and "have no judgement" not in result.stderr
