@@ -151,6 +151,12 @@ def test_segments_have_rows_of_their_own(folder: Path) -> None:
     assert "Holm's p(MRR@10 - base)" in text[text.index("segments") :]
 
 
+def test_a_segment_is_named_even_if_it_is_the_only_one_with_judged_queries(folder: Path) -> None:
+    (folder / "segments.tsv").write_text("q1\ttail\nq3\ttail\nq9\thead\n")
+    table = runs(folder, "--measures", "RR@10", "--segments", str(folder / "segments.tsv")).stdout
+    assert "| judged: tail (2 queries) |   base |" in table
+
+
 def test_head_torso_and_tail_have_about_as_many_searches_each() -> None:
     frequencies = {"a": 40.0, "b": 30.0, "c": 12.0, "d": 10.0, "e": 8.0}
     assert by_frequency(frequencies, ["head", "torso", "tail"]) == {
