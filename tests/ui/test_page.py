@@ -178,6 +178,7 @@ def test_times_are_medians_of_repeats(page: TestClient) -> None:
         ({"filter": "lang"}, "expected FIELD=VALUE"),
         ({"filter": '{"nope": {}}'}, "nope"),
         ({"engine": "bm25-sparse", "weight": "-1"}, "not above 0"),
+        ({"engine": "bm25-sparse", "weight": "1e300"}, "weight 1e300: 1e300 is above 1e+30"),
         ({"engine": "bm25-sparse", "exact": "no"}, "exact no: yes, or nothing"),
         ({"engine": "high-idf-first", "rare": "most"}, "'most' is not a threshold"),
         ({"engine": "own body", "body": "{"}, "not valid JSON"),
