@@ -56,7 +56,7 @@ def scores(searcher: Searcher, column: Column, state: State, only: Clause | None
     asked = searcher.request(column, state, clauses=[only] if only else [], highlight=False)
     body = body_of(asked)
     if isinstance(asked, dict) and only:
-        body = {**body, "query": {"bool": {"must": [body["query"]], "filter": [only]}}}
+        body = {**body, "query": {"bool": {"must": [body.get("query", {"match_all": {}})], "filter": [only]}}}
     params = {"preference": preference(state.query)}
     hits = searcher.client.search(index=column.index, body={**body, "_source": False}, params=params)["hits"]["hits"]
     if isinstance(asked, Request) and asked.engines.meta.passages:

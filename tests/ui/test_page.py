@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from click.testing import CliRunner
-from hostile_documents import HOSTILE
+from hostile_documents import DOCUMENTS, HOSTILE
 from page_elements import Elements
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -202,6 +202,15 @@ def test_what_cannot_be_done_is_said_on_the_page(page: TestClient, asked: dict[s
     shown = Elements(answer.text)
     assert any(each.get("role") == "alert" for each in shown.of("p", "error"))
     assert message in shown.text
+
+
+def test_a_body_without_a_query_says_why_a_document_is_not_there(page: TestClient) -> None:
+    own = '{"suggest": {"all": {"text": "{{query}}", "term": {"field": "text"}}}}'
+    answer = page.get("/", params={"q": "rainbow", "engine": "own body", "body": own, "document": "nowhere"})
+    assert answer.status_code == 200 and "has no document nowhere" in Elements(answer.text).text
+    known = DOCUMENTS[0]["_id"]
+    answer = page.get("/", params={"q": "rainbow", "engine": "own body", "body": own, "document": str(known)})
+    assert answer.status_code == 200 and "It is here, at rank" in Elements(answer.text).text
 
 
 def test_hostile_documents_are_text(page: TestClient, searcher: Searcher) -> None:
