@@ -26,7 +26,7 @@ def why_absent(searcher: Searcher, column: Column, state: State) -> str:
             return f"Filtered out by {text}."
     ranked = scores(searcher, column, replace(state, size=DEEP))
     alone = scores(searcher, column, replace(state, size=1), own)
-    if document not in alone:
+    if document not in alone or not ranked:  # a body that only suggests has no hits
         return "Not found: it contains nothing that the first stage of this engine searches for."
     whole, page = alone[document], list(ranked.values())[: state.size]
     rank = list(ranked).index(document) + 1 if document in ranked else None
