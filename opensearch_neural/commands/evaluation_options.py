@@ -221,7 +221,11 @@ def warn_of(judged: JudgedQueries, names: Sequence[str]) -> None:
     without_relevant = sum(1 for grades in judged.qrels.values() if not any(grade > 0 for grade in grades.values()))
     if without_relevant:
         warn(f"{without_relevant:,} judged queries have no relevant document and are left out")
-    others = [name for name in names if not name.startswith("nDCG")]
+    others = [
+        name
+        for name, each in parse_measures(names).items()
+        if each.NAME not in ("nDCG", "Judged") and each.params.get("rel", 1) == 1
+    ]
     if has_fractions(judged.qrels):
         also = f"; {', '.join(others)} count any grade above 0 as relevant" if others else ""
         click.echo(f"some grades are fractions: nDCG uses them as they are{also}", err=True)

@@ -133,11 +133,12 @@ def tune(
     warn_of_engines(tuning.engines, [engine])
     tuned = tuning.run(questions, keep, most=most, passes=passes, seed=seed)
     tried, chosen, full = tuned.tried, tuned.chosen, tuning.full_name
+    required = keep if tuning.keeps_share else 1.0
     if as_json:
         print(json.dumps(_json(tried, chosen, measure, keep), indent=1))
     else:
         print(f"{len(tried) - 1} settings on {tuned.queries} queries, by {measure}\n")
-        print(plot_and_table(tried, chosen, keep, measure=measure, full=full))
+        print(plot_and_table(tried, chosen, required, measure=measure, full=full))
     refused: ClusterError | None = None
     confirming = f"{tuned.confirming} {tuning.confirmed}"
     if chosen is None:
@@ -167,7 +168,7 @@ def tune(
             verdict=told,
             full=full,
             measure=measure,
-            line=keep if tuning.keeps_share else 1.0,
+            line=required,
             queries=tuned.queries,
             confirmed_by=confirming,
             seed=seed,

@@ -68,11 +68,11 @@ class JudgedQueries:
         folder = Path(folder)
         if not is_folder(folder):
             raise InputError(f"{folder} is not a folder", "expected a folder in BEIR layout")
-        splits = {
-            path.name.partition(".tsv")[0]: path
-            for path in sorted((folder / "qrels").glob("*.tsv*"))
-            if path.name.partition(".tsv")[2] in COMPRESSIONS
-        }
+        splits: dict[str, Path] = {}
+        for path in sorted((folder / "qrels").glob("*.tsv*")):
+            name, _, compression = path.name.partition(".tsv")
+            if compression in COMPRESSIONS:
+                splits.setdefault(name, path)  # the plain file before a compressed one, as for queries and corpus
         if split not in splits:
             available = ", ".join(splits)
             raise InputError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -46,12 +45,16 @@ def whole_number(text: str) -> int:
     return number
 
 
+MOST_WEIGHT = 1e30
+"""The largest weight: OpenSearch computes scores in single precision, which ends at 3e38."""
+
+
 def positive(text: str) -> float:
     number = float(text)
     if not number > 0:
         raise ValueError(f"{text} is not above 0")
-    if number == math.inf:
-        raise ValueError(f"{text} is infinite")
+    if number > MOST_WEIGHT:
+        raise ValueError(f"{text} is above {MOST_WEIGHT:g}")
     return number
 
 

@@ -127,8 +127,9 @@ def run_retriever(
 
 
 def unjudged_hits(run: Run, qrels: Qrels) -> dict[str, tuple[int, int]]:
-    """{judged query: (hits without judgement, hits)} among the first ten hits."""
-    pages = {query: [document for document, _ in rank(run.get(query, {}))[:PAGE]] for query in qrels}
+    """{query with a relevant document: (hits without judgement, hits)} among the first ten hits."""
+    measured = [query for query, judged in qrels.items() if any(grade > 0 for grade in judged.values())]
+    pages = {query: [document for document, _ in rank(run.get(query, {}))[:PAGE]] for query in measured}
     return {query: (sum(hit not in qrels[query] for hit in hits), len(hits)) for query, hits in pages.items()}
 
 

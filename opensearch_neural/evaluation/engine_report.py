@@ -95,7 +95,7 @@ def print_segments(rows: Sequence[Row], measures: Sequence[str], baseline: str |
         queries = {row.set: row.n for row in rows}
         named = [replace(row, set=f"{row.set} ({queries[row.set]:,} queries)") for row in rows]
         against = [f"{measures[0]} - {baseline}", *dict.fromkeys(row.column for row in compared)] if baseline else []
-        print(result_table(named, [*measures, UNJUDGED, *against], intervals=True))
+        print(result_table(named, [*measures, UNJUDGED, *against], intervals=True, sets=True))
 
 
 def difference(row: Row, p: Row) -> str:

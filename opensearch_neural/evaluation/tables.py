@@ -29,19 +29,24 @@ def pivot(rows: Iterable[Row]) -> tuple[list[str], list[tuple[str, str, dict[str
     return list(columns), [(data, engine, values) for (data, engine), values in lines.items()]
 
 
-def result_table(rows: Sequence[Row], shown: Sequence[str] | None = None, *, intervals: bool = False) -> str:
-    """The rows as a Markdown table: a line for each set and engine. shown: the columns; None: all."""
+def result_table(
+    rows: Sequence[Row], shown: Sequence[str] | None = None, *, intervals: bool = False, sets: bool = False
+) -> str:
+    """The rows as a Markdown table: a line for each set and engine.
+
+    shown: the columns; None: all. sets: name the set even if there is only one
+    """
     columns, lines = pivot(rows)
     if shown is not None:
         columns = list(shown)
         lines = [line for line in lines if any(column in line[2] for column in columns)]
-    sets = {data for data, _, _ in lines}
-    first = ["engine"] if len(sets) == 1 else ["set", "engine"]
+    sets = sets or len({data for data, _, _ in lines}) != 1
+    first = ["set", "engine"] if sets else ["engine"]
     return table(
         [*first, *columns],
         [
             [
-                *([engine] if len(sets) == 1 else [data, engine]),
+                *([data, engine] if sets else [engine]),
                 *(cell(values.get(name), intervals) for name in columns),
             ]
             for data, engine, values in lines

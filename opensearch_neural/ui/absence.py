@@ -26,7 +26,7 @@ def why_absent(searcher: Searcher, column: Column, state: State) -> str:
             return f"Filtered out by {text}."
     ranked = scores(searcher, column, replace(state, size=DEEP))
     alone = scores(searcher, column, replace(state, size=1), own)
-    if document not in alone:
+    if document not in alone or not ranked:  # a body that only suggests has no hits
         return "Not found: it contains nothing that the first stage of this engine searches for."
     whole, page = alone[document], list(ranked.values())[: state.size]
     rank = list(ranked).index(document) + 1 if document in ranked else None
@@ -56,7 +56,7 @@ def scores(searcher: Searcher, column: Column, state: State, only: Clause | None
     asked = searcher.request(column, state, clauses=[only] if only else [], highlight=False)
     body = body_of(asked)
     if isinstance(asked, dict) and only:
-        body = {**body, "query": {"bool": {"must": [body["query"]], "filter": [only]}}}
+        body = {**body, "query": {"bool": {"must": [body.get("query", {"match_all": {}})], "filter": [only]}}}
     params = {"preference": preference(state.query)}
     hits = searcher.client.search(index=column.index, body={**body, "_source": False}, params=params)["hits"]["hits"]
     if isinstance(asked, Request) and asked.engines.meta.passages:

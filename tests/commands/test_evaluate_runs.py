@@ -65,6 +65,14 @@ def test_run_files_are_compared_without_a_cluster(folder: Path) -> None:
     assert "smallest difference that 4 queries detect with 80% probability" in text
 
 
+def test_the_share_of_unjudged_hits_is_of_the_queries_that_are_measured(folder: Path) -> None:
+    """q5 has no relevant document: no measure counts it, and so its hits do not count either."""
+    (folder / "judged.qrels").write_text(QRELS + "q5 0 f 0\n")
+    (folder / "base.trec").write_text(BASE + "".join(f"q5 Q0 new{at} {at} {9 - at} x\n" for at in range(1, 6)))
+    unjudged = values(runs(folder, "--measures", "RR@10", "--json"))["judged", "base", "unjudged@10"]
+    assert (unjudged.value, unjudged.n) == (1 / 4, 4)
+
+
 def test_a_run_that_was_cut_is_named_with_the_measures_that_look_deeper(folder: Path) -> None:
     (folder / "base.trec").write_text(
         "".join(f"q{q} Q0 d{at} {at} {9 - at} x\n" for q in (1, 2, 3) for at in (1, 2, 3))
@@ -72,6 +80,11 @@ def test_a_run_that_was_cut_is_named_with_the_measures_that_look_deeper(folder: 
     told = runs(folder, "--measures", "RR@3,R@100,AP").stderr
     assert f"{folder / 'base.trec'} ends at 3 hits a query: R@100, AP cannot count later hits" in told
     assert f"{folder / 'better.trec'} ends" not in told, "one query of four has two hits: there are no more"
+
+
+def test_measures_that_do_not_count_every_grade_above_0_are_not_said_to(folder: Path) -> None:
+    told = runs(folder, "--measures", "nDCG@10,P(rel=2)@5,Judged@10,R@5").stderr
+    assert "nDCG uses them as they are; R@5 count any grade above 0 as relevant" in told
 
 
 def test_queries_that_a_limit_leaves_out_are_not_called_unjudged(folder: Path) -> None:
@@ -136,6 +149,12 @@ def test_segments_have_rows_of_their_own(folder: Path) -> None:
     assert "judged: head (1 queries)" in text and "judged: tail (3 queries)" in text
     assert "segments [95% interval], p corrected for 2 comparisons (Holm)" in text
     assert "Holm's p(MRR@10 - base)" in text[text.index("segments") :]
+
+
+def test_a_segment_is_named_even_if_it_is_the_only_one_with_judged_queries(folder: Path) -> None:
+    (folder / "segments.tsv").write_text("q1\ttail\nq3\ttail\nq9\thead\n")
+    table = runs(folder, "--measures", "RR@10", "--segments", str(folder / "segments.tsv")).stdout
+    assert "| judged: tail (2 queries) |   base |" in table
 
 
 def test_head_torso_and_tail_have_about_as_many_searches_each() -> None:

@@ -136,6 +136,8 @@ def test_a_query_without_known_words_has_no_hits_and_no_error(index: str, cluste
         (["--filter", "lang", "x"], "expected FIELD=VALUE"),
         (["--filter", "{nope", "x"], "not valid JSON"),
         (["--rare", "ratio:7", "x"], "between 0 and 1"),
+        (["--weight", "inf", "x"], "--weight inf: inf is above 1e+30"),
+        (["--weight", "1e300", "x"], "--weight 1e300: 1e300 is above 1e+30"),
         (
             ["--rare", "count:3", "x"],
             "--rare has no effect with bm25-sparse: it is an option of high-idf-first, cascade",

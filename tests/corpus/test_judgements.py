@@ -97,6 +97,17 @@ def test_a_split_holds_its_own_queries_alone(tmp_path: Path) -> None:
     assert ids(data.corpus_path) == ["a", "b", "3"]
 
 
+def test_the_plain_file_of_a_split_is_read_before_a_compressed_one(tmp_path: Path) -> None:
+    """As for queries: what was unpacked and mended, or written anew, counts."""
+    (tmp_path / "qrels").mkdir()
+    written(tmp_path / "queries.jsonl", b'{"_id": "1", "text": "new"}\n')
+    written(tmp_path / "queries.jsonl.gz", gzip.compress(b'{"_id": "1", "text": "old"}\n', mtime=0))
+    written(tmp_path / "qrels" / "test.tsv", b"1\tnew\t1\n")
+    written(tmp_path / "qrels" / "test.tsv.gz", gzip.compress(b"1\told\t1\n", mtime=0))
+    judged = JudgedQueries.of_folder(tmp_path)
+    assert (judged.queries, judged.qrels) == ({"1": "new"}, {"1": {"new": 1}})
+
+
 def test_a_split_that_is_missing_names_those_that_are_there(tmp_path: Path) -> None:
     folder = beir_folder(tmp_path / "set")
     with pytest.raises(InputError, match=r"no judgements for the split 'dev' .*\n  available: test, train"):

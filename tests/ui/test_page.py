@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from click.testing import CliRunner
-from hostile_documents import HOSTILE
+from hostile_documents import DOCUMENTS, HOSTILE
 from page_elements import Elements
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -178,6 +178,7 @@ def test_times_are_medians_of_repeats(page: TestClient) -> None:
         ({"filter": "lang"}, "expected FIELD=VALUE"),
         ({"filter": '{"nope": {}}'}, "nope"),
         ({"engine": "bm25-sparse", "weight": "-1"}, "not above 0"),
+        ({"engine": "bm25-sparse", "weight": "1e300"}, "weight 1e300: 1e300 is above 1e+30"),
         ({"engine": "bm25-sparse", "exact": "no"}, "exact no: yes, or nothing"),
         ({"engine": "high-idf-first", "rare": "most"}, "'most' is not a threshold"),
         ({"engine": "own body", "body": "{"}, "not valid JSON"),
@@ -201,6 +202,16 @@ def test_what_cannot_be_done_is_said_on_the_page(page: TestClient, asked: dict[s
     shown = Elements(answer.text)
     assert any(each.get("role") == "alert" for each in shown.of("p", "error"))
     assert message in shown.text
+
+
+def test_a_body_without_a_query_says_why_a_document_is_not_there(page: TestClient) -> None:
+    own = '{"suggest": {"all": {"text": "{{query}}", "term": {"field": "text"}}}}'
+    answer = page.get("/", params={"q": "rainbow", "engine": "own body", "body": own, "document": "nowhere"})
+    assert answer.status_code == 200 and "has no document nowhere" in Elements(answer.text).text
+    asked = {"q": "rainbow", "engine": "own body", "document": str(DOCUMENTS[0]["_id"])}
+    for body, told in ((own, "Not found"), ('{"stats": ["{{query}}"]}', "It is here, at rank")):
+        answer = page.get("/", params={**asked, "body": body})
+        assert answer.status_code == 200 and told in Elements(answer.text).text
 
 
 def test_hostile_documents_are_text(page: TestClient, searcher: Searcher) -> None:

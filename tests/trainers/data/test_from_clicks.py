@@ -53,6 +53,19 @@ def test_known_propensities_and_attractions_are_recovered(queries: int, impressi
     assert np.abs(known.attraction - true).mean() < error and known.propensity == pytest.approx(PROPENSITIES)
 
 
+@pytest.mark.parametrize("looks", [(0.5, 1.0, 0.25), (0.3, 0.6, 0.9), (0.9, 0.9, 0.3)])
+def test_a_place_may_be_looked_at_more_than_the_first(looks: tuple[float, ...]) -> None:
+    """Before, no propensity was above that of the first place, and those of all other places were wrong, too."""
+    generator = np.random.default_rng(0)
+    attraction = generator.beta(1, 6, size=400)
+    pairs = np.repeat(np.arange(400), 3)
+    places, shown = np.tile(np.arange(3), 400), np.full(1200, 60.0)
+    clicked = generator.binomial(60, np.array(looks)[places] * attraction[pairs]).astype(float)
+    bias = fit(pairs, places, shown, clicked)
+    assert bias.propensity == pytest.approx(np.array(looks) / looks[0], rel=0.08)
+    assert np.abs(bias.attraction - looks[0] * attraction).mean() < 0.02, "the chance of a click at the first place"
+
+
 def test_places_that_nothing_connects_with_the_first_are_not_guessed() -> None:
     pairs, places = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([0, 1, 1, 2, 3, 4, 0])
     assert connected(pairs, places).tolist() == [True, True, True, False, False]
@@ -224,6 +237,15 @@ def test_what_is_no_ubi_is_named(tmp_path: Path) -> None:
         run(*asked)
     result = CliRunner().invoke(from_clicks, ["--output", str(tmp_path / "out")])
     assert result.exit_code == 2 and "name one log" in result.output
+
+
+def test_a_document_whose_id_judgements_cannot_hold_is_left_out(log: Path, tmp_path: Path) -> None:
+    rows = "".join(f'rainbow,"{document}",1,1\n' for document in ("a\tb", "a\nb", "a\rb"))
+    log.write_text(log.read_text() + rows)
+    result = run(log, "--output", tmp_path / "out", "--test-share", 0)
+    assert "left out: 3 impressions of a document whose id a file of judgements cannot hold" in result.stderr
+    (grades,) = JudgedQueries.of_folder(tmp_path / "out", "train").qrels.values()
+    assert grades.keys() == {"good", "bad"}
 
 
 def test_a_query_keeps_the_letters_that_an_index_finds_it_by() -> None:

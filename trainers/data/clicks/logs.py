@@ -47,6 +47,9 @@ class ClickLog:
         if place > depth:
             self.left_out[f"impressions below place {depth}"] += 1
             return
+        if set("\t\r\n") & set(document):
+            self.left_out["impressions of a document whose id a file of judgements cannot hold"] += 1
+            return
         key = same_words(query), document, place
         self.shown[key] += 1
         self.clicked[key] += clicked

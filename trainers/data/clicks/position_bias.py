@@ -23,6 +23,9 @@ ROUNDS = 3_000
 TOLERANCE = 1e-6
 """EM ends when no propensity changes by more."""
 
+AS_MUCH = 0.99
+"""A place with a propensity above this may be looked at more than the first."""
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -49,24 +52,38 @@ def fit(pairs: Ints, places: Ints, shown: Floats, clicked: Floats, *, propensity
         theta = np.full(len(reached), np.nan)
         theta[0] = 1.0
         if moved.any():
-            ratios, _ = _em(pairs[moved], places[moved], shown[moved], clicked[moved], None, 0.0)
+            ratios = _ratios(pairs[moved], places[moved], shown[moved], clicked[moved])
             theta[: len(ratios)] = ratios / ratios[0]
             theta[~reached] = np.nan
     else:
         theta = propensity.astype(np.float64)
     kept = np.isfinite(theta[places])
     scale = 1 / max(1.0, float(np.nanmax(theta)))  # keeps probabilities below 1 if a lower place is looked at more
-    _, gamma = _em(pairs[kept], places[kept], shown[kept], clicked[kept], theta * scale, PRIOR)
+    _, gamma = _em(pairs[kept], places[kept], shown[kept], clicked[kept], theta * scale, PRIOR, known=True)
     attraction = np.full(int(pairs.max()) + 1, np.nan)
     attraction[: len(gamma)] = gamma * scale
     return PositionBias(theta, attraction)
 
 
+def _ratios(pairs: Ints, places: Ints, shown: Floats, clicked: Floats) -> Floats:
+    """Propensities of greatest likelihood, up to a common factor. They begin with the first place's, which is 1.
+
+    EM never lowers a propensity of 1, so no other place gets more than the first. If one gets as much, the place that is
+    looked at most is searched from a lower start, and EM begins again with 1 for that place. Without a click at the first
+    place, nothing tells how much less it is looked at.
+    """
+    start = (1.0 / (1.0 + np.arange(int(places.max()) + 1))).astype(np.float64)
+    theta, _ = _em(pairs, places, shown, clicked, start, 0.0)
+    if theta[1:].max(initial=0.0) > AS_MUCH and clicked[places == 0].any():
+        lower, _ = _em(pairs, places, shown, clicked, start / 2, 0.0)
+        theta, _ = _em(pairs, places, shown, clicked, lower / lower.max(), 0.0)
+    return theta
+
+
 def _em(
-    pairs: Ints, places: Ints, shown: Floats, clicked: Floats, known: Floats | None, prior: float
+    pairs: Ints, places: Ints, shown: Floats, clicked: Floats, theta: Floats, prior: float, *, known: bool = False
 ) -> tuple[Floats, Floats]:
-    """(propensities, attractions) of greatest likelihood; known: propensities to keep fixed."""
-    theta: Floats = (1.0 / (1.0 + np.arange(int(places.max()) + 1))).astype(np.float64) if known is None else known
+    """(propensities, attractions) of greatest likelihood. theta: propensities to begin with; known: to keep fixed"""
     count = int(pairs.max()) + 1
     impressions = np.bincount(pairs, shown, count)
     at_place = np.bincount(places, shown, len(theta))
@@ -80,7 +97,7 @@ def _em(
         mean = gamma[impressions > 0].mean()
         weighted = np.bincount(pairs, attractions, count) + prior * mean
         gamma = (weighted / np.maximum(impressions + prior, 1e-9)).astype(np.float64)
-        if known is not None:
+        if known:
             step = float(np.abs(gamma[pairs] - attracted).max())
         else:
             before = theta
