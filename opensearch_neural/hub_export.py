@@ -46,12 +46,18 @@ def export_for_hub(
     base_model: a hub id. results: `summary.json` files of measurements, whose rows go into the card. only: {field of a row:
     values} chooses among these rows ("variant", "engine", "measure"); a field without values leaves out no row.
 
-    Raises InputError if `out` exists, or if no row is chosen or more than a card can show; ModelError if the model is not in
-    the layout of sentence-transformers, has no query table, has code of its own, or is not safe to load.
+    Raises InputError if `out` exists, or if no row is chosen or more than a card can show; ModelError if the model is not
+    sparse, not in the layout of sentence-transformers, has no query table, has code of its own, or is not safe to load.
     """
     folder = directory.locate(model)
-    modules = [module for route in directory.routes(folder).values() for module in route]
-    if not any(module.type == "SpladePooling" for module in modules):
+    kind = (directory.read_osn_json(folder) or {}).get("kind", "sparse")
+    types = [module.type for route in directory.routes(folder).values() for module in route]
+    if kind not in ("sparse", "lexical") or (types and "SpladePooling" not in types):
+        raise ModelError(
+            f"{folder} is not a sparse model, and the card is that of a sparse one",
+            "upload that folder with a card of your own, without training.yaml, which names folders of this machine",
+        )
+    if not types:
         raise ModelError(
             f"{folder} is not in the layout of sentence-transformers, which the hub's users load",
             f"`osn model idf --corpus CORPUS --model {model} --output FOLDER` writes a SPLADE in it, with a corpus's table",

@@ -28,6 +28,13 @@ DOCUMENT_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 """The files of a hub model that encoding reads, at any depth: no pickled weights, no other frameworks."""
 OF_ITS_WEIGHTS = (".*", "training.yaml", "learned.jsonl", "*.md", "*.onnx", "*.onnx.data")
 """Files that are not copied into a model with other weights, or into a model for publication."""
+_TAKEN_BY = {
+    "dense": "`osn ingest --dense` takes a dense model",
+    "multi-layer": "`osn ingest --dense` takes it",
+    "quantized": "`osn ingest --pq` takes it",
+    "masked-lm": "`osn train sparse --backbone` trains a sparse model from it",
+}
+"""{kind of a model: what takes it}, for those that are given in place of a sparse one."""
 AVERAGE = "average"
 """Key in the training part of `osn.json`: the averaged models, each with its name, hash, share and own training."""
 ONNX_FILES = (*DOCUMENT_FILES, "onnx/model.onnx", "*/onnx/model.onnx")
@@ -204,6 +211,16 @@ def read_osn_json(path: Path) -> dict[str, Any] | None:
             "pip install --upgrade opensearch-neural",
         )
     return content
+
+
+def refuse_other_kinds(path: Path) -> None:
+    """Raises ModelError, with what takes it, for a model that is known not to be sparse."""
+    kind = (read_osn_json(path) or {}).get("kind", "sparse")
+    if kind not in ("sparse", "lexical"):
+        raise ModelError(f"{path} is a model of kind {kind!r}; expected a sparse one", _TAKEN_BY.get(kind))
+    types = [module.type for modules in routes(path).values() for module in modules]
+    if types and "SpladePooling" not in types:
+        raise ModelError(f"{path} has no SpladePooling; expected a sparse model", _TAKEN_BY["dense"])
 
 
 def averaged(training: Any) -> list[Mapping[str, Any]]:

@@ -119,6 +119,9 @@ def test_what_the_hubs_users_could_not_load_is_refused(trained: Path, tokenizer_
     for model in (tmp_path / "lexical", bare):
         with pytest.raises(ModelError, match="not in the layout of sentence-transformers"):
             export_for_hub(model, tmp_path / "upload", licence="mit")
+    write_osn_json(bare, "dense")
+    with pytest.raises(ModelError, match=r"(?s)not a sparse model, and the card .*upload that folder"):
+        export_for_hub(bare, tmp_path / "upload", licence="mit")
     (tmp_path / "there").mkdir()
     with pytest.raises(InputError, match="exists already"):
         export_for_hub(trained, tmp_path / "there", licence="mit")

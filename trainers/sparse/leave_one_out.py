@@ -91,7 +91,7 @@ def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
     way too, which chooses nothing."""
 
     def others(stage: Stage) -> Stage:
-        kept = [at for at, settings in enumerate(stage.train) if settings.path.resolve() != left.path.resolve()]
+        kept = [at for at, settings in enumerate(stage.train) if sources(settings).isdisjoint(sources(left))]
         if not kept:
             raise InputError(f"without {left.title} there is nothing to train on", "add sets to train")
         weights = stage.training.set_weights
@@ -112,6 +112,12 @@ def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
         selection=replace(config.selection, hold_back=None),
         training=replace(fine_tuning.training, evaluate_every=config.training.steps),
     )
+
+
+def sources(settings: QuestionSet) -> set[Path]:
+    """The files and folders that hold a set's texts, a BEIR folder's corpus among them: sets of one corpus share one."""
+    named = [path for path in (settings.path, settings.corpus) if path is not None]
+    return {path.resolve() for place in named for path in (place, *place.glob("corpus.jsonl*"))}
 
 
 def chosen(tried: Sequence[Trial]) -> Trial:

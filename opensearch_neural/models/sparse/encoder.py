@@ -69,13 +69,11 @@ def load_sparse(
     folder = directory.locate(name_or_path, code=trust_remote_code)
     config = folder / "config.json"
     kind = read_json_object(config).get("kind") if config.exists() else None
-    osn = directory.read_osn_json(folder)
     if kind == "lexical":
         from opensearch_neural.models.sparse.lexical import LexicalEncoder
 
         return LexicalEncoder.load(name_or_path)
-    if osn is not None and osn["kind"] != KIND:
-        raise ModelError(f"{folder} is a model of kind {osn['kind']!r}; expected a sparse one")
+    directory.refuse_other_kinds(folder)
     transformer, pooling = document_modules(folder)
     if not (transformer.path / "config.json").exists():
         raise ModelError(

@@ -128,10 +128,12 @@ class TableEncoder:
                 table = _static_weights(module.path, folder, tokenizer)
                 return cls(tokenizer, table, _max_length(source), **how)
         if not (folder / "idf.json").exists():
+            directory.refuse_other_kinds(folder)
             what = "the query side of this model is a neural network" if routes else "no idf.json"
             raise ModelError(
                 f"{folder}: {what}, and queries need a table of weights",
-                f"`osn model idf --corpus CORPUS --model {name} --output FOLDER` writes the model with your corpus's table",
+                f"`osn model idf --corpus CORPUS --model {path_or_id} --output FOLDER` writes the model with your corpus's "
+                "table",
             )
         return cls(load_tokenizer(folder), load_idf(folder / "idf.json"), _max_length(folder), **how)
 

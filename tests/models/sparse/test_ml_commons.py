@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from opensearch_neural.cli import osn
 from opensearch_neural.errors import ModelError
+from opensearch_neural.models.directory import write_osn_json
 from opensearch_neural.models.sparse.encoder import load_sparse
 from opensearch_neural.models.sparse.lexical import build_lexical
 from opensearch_neural.models.sparse.ml_commons import SMALLEST_WEIGHT, export
@@ -152,6 +153,29 @@ def test_a_limit_of_tokens_is_told(tmp_path: Path, tokenizer_folder: Path, caplo
         export(folder, tmp_path / "out", queries_only=True)
     (told,) = [record.getMessage() for record in caplog.records]
     assert "queries keep their 6 heaviest tokens here; ml-commons searches with all" in told
+
+
+def test_a_model_without_a_table_is_refused_with_a_command_that_works(tokenizer_folder: Path, tmp_path: Path) -> None:
+    """It named the model by the last part of its path, and sent dense models the same way."""
+    folder, corpus = masked_lm(tmp_path / "model", tokenizer_folder), tmp_path / "docs.jsonl"
+    corpus.write_text(json.dumps({"_id": "1", "text": TEXTS[0]}))
+    for queries_only in (False, True):
+        with pytest.raises(ModelError, match="queries need a table") as refused:
+            export(folder, tmp_path / "out", queries_only=queries_only)
+    command = str(refused.value.remedy).split("`")[1].replace("CORPUS", str(corpus))
+    arguments = command.replace("FOLDER", str(tmp_path / "with-table")).split()[1:]
+    result = CliRunner().invoke(osn, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert len(export(tmp_path / "with-table", tmp_path / "out")) == 2
+    write_osn_json(folder, "dense")
+    for queries_only in (False, True):
+        with pytest.raises(ModelError, match=r"(?s)kind 'dense'; expected a sparse one.*osn ingest --dense"):
+            export(folder, tmp_path / "out", queries_only=queries_only)
+    (folder / "osn.json").unlink()
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ModelError, match=r"(?s)expected a sparse model.*osn ingest --dense"):
+        export(folder, tmp_path / "out", queries_only=True)
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path: Path, tokenizer_folder: Path) -> None:

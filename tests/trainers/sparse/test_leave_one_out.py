@@ -81,6 +81,17 @@ def test_the_weight_of_the_set_left_out_goes_with_it(config: SparseConfig) -> No
     assert leaving_out(power, config.train[1]).training.set_weights == 0.5
 
 
+def test_no_set_of_the_corpus_that_is_left_out_is_trained_on(config: SparseConfig) -> None:
+    """Only sets of the same path were left out, and the others taught the documents that are then measured on."""
+    one, others = config.train[0], config.train[1:]
+    made = QuestionSet(one.path / "corpus.jsonl", questions="first-sentence", name="made")
+    generated = QuestionSet(Path("queries.jsonl"), corpus=one.path)
+    whole = replace(config, train=[one, made, generated, *others])
+    for left in (one, made, generated):
+        assert leaving_out(whole, left).train == others
+    assert leaving_out(whole, others[0]).train == [one, made, generated, others[1]]
+
+
 def test_patience_is_for_what_is_trained_at_the_end(config: SparseConfig) -> None:
     waiting = replace(config.training, patience=2)
     config = replace(config, training=waiting, selection=replace(config.selection, hold_back=0.5))
