@@ -109,7 +109,7 @@ def warn_of_queries(client: OpenSearch, corpus: str, names: FieldNames, mapped: 
         mappings = client.indices.get_mapping(index=corpus.removeprefix(PREFIX))
     properties: dict[str, Any] = {}
     for name, each in mappings.items():
-        own = {*VECTOR_FIELDS, "contents"} if _record(each["mappings"], name) else ()
+        own = {*VECTOR_FIELDS, "contents"} if _record(each["mappings"], name) else set()
         properties |= {
             field: told for field, told in each["mappings"].get("properties", {}).items() if field not in own
         }
