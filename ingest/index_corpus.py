@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from contextvars import copy_context
@@ -22,7 +22,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import FieldNames
-from opensearch_neural.errors import InputError
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.index.mapping import VECTOR_FIELDS
+from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.queries import partial_answer
 
 if TYPE_CHECKING:
@@ -63,8 +65,9 @@ def is_index(corpus: str) -> bool:
 def copy_index(client: OpenSearch, corpus: str, file: IO[bytes]) -> int:
     """Write the documents of `opensearch:INDEX` as JSON lines, each with its `_id` and `_source`; returns their number.
 
-    INDEX may be an alias or a pattern of several indexes. Raises InputError if documents have no `_source`, or if the index
-    cannot be read whole; ClusterError if the cluster refuses a request.
+    INDEX may be an alias or a pattern of several indexes. Of an index that `osn` wrote, stored vectors are left out. Raises
+    InputError if documents have no `_source` or are split into passages, or if the index cannot be read whole; ClusterError
+    if the cluster refuses a request.
     """
     index = corpus.removeprefix(PREFIX)
     if not index:
@@ -105,8 +108,11 @@ def warn_of_queries(client: OpenSearch, corpus: str, names: FieldNames, mapped: 
     with translate_errors():
         mappings = client.indices.get_mapping(index=corpus.removeprefix(PREFIX))
     properties: dict[str, Any] = {}
-    for each in mappings.values():
-        properties |= each["mappings"].get("properties", {})
+    for name, each in mappings.items():
+        own = {*VECTOR_FIELDS, "contents"} if _record(each["mappings"], name) else set()
+        properties |= {
+            field: told for field, told in each["mappings"].get("properties", {}).items() if field not in own
+        }
     other = other_for_queries(properties, names, mapped)
     if other:
         shown = [f"{name} ({told})" for name, told in list(other.items())[:NAMED]]
@@ -146,6 +152,27 @@ def _other_below(name: str, mapping: Mapping[str, Any]) -> dict[str, str]:
     return other
 
 
+def _record(mapping: Mapping[str, Any], index: str) -> IndexMeta | None:
+    """The record of an index; None if `osn` did not write it."""
+    try:
+        return IndexMeta.from_mapping(mapping, index)
+    except ModelError:
+        return None
+
+
+def _left_out(mapping: Mapping[str, Any], index: str) -> list[str]:
+    """The fields of an index that are no part of its documents. Raises InputError for an index of passages."""
+    record = _record(mapping, index)
+    if record is None:
+        return []
+    if record.passages is not None:
+        raise InputError(
+            f"the index {index!r} holds passages, not whole documents, so it is no corpus",
+            "ingest from the original source of the documents",
+        )
+    return list(VECTOR_FIELDS)
+
+
 def _line(hit: dict[str, Any], index: str) -> bytes:
     if "_source" not in hit:
         raise InputError(
@@ -161,6 +188,8 @@ def _line(hit: dict[str, Any], index: str) -> bytes:
 
 def _pages(client: OpenSearch, index: str) -> Iterator[Lines]:
     """Every document at one point in time as a line, in pages; several slices are read at once."""
+    mappings = client.indices.get_mapping(index=index)
+    left_out = {name: _left_out(each["mappings"], name) for name, each in mappings.items()}
     point = client.create_pit(index=index, params={"keep_alive": KEEP_ALIVE, "allow_partial_pit_creation": "false"})
     try:
         pit = {"id": point["pit_id"], "keep_alive": KEEP_ALIVE}
@@ -168,7 +197,11 @@ def _pages(client: OpenSearch, index: str) -> Iterator[Lines]:
         names = [bucket["key"] for bucket in answer["aggregations"]["indexes"]["buckets"]]
         # At least as many slices as any index has shards (each index has one or more), so that no slice spans two shards.
         slices = point["_shards"]["total"] - len(names) + 1
-        left = [_slice(client, name, pit, number, slices) for name in names for number in range(slices)]
+        left = [
+            _slice(client, name, pit, number, slices, left_out.get(name, ()))
+            for name in names
+            for number in range(slices)
+        ]
         read = 0
         with ThreadPoolExecutor(AT_ONCE, "osn-slice") as pool:
             reading: dict[Future[Lines | None], Iterator[Lines]] = {}
@@ -191,10 +224,14 @@ def _pages(client: OpenSearch, index: str) -> Iterator[Lines]:
 INDEXES = {"indexes": {"terms": {"field": "_index", "size": 10_000}}}
 
 
-def _slice(client: OpenSearch, name: str, pit: dict[str, str], number: int, slices: int) -> Iterator[Lines]:
-    """The pages of one slice of one index, of PAGE_BYTES each, about."""
+def _slice(
+    client: OpenSearch, name: str, pit: dict[str, str], number: int, slices: int, left_out: Sequence[str] = ()
+) -> Iterator[Lines]:
+    """The pages of one slice of one index, of PAGE_BYTES each, about. left_out: fields that are not read"""
     size = min(PAGE, FIRST_PAGE)
     where: dict[str, Any] = {"query": {"term": {"_index": name}}}
+    if left_out:
+        where["_source"] = {"excludes": list(left_out)}
     if slices > 1:
         where["slice"] = {"id": number, "max": slices}
     while True:

@@ -86,7 +86,7 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
                 "there is nothing to encode with", "give --sparse, --dense or --pq; --sparse lexical needs no model"
             )
         manifest = Manifest(
-            corpus=job.corpus,
+            corpus=replace(job.corpus, path=job.corpus.name),
             sparse=sparse_meta(encoders.sparse) if encoders.sparse else None,
             dense=DenseInfo.of(encoders.dense) if encoders.dense else None,
             passages=chosen.passages,

@@ -64,6 +64,7 @@ class Manifest:
     """The corpus and the models of an encoding."""
 
     corpus: CorpusSource
+    """Its path is `CorpusSource.name`, which is the same on every machine and in every folder."""
     sparse: SparseMeta | None
     dense: DenseInfo | None
     passages: PassageMeta | None = None
@@ -92,7 +93,7 @@ class Manifest:
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
     def _dict(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self), "corpus": {**asdict(self.corpus), "path": self.corpus.name}}
+        return {"format": FORMAT, **asdict(self)}
 
     def write(self, folder: Path) -> None:
         write_json(folder / f"{self.hash}.json", self._dict())

@@ -58,11 +58,15 @@ class Version:
 
 
 @translate_errors()
-def versions(client: OpenSearch, alias: str) -> list[Version]:
-    """All builds of an alias, the newest first. It reads no shards, so it also works with red indexes."""
+def versions(client: OpenSearch, alias: str, *, closed: bool = False) -> list[Version]:
+    """All builds of an alias, the newest first. It reads no shards, so it also works with red indexes.
+
+    closed: whether closed ones are listed, too
+    """
     serving = serving_index(client, alias)
     builds = []
-    for name, index in client.indices.get(index=f"{alias}-*", params={"allow_no_indices": "true"}).items():
+    which = {"allow_no_indices": "true", "expand_wildcards": "open,closed" if closed else "open"}
+    for name, index in client.indices.get(index=f"{alias}-*", params=which).items():
         try:
             meta = IndexMeta.from_mapping(index["mappings"], name)
         except ModelError:
@@ -274,12 +278,12 @@ def other_for_requests(held: IndexMeta, wanted: IndexMeta) -> str | None:
 
 @translate_errors()
 def prune(client: OpenSearch, alias: str, *, keep: int = 1) -> list[str]:
-    """Delete old builds of an alias that have served; returns the deleted indexes.
+    """Delete old builds of an alias that have served, closed ones, too; returns the deleted indexes.
 
     It keeps the serving build, the `keep` newest others, and every build that has not served yet, since it may be being
     written (`osn index abort` deletes it by its name).
     """
-    others = [version for version in versions(client, alias) if version.served and not version.serving]
+    others = [version for version in versions(client, alias, closed=True) if version.served and not version.serving]
     if serving_index(client, alias) is None:
         raise ClusterError(f"there is no alias {alias!r}", "`osn ingest --alias` makes one")
     gone = [version for version in others if version.complete][keep:]

@@ -61,18 +61,14 @@ def _unfinished(client: OpenSearch, name: str) -> tuple[str, bool]:
     """
     if not name:
         raise InputError("the name of the index is empty", "name one index, or the alias of a build")
-    waiting = (
-        [version.index for version in versions(client, name) if not version.served] if _is_alias(client, name) else []
-    )
+    waiting = _never_served(client, name) if _is_alias(client, name) else []
     if len(waiting) > 1:
         raise InputError(f"{name!r} has {len(waiting)} unfinished builds", f"name one: {', '.join(waiting)}")
     index = waiting[0] if waiting else targets.own_name(client, name)
     record = existing_record(client, index)
     build = record.extra.get("build", {})
     alias = build.get("alias")
-    never_served = alias is not None and index in [
-        version.index for version in versions(client, alias) if not version.served
-    ]
+    never_served = alias is not None and index in _never_served(client, alias)
     was_complete = record.loading is None and not never_served
     if was_complete and record.unfinished is None:
         raise InputError(f"the index {index!r} is complete", "to delete it all the same, use OpenSearch's own DELETE")
@@ -80,6 +76,10 @@ def _unfinished(client: OpenSearch, name: str) -> tuple[str, bool]:
         if held(client, lease):
             raise ClusterError(f"the index {index!r} is being written now", "stop that ingest first")
     return index, was_complete
+
+
+def _never_served(client: OpenSearch, alias: str) -> list[str]:
+    return [version.index for version in versions(client, alias, closed=True) if not version.served]
 
 
 def _is_alias(client: OpenSearch, name: str) -> bool:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import orjson
 
@@ -288,7 +289,7 @@ class BulkWriter:
             with patience(0):  # the policy's attempts are the only ones
                 answer = self.client.transport.perform_request(
                     "POST",
-                    f"/{self.alias or self.index}/_bulk",
+                    f"/{quote(self.alias or self.index, safe='')}/_bulk",
                     params={
                         "request_timeout": self.request_timeout,
                         # For a missing shard: this process waits instead, so that waiting can be interrupted.

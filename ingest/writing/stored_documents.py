@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from opensearch_neural import queries
+from opensearch_neural.cluster.patience import RetryPolicy, current_patience, may_pass_later
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.index.mapping import NO_TOKEN
 from opensearch_neural.index.segments import refresh
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -71,14 +75,30 @@ def all_ids(client: OpenSearch, index: str) -> Iterator[str]:
 
 
 def delete_ids(client: OpenSearch, index: str, ids: Sequence[str]) -> None:
-    """Delete documents; missing ids are no error. Raises ClusterError if a document cannot be deleted."""
-    lines = "".join(json.dumps({"delete": {"_id": id}}) + "\n" for id in ids)
-    answer = client.bulk(index=index, body=lines, params={"request_timeout": 120})
-    if failed := [item["delete"] for item in answer["items"] if item["delete"]["status"] not in (200, 404)]:
-        raise ClusterError(
-            f"{len(failed)} documents of {index!r} could not be deleted: {failed[0].get('error')}",
-            "run the same command again to continue",
-        )
+    """Delete documents; missing ids are no error.
+
+    What fails for a temporary reason, such as a full disk, is tried again while the `patience` around this call lasts.
+    Raises ClusterError if a document cannot be deleted.
+    """
+    policy = RetryPolicy(current_patience())
+    deadline = time.monotonic() + policy.patience
+    attempt = 0
+    while True:
+        lines = "".join(json.dumps({"delete": {"_id": id}}) + "\n" for id in ids)
+        answer = client.bulk(index=index, body=lines, params={"request_timeout": 120})
+        failed = [item["delete"] for item in answer["items"] if item["delete"]["status"] not in (200, 404)]
+        if not failed:
+            return
+        attempt += 1
+        wait = policy.wait(attempt)
+        if time.monotonic() + wait > deadline or not all(may_pass_later(item["status"]) for item in failed):
+            raise ClusterError(
+                f"{len(failed)} documents of {index!r} could not be deleted: {failed[0].get('error')}",
+                "run the same command again to continue",
+            )
+        log.warning("trying to delete %d documents again in %.1f s (%s)", len(failed), wait, failed[0].get("error"))
+        time.sleep(wait)
+        ids = [item["_id"] for item in failed]
 
 
 def missing_ids(client: OpenSearch, index: str, ids: Sequence[str]) -> list[str]:

@@ -31,6 +31,7 @@ ADDING = "adding"
 """Key in the `_meta` of an index that was complete before: the corpora that are being written into it."""
 WRITE_ALIAS = "osn-write-"
 FIELD_LIMIT = "mapping.total_fields.limit"
+NO_REFRESHES = "-1"
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ def open_target(
         wrote = _adapt(client, index, wrote, settings, fields)
     name, of_index = _settings(client, index)
     wait_for_primaries(client, name, patience)
+    if wrote.loading and of_index.get("refresh_interval") != NO_REFRESHES:
+        wrote = _without_refreshes(client, index, wrote, of_index.get("refresh_interval"))
     if wrote.loading and wrote.forward_index:
         wrote = _without_refused_scripts(client, index, wrote, name, int(of_index["number_of_shards"]))
     target = Target(name, of_index["uuid"], wrote, wrote.loading, f"{WRITE_ALIAS}{of_index['uuid']}")
@@ -105,6 +108,17 @@ def _new_record(wanted: IndexMeta, settings: NewIndex) -> IndexMeta:
     if prune is not None and not rows:
         raise _needs_rows(prune, wanted)
     return replace(wanted, version=__version__, forward_index=rows, prune_postings=prune)
+
+
+def _without_refreshes(client: OpenSearch, index: str, wrote: IndexMeta, interval: str | None) -> IndexMeta:
+    """The record, after refreshes are turned off. interval: that of an index template, which the loading ends with."""
+    if interval is not None:
+        loading = wrote.extra[LOADING]
+        restore = {**loading["restore"], "refresh_interval": interval}
+        wrote = wrote.with_extra(**{LOADING: {**loading, "restore": restore}})
+        write_record(client, index, wrote)
+    client.indices.put_settings(index=index, body={"index": {"refresh_interval": NO_REFRESHES}})
+    return wrote
 
 
 def _without_refused_scripts(client: OpenSearch, index: str, wrote: IndexMeta, name: str, shards: int) -> IndexMeta:
@@ -258,7 +272,7 @@ def _create(
             store_vectors=settings.store_vectors,
             fields=fields,
             flat_objects=flat_objects,
-            settings={"refresh_interval": "-1", **limit},
+            settings=limit,
         )
         # Do not wait for its shards here; `wait_for_primaries` does, and reports why they are missing.
         client.indices.create(index=index, body=body, params={"wait_for_active_shards": "0"})

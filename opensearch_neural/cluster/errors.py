@@ -111,6 +111,8 @@ def _translate_status(error: Any, attempt: Attempt | None) -> ClusterError:
         return ClusterError(
             f"{where}: {reason}", "check the spelling; `osn ingest --index NAME` creates and fills an index"
         )
+    if kind == "index_closed_exception":  # its reason is the word "closed"
+        return ClusterError(f"{where} refused {request}: the index is closed", "open it first (POST INDEX/_open)")
     if kind == "resource_already_exists_exception":
         return ClusterError(f"{where}: {reason}", "choose another name, or delete the index first")
     if "maxClauseCount" in reason or kind == "too_many_clauses":

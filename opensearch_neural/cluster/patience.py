@@ -43,6 +43,11 @@ def patience(seconds: float) -> Iterator[None]:
         _patience.reset(token)
 
 
+def current_patience() -> float:
+    """The seconds of the `patience` around this call; 0 outside of any."""
+    return _patience.get() or 0.0
+
+
 def may_pass_later(status: int) -> bool:
     """Whether the status of a request, or of an item in it, is temporary.
 

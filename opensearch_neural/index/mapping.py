@@ -44,6 +44,9 @@ NO_TOKEN = "(no token)"
 """The only feature of a document without tokens, so that such documents can be counted. It contains a blank, so it is in no
 vocabulary."""
 
+VECTOR_FIELDS = ("sparse", forward_index.FIELD, "dense", "pq")
+"""The fields of what models make of a document."""
+
 DATE_FORMATS = ("strict_date", "strict_date_time", "strict_date_time_no_millis", "strict_date_hour_minute_second")
 """The formats of a date field: 2026-03-14, alone or with a time. (A year alone is not a date.)"""
 
@@ -116,7 +119,7 @@ def index_body(
         "properties": {**(fields or {}), **properties},
     }
     if not store_vectors:
-        mappings["_source"] = {"excludes": ["sparse", forward_index.FIELD, "dense", "pq"]}
+        mappings["_source"] = {"excludes": list(VECTOR_FIELDS)}
     return {"settings": {"index": {**index_settings, **(settings or {})}}, "mappings": mappings}
 
 

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
     ("status", "kind", "reason", "expected"),
     [
         (404, "index_not_found_exception", "no such index [docs]", "no such index [docs]"),
+        (400, "index_closed_exception", "closed", "POST /docs/_search: the index is closed"),
         (400, "too_many_clauses", "maxClauseCount is set to 1024", "max_clause_count"),
         (403, "cluster_block_exception", "index [docs] blocked by: [read-only / allow delete]", "disk fills up"),
         (

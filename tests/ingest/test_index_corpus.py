@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import corpora
 import pytest
-from corpora import letters
+from corpora import letters, records, snapshot, write_jsonl
 from fault_proxy import Fault, FaultProxy, Request
 
 from ingest import index_corpus
@@ -26,6 +27,7 @@ from ingest.settings import NewIndex
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.errors import InputError
+from opensearch_neural.index.record import PassageMeta
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -184,6 +186,22 @@ def test_an_ingest_takes_the_documents_with_their_fields(
     document = client.get(index=index_name, id="d7")["_source"]
     assert document == {"title": "Number 7", "text": "rain", "price": 7}
     assert client.count(index=index_name)["count"] == 2500
+
+
+def test_an_index_of_osn_itself_is_a_corpus_without_its_vectors_and_none_if_it_holds_passages(
+    client: OpenSearch, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(20))
+    first, again, passages = (f"{index_name}-{name}" for name in ("first", "again", "passages"))
+    run_job(client, corpora.job(corpus, first), show_progress=False)
+    assert "sparse" in client.get(index=first, id="doc-0-000001")["_source"]
+    caplog.clear()
+    run_job(client, corpora.job(f"opensearch:{first}", again), show_progress=False)
+    assert "queries that name" not in caplog.text
+    assert snapshot(client, again) == snapshot(client, first)
+    run_job(client, corpora.job(corpus, passages, passages=PassageMeta(5, 5)), show_progress=False)
+    with pytest.raises(InputError, match=f"'{passages}' holds passages, not whole documents"):
+        copied(client, passages)
 
 
 def test_a_document_that_cannot_be_taken_costs_no_other(client: OpenSearch, index_name: str, tmp_path: Path) -> None:

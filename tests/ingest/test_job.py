@@ -159,6 +159,22 @@ def test_while_loading_there_are_neither_replicas_nor_refreshes(
     assert after["number_of_replicas"] == "1"
 
 
+def test_an_index_template_decides_how_often_a_new_index_is_refreshed(client, index_name: str, tmp_path: Path) -> None:
+    template = {"index_patterns": [f"{index_name}*"], "template": {"settings": {"refresh_interval": "30s"}}}
+    client.indices.put_index_template(name=index_name, body=template)
+    try:
+        broken = write_jsonl(tmp_path / "d.jsonl", [*records(20), "broken"])
+        with pytest.raises(TooManyErrors):
+            run_job(client, job(broken, index_name, writing={"max_errors": 0}), show_progress=False)
+        settings = client.indices.get_settings(index=index_name)[index_name]["settings"]["index"]
+        assert settings["refresh_interval"] == "-1", "it is still being loaded"
+        run_job(client, job(broken, index_name), show_progress=False)
+        settings = client.indices.get_settings(index=index_name)[index_name]["settings"]["index"]
+        assert settings["refresh_interval"] == "30s"
+    finally:
+        client.indices.delete_index_template(name=index_name)
+
+
 def test_sparse_and_dense_vectors_find_documents(client, index_name: str, tmp_path: Path, osn_home: Path) -> None:
     texts = {"sky": "Droplets refract sunlight into an arc of colours.", "cake": "Beat the eggs, then fold in flour."}
     corpus = write_jsonl(tmp_path / "d.jsonl", ({"_id": id, "text": text} for id, text in texts.items()))

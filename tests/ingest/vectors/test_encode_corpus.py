@@ -318,3 +318,27 @@ def test_options_of_a_ray_cluster_without_one_are_refused(
     ran = osn("encode", str(corpus), "--output", "v", "--sparse", "lexical", "--ray-gpus", "1")
     assert ran.returncode == 1 and "give --ray too" in ran.stderr, ran.stderr
     assert not (tmp_path / "v").exists()
+
+
+def test_vectors_of_standard_input_are_found_again(
+    osn: Callable[..., subprocess.CompletedProcess[str]], client: Any, index_name: str, tmp_path: Path
+) -> None:
+    lines = write_jsonl(tmp_path / "d.jsonl", records(20)).read_text()
+    ran = osn("encode", "-", "--output", "v", "--sparse", "lexical", "--tokenizer", small_tokenizer(), input=lines)
+    assert ran.returncode == 0, ran.stderr
+    command = ["--vectors", "v", "--index", index_name, "--replicas", "0"]
+    ran = osn("ingest", *command)
+    assert ran.returncode == 1 and "the corpus was read from standard input" in ran.stderr, ran.stderr
+    for corpus, input in (("-", lines), ("d.jsonl", "")):
+        ran = osn("ingest", corpus, *command, input=input)
+        assert ran.returncode == 0 and "20 documents" in ran.stdout, ran.stderr
+
+
+def test_vectors_are_found_again_if_the_corpus_has_moved_and_a_link_leads_to_it(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    corpus = write_jsonl(folder / "d.jsonl", records(5))
+    run_encode(encoding(corpus, tmp_path / "v"), show_progress=False)
+    folder.rename(tmp_path / "b")
+    folder.symlink_to(tmp_path / "b")
+    assert StoredVectors(*find_manifest(tmp_path / "v")).manifest.documents == 5

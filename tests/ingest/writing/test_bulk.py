@@ -163,6 +163,17 @@ def test_a_batch_is_sent_as_often_as_the_policy_says_and_no_more(client, index_n
     assert proxy.faults["status"] == int(attempts)
 
 
+@pytest.mark.parametrize("name", ["%61", "ß", "a+b"])
+def test_an_index_whose_name_means_something_else_in_an_address_is_the_one_that_is_written(
+    client, index_name: str, name: str
+) -> None:
+    index = f"{index_name}-{name}"
+    client.indices.create(index=index)
+    assert BulkWriter(client, index).write(actions(3)).created == 3
+    assert snapshot(client, index).keys() == {"d0", "d1", "d2"}
+    assert list(client.indices.get(index=f"{index_name}-*")) == [index]
+
+
 def test_stopping_ends_the_waiting(client, index_name: str, proxy: FaultProxy) -> None:
     proxy.fault = lambda request: Fault("drop")
     stop = threading.Event()
