@@ -121,7 +121,7 @@ def load_settings(options: dict[str, Any], **more: Any) -> LoadSettings:
         raise InputError(
             "--block-seconds and --warmup take two numbers", "for instance --block-seconds 1,60 --warmup 60,300"
         )
-    if warmup[0] > warmup[1]:
+    if not warmup[0] <= warmup[1]:
         raise InputError("--warmup: the first number must not be larger than the second")
     names = ("clients", "rates", "requests", "rounds", "minutes", "settle", "processes", "baseline", "seed")
     more |= {name: options[name] for name in names}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -209,6 +210,15 @@ def test_what_cannot_begin_is_an_error_with_the_reason(
         (LoadSettings(clients=(5, 5)), "given twice"),
         (LoadSettings(shortest=2.0, longest=1.0), "shortest window"),
         (LoadSettings(rounds=0), "rounds must be above 0"),
+        (LoadSettings(minutes=-1.0), "minutes must be above 0"),
+        (LoadSettings(minutes=math.nan), "minutes must be above 0"),
+        (LoadSettings(rates=(math.nan,)), "above 0"),
+        (LoadSettings(rates=(math.inf,)), "above 0"),
+        (LoadSettings(settle=-1.0), "settle must be 0 or more"),
+        (LoadSettings(settle=math.nan), "settle must be 0 or more"),
+        (LoadSettings(warmup=WarmupSettings(-5.0, 5.0)), "warm-up must be 0 or more"),
+        (LoadSettings(warmup=WarmupSettings(0.0, math.nan)), "warm-up must be 0 or more"),
+        (LoadSettings(shortest=math.inf, longest=math.inf), "shortest window"),
     ],
 )
 def test_settings_that_cannot_work_are_named(settings: LoadSettings, words: str) -> None:
@@ -244,6 +254,7 @@ def test_the_command_measures_prints_and_writes(
         (["--data", "a", "--queries", "b"], "give either --data or --queries"),
         (["--warmup", "3,1", "--queries", "q.jsonl"], "the first number must not be larger than the second"),
         (["--clients", "five", "--queries", "q.jsonl"], "is not a list of numbers"),
+        (["--warmup", "nan,nan", "--queries", "q.jsonl"], "the first number must not be larger than the second"),
     ],
 )
 def test_mistakes_on_the_command_line_are_named(
