@@ -87,8 +87,9 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
             continue
         how = (client, chosen, experiment, size, model)
         name = f"{size}-{dense.kept_variant(experiment, model.name, with_dense)}"
-        load = fingerprint(list(experiment.clients), experiment.minutes, experiment.heap)
-        rows += kept_cost(experiment, f"{name}-{load}", partial(load_rows, *how, with_dense=with_dense))
+        rows += kept_cost(
+            experiment, f"{name}-{load_hash(experiment)}", partial(load_rows, *how, with_dense=with_dense)
+        )
         if not with_dense:
             name = f"{name}-score-kept-weight-{slug(f'{WeightedSum.weight:g}')}"
             rows += kept_cost(experiment, name, partial(score_kept_rows, *how))
@@ -99,6 +100,11 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
         rows += kept_cost(experiment, f"bytes-{vectors}", partial(stored_bytes, client, experiment, model))
         rows += kept_cost(experiment, f"encoding-{vectors}", partial(encoding_rates, experiment, model))
     return [row for row in rows if row.engine in DENSE_ENGINES or not experiment.beside]
+
+
+def load_hash(experiment: Experiment) -> str:
+    """A hash of the options that change what a load test measures, for file names."""
+    return fingerprint(list(experiment.clients), experiment.minutes, experiment.heap)
 
 
 def kept_cost(experiment: Experiment, name: str, measure: Callable[[], list[Row]]) -> list[Row]:
@@ -148,7 +154,8 @@ def load_rows(
     grow(client, growth, say=logger.info)
     rows = rows_under_load(
         client, allowed_target(chosen, owned=experiment.owned), growth.index, parse_variants(variants_of(engines)),
-        experiment.sets[COST_SET], models, load, experiment.work / "load" / growth.index,
+        experiment.sets[COST_SET], models, load,
+        experiment.work / "load" / f"{growth.index}-{load_hash(experiment)}",
     )  # fmt: skip
     named = [_plain(row, growth, variant) for row in rows]
     return [row for row in named if row.engine in engines] if with_dense else named

@@ -171,7 +171,9 @@ def large_sparse(
     def run() -> tuple[list[Row], list[Goal]]:
         with reachable(connection, NODE, goes_on=True, keep=keep, heap=heap) as settings:
             client, target = connect(settings=settings), allowed_target(settings, owned=owned)
-            experiment = LargeSparseExperiment(data, tuple(layouts), target, models, clients, minutes, requests, keep)
+            experiment = LargeSparseExperiment(
+                data, tuple(layouts), target, models, clients, minutes, requests, keep, heap
+            )
             rows = [row for layout in layouts for row in rows_of(client, experiment, layout)]
         return rows, goals(experiment, rows)
 

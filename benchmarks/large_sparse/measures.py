@@ -88,6 +88,8 @@ class LargeSparseExperiment:
     """Requests of each arm at each level."""
     keep: bool
     """Whether the indexes are kept."""
+    heap: str | None = None
+    """Java heap of the local node, such as 4g."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,7 @@ def _asked(experiment: LargeSparseExperiment, layout: Layout) -> str:
     """A hash of the documents, the arms and the load, for file names."""
     ways = [_names(arms) for arms in (fixed(layout), *tuned(layout).values())]
     indexes = [layout.described(name) for name in layout.names]
-    return fingerprint(indexes, ways, experiment.clients, experiment.requests)
+    return fingerprint(indexes, ways, experiment.clients, experiment.requests, experiment.minutes, experiment.heap)
 
 
 def _names(arms: Iterable[SearchArm]) -> list[str]:

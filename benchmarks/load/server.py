@@ -43,6 +43,8 @@ class ClusterFacts:
     """Bytes of the Java heaps of all nodes."""
     cpu_from: str
     """The source of processor times: /proc or node statistics."""
+    uuid: str = ""
+    """Of the cluster; it stays the same when nodes are started again."""
 
 
 class ServerProbe:
@@ -103,6 +105,7 @@ def cluster_facts(probe: ServerProbe) -> ClusterFacts:
         nodes=len(nodes),
         heap_max=sum(_at(node, "jvm", "mem", "heap_max_in_bytes") for node in nodes),
         cpu_from=probe.cpu_from,
+        uuid=str(info.get("cluster_uuid", "")),
     )
 
 

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -38,6 +38,7 @@ from benchmarks.bm25_sparse.measures import (  # noqa: E402
 )
 from benchmarks.bm25_sparse.models import PUBLISHED  # noqa: E402
 from benchmarks.experiment import slug  # noqa: E402
+from benchmarks.grown.index import Growth  # noqa: E402
 from benchmarks.render import gains, quality_and_cost  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.measures import Measured  # noqa: E402
@@ -348,6 +349,21 @@ def experiment_of_nine_sets(folder: Path) -> models.Experiment:
         data=folder, start="", work=folder, seeds=(1,), arms=(PUBLISHED,), dense=None, sizes=(100,), clients=(20,),
         minutes=1.0, heap="1g", connection=None, owned=False,  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def test_each_kind_of_load_test_has_its_own_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, a test with another heap was made of the blocks that were measured with the first one."""
+    folders: list[Path] = []
+    monkeypatch.setattr(cost, "COST_SET", "set0")
+    monkeypatch.setattr(cost, "growth_of", lambda *_, **how: Growth("corpus", "docs", 100))
+    monkeypatch.setattr(cost, "grow", lambda *_, **how: None)
+    monkeypatch.setattr(cost, "allowed_target", lambda *_, **how: None)
+    monkeypatch.setattr(cost, "rows_under_load", lambda *asked: folders.append(asked[-1]) or [])
+    experiment = experiment_of_nine_sets(tmp_path)
+    model, nobody = MeasuredEngine(PUBLISHED), cast(Any, None)
+    for other in ({}, {"heap": "2g"}, {"clients": (1,)}, {"minutes": 2.0}, {}):
+        cost.load_rows(nobody, nobody, replace(experiment, **cast(Any, other)), 100, model, with_dense=False)
+    assert len({*folders}) == 4 and folders[0] == folders[-1]
 
 
 def test_a_goal_is_missed_where_one_set_is_below_or_too_few_are_above(tmp_path: Path) -> None:

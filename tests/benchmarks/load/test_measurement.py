@@ -18,7 +18,7 @@ from osn_command import osn_command
 from osn_node import kill_node
 from page_elements import Elements
 
-from benchmarks.load import result
+from benchmarks.load import result, server
 from benchmarks.load import run as measuring
 from benchmarks.load.measurement import LoadSettings, Measurement, WarmupSettings
 from benchmarks.load.run import measure
@@ -123,6 +123,20 @@ def test_the_same_run_again_measures_nothing_twice(
     settings = replace(QUICK, rates=(20.0,), quality=False)
     again = run(client, cluster_url, loaded, corpus, "rivals", settings, out=folder)
     assert again.blocks == found.blocks and "continued after" in again.incidents[0]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("other", [{"uuid": "another"}, {"heap_max": 7}, {"version": "opensearch 9.9.9"}])
+def test_blocks_of_another_cluster_are_not_mixed_in(
+    other: dict[str, object], measured: tuple[Measurement, Path], client, cluster_url: str, loaded: str, corpus: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Before, the same command with another --url showed the first cluster's numbers as those of the second."""
+    facts = server.cluster_facts
+    monkeypatch.setattr(server, "cluster_facts", lambda probe: replace(facts(probe), **other))
+    settings = replace(QUICK, rates=(20.0,), quality=False)
+    with pytest.raises(InputError, match=r"another run \(differs in cluster\)"):
+        run(client, cluster_url, loaded, corpus, "rivals", settings, out=measured[1])
 
 
 def during_the_blocks(act: Callable[[], object]) -> Callable[..., None]:
