@@ -33,7 +33,7 @@ from typing import Any
 
 import click
 
-from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows
+from benchmarks.bm25_sparse.cost import BYTES, RATE, check_load, cost_rows
 from benchmarks.bm25_sparse.measures import (
     BM25,
     DENSE_ENGINES,
@@ -230,6 +230,7 @@ def bm25_sparse(connection: ConnectionSettings, record: Path | None, **options: 
             "--dense compares cascades with hybrid, measured with the published model, which is not among the arms",
             f"add --arm '{PUBLISHED}'",
         )
+    check_load(experiment)
     check_models(experiment)
 
     def run() -> tuple[list[Row], list[Goal]]:

@@ -32,6 +32,7 @@ from benchmarks.large_sparse.measures import (
     LEAST_KEPT,
     NDCG,
     LargeSparseExperiment,
+    load_settings,
     of_the_sum,
     rows_of,
 )
@@ -174,6 +175,7 @@ def large_sparse(
             experiment = LargeSparseExperiment(
                 data, tuple(layouts), target, models, clients, minutes, requests, keep, heap
             )
+            load_settings(experiment)  # what cannot work is refused before anything is written
             rows = [row for layout in layouts for row in rows_of(client, experiment, layout)]
         return rows, goals(experiment, rows)
 

@@ -273,6 +273,40 @@ def test_a_dense_model_is_asked_for_where_it_can_be_measured(data: Path, more: l
     assert words in f"{error.value.message} {error.value.remedy}"
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--clients", ""], "no load is given"),
+        (["--clients", "0"], "must be above 0"),
+        (["--clients", "20,20"], "given twice"),
+        (["--minutes", "0"], "minutes must be above 0"),
+        (["--documents", "0"], "above 0"),
+        (["--url", "http://203.0.113.1:9200"], "--i-own-this-cluster"),
+    ],
+)
+def test_load_tests_that_cannot_work_are_refused_before_anything_is_trained(
+    data: Path, more: list[str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, they were refused after all models were trained and all sets measured, which takes hours."""
+    monkeypatch.setattr(cost, "COST_SET", "two")
+    monkeypatch.setattr(command, "check_models", lambda _: pytest.fail("it goes on"))
+    arguments = ["--start", "s", "--data", str(data), "--work", str(data / "work"), *more]
+    with pytest.raises(InputError) as error:
+        CliRunner().invoke(command.bm25_sparse, arguments, catch_exceptions=False)
+    assert words in f"{error.value.message} {error.value.remedy}"
+
+
+def test_data_without_the_set_of_the_load_tests_are_refused_unless_quality_alone_is_measured(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "check_models", lambda _: 1 / 0)
+    arguments = ["--start", "s", "--data", str(data), "--work", str(data / "work")]
+    with pytest.raises(InputError, match="draw their documents from scifact"):
+        CliRunner().invoke(command.bm25_sparse, arguments, catch_exceptions=False)
+    with pytest.raises(ZeroDivisionError):
+        CliRunner().invoke(command.bm25_sparse, [*arguments, "--documents", ""], catch_exceptions=False)
+
+
 def dense_model(folder: Path, network: Path) -> Path:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
