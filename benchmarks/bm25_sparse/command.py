@@ -97,9 +97,10 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
             targets[f"mean of {len(experiment.unseen)} unseen sets"] = LEAST_UNSEEN
         for label, target in targets.items():
             row = table.difference(label, SUM, BM25, "nDCG@10", variant=arm)
-            points = None if row is None else round(100 * row.value, 2)
+            points = None if row is None else 100 * row.value
             words = f"bm25-sparse {arm}: points of nDCG@10 over BM25, {label}, at least"
-            made.append(goal_of(words, target, points, (points or -1) >= target))
+            shown = None if points is None else round(points, 2)
+            made.append(goal_of(words, target, shown, points is not None and points >= target))
     for size in experiment.sizes:
         for arm in experiment.arms:
             limit = MOST_COST.get(size)

@@ -413,6 +413,8 @@ def test_a_goal_is_missed_where_one_set_is_below_or_too_few_are_above(tmp_path: 
         Row("mean of 9 sets", SUM, "nDCG@10", 0.026, 0.02, 0.03, 9, kind="difference", baseline=BM25, variant=PUBLISHED)
     )
     assert [goal.met for goal in command.goals(experiment, rows)] == [True, True]
+    almost = [*rows[:9], replace(rows[9], value=0.02499)]
+    assert [goal.met for goal in command.goals(experiment, almost)] == [True, False], "2.499 points are not 2.5"
     below = [*rows[:8], gain("set8", -0.03, -0.01), rows[9]]
     assert [goal.met for goal in command.goals(experiment, below)] == [False, True]
     few = [*rows[:6], gain("set6", -0.01, 0.03), *rows[7:9]]
