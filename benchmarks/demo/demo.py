@@ -82,7 +82,7 @@ TRAIN_STEPS = 60
     "--json",
     "json_folder",
     cls=Renamed,
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, file_okay=False),
     default=None,
     help="Write summary.json there.",
 )

@@ -268,6 +268,8 @@ def test_the_command_measures_prints_and_writes(
         (["--data", "a", "--queries", "b"], "give either --data or --queries"),
         (["--warmup", "3,1", "--queries", "q.jsonl"], "the first number must not be larger than the second"),
         (["--clients", "five", "--queries", "q.jsonl"], "is not a list of numbers"),
+        (["--report", ".", "--queries", "q.jsonl"], "'--report': File '.' is a directory"),
+        (["--record", "q.jsonl", "--queries", "q.jsonl"], "'--record': Directory 'q.jsonl' is a file"),
         (["--warmup", "nan,nan", "--queries", "q.jsonl"], "the first number must not be larger than the second"),
     ],
 )
