@@ -102,6 +102,14 @@ def stored_now(client) -> set[str]:
     return set(client.transport.perform_request("GET", "/_search/pipeline", params={"ignore": 404}))
 
 
+@pytest.mark.parametrize("engine", ["bm25", "bm25-sparse+whole=yes", "sparse"])
+@pytest.mark.parametrize("option", ["index=docs-pruned", "keep=share:0.5"])
+def test_what_changes_an_exact_engine_is_compared_with_it(engine: str, option: str) -> None:
+    assert parse_variant(engine).exact is None
+    exact = parse_variant(f"{engine}+{option}").exact
+    assert exact is not None and exact.engine == engine.partition("+")[0] and exact.index is exact.keep is None
+
+
 @pytest.mark.cluster
 def test_quality_is_shown_where_there_are_judgements_and_overlap_where_not(client, loaded: str, corpus) -> None:
     data = BeirData.load(corpus)
