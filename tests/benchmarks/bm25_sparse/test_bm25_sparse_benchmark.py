@@ -421,6 +421,22 @@ def test_a_goal_is_missed_where_one_set_is_below_or_too_few_are_above(tmp_path: 
     assert [goal.met for goal in command.goals(experiment, few)] == [False, False]  # and no mean was measured
 
 
+def test_a_cost_that_was_asked_for_and_not_measured_is_a_goal_that_is_not_met(tmp_path: Path) -> None:
+    """Before, a load too short for a P99 left no goal behind."""
+    experiment = replace(experiment_of_nine_sets(tmp_path), sizes=(100_000,))
+    p50 = Row(
+        "100,000 documents", SUM, "P50", 1.2, 1.1, 1.3, 9, BM25, kind="ratio", variant=PUBLISHED, level="20 clients"
+    )
+    made = {goal.goal: goal for goal in command.goals(experiment, [p50]) if "100,000" in goal.goal}
+    of = "bm25-sparse as published: {} on 100,000 documents, 20 clients, in BM25's, at most"
+    assert [(made[of.format(name)].value, made[of.format(name)].met) for name in ("P50", "P99")] == [
+        (1.2, True),
+        (None, False),
+    ]
+    one_client = replace(experiment, clients=(1,))
+    assert not [goal for goal in command.goals(one_client, [p50]) if "100,000" in goal.goal]
+
+
 def test_the_plot_has_a_point_for_each_engine_with_a_p99_and_none_is_left_of_an_earlier_run(tmp_path: Path) -> None:
     experiment = experiment_of_nine_sets(tmp_path)
     gain = Row(
