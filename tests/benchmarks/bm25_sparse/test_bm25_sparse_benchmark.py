@@ -429,10 +429,8 @@ def test_a_cost_that_was_asked_for_and_not_measured_is_a_goal_that_is_not_met(tm
     )
     made = {goal.goal: goal for goal in command.goals(experiment, [p50]) if "100,000" in goal.goal}
     of = "bm25-sparse as published: {} on 100,000 documents, 20 clients, in BM25's, at most"
-    assert [(made[of.format(name)].value, made[of.format(name)].met) for name in ("P50", "P99")] == [
-        (1.2, True),
-        (None, False),
-    ]
+    p50_goal, p99_goal = (made[of.format(measure)] for measure in ("P50", "P99"))
+    assert (p50_goal.value, p50_goal.met) == (1.2, True) and (p99_goal.value, p99_goal.met) == (None, False)
     one_client = replace(experiment, clients=(1,))
     assert not [goal for goal in command.goals(one_client, [p50]) if "100,000" in goal.goal]
 
