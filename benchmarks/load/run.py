@@ -130,7 +130,9 @@ def identity(measurement: Measurement, workload: Workload) -> dict[str, Any]:
         orjson.dumps(
             {
                 "cluster": cluster and [cluster.uuid, cluster.version, cluster.nodes, cluster.heap_max],
-                "index": {name: [facts.documents, facts.segments] for name, facts in measurement.indexes.items()},
+                "index": {
+                    name: [facts.uuid, facts.documents, facts.segments] for name, facts in measurement.indexes.items()
+                },
                 # The models of the vectors, and what `osn tune` stored.
                 "records": {name: facts.meta for name, facts in workload.indexes.items()},
                 "variants": measurement.variants,

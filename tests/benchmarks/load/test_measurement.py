@@ -139,6 +139,24 @@ def test_blocks_of_another_cluster_are_not_mixed_in(
         run(client, cluster_url, loaded, corpus, "rivals", settings, out=measured[1])
 
 
+@pytest.mark.cluster
+def test_blocks_of_another_build_behind_an_alias_are_not_mixed_in(
+    client, cluster_url: str, loaded: str, corpus: Path, index_name: str, tmp_path: Path
+) -> None:
+    """Before, another build with as many documents and segments showed the numbers of the first one."""
+    meta = client.indices.get_mapping(index=loaded)[loaded]["mappings"]
+    builds = [f"{index_name}-{number}" for number in (1, 2)]
+    settings = replace(QUICK, quality=False)
+    for build in builds:
+        client.indices.create(index=build, body={"mappings": meta, "settings": {"number_of_replicas": 0}})
+    client.indices.put_alias(index=builds[0], name=index_name)
+    assert run(client, cluster_url, index_name, corpus, "bm25", settings, out=tmp_path).blocks
+    client.indices.put_alias(index=builds[1], name=index_name)
+    client.indices.delete_alias(index=builds[0], name=index_name)
+    with pytest.raises(InputError, match=r"another run \(differs in index\)"):
+        run(client, cluster_url, index_name, corpus, "bm25", settings, out=tmp_path)
+
+
 def during_the_blocks(act: Callable[[], object]) -> Callable[..., None]:
     """An `on_block` that acts once, when the third block is done."""
     seen = []
