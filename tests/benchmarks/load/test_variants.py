@@ -147,10 +147,10 @@ def test_a_worker_on_a_machine_without_the_models_files_has_the_encoder_of_the_c
     asked = client, nowhere, loaded, parse_variants("bm25-sparse"), ["x"]
     here = prepare(*asked)
     assert here.indexes[loaded].encoder is None
+    (wanted,) = body_builders(here).values()
     monkeypatch.setenv("OSN_HOME", str(tmp_path))
     worker = pickle.loads(pickle.dumps(prepare(*asked)))
     (build,) = body_builders(worker).values()
-    (wanted,) = body_builders(here).values()
     assert build("read a file") == wanted("read a file")
 
 
