@@ -154,6 +154,7 @@ def large_sparse(
         )
     if not (data / "qrels" / "train.tsv").exists():
         raise InputError(f"{data} has no train split to choose settings on", "add qrels/train.tsv")
+    load_settings(clients, minutes, requests)  # what cannot work is refused before anything is written
     clustered = tuple(map(Pruning.parse, clustered_prune or CLUSTERED_PRUNES)) if by_content else ()
     corpus = str(corpus_of(data))
     layouts = [
@@ -175,7 +176,6 @@ def large_sparse(
             experiment = LargeSparseExperiment(
                 data, tuple(layouts), target, models, clients, minutes, requests, keep, heap
             )
-            load_settings(experiment)  # what cannot work is refused before anything is written
             rows = [row for layout in layouts for row in rows_of(client, experiment, layout)]
         return rows, goals(experiment, rows)
 

@@ -294,18 +294,16 @@ def quality_rows(
     return rows
 
 
-def load_settings(experiment: LargeSparseExperiment) -> LoadSettings:
+def load_settings(clients: tuple[int, ...], minutes: float, requests: int) -> LoadSettings:
     """Raises InputError for settings that cannot work."""
-    return replace(
-        LOAD, clients=experiment.clients, minutes=experiment.minutes, requests=experiment.requests
-    ).validate()
+    return replace(LOAD, clients=clients, minutes=minutes, requests=requests).validate()
 
 
 def cost_rows(
     client: OpenSearch, experiment: LargeSparseExperiment, layout: Layout, arms: Iterable[SearchArm]
 ) -> list[Row]:
     """P50, P99 and throughput of all arms under load in random turns, also as ratios to BM25's in the plain index."""
-    settings = load_settings(experiment)
+    settings = load_settings(experiment.clients, experiment.minutes, experiment.requests)
     variants = [arm.variant for arm in arms]
     rows = rows_under_load(
         client, experiment.target, layout.index(PLAIN), variants, experiment.data, experiment.model, settings,
