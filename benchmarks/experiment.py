@@ -360,7 +360,8 @@ def run_parts(parts: Mapping[str, PaperPart], record: Path | None, chosen: Seque
 
 def work_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --work and --record."""
-    folder, help = click.Path(path_type=Path), "Folder for models and measurements; a second run continues from it."
+    folder = click.Path(path_type=Path, file_okay=False)
+    help = "Folder for models and measurements; a second run continues from it."
     record = click.option("--record", type=folder, default=None, help="Write PART/summary.json and plots there.")
     return click.option("--work", required=True, type=folder, help=help)(record(command))
 

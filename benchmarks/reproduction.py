@@ -43,8 +43,15 @@ MEASURES = ("nDCG@10", "RR@10", "R@100")
 
 @click.command()
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="The folder of SciFact in BEIR layout.")
-@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
-@click.option("--work", type=click.Path(path_type=Path), default=None, help="Keeps the vectors, to continue later.")
+@click.option(
+    "--record", type=click.Path(path_type=Path, file_okay=False), default=None, help="Write summary.json there."
+)
+@click.option(
+    "--work",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Keeps the vectors, to continue later.",
+)
 @connection_options
 def published(connection: ConnectionSettings, data: Path, record: Path | None, work: Path | None) -> None:
     """Measure published figures of BM25 and all-MiniLM-L6-v2 (Lucene k-NN) on SciFact again; not those of the papers."""

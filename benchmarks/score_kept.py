@@ -88,7 +88,9 @@ WIDEST = 1_000
     help="How often each query is timed, to measure the cost of a certain page; 0: do not measure it.",
 )
 @seed_option("Seed of the drawn documents and the bootstrap.")
-@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
+@click.option(
+    "--record", type=click.Path(path_type=Path, file_okay=False), default=None, help="Write summary.json there."
+)
 @connection_options
 def score_kept(
     connection: ConnectionSettings,

@@ -38,6 +38,7 @@ from opensearch_neural import forward_index
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.engines.settings import WeightedSum
+from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.models.dense.quantized import load_quantized
 from opensearch_neural.models.dense.torch_encoder import load_dense
@@ -87,8 +88,9 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
             continue
         how = (client, chosen, experiment, size, model)
         name = f"{size}-{dense.kept_variant(experiment, model.name, with_dense)}"
-        load = fingerprint(list(experiment.clients), experiment.minutes, experiment.heap)
-        rows += kept_cost(experiment, f"{name}-{load}", partial(load_rows, *how, with_dense=with_dense))
+        rows += kept_cost(
+            experiment, f"{name}-{load_hash(experiment)}", partial(load_rows, *how, with_dense=with_dense)
+        )
         if not with_dense:
             name = f"{name}-score-kept-weight-{slug(f'{WeightedSum.weight:g}')}"
             rows += kept_cost(experiment, name, partial(score_kept_rows, *how))
@@ -99,6 +101,30 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
         rows += kept_cost(experiment, f"bytes-{vectors}", partial(stored_bytes, client, experiment, model))
         rows += kept_cost(experiment, f"encoding-{vectors}", partial(encoding_rates, experiment, model))
     return [row for row in rows if row.engine in DENSE_ENGINES or not experiment.beside]
+
+
+def check_load(experiment: Experiment) -> None:
+    """Raises InputError if the load tests cannot work, before anything is trained or measured."""
+    if not experiment.sizes:
+        return
+    if COST_SET not in experiment.sets:
+        raise InputError(
+            f"load tests draw their documents from {COST_SET}, which {experiment.data} lacks",
+            "add it, or give --documents '' to measure quality alone",
+        )
+    if min(experiment.sizes) < 1:
+        raise InputError("--documents takes numbers above 0")
+    _load(experiment).validate()
+    allowed_target(experiment.connection, owned=experiment.owned)
+
+
+def _load(experiment: Experiment) -> LoadSettings:
+    return replace(LOAD, clients=experiment.clients, minutes=experiment.minutes)
+
+
+def load_hash(experiment: Experiment) -> str:
+    """A hash of the options that change what a load test measures, for file names."""
+    return fingerprint(list(experiment.clients), experiment.minutes, experiment.heap)
 
 
 def kept_cost(experiment: Experiment, name: str, measure: Callable[[], list[Row]]) -> list[Row]:
@@ -138,7 +164,7 @@ def load_rows(
     Raises ClusterError if the benchmark stopped.
     """
     growth = growth_of(experiment, model, size, with_dense=with_dense)
-    load = replace(LOAD, clients=experiment.clients, minutes=experiment.minutes)
+    load = _load(experiment)
     engines, variant, models = SPARSE_ENGINES, model.name, ModelChoice()
     if with_dense:
         engines, variant = dense_engines(experiment, model.name), dense.variant(experiment, model.name)
@@ -148,7 +174,8 @@ def load_rows(
     grow(client, growth, say=logger.info)
     rows = rows_under_load(
         client, allowed_target(chosen, owned=experiment.owned), growth.index, parse_variants(variants_of(engines)),
-        experiment.sets[COST_SET], models, load, experiment.work / "load" / growth.index,
+        experiment.sets[COST_SET], models, load,
+        experiment.work / "load" / f"{growth.index}-{load_hash(experiment)}",
     )  # fmt: skip
     named = [_plain(row, growth, variant) for row in rows]
     return [row for row in named if row.engine in engines] if with_dense else named

@@ -82,7 +82,7 @@ TRAIN_STEPS = 60
     "--json",
     "json_folder",
     cls=Renamed,
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, file_okay=False),
     default=None,
     help="Write summary.json there.",
 )
@@ -125,7 +125,7 @@ def demo(
         step("Result")
         print_table(rows, data)
         if json_folder:
-            write_summary(json_folder, rows, data)
+            write_summary(json_folder, rows, data, corpus)
         if keep:
             kept = Path(f"{INDEX}-corpus")
             shutil.copytree(data.corpus_path.parent, kept, dirs_exist_ok=True)
@@ -279,11 +279,12 @@ def print_table(rows: list[Row], data: BeirData) -> None:
     print(f"\n{len(data.qrels)} held-out queries; latency of one client, top 10, query encoding apart")
 
 
-def write_summary(folder: Path, rows: list[Row], data: BeirData) -> None:
+def write_summary(folder: Path, rows: list[Row], data: BeirData, corpus: str | None) -> None:
+    name = "Python's documentation strings" if corpus is None else Path(corpus).name
     summary = Summary.of_this_run(
         data=[data_facts(data.corpus_path.parent)],
         seeds=[0],
         rows=rows,
-        title="The demo: Python's documentation strings",
+        title=f"The demo: {name}",
     )
     print(f"written: {summary.write(folder)}")

@@ -131,9 +131,11 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
 )
 @click.option("--engines", default="sum,paper,two-phase", show_default=True, help="As for `osn bench load`.")
 @click.option("--index", "prefix", default="osn-scale", show_default=True, help="Indexes are called INDEX-DOCUMENTS.")
-@output_option("Where measurements and tables go.", default=Path("load-scale"), show_default=True)
+@output_option("Where measurements and tables go.", file_okay=False, default=Path("load-scale"), show_default=True)
 @heap_option("2g")
-@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too.")
+@click.option(
+    "--record", type=click.Path(path_type=Path, file_okay=False), default=None, help="Write summary.json there too."
+)
 @click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --output.")
 @click.option(
     "--keep-indexes",

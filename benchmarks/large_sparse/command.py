@@ -32,6 +32,7 @@ from benchmarks.large_sparse.measures import (
     LEAST_KEPT,
     NDCG,
     LargeSparseExperiment,
+    load_settings,
     of_the_sum,
     rows_of,
 )
@@ -153,6 +154,7 @@ def large_sparse(
         )
     if not (data / "qrels" / "train.tsv").exists():
         raise InputError(f"{data} has no train split to choose settings on", "add qrels/train.tsv")
+    load_settings(clients, minutes, requests)  # what cannot work is refused before anything is written
     clustered = tuple(map(Pruning.parse, clustered_prune or CLUSTERED_PRUNES)) if by_content else ()
     corpus = str(corpus_of(data))
     layouts = [
@@ -171,7 +173,9 @@ def large_sparse(
     def run() -> tuple[list[Row], list[Goal]]:
         with reachable(connection, NODE, goes_on=True, keep=keep, heap=heap) as settings:
             client, target = connect(settings=settings), allowed_target(settings, owned=owned)
-            experiment = LargeSparseExperiment(data, tuple(layouts), target, models, clients, minutes, requests, keep)
+            experiment = LargeSparseExperiment(
+                data, tuple(layouts), target, models, clients, minutes, requests, keep, heap
+            )
             rows = [row for layout in layouts for row in rows_of(client, experiment, layout)]
         return rows, goals(experiment, rows)
 

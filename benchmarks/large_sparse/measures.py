@@ -88,6 +88,8 @@ class LargeSparseExperiment:
     """Requests of each arm at each level."""
     keep: bool
     """Whether the indexes are kept."""
+    heap: str | None = None
+    """Java heap of the local node, such as 4g."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,7 @@ def _asked(experiment: LargeSparseExperiment, layout: Layout) -> str:
     """A hash of the documents, the arms and the load, for file names."""
     ways = [_names(arms) for arms in (fixed(layout), *tuned(layout).values())]
     indexes = [layout.described(name) for name in layout.names]
-    return fingerprint(indexes, ways, experiment.clients, experiment.requests)
+    return fingerprint(indexes, ways, experiment.clients, experiment.requests, experiment.minutes, experiment.heap)
 
 
 def _names(arms: Iterable[SearchArm]) -> list[str]:
@@ -292,11 +294,16 @@ def quality_rows(
     return rows
 
 
+def load_settings(clients: tuple[int, ...], minutes: float, requests: int) -> LoadSettings:
+    """Raises InputError for settings that cannot work."""
+    return replace(LOAD, clients=clients, minutes=minutes, requests=requests).validate()
+
+
 def cost_rows(
     client: OpenSearch, experiment: LargeSparseExperiment, layout: Layout, arms: Iterable[SearchArm]
 ) -> list[Row]:
     """P50, P99 and throughput of all arms under load in random turns, also as ratios to BM25's in the plain index."""
-    settings = replace(LOAD, clients=experiment.clients, minutes=experiment.minutes, requests=experiment.requests)
+    settings = load_settings(experiment.clients, experiment.minutes, experiment.requests)
     variants = [arm.variant for arm in arms]
     rows = rows_under_load(
         client, experiment.target, layout.index(PLAIN), variants, experiment.data, experiment.model, settings,

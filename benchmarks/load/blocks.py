@@ -262,7 +262,7 @@ class BlockLog:
                 differs = sorted(key for key in {*known, *identity} if known.get(key) != identity.get(key))
                 raise InputError(
                     f"{path} holds the blocks of another run (differs in {', '.join(differs)})",
-                    "give another --output, or --restart to begin anew",
+                    f"give another --output or --restart, or remove {folder} to begin anew",
                 )
             blocks = whole_levels(blocks, engines)
         lines = [{"format": FORMAT, "identity": identity}, *map(asdict, blocks)]

@@ -121,7 +121,7 @@ def load_settings(options: dict[str, Any], **more: Any) -> LoadSettings:
         raise InputError(
             "--block-seconds and --warmup take two numbers", "for instance --block-seconds 1,60 --warmup 60,300"
         )
-    if warmup[0] > warmup[1]:
+    if not warmup[0] <= warmup[1]:
         raise InputError("--warmup: the first number must not be larger than the second")
     names = ("clients", "rates", "requests", "rounds", "minutes", "settle", "processes", "baseline", "seed")
     more |= {name: options[name] for name in names}
@@ -156,12 +156,14 @@ def queries_of(
 @click.option("--split", default="test", show_default=True, help="Split of --data's judgements.")
 @click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries without judgements.")
 @click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N queries.")
-@output_option("Folder for results.  [default: load-INDEX]")
+@output_option("Folder for results.  [default: load-INDEX]", file_okay=False)
 @click.option("--restart", is_flag=True, help="Do not continue an interrupted run in --output.")
-@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too.")
+@click.option(
+    "--record", type=click.Path(path_type=Path, file_okay=False), default=None, help="Write summary.json there too."
+)
 @click.option(
     "--report",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, dir_okay=False),
     default=None,
     help="File for an HTML report; needs the extra [ui].",
 )
@@ -252,17 +254,20 @@ def finish(
     """Write and print the result; returns whether it is complete: not partial, nothing refused. page: the report's file."""
     levels = cells(measurement)
     made = result.summary(measurement, data, title, levels)
-    if page is not None:
-        from benchmarks.load import report_page
-
-        write_text(page, report_page.page(measurement, made, levels))
-        print(f"wrote {page}", file=sys.stderr)
-    for path in [*result.write(folder, made), *([made.write(record)] if record else [])]:
+    for path in result.write(folder, made):
         print(f"wrote {path}", file=sys.stderr)
     if as_json:
         print(json.dumps(made.to_json(), ensure_ascii=False, indent=1))
     else:
         print(result.text(measurement, levels))
+    # Other places come last: one that cannot be written to does not cost what was measured.
+    if record is not None:
+        print(f"wrote {made.write(record)}", file=sys.stderr)
+    if page is not None:
+        from benchmarks.load import report_page
+
+        write_text(page, report_page.page(measurement, made, levels))
+        print(f"wrote {page}", file=sys.stderr)
     refused = any(cell.refused for row in levels.values() for cell in row.values())
     return not measurement.partial and not refused
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from benchmarks.load.blocks import Block, Level
@@ -72,20 +73,25 @@ class LoadSettings:
         """Raises InputError for values that cannot work."""
         if not self.clients and not self.rates:
             raise InputError("no load is given", "give --clients or --rates")
-        if any(clients < 1 for clients in self.clients) or any(rate <= 0 for rate in self.rates):
+        if any(clients < 1 for clients in self.clients) or not all(0 < rate < math.inf for rate in self.rates):
             raise InputError("numbers of clients and rates must be above 0")
         if len(set(self.levels())) < len(self.levels()):
             raise InputError("a number of clients or a rate is given twice")
-        for name in ("requests", "rounds", "shortest", "longest"):
-            if not getattr(self, name) > 0:
+        for name in ("requests", "rounds", "minutes", "shortest", "longest"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
                 raise InputError(f"{name} must be above 0")
+        if not 0 <= self.settle < math.inf:
+            raise InputError("settle must be 0 or more seconds")
+        if not 0 <= self.warmup.least <= self.warmup.most:
+            raise InputError("the shortest warm-up must be 0 or more seconds, and not longer than the longest")
         most = CONNECTIONS * (self.processes or default_processes())
         if any(clients > most for clients in self.clients):
             raise InputError(
                 f"{max(self.clients):,} clients are more than the generator has connections for: {most:,}",
                 f"give more --processes, one for {CONNECTIONS} clients",
             )
-        if self.shortest > self.longest:
+        if not self.shortest <= self.longest or math.isinf(self.shortest):
             raise InputError("the shortest window must not be longer than the longest")
         return self
 

@@ -14,12 +14,13 @@ that time from the cluster.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import click
 
 from benchmarks.load.command import models_options, queries_of
-from benchmarks.load.variants import Variant, parse_variants
+from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import LoadTarget, ModelChoice, Workload, encoders, prepare
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
@@ -93,9 +94,9 @@ def export(workload: Workload, folder: Path, *, title: str = "osn") -> list[Path
     Raises what building the requests raises.
     """
     folder = Path(folder)
-    written, encode_of = [], encoders(workload)
+    written, encode_of, names = [], encoders(workload), file_names(workload)
     for variant in workload.variants:
-        path = folder / "bodies" / f"{file_name(variant)}.jsonl"
+        path = folder / "bodies" / names[variant.name]
         encode = encode_of[variant.name]
         write_text(path, "".join(encode(at).decode() + "\n" for at in range(len(workload.texts))))
         written.append(path)
@@ -118,13 +119,16 @@ def export(workload: Workload, folder: Path, *, title: str = "osn") -> list[Path
     return written
 
 
-def file_name(variant: Variant) -> str:
-    return "".join(character if character.isalnum() or character in "-._" else "-" for character in variant.name)
+def file_names(workload: Workload) -> dict[str, str]:
+    """{variant: its file of bodies}. Numbers keep apart names that differ in nothing but characters which no file has."""
+    plain = {variant.name: re.sub(r"[^\w.-]", "-", variant.name) for variant in workload.variants}
+    return {name: f"{number}-{file}.jsonl" for number, (name, file) in enumerate(plain.items(), start=1)}
 
 
 def workload_json(workload: Workload, title: str) -> str:
     """The content of workload.json; OpenSearch Benchmark fills in the expressions in double braces."""
     operations, closed, opened = [], [], []
+    names = file_names(workload)
     for variant in workload.variants:
         pipeline = workload.pipelines.get(variant.name)
         operations.append(
@@ -132,20 +136,20 @@ def workload_json(workload: Workload, title: str) -> str:
                 "name": variant.name,
                 "operation-type": "search",
                 "param-source": "osn-bodies",
-                "bodies": f"{file_name(variant)}.jsonl",
+                "bodies": names[variant.name],
                 "index": workload.index_of(variant),
                 "cache": False,
                 "request-params": {} if pipeline is None else {"search_pipeline": pipeline},
             }
         )
-        times = {"warmup-time-period": "@warmup | default(30)@", "time-period": "@seconds | default(60)@"}
-        closed.append({"operation": variant.name, "clients": "@clients | default(8)@", **times})
+        times = {"warmup-time-period": "<<warmup | default(30)>>", "time-period": "<<seconds | default(60)>>"}
+        closed.append({"operation": variant.name, "clients": "<<clients | default(8)>>", **times})
         opened.append(
             {
                 "operation": variant.name,
-                "clients": "@clients | default(50)@",
+                "clients": "<<clients | default(50)>>",
                 **times,
-                "target-throughput": "@rate | default(20)@",
+                "target-throughput": "<<rate | default(20)>>",
                 "schedule": "poisson",
             }
         )
@@ -163,7 +167,8 @@ def workload_json(workload: Workload, title: str) -> str:
             {"name": "open-loop", "description": "Requests at random moments, at a given rate.", "schedule": opened},
         ],
     }
-    return json.dumps(content, indent=2).replace('"@', "{{ ").replace('@"', " }}") + "\n"
+    # No index is called by these brackets.
+    return json.dumps(content, indent=2).replace('"<<', "{{ ").replace('>>"', " }}") + "\n"
 
 
 @click.command("export-osb")

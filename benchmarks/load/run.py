@@ -121,14 +121,18 @@ def measure(
 
 
 def identity(measurement: Measurement, workload: Workload) -> dict[str, Any]:
-    """What identifies a run: with another engine, query, index or setting it is another run."""
+    """What identifies a run: with another engine, query, index, cluster, heap or setting it is another run."""
+    cluster = measurement.cluster
     settings = asdict(measurement.settings)
     for name in ("rounds", "requests", "minutes", "quality", "quality_queries", "ceiling", "warmup"):
         settings.pop(name)  # a run may be continued with more blocks
     return orjson.loads(
         orjson.dumps(
             {
-                "index": {name: [facts.documents, facts.segments] for name, facts in measurement.indexes.items()},
+                "cluster": cluster and [cluster.uuid, cluster.version, cluster.nodes, cluster.heap_max],
+                "index": {
+                    name: [facts.uuid, facts.documents, facts.segments] for name, facts in measurement.indexes.items()
+                },
                 # The models of the vectors, and what `osn tune` stored.
                 "records": {name: facts.meta for name, facts in workload.indexes.items()},
                 "variants": measurement.variants,

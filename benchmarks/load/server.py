@@ -31,6 +31,8 @@ class IndexStatistics:
     """Of primary shards."""
     shards: int
     """Primary shards."""
+    uuid: str = ""
+    """Of the index; a new build behind the same alias has another."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class ClusterFacts:
     """Bytes of the Java heaps of all nodes."""
     cpu_from: str
     """The source of processor times: /proc or node statistics."""
+    uuid: str = ""
+    """Of the cluster; it stays the same when nodes are started again."""
 
 
 class ServerProbe:
@@ -103,13 +107,15 @@ def cluster_facts(probe: ServerProbe) -> ClusterFacts:
         nodes=len(nodes),
         heap_max=sum(_at(node, "jvm", "mem", "heap_max_in_bytes") for node in nodes),
         cpu_from=probe.cpu_from,
+        uuid=str(info.get("cluster_uuid", "")),
     )
 
 
 def index_facts(client: OpenSearch, index: str) -> IndexStatistics:
     """Raises ClusterError if the index is absent or does not answer."""
     with translate_errors():
-        (held,) = client.indices.segments(index=index)["indices"].values()
+        ((name, held),) = client.indices.segments(index=index)["indices"].items()
+        settings = client.indices.get_settings(index=name)[name]["settings"]["index"]
         documents = count(client, index)  # statistics count nested documents, too
     copies = [copy for of_shard in held["shards"].values() for copy in of_shard if copy["routing"]["primary"]]
     segments = [segment for copy in copies for segment in copy["segments"].values()]
@@ -119,6 +125,7 @@ def index_facts(client: OpenSearch, index: str) -> IndexStatistics:
         bytes=sum(int(segment["size_in_bytes"]) for segment in segments),
         segments=sum(segment["search"] for segment in segments),
         shards=len(held["shards"]),
+        uuid=settings["uuid"],
     )
 
 

@@ -114,7 +114,7 @@ class Variant:
     @property
     def exact(self) -> Variant | None:
         """The search whose result this one approaches; None if it is exact itself."""
-        if self.engine == "bm25-sparse" and not self.whole:
+        if self.engine == "bm25-sparse" and (not self.whole or self.changes_hits):
             return Variant("exact bm25-sparse", self.engine, weight=self.weight, whole=True)
         if self.engine in ("high-idf-first", TWO_PHASE) or (self.engine == "sparse" and self.changes_hits):
             return EXACT_SPARSE

@@ -112,6 +112,8 @@ class SearchedIndex:
     meta: IndexMeta
     plugin: bool
     """Whether the cluster has the neural-search plugin."""
+    encoder: bytes | None = field(default=None, repr=False)
+    """The query encoder that the cluster stores; None if this machine has the model's files."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,7 @@ class Workload:
                 quantized=chosen.pq,
                 backend=chosen.backend,
                 threads=1,
+                stored=facts.encoder,
             )
             client = partial(connect, settings=self.target.settings)
             self._opened[index] = Engines(index, facts.meta, facts.plugin, models, connect=client)
@@ -285,7 +288,7 @@ def prepare(
             meta = meta.with_extra(**{SHARD_DOCUMENTS: opened.shard_documents})
         if meta.sparse and any(variant.engine in (Bm25Sparse.name, CascadeEngine.name) for variant in variants):
             meta = meta.with_extra(**{SCALE: Bm25Sparse(opened).scale})
-        indexes[name] = SearchedIndex(meta, opened.plugin)
+        indexes[name] = SearchedIndex(meta, opened.plugin, opened.models.stored_encoder())
     pipelines = pipeline_names(variants)
     return Workload(target, tuple(texts), tuple(variants), indexes, index, models or ModelChoice(), pipelines)
 

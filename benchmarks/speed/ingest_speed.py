@@ -70,7 +70,7 @@ Writing = Callable[["OpenSearch", str, Sources, WritingSizes], None]
 @click.option("--data", type=click.Path(path_type=Path, exists=True), required=True, help="A corpus.")
 @click.option("--rounds", type=click.IntRange(min=2), default=None, help="How often each arm writes.")
 @click.option("--quick", is_flag=True, help="Few rounds; records nothing.")
-@output_option("Write summary.json there.")
+@output_option("Write summary.json there.", file_okay=False)
 @connection_options
 def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int | None, quick: bool, out: Path | None) -> None:
     """Compare writing speed with opensearch-py's."""

@@ -44,6 +44,7 @@ class IndexModels:
     threads: threads of ONNX Runtime; None: one for each core
     remedy: the advice of the error message if a model did not write the index
     client: the cluster, where the query encoder is stored for machines without the model's files
+    stored: the `stored_encoder` of another process, for one that does not ask the cluster
     trust_remote_code: whether the sparse model's own code may run
 
     Raises ModelError if a model of a kind is named and the index holds no such vectors. Each property raises it too, and
@@ -64,6 +65,7 @@ class IndexModels:
         threads: int | None = None,
         remedy: str = TO_SEARCH,
         client: OpenSearch | None = None,
+        stored: bytes | None = None,
         trust_remote_code: bool = False,
     ) -> None:
         self.index = index
@@ -75,6 +77,7 @@ class IndexModels:
         self.threads = threads
         self.remedy = remedy
         self.client = client
+        self.stored = stored
         self.trust_remote_code = trust_remote_code
         for kind, name in self.named.items():
             if record is not None and name is not None and getattr(record, kind) is None:
@@ -87,15 +90,17 @@ class IndexModels:
             check_counted(self.index, self.record)
         wrote = self.record.sparse if self.record else None
         if wrote and self.named["sparse"] is None:
-            return _linked_query_encoder(wrote) or encoder_of(
-                TableEncoder,
-                wrote,
-                read_encoder(self.client, wrote.query_hash) if self.client else None,
-                self.index,
-            )
+            return _linked_query_encoder(wrote) or encoder_of(TableEncoder, wrote, self.stored_encoder(), self.index)
         encoder = TableEncoder.load(self._place("sparse"))
         self._check("sparse", encoder.hash, of_queries=True)
         return encoder
+
+    def stored_encoder(self) -> bytes | None:
+        """The query encoder that the cluster stores; None if it stores none, or if this machine has the model's files."""
+        wrote = self.record.sparse if self.record else None
+        if self.stored is not None or self.client is None or wrote is None or self.named["sparse"] is not None:
+            return self.stored
+        return None if _linked_query_encoder(wrote) else read_encoder(self.client, wrote.query_hash)
 
     @cached_property
     def sparse(self) -> SparseDocumentEncoder:

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -38,6 +38,7 @@ from benchmarks.bm25_sparse.measures import (  # noqa: E402
 )
 from benchmarks.bm25_sparse.models import PUBLISHED  # noqa: E402
 from benchmarks.experiment import slug  # noqa: E402
+from benchmarks.grown.index import Growth  # noqa: E402
 from benchmarks.render import gains, quality_and_cost  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.measures import Measured  # noqa: E402
@@ -272,6 +273,40 @@ def test_a_dense_model_is_asked_for_where_it_can_be_measured(data: Path, more: l
     assert words in f"{error.value.message} {error.value.remedy}"
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--clients", ""], "no load is given"),
+        (["--clients", "0"], "must be above 0"),
+        (["--clients", "20,20"], "given twice"),
+        (["--minutes", "0"], "minutes must be above 0"),
+        (["--documents", "0"], "above 0"),
+        (["--url", "http://203.0.113.1:9200"], "--i-own-this-cluster"),
+    ],
+)
+def test_load_tests_that_cannot_work_are_refused_before_anything_is_trained(
+    data: Path, more: list[str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, they were refused after all models were trained and all sets measured, which takes hours."""
+    monkeypatch.setattr(cost, "COST_SET", "two")
+    monkeypatch.setattr(command, "check_models", lambda _: pytest.fail("it goes on"))
+    arguments = ["--start", "s", "--data", str(data), "--work", str(data / "work"), *more]
+    with pytest.raises(InputError) as error:
+        CliRunner().invoke(command.bm25_sparse, arguments, catch_exceptions=False)
+    assert words in f"{error.value.message} {error.value.remedy}"
+
+
+def test_data_without_the_set_of_the_load_tests_are_refused_unless_quality_alone_is_measured(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "check_models", lambda _: 1 / 0)
+    arguments = ["--start", "s", "--data", str(data), "--work", str(data / "work")]
+    with pytest.raises(InputError, match="draw their documents from scifact"):
+        CliRunner().invoke(command.bm25_sparse, arguments, catch_exceptions=False)
+    with pytest.raises(ZeroDivisionError):
+        CliRunner().invoke(command.bm25_sparse, [*arguments, "--documents", ""], catch_exceptions=False)
+
+
 def dense_model(folder: Path, network: Path) -> Path:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
@@ -350,6 +385,21 @@ def experiment_of_nine_sets(folder: Path) -> models.Experiment:
     )  # fmt: skip
 
 
+def test_each_kind_of_load_test_has_its_own_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, a test with another heap was made of the blocks that were measured with the first one."""
+    folders: list[Path] = []
+    monkeypatch.setattr(cost, "COST_SET", "set0")
+    monkeypatch.setattr(cost, "growth_of", lambda *_, **how: Growth("corpus", "docs", 100))
+    monkeypatch.setattr(cost, "grow", lambda *_, **how: None)
+    monkeypatch.setattr(cost, "allowed_target", lambda *_, **how: None)
+    monkeypatch.setattr(cost, "rows_under_load", lambda *asked: folders.append(asked[-1]) or [])
+    experiment = experiment_of_nine_sets(tmp_path)
+    model, nobody = MeasuredEngine(PUBLISHED), cast(Any, None)
+    for other in ({}, {"heap": "2g"}, {"clients": (1,)}, {"minutes": 2.0}, {}):
+        cost.load_rows(nobody, nobody, replace(experiment, **cast(Any, other)), 100, model, with_dense=False)
+    assert len({*folders}) == 4 and folders[0] == folders[-1]
+
+
 def test_a_goal_is_missed_where_one_set_is_below_or_too_few_are_above(tmp_path: Path) -> None:
     def gain(name: str, low: float, high: float) -> Row:
         return Row(
@@ -363,10 +413,26 @@ def test_a_goal_is_missed_where_one_set_is_below_or_too_few_are_above(tmp_path: 
         Row("mean of 9 sets", SUM, "nDCG@10", 0.026, 0.02, 0.03, 9, kind="difference", baseline=BM25, variant=PUBLISHED)
     )
     assert [goal.met for goal in command.goals(experiment, rows)] == [True, True]
+    almost = [*rows[:9], replace(rows[9], value=0.02499)]
+    assert [goal.met for goal in command.goals(experiment, almost)] == [True, False], "2.499 points are not 2.5"
     below = [*rows[:8], gain("set8", -0.03, -0.01), rows[9]]
     assert [goal.met for goal in command.goals(experiment, below)] == [False, True]
     few = [*rows[:6], gain("set6", -0.01, 0.03), *rows[7:9]]
     assert [goal.met for goal in command.goals(experiment, few)] == [False, False]  # and no mean was measured
+
+
+def test_a_cost_that_was_asked_for_and_not_measured_is_a_goal_that_is_not_met(tmp_path: Path) -> None:
+    """Before, a load too short for a P99 left no goal behind."""
+    experiment = replace(experiment_of_nine_sets(tmp_path), sizes=(100_000,))
+    p50 = Row(
+        "100,000 documents", SUM, "P50", 1.2, 1.1, 1.3, 9, BM25, kind="ratio", variant=PUBLISHED, level="20 clients"
+    )
+    made = {goal.goal: goal for goal in command.goals(experiment, [p50]) if "100,000" in goal.goal}
+    of = "bm25-sparse as published: {} on 100,000 documents, 20 clients, in BM25's, at most"
+    p50_goal, p99_goal = (made[of.format(measure)] for measure in ("P50", "P99"))
+    assert (p50_goal.value, p50_goal.met) == (1.2, True) and (p99_goal.value, p99_goal.met) == (None, False)
+    one_client = replace(experiment, clients=(1,))
+    assert not [goal for goal in command.goals(one_client, [p50]) if "100,000" in goal.goal]
 
 
 def test_the_plot_has_a_point_for_each_engine_with_a_p99_and_none_is_left_of_an_earlier_run(tmp_path: Path) -> None:

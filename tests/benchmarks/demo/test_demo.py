@@ -60,7 +60,9 @@ def run(client: OpenSearch, cluster_url: str, corpus: Path, tmp_path: Path, monk
     client.indices.delete(index=demo.INDEX, ignore_unavailable=True)
 
 
-def test_it_ends_with_a_table_and_three_explained_queries_and_leaves_no_index(run, client: OpenSearch) -> None:
+def test_it_ends_with_a_table_and_three_explained_queries_and_leaves_no_index(
+    run, client: OpenSearch, corpus: Path
+) -> None:
     done = run("--json", "results")
     assert done.exit_code == 0, done.output
     engines = ["bm25", "bm25-sparse", "sparse", "high-idf-first", "hybrid"]
@@ -71,7 +73,9 @@ def test_it_ends_with_a_table_and_three_explained_queries_and_leaves_no_index(ru
     explained = done.output[done.output.index("== Three queries") : done.output.index("== Result")]
     assert explained.count("bm25-sparse, ") == demo.EXAMPLES
     assert " × " in explained
-    rows = json.loads(Path("results/summary.json").read_text())["rows"]
+    recorded = json.loads(Path("results/summary.json").read_text())
+    assert recorded["title"] == f"The demo: {corpus.name}"
+    rows = recorded["rows"]
     assert {row["engine"] for row in rows} == set(engines)
     values = [row["value"] for row in rows if row["measure"] == "nDCG@10" and row.get("baseline") is None]
     assert len(values) == len(engines) and min(values) > 0.5

@@ -169,3 +169,11 @@ def test_a_rule_for_an_index_that_is_not_made_is_refused(corpus: Path, tmp_path:
         CliRunner().invoke(large_sparse, [*arguments, "--clustered-prune", "top_k:9"], catch_exceptions=False)
     with pytest.raises(InputError, match="has no train split"):
         CliRunner().invoke(large_sparse, arguments, catch_exceptions=False)
+
+
+def test_a_load_that_cannot_work_is_refused_before_anything_is_written(
+    corpus: Path, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = quick_arguments("http://127.0.0.1:9", corpus, index_name, tmp_path, monkeypatch)
+    with pytest.raises(InputError, match="numbers of clients and rates must be above 0"):
+        CliRunner().invoke(large_sparse, [*arguments, "--clients", "0"], catch_exceptions=False)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,6 +83,19 @@ def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_scor
     assert not missed.met and missed.value == "1.200 (exact, 1.0000 kept)"
     (unknown,) = goals(experiment, rows("fast", 0.98, 0.9))
     assert not unknown.met and unknown.value is None
+
+
+@pytest.mark.parametrize("other", [{"minutes": 2.0}, {"heap": "8g"}, {"clients": (1,)}, {"requests": 20}])
+def test_another_kind_of_load_is_measured_anew(other: dict[str, Any], tmp_path: Path) -> None:
+    """Before, the kept rows of a load that was too short for a P99 stayed, however many --minutes were given."""
+    from benchmarks.grown.index import Growth
+    from benchmarks.large_sparse.indexes import Layout
+    from benchmarks.large_sparse.measures import LargeSparseExperiment, _asked
+
+    layout = Layout(Growth("corpus", "docs", 1000), (), (), tmp_path)
+    asked = (tmp_path, (layout,), None, None, (20,), 1.0, 10, False, "4g")
+    experiment = LargeSparseExperiment(*asked)  # type: ignore[arg-type]
+    assert _asked(replace(experiment, **other), layout) != _asked(replace(experiment, keep=True), layout)
 
 
 def test_the_bytes_of_an_index_are_kept_apart_for_each_choice_of_pruned_fields(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -17,7 +18,7 @@ from osn_command import osn_command
 from osn_node import kill_node
 from page_elements import Elements
 
-from benchmarks.load import result
+from benchmarks.load import result, server
 from benchmarks.load import run as measuring
 from benchmarks.load.measurement import LoadSettings, Measurement, WarmupSettings
 from benchmarks.load.run import measure
@@ -124,6 +125,38 @@ def test_the_same_run_again_measures_nothing_twice(
     assert again.blocks == found.blocks and "continued after" in again.incidents[0]
 
 
+@pytest.mark.cluster
+@pytest.mark.parametrize("other", [{"uuid": "another"}, {"heap_max": 7}, {"version": "opensearch 9.9.9"}])
+def test_blocks_of_another_cluster_are_not_mixed_in(
+    other: dict[str, object], measured: tuple[Measurement, Path], client, cluster_url: str, loaded: str, corpus: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Before, the same command with another --url showed the first cluster's numbers as those of the second."""
+    facts = server.cluster_facts
+    monkeypatch.setattr(server, "cluster_facts", lambda probe: replace(facts(probe), **other))
+    settings = replace(QUICK, rates=(20.0,), quality=False)
+    with pytest.raises(InputError, match=r"another run \(differs in cluster\)"):
+        run(client, cluster_url, loaded, corpus, "rivals", settings, out=measured[1])
+
+
+@pytest.mark.cluster
+def test_blocks_of_another_build_behind_an_alias_are_not_mixed_in(
+    client, cluster_url: str, loaded: str, corpus: Path, index_name: str, tmp_path: Path
+) -> None:
+    """Before, another build with as many documents and segments showed the numbers of the first one."""
+    meta = client.indices.get_mapping(index=loaded)[loaded]["mappings"]
+    builds = [f"{index_name}-{number}" for number in (1, 2)]
+    settings = replace(QUICK, quality=False)
+    for build in builds:
+        client.indices.create(index=build, body={"mappings": meta, "settings": {"number_of_replicas": 0}})
+    client.indices.put_alias(index=builds[0], name=index_name)
+    assert run(client, cluster_url, index_name, corpus, "bm25", settings, out=tmp_path).blocks
+    client.indices.put_alias(index=builds[1], name=index_name)
+    client.indices.delete_alias(index=builds[0], name=index_name)
+    with pytest.raises(InputError, match=r"another run \(differs in index\)"):
+        run(client, cluster_url, index_name, corpus, "bm25", settings, out=tmp_path)
+
+
 def during_the_blocks(act: Callable[[], object]) -> Callable[..., None]:
     """An `on_block` that acts once, when the third block is done."""
     seen = []
@@ -209,6 +242,15 @@ def test_what_cannot_begin_is_an_error_with_the_reason(
         (LoadSettings(clients=(5, 5)), "given twice"),
         (LoadSettings(shortest=2.0, longest=1.0), "shortest window"),
         (LoadSettings(rounds=0), "rounds must be above 0"),
+        (LoadSettings(minutes=-1.0), "minutes must be above 0"),
+        (LoadSettings(minutes=math.nan), "minutes must be above 0"),
+        (LoadSettings(rates=(math.nan,)), "above 0"),
+        (LoadSettings(rates=(math.inf,)), "above 0"),
+        (LoadSettings(settle=-1.0), "settle must be 0 or more"),
+        (LoadSettings(settle=math.nan), "settle must be 0 or more"),
+        (LoadSettings(warmup=WarmupSettings(-5.0, 5.0)), "warm-up must be 0 or more"),
+        (LoadSettings(warmup=WarmupSettings(0.0, math.nan)), "warm-up must be 0 or more"),
+        (LoadSettings(shortest=math.inf, longest=math.inf), "shortest window"),
     ],
 )
 def test_settings_that_cannot_work_are_named(settings: LoadSettings, words: str) -> None:
@@ -244,6 +286,9 @@ def test_the_command_measures_prints_and_writes(
         (["--data", "a", "--queries", "b"], "give either --data or --queries"),
         (["--warmup", "3,1", "--queries", "q.jsonl"], "the first number must not be larger than the second"),
         (["--clients", "five", "--queries", "q.jsonl"], "is not a list of numbers"),
+        (["--report", ".", "--queries", "q.jsonl"], "'--report': File '.' is a directory"),
+        (["--record", "q.jsonl", "--queries", "q.jsonl"], "'--record': Directory 'q.jsonl' is a file"),
+        (["--warmup", "nan,nan", "--queries", "q.jsonl"], "the first number must not be larger than the second"),
     ],
 )
 def test_mistakes_on_the_command_line_are_named(

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -21,7 +22,7 @@ from opensearch_neural.corpus.judgements import BeirData
 
 @pytest.fixture
 def workload(client, loaded: str, corpus: Path) -> Workload:
-    variants = parse_variants("bm25,high-idf-first+window=50,two-phase")
+    variants = parse_variants("bm25,high-idf-first+window=50,two-phase,a/b=bm25,a-b=sparse")
     texts = list(BeirData.load(corpus).queries.values())
     return prepare(client, LoadTarget(ConnectionSettings()), loaded, variants, texts)
 
@@ -59,6 +60,13 @@ def test_the_exported_requests_are_those_that_are_sent_here(workload: Workload, 
 
 
 @pytest.mark.cluster
+def test_an_index_may_be_called_by_any_name(workload: Workload) -> None:
+    content = filled_in(osb.workload_json(replace(workload, index="@docs@"), "@docs@"))
+    assert {operation["index"] for operation in content["operations"]} == {"@docs@"}
+    assert content["description"].startswith("@docs@: ")
+
+
+@pytest.mark.cluster
 def test_each_client_asks_all_queries_before_any_comes_again(workload: Workload, tmp_path: Path) -> None:
     osb.export(workload, tmp_path)
     operation = filled_in((tmp_path / "workload.json").read_text())["operations"][0]
@@ -72,7 +80,7 @@ def test_each_client_asks_all_queries_before_any_comes_again(workload: Workload,
     source = registered["osn-bodies"](None, operation)
     first, second = source.partition(0, 2), source.partition(1, 2)
     bodies = [first.params()["body"] for _ in workload.texts]
-    assert sorted(bodies) == sorted((tmp_path / "bodies" / "bm25.jsonl").read_text().splitlines())
+    assert sorted(bodies) == sorted((tmp_path / "bodies" / "1-bm25.jsonl").read_text().splitlines())
     assert [second.params()["body"] for _ in workload.texts] != bodies
     asked = first.params()
     assert asked["cache"] is False and asked["index"] == workload.index

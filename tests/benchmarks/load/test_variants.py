@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
+
 import pytest
 
 from benchmarks.load.quality import SCORE_KEPT, judged_rows, nearness_rows, overlap, retriever
@@ -102,6 +105,14 @@ def stored_now(client) -> set[str]:
     return set(client.transport.perform_request("GET", "/_search/pipeline", params={"ignore": 404}))
 
 
+@pytest.mark.parametrize("engine", ["bm25", "bm25-sparse+whole=yes", "sparse"])
+@pytest.mark.parametrize("option", ["index=docs-pruned", "keep=share:0.5"])
+def test_what_changes_an_exact_engine_is_compared_with_it(engine: str, option: str) -> None:
+    assert parse_variant(engine).exact is None
+    exact = parse_variant(f"{engine}+{option}").exact
+    assert exact is not None and exact.engine == engine.partition("+")[0] and exact.index is exact.keep is None
+
+
 @pytest.mark.cluster
 def test_quality_is_shown_where_there_are_judgements_and_overlap_where_not(client, loaded: str, corpus) -> None:
     data = BeirData.load(corpus)
@@ -126,6 +137,21 @@ def test_quality_is_shown_where_there_are_judgements_and_overlap_where_not(clien
     assert set(score) == set(share)
     assert score["all"] == pytest.approx(1.0) and score["one"] < 1 and score["narrow"] < score["wide"] <= 1 + 1e-6
     assert all(share[name] <= score[name] + 1e-6 for name in share)  # a hit that is no longer first still scores
+
+
+@pytest.mark.cluster
+def test_a_worker_on_a_machine_without_the_models_files_has_the_encoder_of_the_cluster(
+    client, loaded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = LoadTarget(ConnectionSettings(("http://127.0.0.1:9",)))
+    asked = client, nowhere, loaded, parse_variants("bm25-sparse"), ["x"]
+    here = prepare(*asked)
+    assert here.indexes[loaded].encoder is None
+    (wanted,) = body_builders(here).values()
+    monkeypatch.setenv("OSN_HOME", str(tmp_path))
+    worker = pickle.loads(pickle.dumps(prepare(*asked)))
+    (build,) = body_builders(worker).values()
+    assert build("read a file") == wanted("read a file")
 
 
 @pytest.mark.cluster

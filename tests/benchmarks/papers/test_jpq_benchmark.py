@@ -154,6 +154,7 @@ def test_goals_are_what_the_rows_say() -> None:
         ]
 
     assert [goal.met for goal in quality_goals("s", rows(0.02, 0.01, 0.98))] == [True] * 5
+    assert [goal.met for goal in quality_goals("s", rows(0.02, 0.01, 0.97997))] == [True] * 4 + [False], "rounded first"
     # A gain whose interval holds zero is none.
     assert [goal.met for goal in quality_goals("s", rows(0.02, -0.01, 0.97))] == [False] * 5
     assert quality_goals("s", rows(0.02, -0.01, 0.97))[0].value == "0 of 4, 4 without regard to the interval"

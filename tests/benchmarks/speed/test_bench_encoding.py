@@ -158,6 +158,7 @@ def test_ratios_pair_the_blocks() -> None:
         (1e-5, 1.0, 0.699, [True, True, True, True, True]),
         (1e-2, 1.0, 0.699, [False, True, False, True, True]),  # fast, but not equal
         (1e-5, 5.0, 0.699, [False, True, True, False, True]),
+        (1e-5, 2.67, 0.699, [False, True, True, False, True]),  # 1.498 times as fast is not 1.5
         (1e-5, 1.0, 0.690, [True, True, True, False, False]),  # fast, but worse
         (1e-5, 1.0, None, [True, True, True, False, False]),  # nDCG was not measured
     ],
