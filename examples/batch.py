@@ -2,7 +2,8 @@
 
     python examples/batch.py queries.jsonl --index docs > hits.jsonl
 
-queries.jsonl has {"_id": …, "text": …} a line. The hits are ids and scores, best first.
+queries.jsonl has {"_id": …, "text": …} a line. The hits are ids and scores, best first. In an index of passages
+the ids are those of documents.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from opensearch_neural import connect
 from opensearch_neural.engines import open_engines
+from opensearch_neural.queries import best_passages
 
 AT_ONCE = 100
 
@@ -29,16 +31,19 @@ def main() -> None:
     arguments = parser.parse_args()
 
     client = connect()  # OSN_URL, OSN_USER, …
-    body_of = open_engines(client, arguments.index).body_of(arguments.engine)
+    engines = open_engines(client, arguments.index)
+    body_of = engines.body_of(arguments.engine)
     for queries in batches(json.loads(line) for line in arguments.queries):
-        lines = [
-            part for query in queries for part in ({}, body_of(query["text"], arguments.size) | {"_source": False})
-        ]
+        bodies = [body_of(query["text"], arguments.size) | {"_source": False} for query in queries]
+        lines = [part for body in bodies for part in ({}, body)]
         answers = client.msearch(index=arguments.index, body=lines)["responses"]
-        for query, answer in zip(queries, answers, strict=True):
+        for query, body, answer in zip(queries, bodies, answers, strict=True):
             if "error" in answer:
                 sys.exit(f"query {query['_id']}: {answer['error']['reason']}")
-            hits = [{"id": hit["_id"], "score": hit["_score"]} for hit in answer["hits"]["hits"]]
+            found = [(hit["_id"], hit) for hit in answer["hits"]["hits"]]
+            if engines.meta.passages:
+                found = best_passages(body, answer["hits"]["hits"], size=arguments.size)
+            hits = [{"id": id, "score": hit["_score"]} for id, hit in found]
             print(json.dumps({"_id": query["_id"], "hits": hits}))
 
 

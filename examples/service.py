@@ -13,7 +13,7 @@ microseconds, so it may run in the event loop.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ from opensearchpy import OpenSearchException
 from opensearch_neural import connect, connect_async
 from opensearch_neural.engines import open_engines
 from opensearch_neural.explanation import shares
-from opensearch_neural.queries import explained
+from opensearch_neural.queries import best_passages, explained
 
 INDEX = os.environ.get("OSN_INDEX", "docs")
 
@@ -57,11 +57,14 @@ async def search(
         answer = await app.state.client.search(index=INDEX, body=body)
     except OpenSearchException as error:
         raise HTTPException(503, f"the search failed: {error}") from error
-    return [hit_of(hit) for hit in answer["hits"]["hits"]]
+    hits = answer["hits"]["hits"]
+    if app.state.engines.meta.passages:  # a hit is the best passage of its document
+        return [hit_of(id, hit) for id, hit in best_passages(body, hits)]
+    return [hit_of(hit["_id"], hit) for hit in hits]
 
 
-def hit_of(hit: dict[str, Any]) -> dict[str, Any]:
-    shown = {"id": hit["_id"], "score": hit["_score"], **hit["_source"]}
+def hit_of(id: str, hit: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {"id": id, "score": hit["_score"], **hit["_source"]}
     if "_explanation" in hit:
         shown["why"] = [{"from": s.source, "word": s.token, "adds": s.score} for s in shares(hit["_explanation"])]
     return shown

@@ -26,8 +26,8 @@ from ingest.models import splitting_tokenizer
 from ingest.vectorizers import Encoders, NotingLargest, for_index
 from ingest.writing import stored_documents
 from ingest.writing import target as targets
-from ingest.writing.bulk import DROPPED, BulkWriter, is_dropped
-from ingest.writing.bulk_actions import nested_by_dots, prepare
+from ingest.writing.bulk import DROPPED, BulkWriter, is_dropped, refusal_reason
+from ingest.writing.bulk_actions import nested_by_dots, prepare, unfit_id
 from ingest.writing.target import Target
 from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.cluster.patience import RetryPolicy, patience
@@ -323,7 +323,10 @@ class Documents:
         except ConflictError:
             return False
         except RequestError as error:
-            raise InputError(f"{document.id}: {reason_of(error)[1]}") from error
+            answered: Any = error.info
+            told = isinstance(answered, dict) and isinstance(answered.get("error"), dict)
+            reason = refusal_reason(answered) if told else reason_of(error)[1]
+            raise InputError(f"{document.id}: {reason}") from error
         if is_dropped(answer):
             raise InputError(f"{document.id}: {DROPPED}")
         return True
@@ -370,7 +373,7 @@ def _refuse_single(several: object) -> None:
 
 def _read(client: OpenSearch, index: str, meta: IndexMeta, id: str) -> tuple[Document, dict[str, int]] | None:
     """(document, parameters of a write that fails if the document has changed)."""
-    if not id:  # no document has such an id, and OpenSearch cannot be asked for it
+    if not id or unfit_id(str(id)):  # no document has such an id, and OpenSearch cannot be asked for it
         return None
     if meta.passages is not None:
         return _join(client, index, id)

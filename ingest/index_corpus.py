@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.index.mapping import VECTOR_FIELDS
+from opensearch_neural.index.mapping import DATE_FORMATS, VECTOR_FIELDS
 from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.queries import partial_answer
 
@@ -44,10 +44,13 @@ SORTED_BYTES = 128 << 20
 """Bytes of documents that are sorted in memory; more are sorted in parts, which are kept in files until they are merged."""
 
 ALIKE = frozenset(
-    {"keyword", "boolean", "date", "object", "flat_object", "alias", "double", "float", "half_float", "scaled_float"}
+    {"keyword", "boolean", "date", "object", "flat_object", "double", "float", "half_float", "scaled_float"}
     | {"byte", "short", "integer", "long"}
 )
 """Types that queries treat alike in an index of `osn`, which maps strings as keywords and numbers as doubles."""
+
+ISO_DATES = frozenset({"date_optional_time", "strict_date_optional_time", "yyyy-MM-dd", *DATE_FORMATS})
+"""Formats whose dates are dates in an index of `osn`, too."""
 
 NAMED = 12
 """Most fields that a warning names."""
@@ -139,13 +142,19 @@ def other_for_queries(properties: Mapping[str, Any], names: FieldNames, mapped: 
             other |= {f"{name}.{sub}": "not there" for sub in mapping.get("fields", {})}
         elif name not in mapped:
             other |= _other_below(name, mapping)
-    return other
+    copies = _copied_to(properties) - {*mapped, *part_of}
+    return other | dict.fromkeys(sorted(copies), "not there")
 
 
 def _other_below(name: str, mapping: Mapping[str, Any]) -> dict[str, str]:
     """The same for one of the caller's own fields, and all fields below it."""
     kind = mapping.get("type", "object")
-    other = {} if kind in ALIKE else {name: f"no longer {kind}"}
+    other = {} if kind in ALIKE else {name: "not there" if kind == "alias" else f"no longer {kind}"}
+    formats = set(mapping.get("format", "strict_date_optional_time").split("||"))
+    if kind == "date" and (formats - {"epoch_millis"} or formats) - ISO_DATES:
+        other[name] = "a date only if written as in ISO 8601"
+    elif kind in ALIKE and (lost := [each for each in ("normalizer", "null_value") if each in mapping]):
+        other[name] = f"without its {' and '.join(lost)}"
     other |= {f"{name}.{sub}": "not there" for sub in mapping.get("fields", {}) if (kind, sub) != ("date", "keyword")}
     for sub, below in mapping.get("properties", {}).items():
         other |= _other_below(f"{name}.{sub}", below)
@@ -171,6 +180,16 @@ def _left_out(mapping: Mapping[str, Any], index: str) -> list[str]:
             "ingest from the original source of the documents",
         )
     return list(VECTOR_FIELDS)
+
+
+def _copied_to(properties: Mapping[str, Any]) -> set[str]:
+    """The fields that only hold copies of others: no `_source` has them."""
+    copied: set[str] = set()
+    for mapping in properties.values():
+        to = mapping.get("copy_to", [])
+        copied |= {to} if isinstance(to, str) else {*to}
+        copied |= _copied_to(mapping.get("properties", {}))
+    return copied
 
 
 def _line(hit: dict[str, Any], index: str) -> bytes:

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
 from ingest.settings import Models, NewIndex
-from opensearch_neural.index.record import read_record
+from opensearch_neural.index.record import PassageMeta, read_record
 from trainers.data.clicks.from_clicks import from_clicks
 
 if TYPE_CHECKING:
@@ -95,6 +95,45 @@ def test_the_batch_writes_a_line_a_query(environment: dict[str, str], index: str
     lines = [json.loads(line) for line in run(*arguments, environment=environment, cwd=tmp_path).splitlines()]
     assert [line["_id"] for line in lines] == [query["_id"] for query in queries]
     assert [[hit["id"] for hit in line["hits"]] for line in lines] == [["trout"], ["heart"]] * 60
+
+
+def test_in_an_index_of_passages_service_and_batch_name_documents(
+    client: OpenSearch, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import service
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    from fastapi.testclient import TestClient
+
+    rows = [{"_id": id, "text": f"{text} {text}"} for id, (_, text) in DOCUMENTS.items()]
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "a fish in rain"}\n')
+    name = f"osn-test-examples-passages-{os.getpid()}"
+    job = Job(
+        CorpusSource(str(tmp_path / "docs.jsonl")),
+        name,
+        models=Models(sparse="lexical", passages=PassageMeta(8, 8)),
+        new_index=NewIndex(replicas=0),
+        dead_letters=tmp_path / "letters",
+    )
+    try:
+        run_job(client, job, show_progress=False)
+        assert client.count(index=name)["count"] > len(rows)
+        monkeypatch.setattr(service, "INDEX", name)
+        with TestClient(service.app) as http:
+            hits = http.get("/search", params={"q": "a fish in rain", "explain": True}).json()
+        for engine in ("bm25-sparse", "hybrid"):
+            arguments = (EXAMPLES / "batch.py", "queries.jsonl", "--index", name, "--size", "2", "--engine", engine)
+            (line,) = run(*arguments, environment=environment, cwd=tmp_path).splitlines()
+            assert sorted(hit["id"] for hit in json.loads(line)["hits"]) == ["rainbow", "trout"], engine
+    finally:
+        client.indices.delete(index=name, params={"ignore_unavailable": "true"})
+    assert sorted(hit["id"] for hit in hits[:2]) == ["rainbow", "trout"] and len(hits) == len(
+        {hit["id"] for hit in hits}
+    )
+    assert all(hit["why"] for hit in hits)
 
 
 def test_the_notebook_runs_from_the_first_cell_to_the_plot(environment: dict[str, str], tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ class BulkWriter:
             outcome.created += result["status"] == 201
             outcome.updated += result["status"] == 200
             return None
-        return Failure(position, result["status"], _reason(result))
+        return Failure(position, result["status"], refusal_reason(result))
 
     def _neighbour(self, id: str) -> _Accepted | None:
         """A recently accepted document on the shard of this id; None if there is none."""
@@ -330,7 +330,7 @@ class BulkWriter:
             elif may_pass_later(status):
                 again.append(position)
                 last = status
-                reason = f"status {status}: {_reason(result)}"
+                reason = f"status {status}: {refusal_reason(result)}"
             elif status == 404 and self.alias is not None:
                 raise ClusterError(
                     f"the index {self.index!r} was deleted or replaced while it was being written",
@@ -339,11 +339,11 @@ class BulkWriter:
             elif status in (403, 404) or result["error"].get("type") == "index_closed_exception":
                 # A write block, missing permissions, a deleted or closed index: no document would pass.
                 raise ClusterError(
-                    f"OpenSearch refuses to write to {self.index!r}: {_reason(result)}",
+                    f"OpenSearch refuses to write to {self.index!r}: {refusal_reason(result)}",
                     "remove the block, or restore or open the index; run the same command again to continue",
                 )
             else:
-                outcome.failures.append(Failure(position, status, _reason(result)))
+                outcome.failures.append(Failure(position, status, refusal_reason(result)))
         return again, last, reason
 
     def _remember(self, action: Action, result: dict[str, Any]) -> None:
@@ -366,7 +366,10 @@ def is_dropped(result: Mapping[str, Any]) -> bool:
     return bool(result.get("result") == "noop")
 
 
-def _reason(result: dict[str, Any]) -> str:
+def refusal_reason(result: Mapping[str, Any]) -> str:
+    """Why OpenSearch refused a document, with all causes: the outermost may only say "failed to parse".
+
+    result: an item of a bulk response, or an error response"""
     error = result.get("error", {})
     parts = [str(error.get("reason", error))]
     cause = error.get("caused_by")

@@ -137,18 +137,24 @@ def nested_by_dots(fields: dict[str, Any]) -> dict[str, Any]:
         return fields
     for name, value in fields.items():
         if "." in name:
-            nested = _with_value(nested, name.split("."), value) or {**nested, name: value}
+            tree = value
+            for part in reversed(name.split(".")):
+                tree = {part: tree}
+            nested = _joined(nested, tree) or {**nested, name: value}
     return nested
 
 
-def _with_value(tree: dict[str, Any], path: list[str], value: Any) -> dict[str, Any] | None:
-    """The tree with a value at a new path; None if another value is in the way."""
-    first, *rest = path
-    if not rest:
-        return None if first in tree else {**tree, first: value}
-    inner = tree.get(first, {})
-    changed = _with_value(inner, rest, value) if isinstance(inner, dict) else None
-    return None if changed is None else {**tree, first: changed}
+def _joined(tree: dict[str, Any], more: dict[str, Any]) -> dict[str, Any] | None:
+    """Both trees as one; None if they have different values at the same place."""
+    joined = dict(tree)
+    for name, value in more.items():
+        if name in tree:
+            held = tree[name]
+            value = _joined(held, value) if isinstance(held, dict) and isinstance(value, dict) else None
+            if value is None:
+                return None
+        joined[name] = value
+    return joined
 
 
 class _Features:

@@ -120,6 +120,8 @@ def document_of(record: Mapping[str, Any], *, where: str = "the record") -> Docu
 
     Raises InputError that names `where` the record came from and what was expected.
     """
+    if not isinstance(record, Mapping):
+        raise InputError(f"{where}: expected an object of fields, found {str(record)[:80]!r}")
     try:
         return as_document({str(key): plain(value) for key, value in record.items()}, FieldNames(), where, 0)
     except Defect as defect:

@@ -71,11 +71,12 @@ def test_what_is_refused_is_returned_and_costs_no_other(client: Any, index: str)
             {"_id": "type", "text": "rain", "year": "MCM"},
             Document("y" * 600, "rain"),
             {"text": "no id"},
+            None,  # type: ignore[list-item]
             {"_id": "good", "text": "rain"},
         ]
     )
     assert (written.created, written.replaced) == (1, 0)
-    assert sorted(each.id[:9] for each in written.refused) == ["", "field", "no text", "type", "y" * 9]
+    assert sorted(each.id[:9] for each in written.refused) == ["", "", "field", "no text", "type", "y" * 9]
     assert all(each.reason for each in written.refused)
     assert len(snapshot(client, index)) == before + 1
 
@@ -289,9 +290,17 @@ def test_a_change_that_cannot_be_is_refused_and_changes_nothing(client: Any, ind
     ]:
         with pytest.raises(InputError, match=message):
             documents.update(id, changes)
-    with pytest.raises(InputError, match="holds no document 'missing'"):
-        documents.update("missing", {"year": 1})
+    for unknown in ("missing", "half a pair \ud800", "long" * 2000):
+        assert documents.get(unknown) is None
+        with pytest.raises(InputError, match="holds no document"):
+            documents.update(unknown, {"year": 1})
     assert snapshot(client, index) == before
+
+
+def test_a_change_that_opensearch_refuses_is_told_with_its_cause(client: Any, index: str) -> None:
+    client.indices.put_mapping(index=index, body={"properties": {"story": {"type": "alias", "path": "text"}}})
+    with pytest.raises(InputError, match=r"Cannot write to a field alias \[story\]"):
+        Documents(client, index).update(HUNDRED[3]["_id"], {"story": "rain"})
 
 
 def test_of_two_updates_at_once_none_is_lost(client: Any, index_name: str, tmp_path: Path) -> None:

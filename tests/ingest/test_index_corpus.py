@@ -18,6 +18,7 @@ import corpora
 import pytest
 from corpora import letters, records, snapshot, write_jsonl
 from fault_proxy import Fault, FaultProxy, Request
+from opensearchpy.exceptions import RequestError
 
 from ingest import index_corpus
 from ingest.corpus import CorpusSource, spooled
@@ -251,6 +252,52 @@ def test_fields_that_queries_find_otherwise_are_named() -> None:
     }
     mapped = other_for_queries(properties, FieldNames.of(text="summary"), ["brand", "author", "reviews", "price"])
     assert mapped == {"title.raw": "not there", "body": "no longer text"}
+
+
+def test_fields_of_a_like_type_that_queries_find_otherwise_are_named_too(
+    client: OpenSearch, index_name: str, tmp_path: Path
+) -> None:
+    """Each query finds the document in the old index, and not in the new one."""
+    mapping = {
+        "body": {"type": "text", "copy_to": "tags"},
+        "heading": {"type": "alias", "path": "title"},
+        "brand": {"type": "keyword", "normalizer": "lowercase"},
+        "colour": {"type": "keyword", "null_value": "none"},
+        "day": {"type": "date", "format": "dd.MM.yyyy||epoch_millis"},
+        "second": {"type": "date", "format": "epoch_second"},
+        "tags": {"type": "keyword"},
+        "plain": {"type": "keyword", "copy_to": ["tags"]},
+        "iso": {"type": "date", "format": "yyyy-MM-dd||epoch_millis"},
+        "title": {"type": "text"},
+    }
+    same = [{"term": {"plain": "x"}}, {"range": {"iso": {"gte": "2024-01-01", "lt": "now"}}}]
+    others: dict[str, dict[str, Any]] = {
+        "heading": {"match": {"heading": "rain"}},
+        "brand": {"term": {"brand": "ACME"}},
+        "colour": {"term": {"colour": "none"}},
+        "day": {"range": {"day": {"gte": "02.02.2024"}}},
+        "second": {"range": {"second": {"gte": 1, "lt": "now"}}},
+        "tags": {"term": {"tags": "x"}},
+    }
+    theirs, new = f"{index_name}-theirs", f"{index_name}-new"
+    client.indices.create(index=theirs, body={"mappings": {"properties": mapping}})
+    document = {"title": "rain", "body": "rain", "brand": "acme", "colour": None, "day": "01.03.2024"}
+    document |= {"second": 1_700_000_000, "plain": "x", "iso": "2024-03-01"}
+    client.index(index=theirs, id="1", body=document, params={"refresh": "true"})
+    run_job(client, Job(CorpusSource(f"opensearch:{theirs}"), new, new_index=NewIndex(replicas=0)), show_progress=False)
+
+    def finds(index: str, query: dict[str, Any]) -> bool:
+        try:
+            return bool(client.count(index=index, body={"query": query})["count"])
+        except RequestError:  # a number is compared with a date
+            return False
+
+    assert all(finds(index, query) for query in same for index in (theirs, new))
+    assert [finds(theirs, query) for query in others.values()] == [True] * len(others)
+    assert [finds(new, query) for query in others.values()] == [False] * len(others)
+    told = other_for_queries(mapping, FieldNames())
+    assert told.keys() == {"body", *others}
+    assert other_for_queries(mapping, FieldNames(), mapping) == {}
 
 
 def test_a_query_that_names_a_field_of_the_old_index_is_warned_of_until_an_alias_stands_for_it(

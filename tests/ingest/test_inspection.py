@@ -52,6 +52,18 @@ def test_models_counts_and_sizes(client: Any, index_name: str, tmp_path: Path, o
     assert gone.drift is None, "without the model there is no table to compare with"
 
 
+def test_all_bytes_of_an_index_with_several_formats_of_postings_are_counted(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """A field of type completion has a format of its own, and OpenSearch tells the size of one file for each extension."""
+    (tmp_path / "mapping.json").write_text(json.dumps({"suggest": {"type": "completion"}}))
+    lines = [line | {"suggest": line["text"]} for line in records(500)]
+    found = inspect_index(client, ingested(client, index_name, lines, tmp_path, mapping=tmp_path / "mapping.json"))
+    assert sum(found.sizes.values()) > 0.95 * found.bytes
+    assert plan(found, 5000).bytes > 0.95 * 10 * found.bytes
+    assert found.sizes["not told apart"] > 0 and "sparse (estimated)" not in found.sizes
+
+
 def test_passages_are_counted_as_documents_too(client: Any, index_name: str, tmp_path: Path) -> None:
     ingested(client, index_name, records(40), tmp_path, passages=PassageMeta(5, 5))
     found = inspect_index(client, index_name)

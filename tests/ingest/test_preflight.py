@@ -74,6 +74,8 @@ def test_names_with_dots_become_objects_where_nothing_is_in_the_way() -> None:
     held = {"b": {"c": 2}, "b.d": 3, "b.c": 4}
     assert nested_by_dots(held) == {"b": {"c": 2, "d": 3}, "b.c": 4} and held["b"] == {"c": 2}
     assert nested_by_dots({"a.b": 1, "a": 2}) == {"a": 2, "a.b": 1}
+    objects = {"a.b.c": 1, "a.b": {"d": 2}, "a": {"e": {}}}
+    assert nested_by_dots(objects) == {"a": {"e": {}, "b": {"c": 1, "d": 2}}}, "two objects at one place become one"
 
 
 def test_unknown_nesting_takes_one_field_and_is_found_by_its_values(
