@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,14 @@ def serve(app: Any, host: str, port: int, token: str | None, state: Any) -> None
         import uvicorn
     except ModuleNotFoundError as error:
         raise MissingExtra("the compare page", "ui") from error
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise InputError(
+            f"the page cannot listen on {host}, port {port}: {reason}",
+            "give another --port (0 takes any that is free), or an address of this machine as --host",
+        ) from None
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:
