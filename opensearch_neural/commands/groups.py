@@ -10,6 +10,7 @@ import ast
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, entry_points
@@ -67,6 +68,18 @@ class EntryPointGroup(click.Group):
                 raise
             # A subcommand whose extra is not installed must not break the others.
             return _unavailable(cmd_name, error.name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is named. Names the most similar one if there is none."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            similar = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if similar:
+                error.message += f" Did you mean {similar[0]!r}?"
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands in sections. A command is not imported if its help can be read from its source."""
