@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 from dataclasses import replace
@@ -112,7 +111,7 @@ def serve(app: Any, host: str, port: int, token: str | None, state: Any) -> None
     try:
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError as error:
-        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        reason = str(error.strerror).partition(" (while")[0]  # Python adds the address
         raise InputError(
             f"the page cannot listen on {host}, port {port}: {reason}",
             "give another --port (0 takes any that is free), or an address of this machine as --host",

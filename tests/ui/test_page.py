@@ -332,4 +332,5 @@ def test_a_port_in_use_ends_in_a_message(cluster_url: str, page_index: str) -> N
     assert isinstance(done.exception, InputError)
     assert f"port {port}: Address already in use" in str(done.exception) and "--port" in str(done.exception)
     done = CliRunner().invoke(osn, ["ui", page_index, "--url", cluster_url, "--host", "no-host.invalid"])
-    assert isinstance(done.exception, InputError) and "no-host.invalid" in str(done.exception)
+    assert isinstance(done.exception, InputError) and "no-host.invalid, port 8484: " in str(done.exception)
+    assert "Unknown error" not in str(done.exception)
