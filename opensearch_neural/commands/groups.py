@@ -133,7 +133,8 @@ def _listed(entry: EntryPoint, text: str) -> click.Command:
 
 def _unavailable(name: str, module: str | None) -> click.Command:
     def run(**_: Any) -> None:
-        raise OsnError(f"`osn {name}` needs the module {module!r}", 'pip install "opensearch-neural[all]"')
+        command = click.get_current_context().command_path
+        raise OsnError(f"`{command}` needs the module {module!r}", 'pip install "opensearch-neural[all]"')
 
     return click.Command(
         name,

@@ -74,3 +74,10 @@ def test_encode_promises_no_defaults_of_an_index() -> None:
         (entry,) = [entry for entry in entry_points(group="osn.commands") if entry.name == command]
         shown = entry.load().get_help(click.Context(entry.load()))
         assert ("existing index" in " ".join(shown.split())) == follows
+
+
+def test_a_command_without_its_extra_is_named_whole() -> None:
+    script = "import sys; sys.modules['torch'] = None; sys.argv = ['osn', 'train', 'sparse']\n"
+    script += "from opensearch_neural.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 1 and "error: `osn train sparse` needs the module 'torch'" in done.stderr
