@@ -77,9 +77,9 @@ class EntryPointGroup(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             similar = get_close_matches(args[0], self.list_commands(ctx), n=1)
-            if similar:
-                error.message += f" Did you mean {similar[0]!r}?"
-            raise
+            if not similar:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {similar[0]!r}?", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands in sections. A command is not imported if its help can be read from its source."""
