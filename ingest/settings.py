@@ -6,9 +6,10 @@ one argument.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -82,25 +83,24 @@ class Models:
             )
 
 
-model_options = options_of(
-    Models,
-    "models",
-    click.option(
-        "--sparse",
-        help="Sparse model: a directory, a hub id, lexical (built from the corpus), or none.  [default: the model of an "
-        "existing index, else none]",
-    ),
+_SPARSE = "Sparse model: a directory, a hub id, lexical (built from the corpus), or none."
+_PRUNE = "Terms to keep of each sparse vector: top_k:N, max_ratio:R, alpha_mass:S or abs_value:W."
+
+
+def _prune_option(default: str) -> Callable[[Any], Any]:
+    return click.option(
+        "--prune",
+        metavar="TYPE:VALUE",
+        callback=lambda context, option, text: Pruning.parse(text) if text else None,
+        help=f"{_PRUNE}  [default: {default}]",
+    )
+
+
+_MODEL_OPTIONS = (
     click.option("--dense", help="Dense model (directory or hub id).  [default: none]"),
     click.option(
         "--pq",
         help="Quantized model (directory or hub id); its codes are written too.  [default: none]",
-    ),
-    click.option(
-        "--prune",
-        metavar="TYPE:VALUE",
-        callback=lambda context, option, text: Pruning.parse(text) if text else None,
-        help="Terms to keep of each sparse vector: top_k:N, max_ratio:R, alpha_mass:S or abs_value:W.  [default: as in "
-        "an existing index, else all]",
     ),
     click.option(
         "--passages",
@@ -126,6 +126,21 @@ model_options = options_of(
     ),
     click.option("--trust-remote-code", is_flag=True, help="Run the sparse model's own code. Read it first."),
 )
+model_options = options_of(
+    Models,
+    "models",
+    click.option("--sparse", help=f"{_SPARSE}  [default: the model of an existing index, else none]"),
+    _prune_option("as in an existing index, else all"),
+    *_MODEL_OPTIONS,
+)
+encoding_options = options_of(
+    Models,
+    "models",
+    click.option("--sparse", help=f"{_SPARSE}  [default: none]"),
+    _prune_option("all"),
+    *_MODEL_OPTIONS,
+)
+"""The options of `osn encode`, which has no index to follow."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import click
 
 from ingest.corpus import CorpusSource, corpus_options
 from ingest.dead_letters import EXIT_WITH_LETTERS
-from ingest.settings import Models, RayOptions, model_options
+from ingest.settings import Models, RayOptions, encoding_options
 from ingest.vectors.shards import SHARD_RECORDS
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.option_groups import FiniteRange
@@ -22,7 +22,7 @@ from opensearch_neural.errors import InputError
 @click.command(cls=Headed, first="output sparse dense passages text-field title-field limit dtype json")
 @corpus_options(required=True)
 @output_option("Folder for the vectors.", required=True, file_okay=False)
-@model_options
+@encoding_options
 @click.option(
     "--faiss",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -99,7 +99,10 @@ def ingest(
         _show(report)
     if report.dead_letters is not None and not report.documents:
         first = f"; the first of {report.letters}: {report.first_reason}" if report.first_reason else ""
-        raise InputError(f"no document was accepted{first}", f"see {report.dead_letters}")
+        raise InputError(
+            f"no document was accepted{first}",
+            f"see {report.dead_letters}; if the fields have other names, give --id-field, --text-field and --title-field",
+        )
     if report.letters:
         raise click.exceptions.Exit(EXIT_WITH_LETTERS)
 

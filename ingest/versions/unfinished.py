@@ -71,7 +71,10 @@ def _unfinished(client: OpenSearch, name: str) -> tuple[str, bool]:
     never_served = alias is not None and index in _never_served(client, alias)
     was_complete = record.loading is None and not never_served
     if was_complete and record.unfinished is None:
-        raise InputError(f"the index {index!r} is complete", "to delete it all the same, use OpenSearch's own DELETE")
+        raise InputError(
+            f"the index {index!r} is complete",
+            "there is nothing to finish or to abort; OpenSearch's own DELETE deletes it",
+        )
     for lease in (f"index:{index}", f"alias:{alias}"):
         if held(client, lease):
             raise ClusterError(f"the index {index!r} is being written now", "stop that ingest first")

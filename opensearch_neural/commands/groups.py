@@ -10,6 +10,7 @@ import ast
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, entry_points
@@ -68,6 +69,18 @@ class EntryPointGroup(click.Group):
             # A subcommand whose extra is not installed must not break the others.
             return _unavailable(cmd_name, error.name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is named. Names the most similar one if there is none."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            similar = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if not similar:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {similar[0]!r}?", ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands in sections. A command is not imported if its help can be read from its source."""
         commands = self._listing(ctx)
@@ -120,7 +133,8 @@ def _listed(entry: EntryPoint, text: str) -> click.Command:
 
 def _unavailable(name: str, module: str | None) -> click.Command:
     def run(**_: Any) -> None:
-        raise OsnError(f"`osn {name}` needs the module {module!r}", 'pip install "opensearch-neural[all]"')
+        command = click.get_current_context().command_path
+        raise OsnError(f"`{command}` needs the module {module!r}", 'pip install "opensearch-neural[all]"')
 
     return click.Command(
         name,

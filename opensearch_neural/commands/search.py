@@ -24,8 +24,14 @@ from opensearch_neural.hits import Request, SearchResult, find, find_by_body, pa
 from opensearch_neural.queries import Body
 
 
+def _one_query(context: click.Context, argument: click.Parameter, words: tuple[str, ...]) -> str:
+    if len(words) > 1:
+        raise click.UsageError(f'several arguments; put a query in quotation marks: "{" ".join(words)}"')
+    return words[0]
+
+
 @click.command(cls=Headed, first="index engine template size filter explain json body")
-@click.argument("query")
+@click.argument("query", nargs=-1, required=True, metavar="QUERY", callback=_one_query)
 @click.option("--index", required=True, help="The index, or alias, to search.")
 @click.option("--engine", default=None, help=f"One of {', '.join(ENGINES)}.  [default: bm25-sparse; "
               "bm25 if the index has no sparse vectors]")  # fmt: skip

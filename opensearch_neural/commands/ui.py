@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,14 @@ def serve(app: Any, host: str, port: int, token: str | None, state: Any) -> None
         import uvicorn
     except ModuleNotFoundError as error:
         raise MissingExtra("the compare page", "ui") from error
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        reason = str(error.strerror).partition(" (while")[0]  # Python adds the address
+        raise InputError(
+            f"the page cannot listen on {host}, port {port}: {reason}",
+            "give another --port (0 takes any that is free), or an address of this machine as --host",
+        ) from None
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:

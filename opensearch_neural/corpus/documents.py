@@ -190,6 +190,11 @@ def check_columns(columns: list[str], names: FieldNames, where: str) -> None:
         raise InputError(f"{where}: the column {twice[0]!r} occurs twice", "rename one of them")
     for part, choices in (("id", names.id), ("text", (*names.text, *names.title))):
         if not set(columns) & set(choices):
+            if len(columns) == 1 and ";" in columns[0]:
+                raise InputError(
+                    f"{where}: the columns are separated by semicolons: {columns[0][:300]}",
+                    "write it with commas (.csv) or tabs (.tsv)",
+                )
             raise InputError(
                 f"{where}: no {part} column; its columns are: {', '.join(columns)[:300]}",
                 f"name a column {' or '.join(choices)}, or say which column it is (--{part}-field)",

@@ -273,7 +273,10 @@ def _only_record(mappings: Mapping[str, Any], index: str) -> IndexMeta:
 
 
 def _no_index(index: str) -> ClusterError:
-    return ClusterError(f"there is no index {index!r} on this cluster", "write one with `osn ingest … --index …`")
+    return ClusterError(
+        f"there is no index {index!r} on this cluster",
+        "check the spelling (GET _cat/indices lists all), or write one with `osn ingest … --index …`",
+    )
 
 
 def existing_record(client: OpenSearch, index: str) -> IndexMeta:

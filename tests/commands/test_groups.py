@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib.metadata import entry_points
 
+import click
 import pytest
 
 from opensearch_neural.commands import groups
@@ -53,3 +54,30 @@ def test_a_command_whose_library_is_missing_names_it(monkeypatch: pytest.MonkeyP
 def test_a_command_of_another_package_is_imported() -> None:
     (entry,) = [entry for entry in entry_points(group="console_scripts") if entry.name == "pytest"]
     assert docstring_of(entry) is None
+
+
+def test_a_misspelled_command_names_the_similar_one() -> None:
+    asked = "from opensearch_neural.cli import main; import sys; sys.argv = ['osn', *sys.argv[1:]]; main()"
+    for words, message in (
+        (["serch", "x"], "No such command 'serch'. Did you mean 'search'?"),
+        (["data", "mien"], "No such command 'mien'. Did you mean 'mine'?"),
+        (["data", "qqqq"], "No such command 'qqqq'.\n"),
+    ):
+        done = subprocess.run([sys.executable, "-c", asked, *words], capture_output=True, text=True)
+        assert done.returncode == 2
+        assert message in done.stderr
+
+
+def test_encode_promises_no_defaults_of_an_index() -> None:
+    """It writes files; `osn ingest` has the same options, and follows the index."""
+    for command, follows in (("encode", False), ("ingest", True)):
+        (entry,) = [entry for entry in entry_points(group="osn.commands") if entry.name == command]
+        shown = entry.load().get_help(click.Context(entry.load()))
+        assert ("existing index" in " ".join(shown.split())) == follows
+
+
+def test_a_command_without_its_extra_is_named_whole() -> None:
+    script = "import sys; sys.modules['torch'] = None; sys.argv = ['osn', 'train', 'sparse']\n"
+    script += "from opensearch_neural.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 1 and "error: `osn train sparse` needs the module 'torch'" in done.stderr

@@ -409,3 +409,9 @@ def test_what_a_query_of_ones_own_leaves_no_room_for(
     done = osn(cluster_url, "--index", index, *named, *arguments, "rainbow")
     assert done.returncode != 0
     assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_query_without_quotation_marks_is_told_of() -> None:
+    done = osn("http://127.0.0.1:1", "--index", "docs", "heart", "attack")
+    assert done.returncode == 2
+    assert 'put a query in quotation marks: "heart attack"' in done.stderr

@@ -62,6 +62,11 @@ def test_a_csv_whose_columns_are_not_known_is_refused_with_their_names(tmp_path:
         read(written(tmp_path / "c.csv", b"id,text,id\n1,a,2\n"))
 
 
+def test_a_csv_with_semicolons_is_refused_by_that_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="separated by semicolons: id;text"):
+        read(written(tmp_path / "c.csv", b"id;text\n1;a\n"))
+
+
 def test_a_tsv_of_two_columns_without_a_header_is_id_and_text_as_in_ms_marco(tmp_path: Path) -> None:
     documents, rejected = read(written(tmp_path / "c.tsv", b"0\tthe \"presence\n1\tof 'communication\n2\n3\ta\n"))
     assert [(d.id, d.text, d.line) for d in documents] == [

@@ -66,8 +66,10 @@ def test_a_first_search_finds_and_explains_what_the_page_shows(
 ) -> None:
     install, write, search, measure = commands("first-search.md")
     assert "pip install" in install and "osn node start" in install
-    judged(tmp_path / "my-beir-folder", {}, {"q1": ("heart attack", "attack"), "q2": ("money back", "refund")})
+    documents = {"attack": "Blood flow to a part of the heart stops.", "refund": "Returned goods are paid back."}
+    judged(tmp_path / "my-beir-folder", documents, {"q1": ("heart attack", "attack"), "q2": ("money back", "refund")})
     named = [part.replace("--index docs", f"--index {index_name}") for part in (write, search, measure)]
+    named[2] = named[2].replace("--index mine", f"--index {index_name}-mine")
     written, found = outputs("first-search.md")
     printed = shell(named[0], tmp_path, cluster_url)
     assert printed.split(", verified")[0] == written.split(", verified")[0].replace("in docs", f"in {index_name}")

@@ -1016,8 +1016,10 @@ def test_14_an_interrupted_index_says_so_until_it_is_finished_or_deleted(
     assert "not complete" in ran.stderr, ran.stderr
     assert osn("index", "finish", f"{index_name}-a").returncode == 0
     assert "NOT COMPLETE" not in osn("index", "inspect", f"{index_name}-a").stdout
-    ran = osn("index", "abort", f"{index_name}-a")
-    assert ran.returncode == 1 and "is complete" in ran.stderr
+    for command in ("abort", "finish"):
+        ran = osn("index", command, f"{index_name}-a")
+        assert ran.returncode == 1 and "is complete" in ran.stderr
+        assert "nothing to finish or to abort" in ran.stderr
     (unfinished,) = client.indices.get(index=f"{index_name}-b-*")
     ran = osn("index", "abort", f"{index_name}-b")
     assert f"{unfinished} deleted" in ran.stdout, ran.stderr

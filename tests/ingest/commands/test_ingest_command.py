@@ -70,7 +70,7 @@ def test_a_corpus_of_which_nothing_is_taken_fails_with_the_first_reason(
     ran = osn(*small(corpus, index_name, "--sparse", "none"))
     assert ran.returncode == 1
     assert "no document was accepted; the first of 2: " in ran.stderr
-    assert f"{index_name}.dead-letters.jsonl" in ran.stderr
+    assert f"{index_name}.dead-letters.jsonl" in ran.stderr and "give --id-field" in ran.stderr
 
 
 def test_standard_input_is_a_corpus(osn: Osn, client: Any, index_name: str, tmp_path: Path) -> None:
