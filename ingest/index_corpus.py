@@ -49,7 +49,11 @@ ALIKE = frozenset(
 )
 """Types that queries treat alike in an index of `osn`, which maps strings as keywords and numbers as doubles."""
 
-ISO_DATES = frozenset({"date_optional_time", "strict_date_optional_time", "yyyy-MM-dd", *DATE_FORMATS})
+ISO_DATES = frozenset(
+    {"date_optional_time", "strict_date_optional_time", "strict_date_optional_time_nanos", *DATE_FORMATS}
+    | {name.removeprefix("strict_") for name in DATE_FORMATS}
+    | {"yyyy-MM-dd", "yyyy-MM-dd'T'HH:mm:ss"}
+)
 """Formats whose dates are dates in an index of `osn`, too."""
 
 NAMED = 12
@@ -111,12 +115,12 @@ def warn_of_queries(client: OpenSearch, corpus: str, names: FieldNames, mapped: 
     with translate_errors():
         mappings = client.indices.get_mapping(index=corpus.removeprefix(PREFIX))
     properties: dict[str, Any] = {}
+    own: set[str] = set()
     for name, each in mappings.items():
-        own = {*VECTOR_FIELDS, "contents"} if _record(each["mappings"], name) else set()
-        properties |= {
-            field: told for field, told in each["mappings"].get("properties", {}).items() if field not in own
-        }
-    other = other_for_queries(properties, names, mapped)
+        properties |= each["mappings"].get("properties", {})
+        own |= {*VECTOR_FIELDS, "contents"} if _record(each["mappings"], name) else set()
+    told = other_for_queries(properties, names, mapped)
+    other = {field: change for field, change in told.items() if field not in own}
     if other:
         shown = [f"{name} ({told})" for name, told in list(other.items())[:NAMED]]
         log.warning(

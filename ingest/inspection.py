@@ -33,9 +33,7 @@ PARTS: dict[str, str] = {
 }  # fmt: skip
 NOT_SEARCHED = ("_source", "other")
 NOT_TOLD_APART = "not told apart"
-"""The part of those bytes of an index that are in none of the files whose sizes OpenSearch tells."""
-MOST_MISSED = 0.05
-"""So large a share of an index may be in such files (lists of segments, merged ones) without a word."""
+"""The part of the postings and the completions of an index that has both."""
 
 # A posting of a word (document number and frequency) takes about so many bytes in Lucene (measured on scifact). The other
 # bytes of the postings are the sparse vectors, whose "frequencies" are the upper bits of their weights.
@@ -122,7 +120,7 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
     meta = existing_record(client, index)
     ((name, settings),) = client.indices.get_settings(index=index).items()
     stats = client.indices.stats(
-        index=name, metric="docs,store,segments", params={"include_segment_file_sizes": "true"}
+        index=name, metric="docs,store,segments,completion", params={"include_segment_file_sizes": "true"}
     )["_all"]["primaries"]  # empty while its shards start
     parents = None
     if meta.passages is not None:
@@ -146,7 +144,7 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
         segments=stats.get("segments", {}).get("count", 0),
         health=(index_health(client, name) or {}).get("status"),
         bytes=stats.get("store", {}).get("size_in_bytes", 0),
-        sizes=_sizes(client, name, meta, stats.get("segments", {}).get("file_sizes", {}), stats.get("store", {})),
+        sizes=_sizes(client, name, meta, stats),
         models=_models(meta),
         meta=meta,
         drift=_drift(client, name, meta.sparse, sample) if sample and meta.sparse and not meta.counting else None,
@@ -171,18 +169,16 @@ def _models(meta: IndexMeta) -> list[Model]:
     return models
 
 
-def _sizes(
-    client: OpenSearch, index: str, meta: IndexMeta, files: Mapping[str, Any], store: Mapping[str, Any]
-) -> dict[str, int]:
+def _sizes(client: OpenSearch, index: str, meta: IndexMeta, stats: Mapping[str, Any]) -> dict[str, int]:
+    """{part: bytes}. stats: of the primaries; empty while shards start"""
     sizes: Counter[str] = Counter()
-    for suffix, file in files.items():
+    for suffix, file in stats.get("segments", {}).get("file_sizes", {}).items():
         sizes[PARTS.get(suffix, "other")] += file["size_in_bytes"]
     postings = sizes.pop("postings", 0)
-    missed = store.get("size_in_bytes", 0) - sizes.total() - postings
-    if files and missed > MOST_MISSED * store["size_in_bytes"]:
-        # Of two files of a segment with one extension OpenSearch tells one size, so also of the two formats of postings that
-        # an index with a field of type completion has.
-        sizes[NOT_TOLD_APART] += missed + postings
+    if stats.get("completion", {}).get("size_in_bytes"):
+        # A field of type completion has a format of postings of its own. Of two files of a segment with one extension
+        # OpenSearch tells one size, so what is left is all that is known.
+        sizes[NOT_TOLD_APART] += max(postings, stats["store"]["size_in_bytes"] - sizes.total())
     elif meta.sparse is None:
         sizes["words"] += postings
     elif postings:

@@ -74,7 +74,7 @@ class LoadSettings:
         if not self.clients and not self.rates:
             raise InputError("no load is given", "give --clients or --rates")
         if any(clients < 1 for clients in self.clients) or not all(0 < rate < math.inf for rate in self.rates):
-            raise InputError("numbers of clients and rates must be above 0")
+            raise InputError("numbers of clients and rates must be above 0, and finite")
         if len(set(self.levels())) < len(self.levels()):
             raise InputError("a number of clients or a rate is given twice")
         for name in ("requests", "rounds", "minutes", "shortest", "longest"):
@@ -82,7 +82,7 @@ class LoadSettings:
             if value is not None and not value > 0:
                 raise InputError(f"{name} must be above 0")
         if not 0 <= self.settle < math.inf:
-            raise InputError("settle must be 0 or more seconds")
+            raise InputError("settle must be 0 or more seconds, and finite")
         if not 0 <= self.warmup.least <= self.warmup.most:
             raise InputError("the shortest warm-up must be 0 or more seconds, and not longer than the longest")
         most = CONNECTIONS * (self.processes or default_processes())
@@ -92,7 +92,7 @@ class LoadSettings:
                 f"give more --processes, one for {CONNECTIONS} clients",
             )
         if not self.shortest <= self.longest or math.isinf(self.shortest):
-            raise InputError("the shortest window must not be longer than the longest")
+            raise InputError("the shortest window must be finite, and not longer than the longest")
         return self
 
 

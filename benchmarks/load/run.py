@@ -121,7 +121,11 @@ def measure(
 
 
 def identity(measurement: Measurement, workload: Workload) -> dict[str, Any]:
-    """What identifies a run: with another engine, query, index, cluster, heap or setting it is another run."""
+    """What identifies a run: with another engine, query, index, cluster, heap or setting it is another run.
+
+    An index of resampled documents is known by its record, so that it may be made again, also on a new node.
+    """
+    grown = {name for name, facts in workload.indexes.items() if RESAMPLED in facts.meta.extra}
     cluster = measurement.cluster
     settings = asdict(measurement.settings)
     for name in ("rounds", "requests", "minutes", "quality", "quality_queries", "ceiling", "warmup"):
@@ -129,10 +133,13 @@ def identity(measurement: Measurement, workload: Workload) -> dict[str, Any]:
     return orjson.loads(
         orjson.dumps(
             {
-                "cluster": cluster and [cluster.uuid, cluster.version, cluster.nodes, cluster.heap_max],
-                "index": {
-                    name: [facts.uuid, facts.documents, facts.segments] for name, facts in measurement.indexes.items()
+                "cluster": cluster and [cluster.version, cluster.nodes, cluster.heap_max],
+                "uuids": {
+                    name: [cluster and cluster.uuid, facts.uuid]
+                    for name, facts in measurement.indexes.items()
+                    if name not in grown
                 },
+                "index": {name: [facts.documents, facts.segments] for name, facts in measurement.indexes.items()},
                 # The models of the vectors, and what `osn tune` stored.
                 "records": {name: facts.meta for name, facts in workload.indexes.items()},
                 "variants": measurement.variants,

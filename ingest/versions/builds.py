@@ -278,15 +278,19 @@ def other_for_requests(held: IndexMeta, wanted: IndexMeta) -> str | None:
 
 @translate_errors()
 def prune(client: OpenSearch, alias: str, *, keep: int = 1) -> list[str]:
-    """Delete old builds of an alias that have served, closed ones, too; returns the deleted indexes.
+    """Delete old builds of an alias that have served; returns the deleted indexes.
 
-    It keeps the serving build, the `keep` newest others, and every build that has not served yet, since it may be being
-    written (`osn index abort` deletes it by its name).
+    It keeps the serving build, the `keep` newest others that are open and as many closed ones, and every build that has not
+    served yet, since it may be being written (`osn index abort` deletes it by its name).
     """
-    others = [version for version in versions(client, alias, closed=True) if version.served and not version.serving]
+    listed = versions(client, alias, closed=True)
+    opened = {version.index for version in versions(client, alias)}
+    others = [version for version in listed if version.served and version.complete and not version.serving]
     if serving_index(client, alias) is None:
         raise ClusterError(f"there is no alias {alias!r}", "`osn ingest --alias` makes one")
-    gone = [version for version in others if version.complete][keep:]
+    kept = [version for version in others if version.index in opened][:keep]
+    kept += [version for version in others if version.index not in opened][:keep]
+    gone = [version for version in others if version not in kept]
     for version in gone:
         client.indices.delete(index=version.index)
         query_side.forget(client, version.meta)

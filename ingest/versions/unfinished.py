@@ -22,7 +22,7 @@ def finish(client: OpenSearch, name: str) -> str:
 
     Raises InputError if it is complete already or its IDF table is not counted, ClusterError if it is being written.
     """
-    index, _ = _unfinished(client, name)
+    index, _ = _unfinished(client, name, closed=False)
     record = existing_record(client, index)
     if record.unfinished is None:
         raise InputError(f"the index {index!r} is complete")
@@ -42,7 +42,7 @@ def abort(client: OpenSearch, name: str) -> str:
 
     Raises InputError if it is complete, or was so before another corpus was added; ClusterError if it is being written.
     """
-    index, was_complete = _unfinished(client, name)
+    index, was_complete = _unfinished(client, name, closed=True)
     if was_complete:
         raise InputError(
             f"the index {index!r} was complete before the writing that was interrupted",
@@ -54,21 +54,22 @@ def abort(client: OpenSearch, name: str) -> str:
     return index
 
 
-def _unfinished(client: OpenSearch, name: str) -> tuple[str, bool]:
+def _unfinished(client: OpenSearch, name: str, *, closed: bool) -> tuple[str, bool]:
     """(index, whether it was complete before) of this name; of an alias, its only build that has not served.
 
+    closed: whether closed builds count, too
     Raises InputError if it is complete now, ClusterError if it is being written.
     """
     if not name:
         raise InputError("the name of the index is empty", "name one index, or the alias of a build")
-    waiting = _never_served(client, name) if _is_alias(client, name) else []
+    waiting = _never_served(client, name, closed) if _is_alias(client, name) else []
     if len(waiting) > 1:
         raise InputError(f"{name!r} has {len(waiting)} unfinished builds", f"name one: {', '.join(waiting)}")
     index = waiting[0] if waiting else targets.own_name(client, name)
     record = existing_record(client, index)
     build = record.extra.get("build", {})
     alias = build.get("alias")
-    never_served = alias is not None and index in _never_served(client, alias)
+    never_served = alias is not None and index in _never_served(client, alias, closed)
     was_complete = record.loading is None and not never_served
     if was_complete and record.unfinished is None:
         raise InputError(
@@ -81,8 +82,8 @@ def _unfinished(client: OpenSearch, name: str) -> tuple[str, bool]:
     return index, was_complete
 
 
-def _never_served(client: OpenSearch, alias: str) -> list[str]:
-    return [version.index for version in versions(client, alias, closed=True) if not version.served]
+def _never_served(client: OpenSearch, alias: str, closed: bool) -> list[str]:
+    return [version.index for version in versions(client, alias, closed=closed) if not version.served]
 
 
 def _is_alias(client: OpenSearch, name: str) -> bool:

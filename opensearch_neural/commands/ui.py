@@ -109,7 +109,8 @@ def serve(app: Any, host: str, port: int, token: str | None, state: Any) -> None
     except ModuleNotFoundError as error:
         raise MissingExtra("the compare page", "ui") from error
     try:
-        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        socket.create_server((host, port), family=family).close()
     except OSError as error:
         reason = str(error.strerror).partition(" (while")[0]  # Python adds the address
         raise InputError(

@@ -30,7 +30,7 @@ OF_ITS_WEIGHTS = (".*", "training.yaml", "learned.jsonl", "*.md", "*.onnx", "*.o
 """Files that are not copied into a model with other weights, or into a model for publication."""
 _TAKEN_BY = {
     "dense": "`osn ingest --dense` takes a dense model",
-    "multi-layer": "`osn ingest --dense` takes it",
+    "multi-layer": "`osn ingest --dense` takes it if each document has as many vectors",
     "quantized": "`osn ingest --pq` takes it",
     "masked-lm": "`osn train sparse --backbone` trains a sparse model from it",
 }

@@ -267,7 +267,7 @@ def test_fields_of_a_like_type_that_queries_find_otherwise_are_named_too(
         "second": {"type": "date", "format": "epoch_second"},
         "tags": {"type": "keyword"},
         "plain": {"type": "keyword", "copy_to": ["tags"]},
-        "iso": {"type": "date", "format": "yyyy-MM-dd||epoch_millis"},
+        "iso": {"type": "date", "format": "yyyy-MM-dd||date||strict_date_optional_time_nanos||epoch_millis"},
         "title": {"type": "text"},
     }
     same = [{"term": {"plain": "x"}}, {"range": {"iso": {"gte": "2024-01-01", "lt": "now"}}}]

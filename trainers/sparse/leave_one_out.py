@@ -63,6 +63,9 @@ def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseCo
     for name, trial in wanted.items():
         if name != AS_CONFIGURED and trial.train != config.train:
             raise InputError(f"--try {name}: all trials must leave out the same sets", "do not change train")
+    for trial in wanted.values():  # what cannot be left out is refused before anything is trained
+        for left in trial.train:
+            leaving_out(trial, left)
     return [Trial(name, trial, gains(trial, train)) for name, trial in wanted.items()]
 
 
@@ -90,23 +93,25 @@ def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
     """`config` trained on all sets but `left`, and measured on `left` at the end; with epochs in place of steps, along the
     way too, which chooses nothing."""
 
-    def others(stage: Stage) -> Stage:
+    def others(stage: Stage, title: str) -> Stage:
         kept = [at for at, settings in enumerate(stage.train) if sources(settings).isdisjoint(sources(left))]
         if not kept:
-            raise InputError(f"without {left.title} there is nothing to train on", "add sets to train")
+            raise InputError(
+                f"without the corpus of {left.title} {title} has no set", f"add sets of other corpora to {title}"
+            )
         weights = stage.training.set_weights
         if isinstance(weights, list) and len(weights) == len(stage.train):
             weights = [weights[at] for at in kept]
         training = replace(stage.training, set_weights=weights, select=LAST, patience=None)
         return replace(stage, train=[stage.train[at] for at in kept], training=training)
 
-    fine_tuning = others(config)
+    fine_tuning = others(config, "train")
     place = config.output / FOLDER / "leave-one-out" / fingerprint(replace(config, output=Path("output"), cache=None))
     return replace(
         fine_tuning,
         output=place / left.title,
         cache=config.folder,
-        pretraining=None if config.pretraining is None else others(config.pretraining),
+        pretraining=None if config.pretraining is None else others(config.pretraining, "pretraining.train"),
         dev=[left],
         unseen=[*config.unseen, left],
         selection=replace(config.selection, hold_back=None),

@@ -121,18 +121,18 @@ def test_a_build_that_is_closed_is_not_rolled_back_to(client: Any, index_name: s
 def test_closed_builds_are_pruned_and_aborted_too(client: Any, index_name: str, tmp_path: Path) -> None:
     built = [
         run_job(client, build(corpus(tmp_path / "d.jsonl", count), index_name), show_progress=False).index
-        for count in (10, 20, 30)
+        for count in (5, 10, 20, 30)
     ]
     unmet = replace(build(tmp_path / "d.jsonl", index_name), gate=Gate(require=(Requirement("rain", "gone"),)))
     with pytest.raises(SwapRefused):
         run_job(client, unmet, show_progress=False)
     waiting = versions.versions(client, index_name)[0].index
-    client.indices.close(index=f"{built[0]},{built[1]},{waiting}")
-    assert versions.prune(client, index_name, keep=1) == [built[0]]
-    assert versions.prune(client, index_name, keep=0) == [built[1]]
+    client.indices.close(index=f"{built[0]},{built[2]},{waiting}")
+    assert versions.prune(client, index_name, keep=1) == [built[0]], "the newest that is open stays beside a closed one"
+    assert versions.prune(client, index_name, keep=0) == [built[2], built[1]]
     assert unfinished.abort(client, waiting) == waiting
     left = client.indices.get(index=f"{index_name}-*", params={"expand_wildcards": "open,closed"})
-    assert list(left) == [built[2]]
+    assert list(left) == [built[3]]
 
 
 def test_a_build_that_fails_leaves_the_old_one_serving_and_is_continued(

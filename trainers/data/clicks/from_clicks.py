@@ -22,15 +22,13 @@ from opensearch_neural.evaluation.segments import read_query_values
 from opensearch_neural.evaluation.tables import table
 from opensearch_neural.files import write_json_lines, write_text
 from trainers.data.clicks.logs import ClickLog, LogRecords, index_records, read_records, read_rows, read_ubi
-from trainers.data.clicks.position_bias import fit
+from trainers.data.clicks.position_bias import FEW_CLICKS, fit
 from trainers.data.loading import read_documents
 from trainers.data.texts import normalised
 
 PREFIX = "opensearch:"
 POSITIVE, NEGATIVE = 0.5, 0.1
 """Limits of grades in training pairs, as shares of a query's best grade: lowest of a positive, highest of a negative."""
-FEW_CLICKS = 100
-"""With this many clicks, the standard error of a propensity is at least a tenth of it."""
 DIGITS = 4
 """Decimals of a grade."""
 FILE = click.Path(path_type=Path)

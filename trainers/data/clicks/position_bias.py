@@ -23,6 +23,8 @@ ROUNDS = 3_000
 TOLERANCE = 1e-6
 """EM ends when no propensity changes by more."""
 
+FEW_CLICKS = 100
+"""With this many clicks, the standard error of a propensity is at least a tenth of it."""
 AS_MUCH = 0.99
 """A place with a propensity above this may be looked at more than the first."""
 
@@ -70,13 +72,16 @@ def _ratios(pairs: Ints, places: Ints, shown: Floats, clicked: Floats) -> Floats
 
     EM never lowers a propensity of 1, so no other place gets more than the first. If one gets as much, the place that is
     looked at most is searched from a lower start, and EM begins again with 1 for that place. Without a click at the first
-    place, nothing tells how much less it is looked at.
+    place, nothing tells how much less it is looked at. A place with few clicks gets no more than the first.
     """
     start = (1.0 / (1.0 + np.arange(int(places.max()) + 1))).astype(np.float64)
     theta, _ = _em(pairs, places, shown, clicked, start, 0.0)
-    if theta[1:].max(initial=0.0) > AS_MUCH and clicked[places == 0].any():
+    enough = np.bincount(places, clicked, len(theta)) >= FEW_CLICKS
+    if theta[1:].max(initial=0.0, where=enough[1:]) > AS_MUCH and clicked[places == 0].any():
         lower, _ = _em(pairs, places, shown, clicked, start / 2, 0.0)
-        theta, _ = _em(pairs, places, shown, clicked, lower / lower.max(), 0.0)
+        most = lower.max(where=enough, initial=float(lower[0]))
+        theta, _ = _em(pairs, places, shown, clicked, np.minimum(lower / most, 1.0), 0.0)
+        theta = np.where(enough, theta, np.minimum(theta, theta[0]))
     return theta
 
 
