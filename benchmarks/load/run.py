@@ -125,7 +125,7 @@ def identity(measurement: Measurement, workload: Workload) -> dict[str, Any]:
 
     An index of resampled documents is known by its record, so that it may be made again, also on a new node.
     """
-    grown = {name for name, facts in workload.indexes.items() if RESAMPLED in facts.meta.extra}
+    own = [name for name, facts in workload.indexes.items() if RESAMPLED not in facts.meta.extra]
     cluster = measurement.cluster
     settings = asdict(measurement.settings)
     for name in ("rounds", "requests", "minutes", "quality", "quality_queries", "ceiling", "warmup"):
@@ -133,13 +133,11 @@ def identity(measurement: Measurement, workload: Workload) -> dict[str, Any]:
     return orjson.loads(
         orjson.dumps(
             {
-                "cluster": cluster and [cluster.version, cluster.nodes, cluster.heap_max],
-                "uuids": {
-                    name: [cluster and cluster.uuid, facts.uuid]
+                "cluster": cluster and [bool(own) and cluster.uuid, cluster.version, cluster.nodes, cluster.heap_max],
+                "index": {
+                    name: [name in own and facts.uuid, facts.documents, facts.segments]
                     for name, facts in measurement.indexes.items()
-                    if name not in grown
                 },
-                "index": {name: [facts.documents, facts.segments] for name, facts in measurement.indexes.items()},
                 # The models of the vectors, and what `osn tune` stored.
                 "records": {name: facts.meta for name, facts in workload.indexes.items()},
                 "variants": measurement.variants,
