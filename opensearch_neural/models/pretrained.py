@@ -52,10 +52,9 @@ def load_model(
                     "which osn ingest, encode, documents, model idf and model export ml-commons have",
                 ) from None
             what = what or auto.__name__.removeprefix("AutoModelFor")
-            raise ModelError(
-                f"{folder} does not load as {what}: {first_line(error)}",
-                "give a folder that has the model's config.json, model.safetensors and tokenizer",
-            ) from None
+            whole = "give a folder that has the model's config.json, model.safetensors and tokenizer"
+            remedy = whole if isinstance(error, OSError) else None  # a file is missing, or cannot be read
+            raise ModelError(f"{folder} does not load as {what}: {first_line(error)}", remedy) from None
     for weight in model.parameters():
         # Weights that transformers cut out of one tensor, as nomic-bert's, share its memory: safetensors cannot save them.
         if weight.untyped_storage().nbytes() > weight.nbytes:
