@@ -38,7 +38,8 @@ def python_of(page: Path) -> list[str]:
 def commands_of(page: Path) -> list[str]:
     """Every `osn …` that a page shows, with at least one word behind it. Those of results stand as they were given."""
     text = RENDERED.sub("", page.read_text(encoding="utf-8")).replace("\\\n", " ")
-    return [found.strip() for found in re.findall(r"(?:^|[`|;(] ?)\s*(osn [a-z][^`;|#\n]*)", text, re.MULTILINE)]
+    shown = r"(?:^|[`|;(] ?)\s*(osn [a-z](?:'[^'`\n]*'|[^`;|#\n])*)"
+    return [found.strip() for found in re.findall(shown, text, re.MULTILINE)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

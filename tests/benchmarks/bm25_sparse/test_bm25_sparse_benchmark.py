@@ -267,7 +267,7 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     ],
 )
 def test_a_dense_model_is_asked_for_where_it_can_be_measured(data: Path, more: list[str], words: str) -> None:
-    arguments = ["--start", "s", "--data", str(data), "--work", str(data / "work"), *more]
+    arguments = ["--start", "s", "--data", str(data), "--work", str(data / "work"), "--documents", "", *more]
     with pytest.raises(InputError) as error:
         CliRunner().invoke(command.bm25_sparse, arguments, catch_exceptions=False)
     assert words in f"{error.value.message} {error.value.remedy}"
