@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 import click
 
-from benchmarks.publish import publish
+from benchmarks.publish import publish, record_option
 from opensearch_neural.errors import MissingExtra
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.measures import Measured, Qrels, averaged, measure
@@ -362,7 +362,7 @@ def work_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --work and --record."""
     folder = click.Path(path_type=Path, file_okay=False)
     help = "Folder for models and measurements; a second run continues from it."
-    record = click.option("--record", type=folder, default=None, help="Write PART/summary.json and plots there.")
+    record = record_option("Write PART/summary.json and plots there.")
     return click.option("--work", required=True, type=folder, help=help)(record(command))
 
 

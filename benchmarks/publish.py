@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+import click
 
 from opensearch_neural.evaluation.provenance import Machine
 from opensearch_neural.evaluation.results import Goal, Row, Summary, data_facts
 from opensearch_neural.evaluation.tables import result_table
+
+
+def record_option(help: str = "Write summary.json there.") -> Callable[[Any], Any]:
+    return click.option("--record", type=click.Path(path_type=Path, file_okay=False), default=None, help=help)
 
 
 def publish(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from benchmarks.local_cluster import ingested
-from benchmarks.publish import publish
+from benchmarks.publish import publish, record_option
 from ingest.corpus import CorpusSource
 from ingest.job import Job
 from ingest.settings import Models, NewIndex
@@ -43,9 +43,7 @@ MEASURES = ("nDCG@10", "RR@10", "R@100")
 
 @click.command()
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="The folder of SciFact in BEIR layout.")
-@click.option(
-    "--record", type=click.Path(path_type=Path, file_okay=False), default=None, help="Write summary.json there."
-)
+@record_option()
 @click.option(
     "--work",
     type=click.Path(path_type=Path, file_okay=False),

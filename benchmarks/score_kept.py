@@ -22,7 +22,7 @@ from benchmarks.load.command import NumberList
 from benchmarks.load.quality import nearness_rows
 from benchmarks.load.variants import TWO_PHASE, page_of, parse_variants, with_options
 from benchmarks.load.workload import LoadTarget, Workload, prepared
-from benchmarks.publish import publish
+from benchmarks.publish import publish, record_option
 from benchmarks.speed.turns import Timed, ratio, say
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
@@ -88,9 +88,7 @@ WIDEST = 1_000
     help="How often each query is timed, to measure the cost of a certain page; 0: do not measure it.",
 )
 @seed_option("Seed of the drawn documents and the bootstrap.")
-@click.option(
-    "--record", type=click.Path(path_type=Path, file_okay=False), default=None, help="Write summary.json there."
-)
+@record_option()
 @connection_options
 def score_kept(
     connection: ConnectionSettings,

@@ -20,6 +20,7 @@ from benchmarks.load.measurement import Measurement
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import ModelChoice, allowed_target
 from benchmarks.local_cluster import NODE, heap_option, reachable
+from benchmarks.publish import record_option
 from benchmarks.speed.turns import say
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -133,9 +134,7 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
 @click.option("--index", "prefix", default="osn-scale", show_default=True, help="Indexes are called INDEX-DOCUMENTS.")
 @output_option("Where measurements and tables go.", file_okay=False, default=Path("load-scale"), show_default=True)
 @heap_option("2g")
-@click.option(
-    "--record", type=click.Path(path_type=Path, file_okay=False), default=None, help="Write summary.json there too."
-)
+@record_option("Write summary.json there too.")
 @click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --output.")
 @click.option(
     "--keep-indexes",

@@ -23,6 +23,7 @@ from benchmarks.load.run import measure
 from benchmarks.load.statistics import cells
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import ModelChoice, allowed_target, prepared
+from benchmarks.publish import record_option
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
@@ -158,9 +159,7 @@ def queries_of(
 @click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N queries.")
 @output_option("Folder for results.  [default: load-INDEX]", file_okay=False)
 @click.option("--restart", is_flag=True, help="Do not continue an interrupted run in --output.")
-@click.option(
-    "--record", type=click.Path(path_type=Path, file_okay=False), default=None, help="Write summary.json there too."
-)
+@record_option("Write summary.json there too.")
 @click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -22,7 +22,7 @@ import click
 import numpy as np
 
 from benchmarks.experiment import Table
-from benchmarks.publish import publish
+from benchmarks.publish import publish, record_option
 from benchmarks.speed.encoder_arms import (
     ARMS,
     BASELINE,
@@ -63,9 +63,7 @@ from opensearch_neural.models import directory
 )
 @click.option("--model", required=True, help="A sparse model directory that sentence-transformers loads too.")
 @click.option("--quick", is_flag=True, help="Few documents, no nDCG, no record.")
-@click.option(
-    "--record", type=click.Path(path_type=Path, file_okay=False), default=None, help="Write summary.json there."
-)
+@record_option()
 def encoding(data: Path, model: str, quick: bool, record: Path | None) -> None:
     """Measure encoding against sentence-transformers on the same weights and documents."""
     sleep_while_waiting()
