@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from opensearch_neural import queries
-from opensearch_neural.cluster.patience import RetryPolicy, current_patience, may_pass_later
+from opensearch_neural.cluster.patience import Attempts, may_pass_later
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.index.mapping import NO_TOKEN
 from opensearch_neural.index.segments import refresh
@@ -80,18 +80,15 @@ def delete_ids(client: OpenSearch, index: str, ids: Sequence[str]) -> None:
     What fails for a temporary reason, such as a full disk, is tried again while the `patience` around this call lasts.
     Raises ClusterError if a document cannot be deleted.
     """
-    policy = RetryPolicy(current_patience())
-    deadline = time.monotonic() + policy.patience
-    attempt = 0
+    attempts = Attempts(0.0)
     while True:
         lines = "".join(json.dumps({"delete": {"_id": id}}) + "\n" for id in ids)
         answer = client.bulk(index=index, body=lines, params={"request_timeout": 120})
         failed = [item["delete"] for item in answer["items"] if item["delete"]["status"] not in (200, 404)]
         if not failed:
             return
-        attempt += 1
-        wait = policy.wait(attempt)
-        if time.monotonic() + wait > deadline or not all(may_pass_later(item["status"]) for item in failed):
+        wait = attempts.next_wait()
+        if wait is None or not all(may_pass_later(item["status"]) for item in failed):
             raise ClusterError(
                 f"{len(failed)} documents of {index!r} could not be deleted: {failed[0].get('error')}",
                 "run the same command again to continue",

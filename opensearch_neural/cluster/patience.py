@@ -43,11 +43,6 @@ def patience(seconds: float) -> Iterator[None]:
         _patience.reset(token)
 
 
-def current_patience() -> float:
-    """The seconds of the `patience` around this call; 0 outside of any."""
-    return _patience.get() or 0.0
-
-
 def may_pass_later(status: int) -> bool:
     """Whether the status of a request, or of an item in it, is temporary.
 
@@ -109,8 +104,8 @@ def _passes(error: Any) -> bool:
     return error.status_code in (429, 502, 503, 504)
 
 
-class _Attempts:
-    """The attempts at one request."""
+class Attempts:
+    """The attempts at one request, within the `patience` around it, or `seconds` outside of any."""
 
     def __init__(self, seconds: float) -> None:
         seconds = seconds if (own := _patience.get()) is None else own
@@ -118,11 +113,16 @@ class _Attempts:
         self.deadline = time.monotonic() + seconds
         self.number = 0
 
-    def wait_after(self, error: Any, request: str) -> float | None:
-        """Seconds to wait before the next attempt; None if there is none."""
+    def next_wait(self) -> float | None:
+        """Seconds to wait before the next attempt; None if the patience ends before it."""
         self.number += 1
         wait = self.policy.wait(self.number)
-        if time.monotonic() + wait > self.deadline or not _passes(error):
+        return None if time.monotonic() + wait > self.deadline else wait
+
+    def wait_after(self, error: Any, request: str) -> float | None:
+        """Seconds to wait before the next attempt; None if there is none."""
+        wait = self.next_wait()
+        if wait is None or not _passes(error):
             return None
         logger.info("trying %s again in %.1f s (%s)", request, wait, error.status_code)
         return wait
@@ -142,7 +142,7 @@ def transport_class(*, asynchronous: bool) -> type:
                 super().__init__(*args, **kwargs)
 
             def perform_request(self, method: str, url: str, params: Any = None, *args: Any, **kwargs: Any) -> Any:
-                attempts = _Attempts(self.osn_patience)
+                attempts = Attempts(self.osn_patience)
                 while True:
                     try:
                         # A copy, because opensearch-py removes its own parameters.
@@ -163,7 +163,7 @@ def transport_class(*, asynchronous: bool) -> type:
             super().__init__(*args, **kwargs)
 
         async def perform_request(self, method: str, url: str, params: Any = None, *args: Any, **kwargs: Any) -> Any:
-            attempts = _Attempts(self.osn_patience)
+            attempts = Attempts(self.osn_patience)
             while True:
                 try:
                     return await super().perform_request(method, url, dict(params or {}), *args, **kwargs)
