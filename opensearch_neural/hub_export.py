@@ -50,14 +50,12 @@ def export_for_hub(
     sparse, not in the layout of sentence-transformers, has no query table, has code of its own, or is not safe to load.
     """
     folder = directory.locate(model)
-    kind = (directory.read_osn_json(folder) or {}).get("kind", "sparse")
-    types = [module.type for route in directory.routes(folder).values() for module in route]
-    if kind not in ("sparse", "lexical") or (types and "SpladePooling" not in types):
+    if directory.not_sparse(folder) is not None:
         raise ModelError(
             f"{folder} is not a sparse model, and the card is that of a sparse one",
             "upload that folder with a card of your own, without training.yaml, which names folders of this machine",
         )
-    if not types:
+    if not any(directory.routes(folder).values()):
         raise ModelError(
             f"{folder} is not in the layout of sentence-transformers, which the hub's users load",
             f"`osn model idf --corpus CORPUS --model {model} --output FOLDER` writes a SPLADE in it, with a corpus's table",

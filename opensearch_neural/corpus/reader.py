@@ -117,8 +117,8 @@ def format_of(path: str | Path, format: str | None) -> tuple[str, str]:
         if format is None:
             raise InputError(
                 f"{place}: the name does not say what kind of corpus it is",
-                f"end it in one of {' '.join(_SUFFIXES)} (text formats also with .gz or .zst), or name the "
-                f"format ({', '.join(FORMATS)})",
+                f"end it in one of {' '.join(_SUFFIXES)} (text formats also with .gz or .zst), or name the format "
+                f"({', '.join(FORMATS)})",
             )
     return format, name
 

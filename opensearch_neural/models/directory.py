@@ -215,14 +215,21 @@ def read_osn_json(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def refuse_other_kinds(path: Path) -> None:
-    """Raises ModelError, with what takes it, for a model that is known not to be sparse."""
+def not_sparse(path: Path) -> ModelError | None:
+    """The error for a model that is known not to be sparse, with what takes it; None for other models."""
     kind = (read_osn_json(path) or {}).get("kind", "sparse")
     if kind not in ("sparse", "lexical"):
-        raise ModelError(f"{path} is a model of kind {kind!r}; expected a sparse one", _TAKEN_BY.get(kind))
+        return ModelError(f"{path} is a model of kind {kind!r}; expected a sparse one", _TAKEN_BY.get(kind))
     types = [module.type for modules in routes(path).values() for module in modules]
     if types and "SpladePooling" not in types:
-        raise ModelError(f"{path} has no SpladePooling; expected a sparse model", _TAKEN_BY["dense"])
+        return ModelError(f"{path} has no SpladePooling; expected a sparse model", _TAKEN_BY["dense"])
+    return None
+
+
+def refuse_other_kinds(path: Path) -> None:
+    """Raises `not_sparse`, if there is one."""
+    if (error := not_sparse(path)) is not None:
+        raise error
 
 
 def averaged(training: Any) -> list[Mapping[str, Any]]:
