@@ -157,6 +157,23 @@ def test_blocks_of_another_build_behind_an_alias_are_not_mixed_in(
         run(client, cluster_url, index_name, corpus, "bm25", settings, out=tmp_path)
 
 
+@pytest.mark.cluster
+def test_an_index_of_resampled_documents_may_be_made_again_on_another_node(
+    client, cluster_url: str, loaded: str, corpus: Path, measured: tuple[Measurement, Path]
+) -> None:
+    found, _ = measured
+    assert found.cluster is not None
+    target = allowed_target(ConnectionSettings.from_env(urls=(cluster_url,)), owned=False)
+    with prepared(client, target, loaded, parse_variants("bm25"), ["rain"]) as workload:
+        facts = workload.indexes[loaded]
+        drawn = replace(facts, meta=facts.meta.with_extra(**{measuring.RESAMPLED: {"documents": 3}}))
+        grown = replace(workload, indexes={loaded: drawn})
+        anew = {name: replace(each, uuid="another") for name, each in found.indexes.items()}
+        again = replace(found, cluster=replace(found.cluster, uuid="another"), indexes=anew)
+        assert measuring.identity(again, grown) == measuring.identity(found, grown)
+        assert measuring.identity(again, workload) != measuring.identity(found, workload)
+
+
 def during_the_blocks(act: Callable[[], object]) -> Callable[..., None]:
     """An `on_block` that acts once, when the third block is done."""
     seen = []

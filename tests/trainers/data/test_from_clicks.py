@@ -66,6 +66,18 @@ def test_a_place_may_be_looked_at_more_than_the_first(looks: tuple[float, ...]) 
     assert np.abs(bias.attraction - looks[0] * attraction).mean() < 0.02, "the chance of a click at the first place"
 
 
+def test_a_lucky_click_at_a_place_that_is_rarely_shown_changes_no_other_place() -> None:
+    generator = np.random.default_rng(0)
+    looks, attraction = np.array([1.0, 0.6, 0.4]), generator.beta(2, 4, size=60)
+    pairs, places, shown = np.repeat(np.arange(60), 3), np.tile(np.arange(3), 60), np.full(180, 50.0)
+    clicked = generator.binomial(50, looks[places] * attraction[pairs]).astype(float)
+    plain = fit(pairs, places, shown, clicked)
+    lucky = fit(np.append(pairs, 7), np.append(places, 3), np.append(shown, 1.0), np.append(clicked, 1.0))
+    assert lucky.propensity[3] <= 1
+    assert lucky.propensity[:3] == pytest.approx(plain.propensity, rel=0.01)
+    assert np.abs(lucky.attraction - plain.attraction).max() < 0.02
+
+
 def test_places_that_nothing_connects_with_the_first_are_not_guessed() -> None:
     pairs, places = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([0, 1, 1, 2, 3, 4, 0])
     assert connected(pairs, places).tolist() == [True, True, True, False, False]
