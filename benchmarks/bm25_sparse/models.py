@@ -26,6 +26,7 @@ from opensearch_neural.models.sparse.averaging import write_average
 from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of, write_with_statistics
 from opensearch_neural.models.sparse.lexical import count_documents
 from trainers.common.config import load_config, recipe
+from trainers.data.unlabelled_questions import QUESTIONS
 from trainers.doc2query.question_sets import QuestionSet
 
 if TYPE_CHECKING:
@@ -35,9 +36,11 @@ TRAINED_ON = ("squad-mix", "tldr", "wikiqa-doc", "wikiqa-sent", "wikitablequesti
 PUBLISHED = "as published"
 STEPS = {"trained 10 minutes": 900, "trained an hour": 5400}
 """{arm: steps of 32 questions}; the times are for two cores."""
-AVERAGED = {f"{arm}, averaged": arm for arm in STEPS}
+ON_CORPUS = "trained on the corpus"
+"""The arm with a model for each set, trained on its documents' first sentences and titles, and on no judgement."""
+AVERAGED = {f"{arm}, averaged": arm for arm in (*STEPS, ON_CORPUS)}
 """{arm: the trained arm whose weights it averages with the start's (`osn model average`)}"""
-ARMS = (PUBLISHED, *STEPS, *AVERAGED)
+ARMS = (PUBLISHED, *STEPS, ON_CORPUS, *AVERAGED)
 start_option = click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
 
 
@@ -79,6 +82,20 @@ def configuration(start: str, train: Sequence[Path], unseen: Sequence[Path], ste
         # The recorded models are the states that were best without BM25. The best in the sum with it gain .0003 to .0012
         # more on the dev sets.
         training=replace(base.training, steps=steps, seed=seed, select=None),
+    )
+
+
+def configuration_on_corpus(start: str, folder: Path, seed: int) -> SparseConfig:
+    """The settings of a training on the corpus of a BEIR folder, without its judgements, by the recipe sparse-own-corpus."""
+    from trainers.sparse.settings import SparseConfig
+
+    base = load_config(SparseConfig, recipe("sparse-own-corpus"))
+    return replace(
+        base,
+        start=start,
+        train=[QuestionSet(corpus_of(folder), questions=kind, name=f"{folder.name}-{kind}") for kind in QUESTIONS],
+        unseen=[QuestionSet(folder, split="test", name=f"{folder.name}-test")],
+        training=replace(base.training, seed=seed),
     )
 
 
@@ -125,42 +142,48 @@ class Experiment:
         trained = [MeasuredEngine(arm, seed) for seed in self.seeds for arm in self.arms if arm != PUBLISHED]
         return ([MeasuredEngine(PUBLISHED)] if PUBLISHED in self.arms else []) + trained
 
-    def configuration(self, model: MeasuredEngine) -> SparseConfig:
+    def configuration(self, model: MeasuredEngine, name: str) -> SparseConfig:
+        """The settings of the model's training; name: the set that it is for."""
         assert model.seed is not None
-        made = configuration(
-            self.start,
-            [self.data / name for name in TRAINED_ON],
-            list(self.sets.values()),
-            STEPS[model.name],
-            model.seed,
-        )
-        return replace(made, output=self.work / "models" / slug(str(model)), cache=self.work / "cache")
+        if model.name == ON_CORPUS:
+            made = configuration_on_corpus(self.start, self.sets[name], model.seed)
+        else:
+            trained_on, unseen = [self.data / each for each in TRAINED_ON], list(self.sets.values())
+            made = configuration(self.start, trained_on, unseen, STEPS[model.name], model.seed)
+        return replace(made, output=self._place(model, name), cache=self.work / "cache")
 
     @cached_property
-    def _folders(self) -> dict[MeasuredEngine, str]:
-        """{model: its folder}, kept because finding out whether a model is trained reads all sets."""
+    def _folders(self) -> dict[Path, str]:
+        """{where a model is made: its folder}, kept because finding out whether a model is trained reads all sets."""
         return {}
 
-    def folder(self, model: MeasuredEngine) -> str:
-        """The model's folder; a model that is not there yet is trained, or averaged."""
-        if model not in self._folders:
-            self._folders[model] = self._made(model)
-        return self._folders[model]
+    def folder(self, model: MeasuredEngine, name: str) -> str:
+        """The model's folder; a model that is not there yet is trained, or averaged. name: the set that it is for."""
+        place = self._place(model, name)
+        if place not in self._folders:
+            self._folders[place] = self._made(model, name)
+        return self._folders[place]
 
-    def _made(self, model: MeasuredEngine) -> str:
+    def _place(self, model: MeasuredEngine, name: str) -> Path:
+        """Where the model is made: one folder for all sets, or with ON_CORPUS one for each."""
+        of_set = f"-of-{name}" if AVERAGED.get(model.name, model.name) == ON_CORPUS else ""
+        return self.work / "models" / f"{slug(str(model))}{of_set}"
+
+    def _made(self, model: MeasuredEngine, name: str) -> str:
         from trainers.sparse.train import train_sparse
 
         if model.name == PUBLISHED:
             return self.start
         if model.name in AVERAGED:
-            return self._averaged(MeasuredEngine(AVERAGED[model.name], model.seed), slug(str(model)))
-        config = self.configuration(model)
+            trained = self.folder(MeasuredEngine(AVERAGED[model.name], model.seed), name)
+            return self._averaged(trained, self._place(model, name))
+        config = self.configuration(model, name)
         train_sparse(config)
         return str(config.output)
 
-    def _averaged(self, trained: MeasuredEngine, name: str) -> str:
-        """The folder of the average of trained model and start. Raises InputError if it averages other models."""
-        out, parts = self.work / "models" / name, [self.folder(trained), self.start]
+    def _averaged(self, trained: str, out: Path) -> str:
+        """The average of trained model and start, in `out`. Raises InputError if `out` averages other models."""
+        parts = [trained, self.start]
         if not out.exists():
             write_average(parts, out)
         made_of = directory.averaged((directory.read_osn_json(out) or {}).get("training"))
@@ -172,7 +195,7 @@ class Experiment:
         """The model with the IDF of the set's corpus."""
         out = self.work / "models" / f"{slug(str(model))}-on-{name}"
         if not out.exists():
-            folder = self.folder(model)
+            folder = self.folder(model, name)
             with reading(str(corpus_of(self.sets[name])), "counting") as (documents, _):
                 counts = count_documents((each.contents for each in documents), tokenizer_of(folder))
             write_with_statistics(folder, out, counts)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,8 +138,8 @@ def sum_weight(
     check_models(experiment)
 
     def run() -> tuple[list[Row], list[Goal]]:
-        for model in experiment.models:
-            experiment.folder(model)
+        for model, name in product(experiment.models, experiment.sets):
+            experiment.folder(model, name)
         with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
             return weight_rows(connect(settings=settings), experiment, weights, limit_queries), []
 

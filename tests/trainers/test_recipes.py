@@ -148,6 +148,18 @@ EXPECTED = {
             "training.select": "BM25 + sparse nDCG@10",
         },
     ),
+    "sparse-own-corpus": Recipe(
+        "sparse",
+        SparseConfig,
+        {
+            "objective.temperature": 3.0,
+            "student.idf": "own",
+            "regularization.weight": 0.02,
+            "warm_up.expansions": None,
+            "training.steps": 200,
+            "training.select": "last",
+        },
+    ),
     "inference-free-sparse": Recipe(
         "sparse",
         SparseConfig,

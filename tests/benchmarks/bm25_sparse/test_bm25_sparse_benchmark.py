@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from itertools import product
@@ -122,6 +123,38 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
     ]
     again = CliRunner().invoke(command.bm25_sparse, arguments, catch_exceptions=False)
     assert again.exit_code == 0 and read(tmp_path / "results").rows == summary.rows, "what is kept is measured again"
+
+
+def test_a_model_of_one_corpus_is_trained_on_no_judgement(
+    data: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        file = data / name / "corpus.jsonl"
+        documents = [json.loads(line) for line in file.read_text().splitlines()]
+        rest = " ".join(document["text"] for document in documents[:9])
+        for number, document in enumerate(documents):
+            document["title"], document["text"] = f"title {number}", f"{document['text']} and {number}. {rest}"
+        file.write_text("".join(json.dumps(document) + "\n" for document in documents))
+    settings = models.configuration_on_corpus
+
+    def quick_settings(*given: Any) -> Any:
+        made = settings(*given)
+        return replace(made, training=replace(made.training, steps=2))
+
+    monkeypatch.setattr(models, "configuration_on_corpus", quick_settings)
+    experiment = models.Experiment(
+        data=data, start=str(start), work=tmp_path / "work", seeds=(1,), arms=(models.ON_CORPUS,),
+        connection=None,  # type: ignore[arg-type]
+    )  # fmt: skip
+    averaged = MeasuredEngine(f"{models.ON_CORPUS}, averaged", 1)
+    folders = {name: Path(experiment.on_corpus(averaged, name)) for name in experiment.sets}
+    assert len({(folder / "osn.json").read_text() for folder in folders.values()}) == 2
+    for name in experiment.sets:
+        trained = directory.read_osn_json(Path(experiment.folder(MeasuredEngine(models.ON_CORPUS, 1), name))) or {}
+        read_for_training = [
+            (Path(each["path"]).parent.name, each["questions"]) for each in trained["training"]["train"]
+        ]
+        assert read_for_training == [(name, "title"), (name, "first-sentence")]
 
 
 def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_without_them(
