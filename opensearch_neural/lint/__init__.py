@@ -11,6 +11,7 @@ A finding is one of three things:
 
 The rules (`findings.RULES`), with a file for each family:
 
+    members.py           the names of the body's members
     limits.py            pages, clauses and terms within the limits of an index and a cluster
     weights.py           boosts, and the weights of tokens
     sparse.py            neural_sparse and rank_feature
@@ -48,6 +49,7 @@ from opensearch_neural.lint import (
     fusion,
     hybrid,
     limits,
+    members,
     neighbours,
     nested_documents,
     pruned_postings,
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from opensearch_neural.index.record import IndexMeta
 
 OF_THE_REQUEST: tuple[Callable[[LintedRequest], None], ...] = (
+    members.members,
     limits.page,
     limits.clause_counts,
     neighbours.post_filter,

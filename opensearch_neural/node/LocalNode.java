@@ -34,6 +34,9 @@ public final class LocalNode {
         }));
         try {
             runner.build(arguments);
+            if (Boolean.getBoolean("osn.node.ends")) {
+                System.exit(0);
+            }
             new CountDownLatch(1).await();
         } catch (Throwable failure) {
             failure.printStackTrace();

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import socket
@@ -216,8 +215,10 @@ def rotate_log(log: Path) -> None:
         log.replace(log.with_suffix(".log.1"))
 
 
-def command(cluster: ClusterState, node: NodeState, profile: Profile, java: Java, lib: Path) -> list[str]:
-    """The node's command line."""
+def command(
+    cluster: ClusterState, node: NodeState, profile: Profile, java: Java, lib: Path, classes: Path | None = None
+) -> list[str]:
+    """The node's command line. `classes`: an archive of class_archive.py."""
     folder = cluster.node_folder(node)
     options = [
         f"-Dosn.node={cluster.mark}/{node.index}",
@@ -233,6 +234,8 @@ def command(cluster: ClusterState, node: NodeState, profile: Profile, java: Java
         f"-Djava.io.tmpdir={folder / 'tmp'}",
         "--add-opens=java.base/java.io=ALL-UNNAMED",
     ]
+    if classes is not None:
+        options.append(f"-XX:SharedArchiveFile={classes}")
     if java.version >= 21:
         # Lucene calls the system's memory advice; later versions of Java refuse native access that is not enabled.
         options.append("--enable-native-access=ALL-UNNAMED")
@@ -252,4 +255,4 @@ def command(cluster: ClusterState, node: NodeState, profile: Profile, java: Java
     ]
     if profile.plugins:
         runner += ["-pluginTypes", ",".join(profile.plugins)]
-    return [str(java.executable), *options, "-cp", f"{lib}{os.pathsep}{lib}/*", *runner]
+    return [str(java.executable), *options, "-cp", f"{lib}/*", *runner]

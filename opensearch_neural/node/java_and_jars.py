@@ -268,13 +268,18 @@ def _unpack_plugins(lib: Path) -> None:
 
 
 def _compile_main(java: Java, lib: Path) -> None:
-    """Compile LocalNode.java into the class path and remove the compiler from there."""
+    """Compile LocalNode.java into a jar on the class path, and remove the compiler from there."""
     (compiler,) = lib.glob("ecj-*.jar")
     jars = os.pathsep.join(str(jar) for jar in sorted(lib.glob("opensearch*.jar")))
     batch = "org.eclipse.jdt.internal.compiler.batch.Main"
     compile_on_17 = [str(java.executable), "-cp", str(compiler), batch, "-17", "-proc:none"]
-    command = [*compile_on_17, "-cp", jars, "-d", str(lib), str(MAIN)]
+    classes = lib.parent / "classes"
+    command = [*compile_on_17, "-cp", jars, "-d", str(classes), str(MAIN)]
     compiled = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
     if compiled.returncode != 0:
         raise ClusterError(f"{MAIN.name} could not be compiled:\n{compiled.stderr[-2000:]}", f"with {java.executable}")
+    # An archive of classes (class_archive.py) is of jars alone, never of folders.
+    shutil.make_archive(str(lib / "local-node"), "zip", classes)
+    (lib / "local-node.zip").rename(lib / "local-node.jar")
+    shutil.rmtree(classes)
     compiler.unlink()

@@ -16,6 +16,7 @@ from typing import Any
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.files import expanded
 from opensearch_neural.node import configuration, processes
+from opensearch_neural.node.class_archive import class_archive
 from opensearch_neural.node.clusters import (
     DEFAULT_NAME,
     ClusterState,
@@ -212,6 +213,7 @@ def _start_missing(
     profile = profile_named(cluster.profile if cluster else request.profile or "full")
     java = find_java(profile.java, f"OpenSearch {profile.version} (profile {profile.name})")
     lib = prepare(profile, java, report)
+    classes = class_archive(profile, java, lib, report)
     guard = processes.Guard()
     started: list[NodeState] = []
     fresh = False
@@ -233,7 +235,7 @@ def _start_missing(
                 configuration.write_configuration(cluster, node)
                 configuration.rotate_log(cluster.log(node))
                 cluster.write()
-                command = configuration.command(cluster, node, profile, java, lib)
+                command = configuration.command(cluster, node, profile, java, lib, classes)
                 node.pid = guard.start(command, cluster.log(node), cluster.node_folder(node))
                 started.append(node)
                 cluster.write()

@@ -152,6 +152,14 @@ class TestOneNode:
         assert member["jvm"]["mem"]["heap_max_in_bytes"] == 512 * 2**20
         assert "-Xms512m" in processes.command_line(one_node.pids[0])
 
+    def test_its_classes_come_out_of_the_archive(self, one_node: Started) -> None:
+        named = re.search(r"-XX:SharedArchiveFile=(\S+\.jsa)", processes.command_line(one_node.pids[0]))
+        assert named is not None and Path(named[1]).stat().st_size > 10 * 2**20
+        (member,) = one_node.state.nodes
+        assert "[cds" not in one_node.state.log(member).read_text(), "Java warns of an archive that it cannot use"
+        if (maps := Path(f"/proc/{one_node.pids[0]}/maps")).exists():
+            assert named[1] in maps.read_text()
+
     def test_it_can_index_and_search(self, one_node: Started) -> None:
         """A Java that lacks a part starts, and then creates no index: see LocalNode.java."""
         mappings = {"properties": {"sparse": {"type": "rank_features"}}}
