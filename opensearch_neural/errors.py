@@ -22,6 +22,13 @@ class InputError(OsnError):
     """An invalid corpus, query, judgement or configuration file, or an invalid argument."""
 
 
+class ZeroVector(InputError):
+    """A query whose vector is all zeros, so that it ranks nothing: a table of tokens' vectors knows none of its words."""
+
+    def __init__(self, message: str = "the query's vector is all zeros: it would rank nothing") -> None:
+        super().__init__(message, "the model knows none of its words: search for them with bm25 or bm25-sparse")
+
+
 class ModelError(OsnError):
     """A model directory that is missing or incomplete, or another model than the index's."""
 

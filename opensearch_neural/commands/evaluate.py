@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 BASELINE = "bm25"
+NAMED = 10
+"""Queries that a warning names; more are only counted."""
 
 
 @click.group(
@@ -227,6 +229,18 @@ def warn_of_engines(opened: Engines, engines: Collection[str]) -> None:
             warn(warning)
 
 
+def warn_of_zero_vectors(without_vector: Mapping[str, Collection[str]], queries: Sequence[str]) -> None:
+    """Warn of the queries that engines could not answer: {engine: those queries}."""
+    engines = [engine for engine, unanswered in without_vector.items() if unanswered]
+    unanswered = [query for query in queries if any(query in without_vector[engine] for engine in engines)]
+    if unanswered:
+        named = ", ".join(unanswered[:NAMED]) + (", …" if len(unanswered) > NAMED else "")
+        warn(
+            f"{len(unanswered):,} of {len(queries):,} queries get no hits from {', '.join(engines)}, because the model "
+            f"knows none of their words and their vectors are all zeros: {named}"
+        )
+
+
 def searched(
     client: OpenSearch,
     opened: Engines | None,
@@ -238,7 +252,10 @@ def searched(
     timed: int,
 ) -> list[EngineResult]:
     """The result of each engine and template. An engine that searches a part of the documents also gets which of its pages
-    are proved exact."""
+    are proved exact.
+
+    A query without a vector gets no hits from the engines that need one, with a warning, and is not timed.
+    """
     queries, qrels = judged.queries, judged.qrels
     bodies = {} if opened is None else {engine: opened.body_of(engine) for engine in chosen}
     if opened is not None:
@@ -256,9 +273,13 @@ def searched(
             )
 
         results = []
+        without_vector: dict[str, set[str]] = {}
         for engine, body_of in bodies.items():
             assert opened is not None
-            retriever = OpenSearchRetriever(client, opened.index, engine, body_of, progress=advance)
+            unanswered = without_vector[engine] = set()
+            retriever = OpenSearchRetriever(
+                client, opened.index, engine, body_of, progress=advance, without_vector=unanswered.add
+            )
             result = measured(retriever, ENGINES[engine].most_hits)
             certain = engine_comparison.certified_queries(client, opened, engine, queries.values(), progress=advance)
             results.append(replace(result, certified=certain))
@@ -267,9 +288,10 @@ def searched(
                 client, production.index, name, template, id_field=production.id_field, progress=advance
             )
             results.append(measured(of_template, MOST_HITS))
-        if timed:
+        warn_of_zero_vectors(without_vector, list(queries))
+        answered = [text for query, text in queries.items() if not any(query in of for of in without_vector.values())]
+        if texts := answered[:timed]:
             bodies |= {name: template.body for name, template in production.templates.items()}
-            texts = list(queries.values())[:timed]
             indexes = dict.fromkeys(bodies, production.index if opened is None else opened.index)
             indexes |= dict.fromkeys(production.templates, production.index)
             times = engine_comparison.time_engines(client, indexes, bodies, texts, progress=advance)

@@ -24,7 +24,7 @@ from opensearch_neural.engines.engine import (
 )
 from opensearch_neural.engines.settings import Cascade, TwoPhases, WeightedSum, parse_first
 from opensearch_neural.engines.sparse import Bm25, Bm25Sparse, HighIdfFirst, Sparse
-from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.errors import ClusterError, InputError, ModelError, ZeroVector
 from opensearch_neural.index.mapping import to_bytes
 from opensearch_neural.index.models import IndexPart
 from opensearch_neural.look_up_table import spread
@@ -214,11 +214,11 @@ class HybridRrf(Hybrid):
 def dense_vector(models: IndexModels, text: str) -> NDArray[Any]:
     """The query's vector as the index's `dense` field compares it: bytes for a byte field, else floats.
 
-    Raises InputError if the model returns a vector of zeros.
+    Raises ZeroVector if the model returns a vector of zeros.
     """
     (vector,) = models.dense.encode_queries([text])
     if not vector.any():
-        raise InputError("the query's vector is all zeros: it would rank nothing")
+        raise ZeroVector
     return as_stored(models, vector)
 
 
@@ -234,7 +234,7 @@ def as_stored(models: IndexModels, vector: NDArray[Any]) -> NDArray[Any]:
 
 
 def look_up_table(models: IndexModels, text: str) -> NDArray[Any]:
-    """The query's look-up table (M, 256). Raises InputError if the model returns a vector of zeros."""
+    """The query's look-up table (M, 256). Raises ZeroVector if the model returns a vector of zeros."""
     (vector,) = models.quantized.encode_queries([text])
     return models.quantized.quantizer.table(vector)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from opensearch_neural.errors import InputError, MissingExtra, ModelError
+from opensearch_neural.errors import InputError, MissingExtra, ModelError, ZeroVector
 from opensearch_neural.models.vectors import DenseVectors
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.ranking import Ranking, require_positive
@@ -145,7 +145,7 @@ class QuantizedRetriever(FaissRetriever):
     def _checked(self, vectors: DenseVectors, what: str, count: int) -> DenseVectors:
         checked = super()._checked(vectors, what, count)
         if len(zeros := np.flatnonzero(~checked.any(axis=1))):
-            raise InputError(f"the {what} vector at position {zeros[0]} is all zeros, which ranks nothing")
+            raise ZeroVector(f"the {what} vector at position {zeros[0]} is all zeros, which ranks nothing")
         return checked
 
 

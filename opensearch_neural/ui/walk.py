@@ -89,7 +89,15 @@ class Sorting:
 
         own, client = column.engine == OWN_BODY, self.searcher.client
         hits_of = ids_of if own else None
-        return OpenSearchRetriever(client, column.index, column.engine, body, hits_of=hits_of, ids_only=not own)
+        return OpenSearchRetriever(
+            client,
+            column.index,
+            column.engine,
+            body,
+            hits_of=hits_of,
+            ids_only=not own,
+            without_vector=lambda query: None,  # the query's own page says why the column is empty
+        )
 
     def ranked(self, searched: int) -> list[str]:
         """All queries, in the order after this many were searched: these by disagreement, the others in the file's order."""

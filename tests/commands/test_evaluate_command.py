@@ -22,8 +22,9 @@ from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.commands.evaluate import chosen_engines, evaluate
 from opensearch_neural.commands.evaluation_options import chosen_baseline
+from opensearch_neural.commands.search import search
 from opensearch_neural.engines import ENGINES
-from opensearch_neural.errors import InputError
+from opensearch_neural.errors import InputError, ZeroVector
 from opensearch_neural.evaluation import engine_comparison as experiment
 from opensearch_neural.evaluation.engine_report import difference
 from opensearch_neural.evaluation.expectations import parse_expectation
@@ -343,6 +344,53 @@ def test_an_id_with_a_blank_does_not_lose_the_evaluation(toy: Toy, osn_eval: Osn
     assert result.exit_code == 0 and "1.000" in result.stdout
     assert [path.name for path in sorted(out.iterdir())] == ["per-query.tsv", "summary.json"]
     assert "bm25.top10.trec is not written: the query id 'q 1'" in result.stderr
+
+
+def test_a_query_without_a_vector_gets_no_hits_and_the_evaluation_goes_on(
+    client: OpenSearch, toy: Toy, osn_eval: Osn, index_name: str, tmp_path: Path
+) -> None:
+    """A table of tokens' vectors has zeros for a query of unknown words, and OpenSearch refuses a cosine with zeros."""
+    model = tmp_path / "table"
+    table_of_tokens(model, [word for text in DOCUMENTS.values() for word in text.split()])
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "corpus.jsonl").write_text((toy.data / "corpus.jsonl").read_text())
+    texts = {"unknown": "☃ ☂", "known": "zebra river", "other": "☃"}
+    write_jsonl(data / "queries.jsonl", [{"_id": id, "text": text} for id, text in texts.items()])
+    write_qrels(data, "test", [("unknown", "z", 1), ("known", "z", 1), ("other", "l", 1)])
+    models = Models(dense=str(model))
+    run_job(client, Job(CorpusSource(str(data)), index_name, models=models), show_progress=False)
+
+    named = ["--index", index_name, "--data", str(data), "--measures", "RR@10"]
+    result = osn_eval(*named, "--engines", "bm25,dense,hybrid", "--json", catch_exceptions=False)
+    assert values(json.loads(result.stdout))["dense", "MRR@10"] == pytest.approx(1 / 3)
+    assert (
+        "2 of 3 queries get no hits from dense, hybrid, because the model knows none of their words and their vectors "
+        "are all zeros: unknown, other" in result.stderr
+    )
+    times = [row for row in json.loads(result.stdout)["rows"] if row["measure"] == "P50 ms"]
+    assert {row["engine"]: row["n"] for row in times} == {"bm25": 1, "dense": 1, "hybrid": 1}
+    assert "all zeros" not in osn_eval(*named, "--engines", "bm25", catch_exceptions=False).stderr
+
+    alone = CliRunner().invoke(search, ["--index", index_name, "--url", toy.url, "--engine", "dense", "☃"])
+    assert isinstance(alone.exception, ZeroVector) and "search for them with bm25" in str(alone.exception)
+
+
+def table_of_tokens(folder: Path, words: list[str]) -> None:
+    """Write a dense model that is the mean of its tokens' vectors, for these words alone."""
+    pytest.importorskip("sentence_transformers")
+    import numpy as np
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+    from tokenizers import Regex, Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Split
+
+    tokenizer = Tokenizer(WordLevel({word: at for at, word in enumerate(dict.fromkeys(words))}, unk_token=words[0]))
+    tokenizer.pre_tokenizer = Split(Regex("[^a-z0-9]+"), "removed")
+    vectors = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 16)).astype(np.float32)
+    table = StaticEmbedding(tokenizer, vectors)
+    SentenceTransformer(modules=[table, Normalize()], device="cpu").save_pretrained(str(folder))
 
 
 def test_engines_are_timed_on_the_same_queries_in_turns(client: OpenSearch, toy: Toy) -> None:

@@ -345,3 +345,30 @@ def test_a_port_in_use_ends_in_a_message(cluster_url: str, page_index: str) -> N
     done = CliRunner().invoke(osn, ["ui", page_index, "--url", cluster_url, "--host", "no-host.invalid"])
     assert isinstance(done.exception, InputError) and "no-host.invalid, port 8484: " in str(done.exception)
     assert "Unknown error" not in str(done.exception)
+
+
+def test_a_name_that_has_an_ipv6_address_alone_can_be_listened_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether the address is free was asked for IPv4, which such a name does not have."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    resolve, listen = socket.getaddrinfo, socket.create_server
+
+    def resolved(host: Any, *rest: Any, **named: Any) -> Any:
+        return resolve("::1" if host == "six.invalid" else host, *rest, **named)
+
+    def created(address: tuple[str, int], *, family: int = socket.AF_INET, **named: Any) -> socket.socket:
+        host, port = address  # a socket looks names up by itself, for its own family
+        return listen((resolved(host, port, family)[0][4][0], port), family=family, **named)
+
+    async def nothing(server: Any) -> None:
+        server.should_exit = True
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    monkeypatch.setattr(socket, "create_server", created)
+    monkeypatch.setattr("uvicorn.Server.main_loop", nothing)
+    ui.serve(lambda *_: None, "six.invalid", 0, None, State())
+    assert re.fullmatch(r"http://six\.invalid:\d+/\n", capsys.readouterr().out)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.errors import InputError, ModelError, ZeroVector
 from opensearch_neural.models import directory
 from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder, located
 from opensearch_neural.models.dense.torch_encoder import load_dense
@@ -93,11 +93,11 @@ class Quantizer:
     def table(self, query: DenseVectors) -> DenseVectors:
         """⟨q_i, c_ij⟩ for every part i and centroid j of one query (D,): (M, 256) (JPQ, eq. 11).
 
-        Raises InputError for another dimension, for NaN or infinity, and for a query of zeros, which ranks nothing.
+        Raises InputError for another dimension, for NaN or infinity, ZeroVector for a query of zeros, which ranks nothing.
         """
         row = self._checked(np.asarray(query)[None], "query vector")
         if not row.any():
-            raise InputError("query vector 0 of 1 is all zeros: it would rank nothing")
+            raise ZeroVector("query vector 0 of 1 is all zeros: it would rank nothing")
         parts = (row @ self.rotation.T).reshape(1, self.subvectors, -1)
         tables: DenseVectors = np.einsum("qmd,mkd->qmk", parts, self.scoring, optimize=True)
         return tables[0]

@@ -135,6 +135,21 @@ def test_closed_builds_are_pruned_and_aborted_too(client: Any, index_name: str, 
     assert list(left) == [built[3]]
 
 
+def test_finishing_passes_over_closed_builds(client: Any, index_name: str, tmp_path: Path) -> None:
+    """A closed index takes no refresh, and the open build of the alias is the one that is meant."""
+    begun = []
+    for name in ("a", "b"):
+        path = write_jsonl(tmp_path / f"{name}.jsonl", [*records(50), *["torn"] * 30])
+        with pytest.raises(TooManyErrors):
+            run_job(client, build(path, index_name, writing={"max_errors": 5}), show_progress=False)
+        begun.append(versions.versions(client, index_name)[0].index)
+    with pytest.raises(InputError, match="2 unfinished builds"):
+        unfinished.finish(client, index_name)
+    client.indices.close(index=begun[0])
+    assert unfinished.finish(client, index_name) == begun[1]
+    assert [version.complete for version in versions.versions(client, index_name, closed=True)] == [True, False]
+
+
 def test_a_build_that_fails_leaves_the_old_one_serving_and_is_continued(
     client: Any, index_name: str, tmp_path: Path
 ) -> None:
