@@ -23,5 +23,5 @@ def members(request: LintedRequest) -> None:
     for name in request.body:
         if name not in MEMBERS:
             near = get_close_matches(str(name), MEMBERS, n=1)
-            remedy = f"write {near[0]}" if near else "leave it out; a query belongs into `query`"
+            remedy = f"write {near[0]}" if near else "leave it out; a query belongs in `query`"
             request.report("member", "doubtful" if outside else "rejected", (str(name),), RULES["member"], remedy)
