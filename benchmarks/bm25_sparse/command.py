@@ -239,8 +239,7 @@ def bm25_sparse(connection: ConnectionSettings, record: Path | None, **options: 
     check_models(experiment)
 
     def run() -> tuple[list[Row], list[Goal]]:
-        for model, name in product(experiment.models, experiment.sets):
-            experiment.folder(model, name)
+        experiment.make_models()
         with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
             client = connect(settings=settings)
             rows = quality_rows(client, experiment)

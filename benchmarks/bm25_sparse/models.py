@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,6 +157,11 @@ class Experiment:
     def _folders(self) -> dict[Path, str]:
         """{where a model is made: its folder}, kept because finding out whether a model is trained reads all sets."""
         return {}
+
+    def make_models(self) -> None:
+        """Train and average what is not there yet, before anything is measured."""
+        for model, name in product(self.models, self.sets):
+            self.folder(model, name)
 
     def folder(self, model: MeasuredEngine, name: str) -> str:
         """The model's folder; a model that is not there yet is trained, or averaged. name: the set that it is for."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,8 +137,7 @@ def sum_weight(
     check_models(experiment)
 
     def run() -> tuple[list[Row], list[Goal]]:
-        for model, name in product(experiment.models, experiment.sets):
-            experiment.folder(model, name)
+        experiment.make_models()
         with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
             return weight_rows(connect(settings=settings), experiment, weights, limit_queries), []
 
