@@ -1,4 +1,4 @@
-"""An archive of the classes that a node loads, from which Java takes them in half the time: class data sharing (JEP 350).
+"""An archive of the classes that a node loads, from which Java takes them faster: class data sharing (JEP 350).
 
 A node that starts and ends at once records it. Java ignores an archive that does not fit its version or the class path.
 """
@@ -27,7 +27,7 @@ def class_archive(profile: Profile, java: Java, lib: Path, report: Say) -> Path 
         busy = f"another process is recording the classes of OpenSearch {profile.version}; waiting for it"
         with locked(node_home() / f"{profile.label}.lock", busy, report):
             if not archive.exists():
-                report(f"OpenSearch {profile.version} starts and ends once, so that nodes then start in half the time")
+                report(f"OpenSearch {profile.version} starts and ends once, so that nodes then start faster")
                 _record(archive, profile, java, lib)
     return archive if archive.exists() and archive.stat().st_size else None
 
