@@ -8,6 +8,7 @@ ended.
 Requests, one JSON object per line on the script's stdin:
     {"start": [ARGUMENT, ...], "log": PATH, "folder": PATH, "environment": {NAME: VALUE}}
                                   the answer is {"pid": N} or {"error": TEXT}
+    {"status": N}                 the answer is {"status": exit status}, of a process that was started; null if it runs
     {"remove": [PATH, ...]}       folders to remove after a closing pipe has ended the nodes
     {"release": true}             leave the nodes running and exit
 
@@ -121,14 +122,19 @@ class Guard:
         except BrokenPipeError:
             raise ClusterError("the process that guards the nodes ended by itself", "start it again") from None
 
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request; {} if none comes."""
+        self._say(request)
+        assert self._process.stdout is not None
+        answered, _, _ = select.select([self._process.stdout], [], [], 30.0)
+        return json.loads(self._process.stdout.readline() or "{}") if answered else {}
+
     def start(self, command: list[str], log: Path, folder: Path) -> int:
         """Start a process that writes to `log` and has `folder` as its working directory. Returns its pid."""
         from opensearch_neural.errors import ClusterError
 
-        self._say({"start": command, "log": str(log), "folder": str(folder), "environment": environment()})
-        assert self._process.stdout is not None
-        answered, _, _ = select.select([self._process.stdout], [], [], 30.0)
-        answer = json.loads(self._process.stdout.readline() or "{}") if answered else {}
+        request = {"start": command, "log": str(log), "folder": str(folder), "environment": environment()}
+        answer = self._ask(request)
         if "pid" not in answer:
             raise ClusterError(f"{command[0]} could not be started: {answer.get('error', 'no answer')}")
         pid = int(answer["pid"])
@@ -137,6 +143,13 @@ class Guard:
         while not command_line(pid) and time.monotonic() < deadline:
             time.sleep(0.001)
         return pid
+
+    def wait(self, pid: int, seconds: float) -> int | None:
+        """Wait for a process that this guard started. Returns its exit status, or None if it runs after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while (status := self._ask({"status": pid}).get("status")) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return status
 
     def remove_when_ended(self, folder: Path) -> None:
         """Let the guard remove this folder after it has ended the nodes."""
@@ -162,11 +175,15 @@ def guard_nodes() -> None:
         if "remove" in request:
             remove += request["remove"]
             continue
-        try:
-            nodes.append(_start(request))
-            answer: dict[str, Any] = {"pid": nodes[-1].pid}
-        except OSError as error:
-            answer = {"error": str(error)}
+        answer: dict[str, Any]
+        if "status" in request:
+            answer = {"status": next(node.poll() for node in nodes if node.pid == request["status"])}
+        else:
+            try:
+                nodes.append(_start(request))
+                answer = {"pid": nodes[-1].pid}
+            except OSError as error:
+                answer = {"error": str(error)}
         # The asking process may be gone already; the next read then finds the closed pipe.
         with contextlib.suppress(BrokenPipeError):
             os.write(1, json.dumps(answer).encode() + b"\n")

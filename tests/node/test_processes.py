@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -77,6 +78,16 @@ class TestGuard:
         guard = Guard()
         with pytest.raises(ClusterError, match="could not be started"):
             guard.start([str(tmp_path / "absent")], tmp_path / "log", tmp_path)
+        guard.end_nodes()
+
+    def test_it_tells_how_a_process_ended_or_that_it_still_runs(self, tmp_path: Path) -> None:
+        guard = Guard()
+        ended = guard.start([sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "log", tmp_path)
+        running = guard.start([*SLEEP, "mark-6"], tmp_path / "log", tmp_path)
+        assert guard.wait(ended, 30.0) == 3
+        assert guard.wait(running, 0.1) is None
+        processes.send(running, "mark-6", signal.SIGKILL)
+        assert guard.wait(running, 30.0) == -signal.SIGKILL
         guard.end_nodes()
 
     def test_what_ignores_sigterm_is_killed(self, tmp_path: Path) -> None:
