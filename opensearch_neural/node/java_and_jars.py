@@ -11,6 +11,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -177,6 +178,12 @@ def find_maven() -> Path:
     )
 
 
+def preparing(profile: Profile, report: Say) -> AbstractContextManager[None]:
+    """Hold the lock of what one process makes for all nodes of a profile: the jars and the archives of classes."""
+    busy = f"another process is preparing OpenSearch {profile.version}; waiting for it"
+    return locked(node_home() / f"{profile.label}.lock", busy, report)
+
+
 def prepare(profile: Profile, java: Java, report: Say) -> Path:
     """The folder with all jars of the profile, which are fetched if it does not exist.
 
@@ -188,8 +195,7 @@ def prepare(profile: Profile, java: Java, report: Say) -> Path:
     folder = node_home() / f"{profile.label}-{made_from}"
     if folder.exists():
         return folder / "lib"
-    busy = f"another process is fetching the parts of OpenSearch {profile.version}; waiting for it"
-    with locked(node_home() / f"{profile.label}.lock", busy, report):
+    with preparing(profile, report):
         if folder.exists():
             return folder / "lib"
         maven = find_maven()
