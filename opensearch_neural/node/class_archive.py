@@ -9,6 +9,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from opensearch_neural.errors import ClusterError
@@ -19,6 +20,8 @@ from opensearch_neural.node.processes import Guard
 
 TIMEOUT = 120.0
 """Seconds until a node that records is given up."""
+STARTED = "started"
+"""The file beside the jars that says that a node was started from them."""
 
 
 class _Recording(ClusterState):
@@ -32,8 +35,13 @@ class _Recording(ClusterState):
 def class_archive(profile: Profile, java: Java, lib: Path, report: Say) -> Path | None:
     """The archive for this Java beside the jars, which is recorded if it does not exist; None if there is none.
 
-    An empty file says that a recording would fail again, so that no later start tries it.
+    The first start from these jars does not record: it takes longer than recording saves, if no other start follows. An
+    empty file says that a recording would fail again, so that no later start tries it.
     """
+    if not (lib.parent / STARTED).exists():
+        with suppress(OSError):
+            (lib.parent / STARTED).touch()
+        return None
     executable = java.executable.resolve()
     # The version, because one shim (of jenv, asdf, mise) runs several Javas.
     identity = f"{executable} {java.version} {executable.stat().st_mtime_ns}"

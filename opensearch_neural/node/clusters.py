@@ -3,8 +3,8 @@
 $OSN_HOME                        default ~/.cache/osn
   node/full-2.19.1-HASH/lib/     the parts of a profile, shared by every cluster
   node/full-2.19.1-HASH/classes-HASH.jsa
-                                 an archive of their classes for one Java, of 80 to 90 MB: the first start records it, which
-                                 takes some seconds, and later nodes start faster by it; it is safe to delete
+                                 an archive of their classes for one Java, of 80 to 90 MB: the second start records it,
+                                 which takes some seconds, and nodes start faster by it; it is safe to delete
   node/clusters/NAME/            one cluster
     state.json  lock
     node-1/{conf,logs,tmp}/      configuration, log and temporary files of a node

@@ -12,7 +12,7 @@ from osn_node import wait_for
 
 from opensearch_neural.node import class_archive as recording
 from opensearch_neural.node import processes
-from opensearch_neural.node.class_archive import class_archive
+from opensearch_neural.node.class_archive import STARTED, class_archive
 from opensearch_neural.node.clusters import cluster_folder
 from opensearch_neural.node.java_and_jars import PROFILES, Java, preparing
 
@@ -39,7 +39,16 @@ def lib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OSN_HOME", str(tmp_path / "home"))
     lib = tmp_path / "home" / "node" / "full" / "lib"
     lib.mkdir(parents=True)
+    (lib.parent / STARTED).touch()
     return lib
+
+
+def test_the_first_start_records_nothing(tmp_path: Path, lib: Path) -> None:
+    (lib.parent / STARTED).unlink()
+    told: list[str] = []
+    assert class_archive(FULL, java(tmp_path, WRITES), lib, told.append) is None
+    assert not told and not (tmp_path / "calls").exists()
+    assert class_archive(FULL, java(tmp_path, WRITES), lib, told.append) is not None
 
 
 def test_it_is_recorded_once_for_each_java_by_a_node_that_ends(tmp_path: Path, lib: Path) -> None:
@@ -53,7 +62,12 @@ def test_it_is_recorded_once_for_each_java_by_a_node_that_ends(tmp_path: Path, l
         (call,) = calls(runs)
         assert "-Dosn.node.ends=true" in call and f"-cp {lib}/*" in call
         archives.append(archive)
-    assert archives[0] != archives[1] and {*lib.parent.iterdir()} == {lib, lib.parent / "recording.log", *archives}
+    assert archives[0] != archives[1] and {*lib.parent.iterdir()} == {
+        lib,
+        lib.parent / STARTED,
+        lib.parent / "recording.log",
+        *archives,
+    }
     assert len(told) == 2 and "recording the classes of OpenSearch 2.19.1, once" in told[0]
 
 
@@ -68,7 +82,7 @@ def test_a_failure_that_may_pass_is_told_and_the_next_start_tries_again(tmp_path
     fails = java(tmp_path, f"{WRITES}; test -e {tmp_path}/mended || exit 1")
     assert class_archive(FULL, fails, lib, told.append) is None
     assert "could not be recorded: Java ended with status 1" in told[-1] and "next start tries again" in told[-1]
-    assert {*lib.parent.iterdir()} == {lib, lib.parent / "recording.log"}
+    assert {*lib.parent.iterdir()} == {lib, lib.parent / STARTED, lib.parent / "recording.log"}
     (tmp_path / "mended").touch()
     archive = class_archive(FULL, fails, lib, told.append)
     assert archive is not None and archive.read_text() == "classes\n"

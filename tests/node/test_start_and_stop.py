@@ -20,8 +20,9 @@ from osn_node import OSN_NODE, kill_node, osn_node, wait_for
 from opensearch_neural import node
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.node import configuration, processes
+from opensearch_neural.node.class_archive import STARTED
 from opensearch_neural.node.clusters import ClusterState, NodeState, cluster_folder, read_state
-from opensearch_neural.node.java_and_jars import PROFILES
+from opensearch_neural.node.java_and_jars import PROFILES, find_java, prepare
 
 # A start takes seconds; what takes minutes hangs.
 pytestmark = pytest.mark.timeout(240)
@@ -100,6 +101,9 @@ def one_node(cleaned_name: Callable[[str], str], tmp_path_factory: pytest.TempPa
     """One node, started by the command, with its data in a folder of the user's."""
     name, data = cleaned_name("one"), tmp_path_factory.mktemp("data")
     (data / "mine.txt").write_text("not the node's")
+    full = PROFILES["full"]
+    lib = prepare(full, find_java(full.java, "a test"), print)
+    (lib.parent / STARTED).touch()  # the first start records no archive of classes
     first = osn_node(
         *("start", "--name", name, "--port", "0", "--heap", "512m", "--store", str(data)),
         *("--setting", "indices.query.bool.max_clause_count=2048"),
