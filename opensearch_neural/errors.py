@@ -45,6 +45,10 @@ class ClusterError(OsnError):
     """OpenSearch refused, is unreachable, or lacks a capability."""
 
 
+class TooManyClauses(ClusterError):
+    """A query of more words or tokens than OpenSearch searches at once (indices.query.bool.max_clause_count)."""
+
+
 class MissingExtra(OsnError):
     """A feature whose optional dependency is not installed."""
 

@@ -173,7 +173,7 @@ def test_the_readmes_application_runs_on_the_plain_package(
     for shown, meant in (
         ("http://localhost:9200", cluster_url),
         ('"docs"', f'"{index_name}"'),
-        ("is obesity determined by environmental factors", "what causes a rainbow"),
+        ("medications to treat obesity have unwanted side effects", "what causes a rainbow"),
     ):
         assert shown in application
         application = application.replace(shown, meant)

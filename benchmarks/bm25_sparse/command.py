@@ -4,7 +4,9 @@
 
 `--data` holds BEIR folders, each with a test split. MODEL is a published SPLADE. The arms are: the model as it is; trained
 further on the train splits of TRAINED_ON by the recipe sparse-published-start; and the trained weights averaged with the
-start. No arm is trained on the other sets, which are called unseen.
+start. No arm is trained on judgements of the other sets, which are called unseen. The arm ON_CORPUS has a model for each
+set, unseen ones too, trained on titles and first sentences of its documents and on no judgement. It is measured if it is
+named.
 
 Quality: each model ingests each set into an index of its own; queries are weighted by the IDF of that set's corpus. All
 engines search with the defaults of `osn search`; no setting was chosen on any of the sets. The rivals are the index's own

@@ -1,5 +1,5 @@
-"""The models and sets of `osn bench bm25-sparse`: a published SPLADE as it is, trained further, and averaged with its start;
-each with the IDF of every set."""
+"""The models and sets of `osn bench bm25-sparse`: a published SPLADE as it is, trained further on judgements of five sets or
+without any on each set's own documents, and averaged with its start; each with the IDF of every set."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from opensearch_neural.models.sparse.averaging import write_average
 from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of, write_with_statistics
 from opensearch_neural.models.sparse.lexical import count_documents
 from trainers.common.config import load_config, recipe
-from trainers.data.unlabelled_questions import QUESTIONS
+from trainers.data.loading import read_documents
+from trainers.data.unlabelled_questions import FIT, QUESTIONS
 from trainers.doc2query.question_sets import QuestionSet
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ ON_CORPUS = "trained on the corpus"
 AVERAGED = {f"{arm}, averaged": arm for arm in (*STEPS, ON_CORPUS)}
 """{arm: the trained arm whose weights it averages with the start's (`osn model average`)}"""
 ARMS = (PUBLISHED, *STEPS, ON_CORPUS, *AVERAGED)
+OF_CORPORA = tuple(arm for arm in ARMS if AVERAGED.get(arm, arm) == ON_CORPUS)
+"""Arms with a model for each set. Every seed is a training of every set, so they are measured only where they are named."""
 start_option = click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
 
 
@@ -59,8 +62,10 @@ def experiment_options(*, seeds: str, dense: str, pq: str) -> Callable[[Any], An
             "arms",
             multiple=True,
             type=click.Choice(ARMS),
-            callback=lambda _context, _option, named: tuple(arm for arm in ARMS if not named or arm in named),
-            help="Arm to measure; repeatable.  [default: all]",
+            callback=lambda _context, _option, named: tuple(
+                arm for arm in ARMS if (arm in named if named else arm not in OF_CORPORA)
+            ),
+            help=f"Arm to measure; repeatable.  [default: all but '{ON_CORPUS}' and its average]",
         ),
         heap_option("4g"),
     ]
@@ -87,14 +92,23 @@ def configuration(start: str, train: Sequence[Path], unseen: Sequence[Path], ste
 
 
 def configuration_on_corpus(start: str, folder: Path, seed: int) -> SparseConfig:
-    """The settings of a training on the corpus of a BEIR folder, without its judgements, by the recipe sparse-own-corpus."""
+    """The settings of a training on the corpus of a BEIR folder, without its judgements, by the recipe sparse-own-corpus.
+
+    Raises InputError if the documents have neither titles nor sentences to ask with.
+    """
     from trainers.sparse.settings import SparseConfig
 
+    corpus = corpus_of(folder)
+    kinds = [kind for kind, asked in QUESTIONS.items() if any(map(asked, read_documents(corpus)))]
+    if not kinds:
+        raise InputError(
+            f"{corpus}: no document gives a question: {'; '.join(FIT.values())}", f"leave the arm {ON_CORPUS!r} out"
+        )
     base = load_config(SparseConfig, recipe("sparse-own-corpus"))
     return replace(
         base,
         start=start,
-        train=[QuestionSet(corpus_of(folder), questions=kind, name=f"{folder.name}-{kind}") for kind in QUESTIONS],
+        train=[QuestionSet(corpus, questions=kind, name=f"{folder.name}-{kind}") for kind in kinds],
         unseen=[QuestionSet(folder, split="test", name=f"{folder.name}-test")],
         training=replace(base.training, seed=seed),
     )
@@ -158,10 +172,12 @@ class Experiment:
         """{where a model is made: its folder}, kept because finding out whether a model is trained reads all sets."""
         return {}
 
-    def make_models(self) -> None:
-        """Train and average what is not there yet, before anything is measured."""
+    def make_models(self, asked: Callable[[MeasuredEngine, str], object] = lambda model, name: True) -> None:
+        """Train and average what is not there yet, before anything is measured. asked: whether the model is measured on the
+        set of this name"""
         for model, name in product(self.models, self.sets):
-            self.folder(model, name)
+            if asked(model, name):
+                self.folder(model, name)
 
     def folder(self, model: MeasuredEngine, name: str) -> str:
         """The model's folder; a model that is not there yet is trained, or averaged. name: the set that it is for."""
@@ -172,7 +188,7 @@ class Experiment:
 
     def _place(self, model: MeasuredEngine, name: str) -> Path:
         """Where the model is made: one folder for all sets, or with ON_CORPUS one for each."""
-        of_set = f"-of-{name}" if AVERAGED.get(model.name, model.name) == ON_CORPUS else ""
+        of_set = f"-of-{name}" if model.name in OF_CORPORA else ""
         return self.work / "models" / f"{slug(str(model))}{of_set}"
 
     def _made(self, model: MeasuredEngine, name: str) -> str:

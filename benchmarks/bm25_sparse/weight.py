@@ -27,7 +27,14 @@ from benchmarks.bm25_sparse.measures import (
     mean_rows,
     way_of,
 )
-from benchmarks.bm25_sparse.models import PUBLISHED, TRAINED_ON, Experiment, check_models, experiment_options
+from benchmarks.bm25_sparse.models import (
+    OF_CORPORA,
+    PUBLISHED,
+    TRAINED_ON,
+    Experiment,
+    check_models,
+    experiment_options,
+)
 from benchmarks.experiment import PaperPart, paper_options, run_parts
 from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import NODE, reachable
@@ -49,7 +56,7 @@ OF_SUM, OF_CASCADE = (0.3, 0.45, 0.6, 0.8, 1.0, 1.3, 1.7), (0.025, 0.05, 0.07, 0
 def split_of(folder: Path, variant: str) -> str | None:
     """The split whose questions may choose the weight of a model in this set; None if there is none."""
     splits = [split for split in ("dev", "train") if (folder / "qrels" / f"{split}.tsv").exists()]
-    if variant != PUBLISHED and folder.name in TRAINED_ON and "train" in splits:
+    if variant not in (PUBLISHED, *OF_CORPORA) and folder.name in TRAINED_ON and "train" in splits:
         splits.remove("train")
     return splits[0] if splits else None
 
@@ -137,7 +144,7 @@ def sum_weight(
     check_models(experiment)
 
     def run() -> tuple[list[Row], list[Goal]]:
-        experiment.make_models()
+        experiment.make_models(lambda model, name: split_of(experiment.sets[name], model.name))
         with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
             return weight_rows(connect(settings=settings), experiment, weights, limit_queries), []
 

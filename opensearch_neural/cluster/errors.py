@@ -16,7 +16,7 @@ from typing import Any
 
 from opensearch_neural.cluster.credentials import SET_CREDENTIALS
 from opensearch_neural.cluster.network_errors import Attempt, not_opensearch, plain_http_to_tls, translate_network
-from opensearch_neural.errors import ClusterError
+from opensearch_neural.errors import ClusterError, TooManyClauses
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def _translate_status(error: Any, attempt: Attempt | None) -> ClusterError:
     if kind == "resource_already_exists_exception":
         return ClusterError(f"{where}: {reason}", "choose another name, or delete the index first")
     if "maxClauseCount" in reason or kind == "too_many_clauses":
-        return ClusterError(
+        return TooManyClauses(
             f"{where} refused {request}: {reason}",
             "the query has more clauses than OpenSearch allows: shorten it, or raise "
             "indices.query.bool.max_clause_count on the cluster",

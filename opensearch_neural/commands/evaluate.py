@@ -28,7 +28,7 @@ from opensearch_neural.commands.option_groups import warn
 from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.engines import ENGINES, Engines, open_engines
 from opensearch_neural.engines.sparse import Windowed
-from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.errors import ClusterError, InputError, ModelError, OsnError, TooManyClauses, ZeroVector
 from opensearch_neural.evaluation import engine_comparison
 from opensearch_neural.evaluation.engine_comparison import EngineResult
 from opensearch_neural.evaluation.provenance import machine_facts
@@ -229,15 +229,26 @@ def warn_of_engines(opened: Engines, engines: Collection[str]) -> None:
             warn(warning)
 
 
-def warn_of_zero_vectors(without_vector: Mapping[str, Collection[str]], queries: Sequence[str]) -> None:
-    """Warn of the queries that engines could not answer: {engine: those queries}."""
-    engines = [engine for engine, unanswered in without_vector.items() if unanswered]
-    unanswered = [query for query in queries if any(query in without_vector[engine] for engine in engines)]
-    if unanswered:
-        named = ", ".join(unanswered[:NAMED]) + (", …" if len(unanswered) > NAMED else "")
+UNANSWERED: dict[type[OsnError], str] = {
+    ZeroVector: "the model knows none of their words and their vectors are all zeros",
+    TooManyClauses: "they have more words than OpenSearch searches at once (indices.query.bool.max_clause_count)",
+}
+"""{why queries get no hits: how a warning says so}"""
+
+
+def warn_of_unanswered(unanswered: Mapping[str, Mapping[str, OsnError]], queries: Sequence[str]) -> None:
+    """Warn of the queries that engines could not answer: {engine: {query: reason}}. Engines that lack the same queries for
+    the same reason share a line."""
+    lines: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for engine, reasons in unanswered.items():
+        for kind, why in UNANSWERED.items():
+            if lacking := tuple(query for query in queries if isinstance(reasons.get(query), kind)):
+                lines.setdefault((why, lacking), []).append(engine)
+    for (why, lacking), engines in lines.items():
+        named = ", ".join(lacking[:NAMED]) + (", …" if len(lacking) > NAMED else "")
         warn(
-            f"{len(unanswered):,} of {len(queries):,} queries get no hits from {', '.join(engines)}, because the model "
-            f"knows none of their words and their vectors are all zeros: {named}"
+            f"{len(lacking):,} of {len(queries):,} queries get no hits from {', '.join(engines)} and are not timed, "
+            f"because {why}: {named}"
         )
 
 
@@ -254,7 +265,7 @@ def searched(
     """The result of each engine and template. An engine that searches a part of the documents also gets which of its pages
     are proved exact.
 
-    A query without a vector gets no hits from the engines that need one, with a warning, and is not timed.
+    A query that an engine cannot answer gets no hits from it, with a warning, and is not timed (UNANSWERED).
     """
     queries, qrels = judged.queries, judged.qrels
     bodies = {} if opened is None else {engine: opened.body_of(engine) for engine in chosen}
@@ -273,23 +284,29 @@ def searched(
             )
 
         results = []
-        without_vector: dict[str, set[str]] = {}
+        unanswered: dict[str, dict[str, OsnError]] = {name: {} for name in (*bodies, *production.templates)}
         for engine, body_of in bodies.items():
             assert opened is not None
-            unanswered = without_vector[engine] = set()
             retriever = OpenSearchRetriever(
-                client, opened.index, engine, body_of, progress=advance, without_vector=unanswered.add
+                client, opened.index, engine, body_of, progress=advance, unanswered=unanswered[engine].__setitem__
             )
             result = measured(retriever, ENGINES[engine].most_hits)
-            certain = engine_comparison.certified_queries(client, opened, engine, queries.values(), progress=advance)
-            results.append(replace(result, certified=certain))
+            answered = [text for query, text in queries.items() if query not in unanswered[engine]]
+            certain = engine_comparison.certified_queries(client, opened, engine, answered, progress=advance)
+            results.append(replace(result, certified=certain or None))
         for name, template in production.templates.items():
             of_template = template_retriever(
-                client, production.index, name, template, id_field=production.id_field, progress=advance
+                client,
+                production.index,
+                name,
+                template,
+                id_field=production.id_field,
+                progress=advance,
+                unanswered=unanswered[name].__setitem__,
             )
             results.append(measured(of_template, MOST_HITS))
-        warn_of_zero_vectors(without_vector, list(queries))
-        answered = [text for query, text in queries.items() if not any(query in of for of in without_vector.values())]
+        warn_of_unanswered(unanswered, list(queries))
+        answered = [text for query, text in queries.items() if not any(query in of for of in unanswered.values())]
         if texts := answered[:timed]:
             bodies |= {name: template.body for name, template in production.templates.items()}
             indexes = dict.fromkeys(bodies, production.index if opened is None else opened.index)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.errors import ClusterError, InputError, ZeroVector
+from opensearch_neural.errors import ClusterError, InputError, OsnError, TooManyClauses, ZeroVector
 from opensearch_neural.queries import MOST_HITS, Body, best_passages, partial_answer
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.ranking import require_positive
@@ -33,6 +33,9 @@ _CHUNK = 64
 
 # Requests sent at a time.
 THREADS = 4
+
+UNANSWERABLE = (ZeroVector, TooManyClauses)
+"""Why a query may have no answer although model and cluster work."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +68,13 @@ class OpenSearchRetriever:
         progress: Callable[[int], object] | None = None,
         hits_of: Callable[[Body, Any, int], dict[str, float]] | None = None,
         ids_only: bool = True,
-        without_vector: Callable[[str], object] | None = None,
+        unanswered: Callable[[str, OsnError], object] | None = None,
     ) -> None:
         """params: URL parameters of each request.
         progress: called with the number of queries answered since the last call.
         hits_of: (body, answer, k) → {document: score}; None: `scores_of`, for bodies of `queries`
         ids_only: leave out what the hits would bring beside ids and scores; False if a search pipeline may read it
-        without_vector: called with the id of a query with a vector of zeros, which gets no hits. None: raise ZeroVector"""
+        unanswered: called with the id of a query that gets no hits, and the reason: UNANSWERABLE. None: raise the reason"""
         self.name = name
         self._client = client
         self._index = index
@@ -80,7 +83,7 @@ class OpenSearchRetriever:
         self._progress = progress
         self._hits_of = hits_of or scores_of
         self._sent = _ids_only if ids_only else dict
-        self._without_vector = without_vector
+        self._unanswered = unanswered
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
         """The `k` best documents of each query, k up to 10,000.
@@ -95,28 +98,38 @@ class OpenSearchRetriever:
         items = iter(queries.items())
         with ThreadPoolExecutor(max_workers=THREADS) as pool:
             while chunk := list(islice(items, _CHUNK)):
-                bodies = [self._body_or_none(query_id, text, k) for query_id, text in chunk]
-                for (query_id, _), scores in zip(
-                    chunk, pool.map(lambda body: {} if body is None else self._scores(body, k), bodies), strict=True
-                ):
+                bodies = [(query_id, self._body_or_none(query_id, text, k)) for query_id, text in chunk]
+                for (query_id, _), scores in zip(chunk, pool.map(lambda of: self._scores(*of, k), bodies), strict=True):
                     run[query_id] = dict(sorted(scores.items(), key=lambda hit: (-hit[1], hit[0])))
                 if self._progress:
                     self._progress(len(chunk))
         return run
 
     def _body_or_none(self, query_id: str, text: str, k: int) -> Body | None:
-        """The body of a query; None for one that has no vector and shall get no hits."""
+        """The body of a query; None for one that cannot be answered."""
         try:
             return self._sent(self._body(text, k))
-        except ZeroVector:
-            if self._without_vector is None:
-                raise
-            self._without_vector(query_id)
+        except UNANSWERABLE as reason:
+            self._tell(query_id, reason)
             return None
 
-    def _scores(self, body: Body, k: int) -> dict[str, float]:
+    def _scores(self, query_id: str, body: Body | None, k: int) -> dict[str, float]:
         """{document: score} of one request. Only this is kept: an answer may hold whole documents."""
-        return self._hits_of(body, search(self._client, self._index, body, **self._params), k)
+        if body is None:
+            return {}
+        try:
+            answer = search(self._client, self._index, body, **self._params)
+        except UNANSWERABLE as reason:
+            self._tell(query_id, reason)
+            return {}
+        return self._hits_of(body, answer, k)
+
+    def _tell(self, query_id: str, reason: OsnError) -> None:
+        """Raises the reason if nobody wants to know which queries are not answered."""
+        if self._unanswered is None:
+            reason.message = f"query {query_id!r}: {reason.message}"
+            raise reason
+        self._unanswered(query_id, reason)
 
 
 def search(client: OpenSearch, index: str, body: Body, **params: str) -> Any:

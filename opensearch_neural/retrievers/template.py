@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.body_template import BodyTemplate
 from opensearch_neural.cluster.errors import allowed, translate_errors
-from opensearch_neural.errors import InputError
+from opensearch_neural.errors import InputError, OsnError
 from opensearch_neural.queries import Body
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 
@@ -34,6 +34,7 @@ def template_retriever(
     *,
     id_field: str | None = None,
     progress: Callable[[int], object] | None = None,
+    unanswered: Callable[[str, OsnError], object] | None = None,
 ) -> OpenSearchRetriever:
     """The template as a retriever.
 
@@ -52,7 +53,9 @@ def template_retriever(
         return kept if id_field is None else {**kept, "docvalue_fields": [*kept.get("docvalue_fields", []), id_field]}
 
     hits_of = partial(ids_of, id_field=id_field)
-    return OpenSearchRetriever(client, index, name, body, progress=progress, hits_of=hits_of, ids_only=not whole)
+    return OpenSearchRetriever(
+        client, index, name, body, progress=progress, hits_of=hits_of, ids_only=not whole, unanswered=unanswered
+    )
 
 
 def may_have_pipeline(client: OpenSearch, index: str) -> bool:

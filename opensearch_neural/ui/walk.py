@@ -96,7 +96,7 @@ class Sorting:
             body,
             hits_of=hits_of,
             ids_only=not own,
-            without_vector=lambda query: None,  # the query's own page says why the column is empty
+            unanswered=lambda query, reason: None,  # the query's own page says why the column is empty
         )
 
     def ranked(self, searched: int) -> list[str]:

@@ -158,7 +158,7 @@ def test_the_applications_of_readme_and_how_to_find_what_was_ingested(
             ("http://localhost:9200", cluster_url),
             ("models/my-model", str(model)),
             ('"docs"', f'"{index_name}"'),
-            ("is obesity determined by environmental factors", "what causes a rainbow"),
+            ("medications to treat obesity have unwanted side effects", "what causes a rainbow"),
         ):
             example = example.replace(shown, here)
         exec(example, names)

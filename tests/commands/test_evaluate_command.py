@@ -24,7 +24,7 @@ from opensearch_neural.commands.evaluate import chosen_engines, evaluate
 from opensearch_neural.commands.evaluation_options import chosen_baseline
 from opensearch_neural.commands.search import search
 from opensearch_neural.engines import ENGINES
-from opensearch_neural.errors import InputError, ZeroVector
+from opensearch_neural.errors import InputError, TooManyClauses, ZeroVector
 from opensearch_neural.evaluation import engine_comparison as experiment
 from opensearch_neural.evaluation.engine_report import difference
 from opensearch_neural.evaluation.expectations import parse_expectation
@@ -32,6 +32,7 @@ from opensearch_neural.evaluation.measures import measure
 from opensearch_neural.evaluation.results import Row, read
 from opensearch_neural.evaluation.run_files import read_run
 from opensearch_neural.index.record import PassageMeta
+from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -365,8 +366,8 @@ def test_a_query_without_a_vector_gets_no_hits_and_the_evaluation_goes_on(
     result = osn_eval(*named, "--engines", "bm25,dense,hybrid", "--json", catch_exceptions=False)
     assert values(json.loads(result.stdout))["dense", "MRR@10"] == pytest.approx(1 / 3)
     assert (
-        "2 of 3 queries get no hits from dense, hybrid, because the model knows none of their words and their vectors "
-        "are all zeros: unknown, other" in result.stderr
+        "2 of 3 queries get no hits from dense, hybrid and are not timed, because the model knows none of their words and "
+        "their vectors are all zeros: unknown, other" in result.stderr
     )
     times = [row for row in json.loads(result.stdout)["rows"] if row["measure"] == "P50 ms"]
     assert {row["engine"]: row["n"] for row in times} == {"bm25": 1, "dense": 1, "hybrid": 1}
@@ -374,6 +375,38 @@ def test_a_query_without_a_vector_gets_no_hits_and_the_evaluation_goes_on(
 
     alone = CliRunner().invoke(search, ["--index", index_name, "--url", toy.url, "--engine", "dense", "☃"])
     assert isinstance(alone.exception, ZeroVector) and "search for them with bm25" in str(alone.exception)
+
+
+def test_a_query_of_too_many_words_gets_no_hits_and_the_evaluation_goes_on(
+    toy: Toy, osn_eval: Osn, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "corpus.jsonl").write_text((toy.data / "corpus.jsonl").read_text())
+    document = " ".join(f"word{at}" for at in range(1100))
+    write_jsonl(data / "queries.jsonl", [{"_id": "short", "text": "zebra"}, {"_id": "whole", "text": document}])
+    write_qrels(data, "test", [("short", "z", 1), ("whole", "z", 1)])
+    production = tmp_path / "production.json"
+    production.write_text('{"query": {"match": {"contents": "{{query}}"}}}')
+
+    named = ["--index", toy.index, "--data", str(data), "--measures", "RR@10", "--engines", "bm25,bm25-sparse"]
+    result = osn_eval(*named, "--template", f"ours={production}", "--json", catch_exceptions=False)
+    assert values(json.loads(result.stdout))["bm25", "MRR@10"] == pytest.approx(1 / 2)
+    assert (
+        "1 of 2 queries get no hits from bm25, bm25-sparse, ours and are not timed, because they have more words than "
+        "OpenSearch searches at once (indices.query.bool.max_clause_count): whole" in result.stderr
+    )
+    assert "all zeros" not in result.stderr
+    times = [row for row in json.loads(result.stdout)["rows"] if row["measure"] == "P50 ms"]
+    assert {row["engine"]: row["n"] for row in times} == {"bm25": 1, "bm25-sparse": 1, "ours": 1}
+
+
+def test_a_query_of_too_many_words_is_named_where_it_ends_a_run(client: OpenSearch, toy: Toy) -> None:
+    retriever = OpenSearchRetriever(client, toy.index, "bm25", lambda text, k: queries.bm25(text, size=k))
+    document = " ".join(f"word{at}" for at in range(1100))
+    with pytest.raises(TooManyClauses, match=r"query 'whole': .*max") as refused:
+        retriever.retrieve({"short": "zebra", "whole": document}, 10)
+    assert "shorten it" in str(refused.value)
 
 
 def table_of_tokens(folder: Path, words: list[str]) -> None:

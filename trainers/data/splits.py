@@ -117,7 +117,10 @@ def hold_back(
     for count, target, named in zip(parts, room.tolist(), chosen, strict=False):
         if not 0 < target < count:
             what = data.name if isinstance(share, float) else named.name
-            raise InputError(f"{what}: cannot hold back {target} of {count} examples")
+            raise InputError(
+                f"{what}: cannot hold back {target} of {count} examples",
+                "hold back more or fewer, or leave the set out of train",
+            )
     component = _components(data, with_documents=apart == "documents")
     groups: dict[int, list[int]] = {}
     for index, number in enumerate(component):

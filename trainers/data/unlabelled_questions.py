@@ -80,7 +80,8 @@ def unlabelled(corpus: Path, kind: str, *, name: str, limit: int | None = None) 
         raise InputError(f"{corpus} holds no document with text")
     if not asked:
         raise InputError(
-            f"{corpus}: none of {read} documents gives a question: {FIT[kind]}", "choose another kind of questions"
+            f"{corpus}: none of {read} documents gives a question: {FIT[kind]}",
+            "leave this train set out, or choose another kind of questions",
         )
     data = training_pairs(name, queries, documents, asked)
     if len(asked) < read:

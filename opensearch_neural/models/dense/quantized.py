@@ -97,7 +97,7 @@ class Quantizer:
         """
         row = self._checked(np.asarray(query)[None], "query vector")
         if not row.any():
-            raise ZeroVector("query vector 0 of 1 is all zeros: it would rank nothing")
+            raise ZeroVector
         parts = (row @ self.rotation.T).reshape(1, self.subvectors, -1)
         tables: DenseVectors = np.einsum("qmd,mkd->qmk", parts, self.scoring, optimize=True)
         return tables[0]

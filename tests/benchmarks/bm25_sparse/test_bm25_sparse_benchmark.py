@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -155,6 +156,36 @@ def test_a_model_of_one_corpus_is_trained_on_no_judgement(
             (Path(each["path"]).parent.name, each["questions"]) for each in trained["training"]["train"]
         ]
         assert read_for_training == [(name, "title"), (name, "first-sentence")]
+
+
+def test_a_model_of_one_corpus_asks_what_its_documents_have(data: Path) -> None:
+    corpus = data / "one" / "corpus.jsonl"
+    sentence = "A first sentence of seven words asks. "
+    texts = {
+        "both": ("title", sentence + "word " * 15),
+        "sentence": ("", sentence + "word " * 15),
+        "none": ("", "word"),
+    }
+    for name, (title, text) in texts.items():
+        corpus.write_text(json.dumps({"_id": "1", "title": title, "text": text}) + "\n")
+        if name == "none":
+            with pytest.raises(InputError, match=r"corpus\.jsonl: no document gives a question: they need a title"):
+                models.configuration_on_corpus("start", data / "one", 1)
+        else:
+            train = models.configuration_on_corpus("start", data / "one", 1).train
+            expected = {"both": ["title", "first-sentence"], "sentence": ["first-sentence"]}
+            assert [each.questions for each in train] == expected[name]
+
+
+@pytest.mark.parametrize("command_of", [command.bm25_sparse, weights.sum_weight])
+def test_models_of_one_corpus_are_measured_only_if_they_are_named(command_of: click.Command) -> None:
+    def arms(*named: str) -> Any:
+        options = ["--start", "s", "--data", ".", "--work", "w"]
+        return command_of.make_context("name", [*options, *(f"--arm={arm}" for arm in named)]).params["arms"]
+
+    steps = tuple(models.STEPS)
+    assert arms() == (PUBLISHED, *steps, *(f"{arm}, averaged" for arm in steps))
+    assert arms(models.ON_CORPUS, PUBLISHED) == (PUBLISHED, models.ON_CORPUS)
 
 
 def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_without_them(
@@ -499,8 +530,15 @@ def test_the_weight_is_chosen_by_questions_that_are_neither_tested_nor_trained_o
     monkeypatch.setattr(weights, "TRAINED_ON", ("one",))
     splits = {name: weights.split_of(data / name, PUBLISHED) for name in ("one", "two")}
     assert splits == {"one": "train", "two": "dev"}
-    trained = "trained 10 minutes"
+    trained, of_corpus = "trained 10 minutes", f"{models.ON_CORPUS}, averaged"  # which saw no judgement
     assert [weights.split_of(data / name, trained) for name in ("one", "two")] == [None, "dev"]
+    assert [weights.split_of(data / name, of_corpus) for name in ("one", "two")] == ["train", "dev"]
+    made: list[tuple[str, str]] = []
+    experiment = models.Experiment(data, str(start), tmp_path, (1,), (trained, of_corpus), None)  # type: ignore[arg-type]
+    with monkeypatch.context() as patch:
+        patch.setattr(models.Experiment, "folder", lambda self, model, name: made.append((model.name, name)))
+        experiment.make_models(lambda model, name: weights.split_of(data / name, model.name))
+    assert made == [(trained, "two"), (of_corpus, "one"), (of_corpus, "two")], "models that nobody asks are trained"
     arguments = [
         "--url", cluster_url, "--start", str(start), "--data", str(data), "--work", str(tmp_path / "work"),
         "--arm", PUBLISHED, "--weights", "0.001,1", "--limit-queries", "7", "--record", str(tmp_path / "results"),
