@@ -11,7 +11,7 @@ A finding is one of three things:
 
 The rules (`findings.RULES`), with a file for each family:
 
-    members.py           the names of the body's members
+    members.py           the names of the body's members, and the kinds of their values
     limits.py            pages, clauses and terms within the limits of an index and a cluster
     weights.py           boosts, and the weights of tokens
     sparse.py            neural_sparse and rank_feature

@@ -10,7 +10,7 @@ Verdict = Literal["rejected", "bends", "doubtful"]
 
 RULES: dict[str, str] = {
     "malformed": "a query is an object with one member, its kind",
-    "member": "the body has only members that OpenSearch knows",
+    "member": "the body has only members that OpenSearch knows, with values that it takes",
     "plugin": "the cluster lacks the plugin, or the release, that a query needs",
     "page": "from, size and search_after are within the limits of the index",
     "too-many-clauses": "no more clauses than indices.query.bool.max_clause_count",

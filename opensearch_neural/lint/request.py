@@ -123,9 +123,12 @@ class LintedRequest:
 
     @property
     def queries(self) -> Iterator[tuple[Path, Any]]:
-        """(path, query) of each top-level query: in query, post_filter, highlight and rescore."""
+        """(path, query) of each top-level query: in query, post_filter, highlight and rescore.
+
+        Not of a query or post_filter that is null: the rule `member` reports it.
+        """
         for name in ("query", "post_filter"):
-            if name in self.body:
+            if self.body.get(name) is not None:
                 yield (name,), self.body[name]
         if "highlight_query" in as_object(self.body.get("highlight")):
             yield ("highlight", "highlight_query"), self.body["highlight"]["highlight_query"]

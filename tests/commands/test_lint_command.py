@@ -21,6 +21,9 @@ def test_a_body_is_read_from_standard_input_and_the_status_tells(tmp_path: Path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "nothing found\n", "")
     as_json = osn("lint", "--json", "-", input='{"query": {"match_all": {}}, "size": -1}')
     assert [finding["rule"] for finding in json.loads(as_json.stdout)] == ["page"]
+    misspelled = osn("lint", input='{"querry": {"match_all": {}}}')
+    assert misspelled.returncode == 1
+    assert misspelled.stdout == "rejected: querry: OpenSearch knows no member 'querry' [member]\n  write query\n"
 
 
 @pytest.mark.parametrize(

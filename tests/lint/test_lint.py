@@ -407,3 +407,12 @@ def test_without_plugins_what_needs_one_is_rejected_and_the_plugin_free_form_is_
         ):
             assert not [each for each in lint(body, capabilities, meta, index=facts) if each.outcome == "rejected"]
             assert not refusal(bare_client, name, body)
+
+
+def test_members_are_the_same_in_3_5(bare_client) -> None:
+    properties = {"url": {"type": "keyword", "store": True}}
+    bare_client.indices.create(index="members", body={"mappings": {"properties": properties}})
+    bare_client.index(index="members", body={"url": "u"}, params={"refresh": "true"})
+    test_members.check_members(bare_client, "members", quick_capabilities(bare_client))
+    of_plugins = {"hybrid", "knn", "neural", "neural_sparse"}
+    assert test_members.unknown_queries(bare_client, "members") == of_plugins

@@ -1,16 +1,16 @@
-"""The names of a body's members, tried on a node."""
+"""The names of a body's members, and the kinds of their values, tried on nodes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from lint_cases import ALL, Case, rejected
+from lint_cases import ALL, Case, LintNode, refusal, rejected
 from opensearchpy.exceptions import TransportError
 
 from opensearch_neural.cluster.capabilities import Capabilities
 from opensearch_neural.lint import lint
-from opensearch_neural.lint.members import MEMBERS
+from opensearch_neural.lint.members import FIRST_RELEASES, MEMBERS, PARAMETERS, QUERIES, kind_of
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -22,37 +22,136 @@ REJECTED = [
     Case("member", {"query": ALL, "_source_includes": ["url"]}),
     Case("member", {"knn": {"dense": {"vector": [1.0], "k": 1}}}),
     Case("member", {"query": ALL, "Size": 3}),
+    Case("member", {"query": ALL, "sort": None}),
+    Case("member", {"query": ALL, "fields": "url"}),
+    Case("member", {"query": ALL, "aggs": []}),
+    Case("member", {"query": ALL, "explain": 1}),
 ]
 
 test_what_is_called_rejected_is_rejected = rejected(REJECTED)
 
 
-VALUES: dict[str, Any] = {
-    "_source": True, "aggregations": {}, "aggs": {}, "collapse": {"field": "url"}, "derived": {}, "docvalue_fields": ["url"],
-    "explain": True, "ext": {}, "fields": ["url"], "from": 0, "highlight": {}, "include_named_queries_score": True,
-    "indices_boost": [], "min_score": 0.1, "pit": {"id": "unknown"}, "post_filter": ALL, "profile": False, "query": ALL,
-    "rescore": [], "script_fields": {}, "search_after": [1], "search_pipeline": "_none", "seq_no_primary_term": True,
-    "size": 1, "slice": {"id": 0, "max": 2}, "sort": ["_score"], "stats": ["group"], "stored_fields": ["url"], "suggest": {},
-    "terminate_after": 1, "timeout": "1s", "track_scores": True, "track_total_hits": True, "verbose_pipeline": False,
-    "version": True,
+TAKEN: dict[str, list[Any]] = {
+    "_source": [{"includes": ["url"]}, ["url"], "url", True], "aggregations": [{}], "aggs": [{}],
+    "collapse": [{"field": "url"}], "derived": [{}], "docvalue_fields": [["url"]], "explain": [True, "true"], "ext": [{}],
+    "fields": [["url"]], "from": [0, "0"], "highlight": [{}], "include_named_queries_score": [True, "true"],
+    "indices_boost": [{}, []], "min_score": [0.1, "0.1"], "pit": [{"id": "unknown"}], "post_filter": [ALL],
+    "profile": [True, "true"], "query": [ALL], "rescore": [{"query": {"rescore_query": ALL}}, []], "script_fields": [{}],
+    "search_after": [["u"]], "search_pipeline": [{}, "_none"], "seq_no_primary_term": [True, "true"], "size": [1, "1"],
+    "slice": [{}], "sort": [{"url": "asc"}, ["url"], "url"], "stats": [["group"]], "stored_fields": [["url"], "url"],
+    "suggest": [{}], "terminate_after": [1, "1"], "timeout": [0, "1s"], "track_scores": [True, "true"],
+    "track_total_hits": [True, 1, "1"], "verbose_pipeline": [False, "false"], "version": [True, "true"],
+}  # fmt: skip
+"""{member: a value of each kind that it takes}"""
+OF_EACH_KIND: list[Any] = [{}, [], ["url"], "url", 1, True, None]
+
+
+def check_members(client: OpenSearch, index: str, capabilities: Capabilities) -> None:
+    """The node takes exactly the kinds of values that the linter lets pass. The index has a keyword field `url`."""
+    assert TAKEN.keys() == MEMBERS.keys()
+    for name, values in TAKEN.items():
+        assert {kind_of(value) for value in values} == set(MEMBERS[name].split(" or "))
+        beside = {"sort": ["url"]} if name == "search_after" else {}
+        for value in values:
+            body = {**beside, name: value}
+            why = refusal(client, index, body)
+            assert not why or (name == "pit" and "Unknown key" not in why), (body, why)
+            assert not lint(body, capabilities), body
+        for value in OF_EACH_KIND:
+            if kind_of(value) not in MEMBERS[name].split(" or "):
+                body = {**beside, name: value}
+                assert refusal(client, index, body), body
+                assert [finding.outcome for finding in lint(body, capabilities)] == ["rejected"], body
+
+
+@pytest.mark.cluster
+def test_a_member_passes_with_just_those_kinds_of_values_that_the_node_takes(lint_node: LintNode) -> None:
+    check_members(lint_node.client, lint_node.index, lint_node.capabilities)
+
+
+def unknown_queries(client: OpenSearch, index: str) -> set[str]:
+    """The kinds in QUERIES that a node does not know."""
+    return {kind for kind in QUERIES if "unknown query" in refusal(client, index, {"query": {kind: {}}})}
+
+
+@pytest.mark.cluster
+def test_what_belongs_in_query_is_a_kind_of_query(lint_node: LintNode) -> None:
+    assert unknown_queries(lint_node.client, lint_node.index) == {"combined_fields"}  # it came with OpenSearch 3
+
+
+PARAMETER_VALUES = {
+    **dict.fromkeys(PARAMETERS, "true"), "batched_reduce_size": "512", "cancel_after_time_interval": "10s",
+    "expand_wildcards": "open", "max_concurrent_shard_requests": "5", "pre_filter_shard_size": "128",
+    "preference": "_local", "scroll": "1m", "search_type": "query_then_fetch",
 }  # fmt: skip
 
 
-def test_the_members_that_pass_are_those_that_the_node_knows(client: OpenSearch) -> None:
-    assert VALUES.keys() == MEMBERS
-    for name, value in VALUES.items():
+@pytest.mark.cluster
+def test_what_belongs_in_the_url_is_known_there_and_not_in_the_body(lint_node: LintNode) -> None:
+    for name, value in PARAMETER_VALUES.items():
+        answer = None
         try:
-            client.search(index="_all", body={name: value}, params={"ignore_unavailable": "true"})
-        except TransportError as error:  # of a scroll or point in time that is not there, for example
-            assert "Unknown key" not in str(error), name
+            params = {"ignore_unavailable": "true", name: value}
+            answer = lint_node.client.transport.perform_request("POST", "/_search", params=params, body={})
+        except TransportError as error:
+            assert "unrecognized parameter" not in str(error), name
+        if answer and "_scroll_id" in answer:
+            lint_node.client.clear_scroll(scroll_id=answer["_scroll_id"])
+        assert "Unknown key" in refusal(lint_node.client, lint_node.index, {name: value}), name
 
 
-@pytest.mark.parametrize(("name", "remedy"), [("querry", "write query"), ("form", "write from"), ("knn", "`query`")])
-def test_the_member_that_was_meant_is_named(name: str, remedy: str) -> None:
+REMEDIES = {
+    "querry": "write query", "form": "write from", "Size": "write size", "source": "write _source",
+    "knn": "put it into `query`", "prefix": "put it into `query`", "exists": "put it into `query`",
+    "ids": "put it into `query`", "constant_score": "put it into `query`", "script_score": "put it into `query`",
+    "function_score": "put it into `query`", "should": "put it into `query`, inside a `bool`",
+    "filter": "put it into `bool.filter`, or into the knn query",
+    "search_type": "send it as a parameter of the URL", "preference": "send it as a parameter of the URL",
+    "routing": "send it as a parameter of the URL", "request_cache": "send it as a parameter of the URL",
+    "_source_includes": "send it as a parameter of the URL", "runtime_mappings": "define such fields in `derived`",
+    "later": "leave it out; a query belongs in `query`",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "remedy"), REMEDIES.items())
+def test_what_was_meant_is_named(name: str, remedy: str) -> None:
     (finding,) = lint({name: {}}, Capabilities(version="2.19.1"))
-    assert (finding.rule, finding.outcome, finding.path) == ("member", "rejected", name) and remedy in finding.remedy
+    assert (finding.rule, finding.outcome, finding.path, finding.remedy) == ("member", "rejected", name, remedy)
+    assert finding.message == f"OpenSearch knows no member {name!r}"
 
 
-@pytest.mark.parametrize("cluster", [None, Capabilities(version="3.9.0")])
-def test_another_release_may_know_more(cluster: Capabilities | None) -> None:
-    assert [finding.outcome for finding in lint({"query": ALL, "later": {}}, cluster)] == ["doubtful"]
+@pytest.mark.parametrize("name", MEMBERS)
+def test_null_is_to_be_left_out_and_reported_once(name: str) -> None:
+    (finding,) = lint({"query": ALL, name: None}, Capabilities(version="2.19.1"))
+    assert (finding.outcome, finding.path, finding.remedy) == ("rejected", name, "leave it out")
+    assert finding.message == f"{name} cannot be null"
+
+
+def test_a_value_of_another_kind_is_told_which_to_write() -> None:
+    findings = lint({"query": ALL, "fields": "url", "explain": 1, "sort": True})
+    told = [(finding.path, finding.message, finding.remedy) for finding in findings]
+    assert told == [
+        ("fields", "fields takes no string", "write a list"),
+        ("explain", "explain takes no number", "write a boolean or string"),
+        ("sort", "sort takes no boolean", "write an object or list or string"),
+    ]
+
+
+def test_values_that_become_json_later_pass() -> None:
+    assert not lint({"query": ALL, "sort": ("_score", "url"), "search_after": (1.0, "u"), "min_score": complex(1)})
+
+
+@pytest.mark.parametrize(("name", "release"), FIRST_RELEASES.items())
+def test_a_member_is_rejected_before_its_first_release(name: str, release: tuple[int, int]) -> None:
+    body = {name: TAKEN[name][0]}
+    (finding,) = lint(body, Capabilities(version=f"{release[0]}.{release[1] - 1}.0"))
+    assert (finding.rule, finding.outcome, finding.path) == ("member", "rejected", name)
+    assert finding.message == f"OpenSearch knows no member {name!r} before {release[0]}.{release[1]}"
+    assert lint(body, Capabilities(version="1.3.0")) == [finding]
+    assert not lint(body, Capabilities(version=f"{release[0]}.{release[1]}.0")) and not lint(body)
+
+
+@pytest.mark.parametrize("body", [{"later": {}}, {"querry": ALL}, {"sort": None}, {"fields": "url"}])
+def test_a_later_release_may_take_more_and_an_unknown_one_counts_as_the_latest_that_was_tried(body: Any) -> None:
+    assert [finding.outcome for finding in lint(body, Capabilities(version="3.9.0"))] == ["doubtful"]
+    assert [finding.outcome for finding in lint(body)] == ["rejected"]
