@@ -99,7 +99,7 @@ def test_documents_out_of_an_index_that_is_there(
     assert f"51 documents in {articles}-sample, verified" in printed
     assert f"{articles}-pilot now names" in printed
     written, _, planned = outputs("existing-index.md")
-    assert re.fullmatch(r"5000 documents in articles-sample, verified \(\d+\.\d s, \d+/s\)", written)
+    assert re.fullmatch(r"10000 documents in articles-sample, verified \(\d+\.\d s, \d+/s\)", written)
     shown = re.findall(r"^  \w[\w ]*?(?=  )|^300,000 documents, from ", planned, re.MULTILINE)
     assert len(shown) == 5 and all(part in printed for part in shown)
     assert "bm25-sparse" in printed.split("now names")[1]
