@@ -151,9 +151,9 @@ def test_the_applications_of_readme_and_how_to_find_what_was_ingested(
     )
     run_job(client, job, show_progress=False)
 
-    (application,), (plain, asynchronous) = python_of(README), python_of(APPLICATION)
+    (application,), (filtered, asynchronous, plain) = python_of(README), python_of(APPLICATION)
     names: dict[str, Any] = {}
-    for example in (application, plain, asynchronous):
+    for example in (application, filtered, asynchronous, plain):
         for shown, here in (
             ("http://localhost:9200", cluster_url),
             ("models/my-model", str(model)),
@@ -162,7 +162,10 @@ def test_the_applications_of_readme_and_how_to_find_what_was_ingested(
         ):
             example = example.replace(shown, here)
         exec(example, names)
-    assert {line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()} == {"Rainbows", "Regenbogen"}
+    printed = [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()]
+    assert sorted(printed) == ["Rainbows", "Rainbows", "Regenbogen"]  # the second example has a filter
+    assert {hit["_id"] for hit in names["answer"]["hits"]["hits"]} == {"r1", "r2"}
+    assert "total" not in names["answer"]["hits"]
 
     async def search() -> list[dict[str, Any]]:
         async with AsyncOpenSearch(cluster_url) as connected:

@@ -88,21 +88,38 @@ def test_documents_out_of_an_index_that_is_there(
     lines = []
     for id, text in texts.items():
         lines += [{"index": {"_id": id}}, {"title": id, "body": text, "lang": "en"}]
-    client.bulk(index=f"{index_name}-articles", body=lines, refresh=True)
+    articles = f"{index_name}-articles"
+    client.bulk(index=articles, body=lines, refresh=True)
     judged(tmp_path / "my-beir-folder", texts, {"q1": ("fish in a river", "trout")})
-    first, look, whole = commands("existing-index.md")
+    first, look, whole, later = commands("existing-index.md")
     connect, password, *rest = first.splitlines()
     assert connect.startswith("export OSN_URL=") and password.startswith("read -rs OSN_PASSWORD ")
     script = "\n".join([*rest, look, whole]).replace("articles", f"{index_name}-articles")
     printed = shell(script.replace("MODEL", "lexical"), tmp_path, cluster_url)
-    assert f"51 documents in {index_name}-articles-osn, verified" in printed
-    assert f"{index_name}-articles-pilot now names" in printed
+    assert f"51 documents in {articles}-sample, verified" in printed
+    assert f"{articles}-pilot now names" in printed
     written, _, planned = outputs("existing-index.md")
-    assert re.fullmatch(r"5000 documents in articles-osn, verified \(\d+\.\d s, \d+/s\)", written)
+    assert re.fullmatch(r"10000 documents in articles-sample, verified \(\d+\.\d s, \d+/s\)", written)
     shown = re.findall(r"^  \w[\w ]*?(?=  )|^300,000 documents, from ", planned, re.MULTILINE)
     assert len(shown) == 5 and all(part in printed for part in shown)
     assert "bm25-sparse" in printed.split("now names")[1]
-    assert client.count(index=f"{index_name}-articles")["count"] == 51
+    assert client.count(index=articles)["count"] == 51
+
+    changed = {"title": "Salmon", "body": "a fish of the sea", "changed": "2026-03-14T10:00:00Z"}
+    client.index(index=articles, id="salmon", body=changed, refresh=True)
+    client.delete(index=articles, id="d7", refresh=True)
+    (request,) = re.findall(
+        r"^POST _aliases\n(.*?)^```", (TUTORIALS / "existing-index.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    client.indices.update_aliases(body=json.loads(request.replace('"articles', f'"{articles}')))
+    printed = shell(later.replace("articles", articles), tmp_path, cluster_url)
+    assert f"1 documents in {articles}-pilot" in printed
+    assert client.count(index=f"{articles}-pilot")["count"] == 52
+    (hit,) = client.search(index=f"{articles}-pilot", body={"query": {"match": {"text": "sea"}}})["hits"]["hits"]
+    assert hit["_id"] == "salmon"
+    everything = f"osn ingest opensearch:{articles} --index {articles}-pilot --remove-others"
+    assert f"51 documents in {articles}-pilot" in shell(everything, tmp_path, cluster_url)
+    assert client.count(index=f"{articles}-pilot")["count"] == 51
 
 
 def test_an_application_keeps_its_query_and_adds_what_the_model_says(
@@ -130,7 +147,7 @@ def test_an_application_keeps_its_query_and_adds_what_the_model_says(
     (tmp_path / "judged.qrels").write_text("q1 0 d2 1\nq2 0 d4 1\n")
     ingest, weights = BLOCK.findall(text)
     shell(ingest.replace("MODEL", "lexical"), tmp_path, cluster_url)
-    shell(measure.replace("articles-osn", "articles-pilot"), tmp_path, cluster_url)
+    shell(measure, tmp_path, cluster_url)
     printed = shell(weights, tmp_path, cluster_url)
     assert "weight-0.8" in printed and "difference to production.top10" in printed
     runs = {weight: (tmp_path / f"weight-{weight}.trec").read_text().splitlines() for weight in ("0.8", "3.2")}
@@ -141,3 +158,23 @@ def test_an_application_keeps_its_query_and_adds_what_the_model_says(
     brand = {"query": {"match": {"brand": "red"}}, "aggs": {"brands": {"terms": {"field": "brand.keyword"}}}}
     answer = client.search(index=f"{index_name}-articles-pilot", body=brand)
     assert answer["aggregations"]["brands"]["buckets"] == [{"key": "Red Brand", "doc_count": 40}]
+
+
+def test_an_analyzer_of_ones_own_comes_by_an_index_template(
+    cluster_url: str, client: OpenSearch, index_name: str, tmp_path: Path
+) -> None:
+    text = (TUTORIALS / "../how-to/production-query.md").read_text(encoding="utf-8").replace("articles", index_name)
+    (template,) = re.findall(r"^PUT _index_template/\S+\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (named,) = re.findall(r"`(--analyzer \S+)`", text)
+    (tmp_path / "docs.jsonl").write_text(
+        '{"_id": "rain", "text": "A bow after the rain."}\n{"_id": "sun", "text": "The sun shines."}\n'
+    )
+    client.indices.put_index_template(name=index_name, body=json.loads(template))
+    try:
+        shell(f"osn ingest docs.jsonl --alias {index_name}-pilot --sparse lexical {named}", tmp_path, cluster_url)
+        assert "1." in shell(f"osn search --index {index_name}-pilot 'arcs'", tmp_path, cluster_url)
+        for analyzer, found in (("ours", 1), ("whitespace", 0)):  # a query may name another one
+            query = {"match": {"contents": {"query": "Arcs", "analyzer": analyzer}}}
+            assert len(client.search(index=f"{index_name}-pilot", body={"query": query})["hits"]["hits"]) == found
+    finally:
+        client.indices.delete_index_template(name=index_name)

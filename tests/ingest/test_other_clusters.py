@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from opensearch_neural.engines import open_engines
 from opensearch_neural.hits import Request, find, parse_filter
 
 LEAST_ROLE = Path(__file__).parents[2] / "docs" / "clusters.md"
+NAMED = re.compile(r"INDEX|\\\{[a-z]+\\\}")
+"""What stands for a name in a path of the table, after `re.escape`: INDEX, or {id}, {field}, {alias}, {task}."""
 
 
 def documented() -> list[tuple[re.Pattern[str], str, bool]]:
@@ -32,9 +36,32 @@ def documented() -> list[tuple[re.Pattern[str], str, bool]]:
     table = re.findall(r"^\| `([A-Z]+ /\S*)` \| `([^|]+)` \| (.*) \|$", LEAST_ROLE.read_text(), re.MULTILINE)
     assert len(table) > 10
     return [
-        (re.compile(re.escape(request).replace("INDEX", "[^/_][^/]*")), permission, "optional" in purpose)
+        (re.compile(NAMED.sub("[^/_][^/]*", re.escape(request))), permission, "optional" in purpose)
         for request, permission, purpose in table
     ]
+
+
+def permissions(role: dict[str, Any]) -> set[str]:
+    """All permissions of a role of the security plugin."""
+    return {
+        *role["cluster_permissions"],
+        *(each for part in role["index_permissions"] for each in part["allowed_actions"]),
+    }
+
+
+def test_the_roles_to_paste_have_the_permissions_of_the_table() -> None:
+    blocks = re.findall(r"^```json\n(.*?)^```", LEAST_ROLE.read_text(), re.DOTALL | re.MULTILINE)
+    searching, ingesting = (permissions(json.loads(block)) for block in blocks)
+    table = {each for _, named, _ in documented() for each in named.split(", ")}
+    lacking = {each for each in table if not any(fnmatch(each, pattern) for pattern in ingesting)}
+    of_other_commands = {
+        "indices:data/read/tv",
+        "cluster:admin/search/pipeline/get",
+        "indices:admin/mappings/fields/get*",
+    }
+    assert lacking == of_other_commands
+    for each in searching | ingesting:
+        assert any(fnmatch(each, named) or fnmatch(named, each) for named in table), each
 
 
 def work(url: str, index_name: str, tmp_path: Path) -> None:
