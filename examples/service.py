@@ -1,6 +1,6 @@
 """A search service: FastAPI, an asynchronous client, one ordinary request a search, and why a hit is there.
 
-    pip install "opensearch-neural[async]" fastapi uvicorn
+    pip install ".[async]" fastapi uvicorn    # in a clone
     OSN_URL=http://localhost:9200 OSN_INDEX=docs uvicorn service:app --app-dir examples
 
     curl "localhost:8000/search?q=what+causes+a+rainbow&size=3"

@@ -97,7 +97,7 @@ def evaluate(
     \b
     osn eval --index scifact --data data/scifact
     osn eval --index scifact --data data/scifact --engines bm25,high-idf-first --per-query
-    osn eval --index articles-osn --template production=query.json --template-index articles --baseline production \\
+    osn eval --index articles-pilot --template production=query.json --template-index articles --baseline production \\
         --queries queries.tsv --qrels judged.qrels --segments head,torso,tail --frequencies searches.tsv
     osn eval --index scifact --data data/scifact --engines bm25 --expect bm25:nDCG@10=0.66..0.70 --record results/scifact
     osn eval --index scifact --data data/scifact --report report.html

@@ -99,7 +99,9 @@ class OpenSearchRetriever:
         with ThreadPoolExecutor(max_workers=THREADS) as pool:
             while chunk := list(islice(items, _CHUNK)):
                 bodies = [(query_id, self._body_or_none(query_id, text, k)) for query_id, text in chunk]
-                for (query_id, _), scores in zip(chunk, pool.map(lambda of: self._scores(*of, k), bodies), strict=True):
+                for (query_id, _), scores in zip(
+                    chunk, pool.map(lambda each: self._scores(each[0], each[1], k), bodies), strict=True
+                ):
                     run[query_id] = dict(sorted(scores.items(), key=lambda hit: (-hit[1], hit[0])))
                 if self._progress:
                     self._progress(len(chunk))
