@@ -231,9 +231,18 @@ def warn_of_engines(opened: Engines, engines: Collection[str]) -> None:
 
 UNANSWERED: dict[type[OsnError], str] = {
     ZeroVector: "the model knows none of their words and their vectors are all zeros",
-    TooManyClauses: "they have more words than OpenSearch searches at once (indices.query.bool.max_clause_count)",
+    TooManyClauses: "they make more clauses, a word each as a rule, than OpenSearch searches at once "
+    "(indices.query.bool.max_clause_count)",
 }
 """{why queries get no hits: how a warning says so}"""
+
+
+def refuse_without_answers(engine: str, unanswered: Mapping[str, OsnError], queries: Sequence[str]) -> None:
+    """Raise the first query's reason if an engine could answer none: its zeros would be measured like an engine's hits."""
+    if queries and len(unanswered) == len(queries):
+        reason = unanswered[queries[0]]
+        reason.message = f"{engine} can answer none of the {len(queries):,} queries; {queries[0]!r}: {reason.message}"
+        raise reason
 
 
 def warn_of_unanswered(unanswered: Mapping[str, Mapping[str, OsnError]], queries: Sequence[str]) -> None:
@@ -291,6 +300,7 @@ def searched(
                 client, opened.index, engine, body_of, progress=advance, unanswered=unanswered[engine].__setitem__
             )
             result = measured(retriever, ENGINES[engine].most_hits)
+            refuse_without_answers(engine, unanswered[engine], list(queries))
             answered = [text for query, text in queries.items() if query not in unanswered[engine]]
             certain = engine_comparison.certified_queries(client, opened, engine, answered, progress=advance)
             results.append(replace(result, certified=certain or None))
@@ -305,6 +315,7 @@ def searched(
                 unanswered=unanswered[name].__setitem__,
             )
             results.append(measured(of_template, MOST_HITS))
+            refuse_without_answers(name, unanswered[name], list(queries))
         warn_of_unanswered(unanswered, list(queries))
         answered = [text for query, text in queries.items() if not any(query in of for of in unanswered.values())]
         if texts := answered[:timed]:

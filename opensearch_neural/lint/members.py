@@ -27,7 +27,7 @@ MEMBERS = {name: kinds for kinds, names in _MEMBERS_BY_KINDS.items() for name in
 
 `sort` and `search_pipeline` read a number or boolean as the name of a field or pipeline, which nobody means."""
 LATEST = (3, 5)
-"""The latest release that was tried. It also counts where no release is known."""
+"""The latest release that was tried. It also counts where no cluster is asked."""
 FIRST_RELEASES = {
     "pit": (2, 4),
     "search_pipeline": (2, 8),
@@ -77,7 +77,8 @@ REMEDIES = {
 
 
 def members(request: LintedRequest) -> None:
-    verdict: Verdict = "doubtful" if request.release > LATEST else "rejected"
+    unknown = request.capabilities is not None and request.release == (0, 0)
+    verdict: Verdict = "doubtful" if unknown or request.release > LATEST else "rejected"
     for name, value in request.body.items():
         path = (str(name),)
         if name not in MEMBERS:

@@ -68,8 +68,8 @@ def _record(archive: Path, profile: Profile, java: Java, lib: Path, report: Say)
     for left in lib.parent.glob("recording-*/"):  # by an attempt whose guard was killed
         shutil.rmtree(left, ignore_errors=True)
     # Of other Javas' archives, which take 80 to 90 MB each, the newest stays. Running nodes keep what they have mapped.
-    others = sorted(lib.parent.glob("classes-*.jsa"), key=lambda other: other.stat().st_mtime)
-    for older in others[:-1]:
+    others = [other for other in lib.parent.glob("classes-*.jsa") if other.stat().st_size]
+    for older in sorted(others, key=lambda other: other.stat().st_mtime)[:-1]:
         older.unlink()
     folder = Path(tempfile.mkdtemp(prefix="recording-", dir=lib.parent))
     cluster = _Recording(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import uuid
@@ -393,12 +394,23 @@ def test_a_query_of_too_many_words_gets_no_hits_and_the_evaluation_goes_on(
     result = osn_eval(*named, "--template", f"ours={production}", "--json", catch_exceptions=False)
     assert values(json.loads(result.stdout))["bm25", "MRR@10"] == pytest.approx(1 / 2)
     assert (
-        "1 of 2 queries get no hits from bm25, bm25-sparse, ours and are not timed, because they have more words than "
-        "OpenSearch searches at once (indices.query.bool.max_clause_count): whole" in result.stderr
+        "1 of 2 queries get no hits from bm25, bm25-sparse, ours and are not timed, because they make more clauses, a word "
+        "each as a rule, than OpenSearch searches at once (indices.query.bool.max_clause_count): whole" in result.stderr
     )
     assert "all zeros" not in result.stderr
     times = [row for row in json.loads(result.stdout)["rows"] if row["measure"] == "P50 ms"]
     assert {row["engine"]: row["n"] for row in times} == {"bm25": 1, "bm25-sparse": 1, "ours": 1}
+
+
+def test_an_engine_that_can_answer_no_query_ends_the_evaluation(toy: Toy, osn_eval: Osn, tmp_path: Path) -> None:
+    """A template may have too many clauses of its own: zeros for every query would be measured like hits."""
+    document = " ".join(f"word{at}" for at in range(1100))
+    production = tmp_path / "production.json"
+    production.write_text(json.dumps({"query": {"match": {"contents": "{{query}} " + document}}}))
+    named = ("--index", toy.index, "--data", str(toy.data), "--engines", "bm25", "--template", f"ours={production}")
+    result = osn_eval(*named)
+    assert isinstance(result.exception, TooManyClauses)
+    assert re.match(r"ours can answer none of the \d+ queries; 'q1': .*max", str(result.exception))
 
 
 def test_a_query_of_too_many_words_is_named_where_it_ends_a_run(client: OpenSearch, toy: Toy) -> None:

@@ -60,6 +60,17 @@ def test_the_roles_to_paste_have_the_permissions_of_the_table() -> None:
         "indices:admin/mappings/fields/get*",
     }
     assert lacking == of_other_commands
+    sent = ("GET /", "GET /docs/_mapping", "POST /docs/_search", "POST /docs/_msearch", "GET /docs/_doc/1")
+    for request in sent:  # by an application
+        (named,) = (named for pattern, named, _ in documented() if pattern.fullmatch(request))
+        assert any(fnmatch(named, pattern) for pattern in searching), request
+    for role in map(json.loads, blocks):
+        assert not [
+            each
+            for part in role["index_permissions"]
+            for each in part["allowed_actions"]
+            if each.startswith("cluster:")
+        ]
     for each in searching | ingesting:
         assert any(fnmatch(each, named) or fnmatch(named, each) for named in table), each
 
