@@ -155,3 +155,14 @@ def test_a_member_is_rejected_before_its_first_release(name: str, release: tuple
 def test_a_later_release_may_take_more_and_an_unknown_one_counts_as_the_latest_that_was_tried(body: Any) -> None:
     assert [finding.outcome for finding in lint(body, Capabilities(version="3.9.0"))] == ["doubtful"]
     assert [finding.outcome for finding in lint(body)] == ["rejected"]
+
+
+def test_a_cluster_that_does_not_say_its_release_may_know_more() -> None:
+    assert [finding.outcome for finding in lint({"querry": ALL}, Capabilities(version=""))] == ["doubtful"]
+
+
+@pytest.mark.parametrize("name", ["collapse", "min_score"])
+def test_null_beside_hybrid_is_reported_once(name: str) -> None:
+    body = {"query": {"hybrid": {"queries": [ALL]}}, name: None}
+    findings = lint(body, Capabilities(version="2.19.1", plugins={"opensearch-neural-search": "2.19.1.0"}))
+    assert [finding.rule for finding in findings if finding.path == name] == ["member"]
