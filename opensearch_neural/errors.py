@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class OsnError(Exception):
     """An error with a message for the user, and a remedy if there is one.
@@ -22,8 +24,17 @@ class InputError(OsnError):
     """An invalid corpus, query, judgement or configuration file, or an invalid argument."""
 
 
-class ZeroVector(InputError):
+class Unanswerable(OsnError):
+    """A query that an engine cannot answer although model and cluster work."""
+
+    why: ClassVar[str]
+    """Why such queries get no hits, for a warning about several."""
+
+
+class ZeroVector(Unanswerable, InputError):
     """A query whose vector is all zeros, so that it ranks nothing: a table of tokens' vectors knows none of its words."""
+
+    why = "the model knows none of their words and their vectors are all zeros"
 
     def __init__(self, message: str = "the query's vector is all zeros: it would rank nothing") -> None:
         super().__init__(message, "the model knows none of its words: search for them with bm25 or bm25-sparse")
@@ -45,8 +56,13 @@ class ClusterError(OsnError):
     """OpenSearch refused, is unreachable, or lacks a capability."""
 
 
-class TooManyClauses(ClusterError):
+class TooManyClauses(Unanswerable, ClusterError):
     """A query of more words or tokens than OpenSearch searches at once (indices.query.bool.max_clause_count)."""
+
+    why = (
+        "they make more clauses, a word each as a rule, than OpenSearch searches at once "
+        "(indices.query.bool.max_clause_count)"
+    )
 
 
 class MissingExtra(OsnError):

@@ -28,7 +28,7 @@ from opensearch_neural.commands.option_groups import warn
 from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.engines import ENGINES, Engines, open_engines
 from opensearch_neural.engines.sparse import Windowed
-from opensearch_neural.errors import ClusterError, InputError, ModelError, OsnError, TooManyClauses, ZeroVector
+from opensearch_neural.errors import ClusterError, InputError, ModelError, Unanswerable
 from opensearch_neural.evaluation import engine_comparison
 from opensearch_neural.evaluation.engine_comparison import EngineResult
 from opensearch_neural.evaluation.provenance import machine_facts
@@ -229,15 +229,7 @@ def warn_of_engines(opened: Engines, engines: Collection[str]) -> None:
             warn(warning)
 
 
-UNANSWERED: dict[type[OsnError], str] = {
-    ZeroVector: "the model knows none of their words and their vectors are all zeros",
-    TooManyClauses: "they make more clauses, a word each as a rule, than OpenSearch searches at once "
-    "(indices.query.bool.max_clause_count)",
-}
-"""{why queries get no hits: how a warning says so}"""
-
-
-def refuse_without_answers(engine: str, unanswered: Mapping[str, OsnError], queries: Sequence[str]) -> None:
+def refuse_without_answers(engine: str, unanswered: Mapping[str, Unanswerable], queries: Sequence[str]) -> None:
     """Raise the first query's reason if an engine could answer none: its zeros would be measured like an engine's hits."""
     if queries and len(unanswered) == len(queries):
         reason = unanswered[queries[0]]
@@ -245,14 +237,17 @@ def refuse_without_answers(engine: str, unanswered: Mapping[str, OsnError], quer
         raise reason
 
 
-def warn_of_unanswered(unanswered: Mapping[str, Mapping[str, OsnError]], queries: Sequence[str]) -> None:
+def warn_of_unanswered(unanswered: Mapping[str, Mapping[str, Unanswerable]], queries: Sequence[str]) -> None:
     """Warn of the queries that engines could not answer: {engine: {query: reason}}. Engines that lack the same queries for
     the same reason share a line."""
     lines: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for engine, reasons in unanswered.items():
-        for kind, why in UNANSWERED.items():
-            if lacking := tuple(query for query in queries if isinstance(reasons.get(query), kind)):
-                lines.setdefault((why, lacking), []).append(engine)
+        of_reasons: dict[str, list[str]] = {}
+        for query in queries:
+            if query in reasons:
+                of_reasons.setdefault(reasons[query].why, []).append(query)
+        for why, without in of_reasons.items():
+            lines.setdefault((why, tuple(without)), []).append(engine)
     for (why, lacking), engines in lines.items():
         named = ", ".join(lacking[:NAMED]) + (", …" if len(lacking) > NAMED else "")
         warn(
@@ -274,7 +269,7 @@ def searched(
     """The result of each engine and template. An engine that searches a part of the documents also gets which of its pages
     are proved exact.
 
-    A query that an engine cannot answer gets no hits from it, with a warning, and is not timed (UNANSWERED).
+    A query that an engine cannot answer gets no hits from it, with a warning, and is not timed.
     """
     queries, qrels = judged.queries, judged.qrels
     bodies = {} if opened is None else {engine: opened.body_of(engine) for engine in chosen}
@@ -293,7 +288,7 @@ def searched(
             )
 
         results = []
-        unanswered: dict[str, dict[str, OsnError]] = {name: {} for name in (*bodies, *production.templates)}
+        unanswered: dict[str, dict[str, Unanswerable]] = {name: {} for name in (*bodies, *production.templates)}
         for engine, body_of in bodies.items():
             assert opened is not None
             retriever = OpenSearchRetriever(
@@ -314,8 +309,9 @@ def searched(
                 progress=advance,
                 unanswered=unanswered[name].__setitem__,
             )
-            results.append(measured(of_template, MOST_HITS))
+            result = measured(of_template, MOST_HITS)
             refuse_without_answers(name, unanswered[name], list(queries))
+            results.append(result)
         warn_of_unanswered(unanswered, list(queries))
         answered = [text for query, text in queries.items() if not any(query in of for of in unanswered.values())]
         if texts := answered[:timed]:

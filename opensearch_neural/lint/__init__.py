@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     from opensearch_neural.index.record import IndexMeta
 
 OF_THE_REQUEST: tuple[Callable[[LintedRequest], None], ...] = (
-    members.members,
     limits.page,
     limits.clause_counts,
     neighbours.post_filter,
@@ -111,7 +110,9 @@ def lint(
     if not isinstance(body, dict):
         return [Finding("malformed", "rejected", "(body)", "the body is not a JSON object", 'write {"query": {…}}')]
     index = index or IndexDescription()
-    request = LintedRequest(body, capabilities, meta or index.meta, index)
+    present = {name: value for name, value in body.items() if value is not None}
+    request = LintedRequest(present, capabilities, meta or index.meta, index)
+    members.members(request, body)  # the one rule that sees null, which no member takes
     for rule in OF_THE_REQUEST:
         rule(request)
     for path, query in request.queries:

@@ -131,7 +131,7 @@ def beside_hybrid(request: LintedRequest) -> None:
         "min_score": ((3, 5), "is compared with the parts' scores before OpenSearch 3.5, not with the fused ones"),
     }
     for name, (release, message) in late.items():
-        outcome = None if request.body.get(name) is None else request.unless_release(*release)
+        outcome = request.unless_release(*release) if name in request.body else None
         if outcome:
             outcome = "bends" if outcome == "rejected" else outcome
             request.report("hybrid-with", outcome, (name,), f"{name} {message}", "do it in the application")

@@ -12,12 +12,11 @@ MOST_CLAUSES = 1024
 
 def page(request: LintedRequest) -> None:
     for name in ("from", "size"):
-        value = request.body.get(name)
-        if value is None:
-            continue  # the rule `member` reports null
-        number = as_number(value)
+        number = as_number(request.body.get(name, 0))
         if number is None or number < 0:
-            request.report("page", "rejected", (name,), f"{value!r} is not a number of 0 or more", f"give {name} ≥ 0")
+            request.report(
+                "page", "rejected", (name,), f"{request.body[name]!r} is not a number of 0 or more", f"give {name} ≥ 0"
+            )
             return
     most = request.index.max_result_window
     if request.page_end > most:

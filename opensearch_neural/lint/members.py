@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from opensearch_neural.lint.findings import Verdict
-from opensearch_neural.lint.request import LintedRequest
+from opensearch_neural.lint.request import Body, LintedRequest
 
 _MEMBERS_BY_KINDS = {
     "object": "aggregations aggs collapse derived ext highlight pit post_filter query script_fields slice suggest",
@@ -76,10 +76,11 @@ REMEDIES = {
 """{name that is no member: what to do with it}"""
 
 
-def members(request: LintedRequest) -> None:
+def members(request: LintedRequest, body: Body) -> None:
+    """body: all members of the request, null ones too"""
     unknown = request.capabilities is not None and request.release == (0, 0)
     verdict: Verdict = "doubtful" if unknown or request.release > LATEST else "rejected"
-    for name, value in request.body.items():
+    for name, value in body.items():
         path = (str(name),)
         if name not in MEMBERS:
             request.report("member", verdict, path, f"OpenSearch knows no member {name!r}", remedy(str(name)))

@@ -24,6 +24,7 @@ TEXTS = ("text", "match_only_text", "search_as_you_type")
 @dataclass
 class LintedRequest:
     body: Body
+    """Its members that are not null."""
     capabilities: Capabilities | None
     meta: IndexMeta | None
     index: IndexDescription
@@ -123,12 +124,9 @@ class LintedRequest:
 
     @property
     def queries(self) -> Iterator[tuple[Path, Any]]:
-        """(path, query) of each top-level query: in query, post_filter, highlight and rescore.
-
-        Not of a query or post_filter that is null: the rule `member` reports it.
-        """
+        """(path, query) of each top-level query: in query, post_filter, highlight and rescore."""
         for name in ("query", "post_filter"):
-            if self.body.get(name) is not None:
+            if name in self.body:
                 yield (name,), self.body[name]
         if "highlight_query" in as_object(self.body.get("highlight")):
             yield ("highlight", "highlight_query"), self.body["highlight"]["highlight_query"]

@@ -13,14 +13,14 @@ from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.errors import ClusterError, InputError, OsnError, TooManyClauses, ZeroVector
+from opensearch_neural.errors import ClusterError, InputError, Unanswerable
 from opensearch_neural.queries import MOST_HITS, Body, best_passages, partial_answer
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.ranking import require_positive
@@ -33,9 +33,6 @@ _CHUNK = 64
 
 # Requests sent at a time.
 THREADS = 4
-
-UNANSWERABLE = (ZeroVector, TooManyClauses)
-"""Why a query may have no answer although model and cluster work."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +65,13 @@ class OpenSearchRetriever:
         progress: Callable[[int], object] | None = None,
         hits_of: Callable[[Body, Any, int], dict[str, float]] | None = None,
         ids_only: bool = True,
-        unanswered: Callable[[str, OsnError], object] | None = None,
+        unanswered: Callable[[str, Unanswerable], object] | None = None,
     ) -> None:
         """params: URL parameters of each request.
         progress: called with the number of queries answered since the last call.
         hits_of: (body, answer, k) → {document: score}; None: `scores_of`, for bodies of `queries`
         ids_only: leave out what the hits would bring beside ids and scores; False if a search pipeline may read it
-        unanswered: called with the id of a query that gets no hits, and the reason: UNANSWERABLE. None: raise the reason"""
+        unanswered: called with the id of a query that gets no hits, and the reason. None: raise the reason"""
         self.name = name
         self._client = client
         self._index = index
@@ -98,10 +95,9 @@ class OpenSearchRetriever:
         items = iter(queries.items())
         with ThreadPoolExecutor(max_workers=THREADS) as pool:
             while chunk := list(islice(items, _CHUNK)):
-                bodies = [(query_id, self._body_or_none(query_id, text, k)) for query_id, text in chunk]
-                for (query_id, _), scores in zip(
-                    chunk, pool.map(lambda each: self._scores(each[0], each[1], k), bodies), strict=True
-                ):
+                bodies = {query_id: self._body_or_none(query_id, text, k) for query_id, text in chunk}
+                scores_of_chunk = pool.map(self._scores, bodies, bodies.values(), repeat(k))
+                for query_id, scores in zip(bodies, scores_of_chunk, strict=True):
                     run[query_id] = dict(sorted(scores.items(), key=lambda hit: (-hit[1], hit[0])))
                 if self._progress:
                     self._progress(len(chunk))
@@ -111,7 +107,7 @@ class OpenSearchRetriever:
         """The body of a query; None for one that cannot be answered."""
         try:
             return self._sent(self._body(text, k))
-        except UNANSWERABLE as reason:
+        except Unanswerable as reason:
             self._tell(query_id, reason)
             return None
 
@@ -121,12 +117,12 @@ class OpenSearchRetriever:
             return {}
         try:
             answer = search(self._client, self._index, body, **self._params)
-        except UNANSWERABLE as reason:
+        except Unanswerable as reason:
             self._tell(query_id, reason)
             return {}
         return self._hits_of(body, answer, k)
 
-    def _tell(self, query_id: str, reason: OsnError) -> None:
+    def _tell(self, query_id: str, reason: Unanswerable) -> None:
         """Raises the reason if nobody wants to know which queries are not answered."""
         if self._unanswered is None:
             reason.message = f"query {query_id!r}: {reason.message}"

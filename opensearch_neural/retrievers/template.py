@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.body_template import BodyTemplate
 from opensearch_neural.cluster.errors import allowed, translate_errors
-from opensearch_neural.errors import InputError, OsnError
+from opensearch_neural.errors import InputError, Unanswerable
 from opensearch_neural.queries import Body
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 
@@ -34,7 +34,7 @@ def template_retriever(
     *,
     id_field: str | None = None,
     progress: Callable[[int], object] | None = None,
-    unanswered: Callable[[str, OsnError], object] | None = None,
+    unanswered: Callable[[str, Unanswerable], object] | None = None,
 ) -> OpenSearchRetriever:
     """The template as a retriever.
 
