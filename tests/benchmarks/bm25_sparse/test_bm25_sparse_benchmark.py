@@ -534,10 +534,14 @@ def test_the_weight_is_chosen_by_questions_that_are_neither_tested_nor_trained_o
     assert [weights.split_of(data / name, trained) for name in ("one", "two")] == [None, "dev"]
     assert [weights.split_of(data / name, of_corpus) for name in ("one", "two")] == ["train", "dev"]
     made: list[tuple[str, str]] = []
-    experiment = models.Experiment(data, str(start), tmp_path, (1,), (trained, of_corpus), None)  # type: ignore[arg-type]
+    options = ["--start", str(start), "--data", str(data), "--work", str(tmp_path / "other")]
     with monkeypatch.context() as patch:
         patch.setattr(models.Experiment, "folder", lambda self, model, name: made.append((model.name, name)))
-        experiment.make_models(lambda model, name: weights.split_of(data / name, model.name))
+        patch.setattr(
+            weights, "reachable", lambda *given, **named: 1 / 0
+        )  # models are made before a cluster is looked for
+        trials = CliRunner().invoke(weights.sum_weight, [*options, "--arm", trained, "--arm", of_corpus])
+        assert isinstance(trials.exception, ZeroDivisionError)
     assert made == [(trained, "two"), (of_corpus, "one"), (of_corpus, "two")], "models that nobody asks are trained"
     arguments = [
         "--url", cluster_url, "--start", str(start), "--data", str(data), "--work", str(tmp_path / "work"),
