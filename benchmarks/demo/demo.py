@@ -51,7 +51,7 @@ DENSE = "all-MiniLM-L6-v2"
 INDEX = NODE = "osn-demo"
 EXAMPLES = 3
 # Each engine answers this many requests in the timed part, one after the other.
-TIMED_REQUESTS = 900
+TIMED_REQUESTS = 600
 TRAIN_STEPS = 60
 """If the published model is not installed: two minutes on two cores."""
 

@@ -33,7 +33,7 @@ from typing import Any
 import click
 
 from benchmarks.bm25_sparse import dense
-from benchmarks.bm25_sparse.measures import MEASURES, TUNED, mean_rows, sets_of_means, tuned_measured
+from benchmarks.bm25_sparse.measures import MEASURES, TUNED, mean_rows, sets_of_means, tuned_measured, tuned_settings
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment, check_models, start_option
 from benchmarks.experiment import (
     PaperPart,
@@ -90,7 +90,7 @@ def quality(experiment: Experiment) -> RowsAndGoals:
     """Every model searched without BM25, and the engines without a model."""
     differences = [(engine, TUNED) for engine in (PRESENCE, PIECES, *experiment.arms)]
     with cluster_or_node(experiment.connection, "osn-bench-sparse") as client:
-        tuned = tuned_measured(client, experiment)
+        tuned = tuned_measured(client, experiment, tuned_settings(client, experiment))
     pieces = tokenizer_of(experiment.start)
     with_train = [name for name, folder in experiment.sets.items() if (folder / "qrels" / "train.tsv").exists()]
     saturations = tuned_pieces(experiment.data, with_train, experiment.work, pieces)
