@@ -27,11 +27,10 @@ from transformers import PreTrainedTokenizerBase, set_seed
 from opensearch_neural.models.directory import hash_files, locate, read_osn_json
 from trainers.common.config import backbone_option, config_options, fingerprint
 from trainers.common.loop import train
-from trainers.common.objective import ObjectiveSettings
 from trainers.common.own_loss import LOSS_OPTION, loss_hash
 from trainers.common.precision import computed_in, computing_in
-from trainers.common.run_folder import FIRST, FOLDER, Trained, tell
-from trainers.common.settings import EncoderSettings, Role, TrainingSettings
+from trainers.common.run_folder import Trained, tell
+from trainers.common.settings import FIRST, FOLDER, EncoderSettings, ObjectiveSettings, Role, TrainingSettings
 from trainers.data.candidates import CandidateSettings, RetrievalData, refuse_without_negatives
 from trainers.data.dev_measures import DevSet, dev_measures
 from trainers.data.examples import TrainingData

@@ -22,9 +22,8 @@ from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.dense.torch_encoder import load_dense  # noqa: E402
 from trainers import dense  # noqa: E402
 from trainers.common import attention, precision  # noqa: E402
-from trainers.common.objective import ObjectiveSettings  # noqa: E402
 from trainers.common.precision import Precision  # noqa: E402
-from trainers.common.settings import EncoderSettings, TrainingSettings  # noqa: E402
+from trainers.common.settings import EncoderSettings, ObjectiveSettings, TrainingSettings  # noqa: E402
 from trainers.data.candidates import CandidateSettings  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
 from trainers.data.sets import DevSettings, SetSettings  # noqa: E402

@@ -32,9 +32,8 @@ from opensearch_neural.models.directory import write_osn_json  # noqa: E402
 from opensearch_neural.retrievers import Run  # noqa: E402
 from trainers import dense, multi_layer  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
-from trainers.common.objective import ObjectiveSettings  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
-from trainers.common.settings import EncoderSettings, TrainingSettings  # noqa: E402
+from trainers.common.settings import EncoderSettings, ObjectiveSettings, TrainingSettings  # noqa: E402
 from trainers.data.candidates import CandidateSettings, RetrievalData, unique_documents  # noqa: E402
 from trainers.data.examples import TrainingData  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from opensearch_neural.models.dense.quantized import CENTROIDS
-from trainers.common.run_folder import FOLDER
-from trainers.common.settings import TrainingSettings, check_dropout
+from trainers.common.settings import FOLDER, TrainingSettings, check_dropout
 from trainers.data.examples import TrainingData, training_pairs
 from trainers.data.loading import text_store
 from trainers.data.splits import Apart

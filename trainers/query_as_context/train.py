@@ -34,8 +34,9 @@ from trainers.common.config import backbone_option, config_options, fingerprint
 from trainers.common.grad_cache import in_order
 from trainers.common.loop import train
 from trainers.common.processes import is_main_process
-from trainers.common.run_folder import FIRST, FOLDER, Trained, check_output, history
+from trainers.common.run_folder import Trained, check_output, history
 from trainers.common.sampling import Visit
+from trainers.common.settings import FIRST, FOLDER
 from trainers.data.dev_measures import DevSet, corpus_measures, dev_measures, dev_set
 from trainers.data.sets import check_set_names, refuse_same_names, small
 from trainers.dense import rehearse as rehearse_dense

@@ -39,7 +39,8 @@ from trainers.common.config import backbone_option, config_options, fingerprint
 from trainers.common.loop import train
 from trainers.common.own_loss import LOSS_OPTION, loss_hash
 from trainers.common.processes import is_main_process
-from trainers.common.run_folder import FOLDER, Trained, check_output, tell
+from trainers.common.run_folder import Trained, check_output, tell
+from trainers.common.settings import FOLDER
 from trainers.data.candidates import RetrievalData
 from trainers.data.examples import TrainingData
 from trainers.data.sets import PreparedSets, prepare, small

@@ -30,8 +30,7 @@ from opensearch_neural.models.directory import MINILM, hash_files, locate, read_
 from opensearch_neural.models.pretrained import T5, quiet_loading
 from trainers.common.config import fingerprint
 from trainers.common.precision import PRECISIONS, Computed, Precision, computed_in, computing_in
-from trainers.common.run_folder import FIRST, FOLDER
-from trainers.common.settings import EncoderSettings, TrainingSettings
+from trainers.common.settings import FIRST, FOLDER, EncoderSettings, TrainingSettings
 from trainers.data.candidates import CandidateSettings
 from trainers.data.loading import load_training
 from trainers.data.negatives import open_retriever, with_mined

@@ -21,9 +21,7 @@ from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.files import write_json_lines
 from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import MINILM, hash_files
-from trainers.common.objective import ObjectiveSettings
-from trainers.common.run_folder import FIRST, FOLDER
-from trainers.common.settings import EncoderSettings, TrainingSettings
+from trainers.common.settings import FIRST, FOLDER, EncoderSettings, ObjectiveSettings, TrainingSettings
 from trainers.data.candidates import CandidateSettings
 from trainers.data.dev_measures import corpus_measures
 from trainers.data.formats import read_json_lines

@@ -15,8 +15,8 @@ from tiny_dense import configuration  # noqa: E402
 
 from trainers.common.batches import CachedBatch  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
-from trainers.common.objective import ObjectiveSettings  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
+from trainers.common.settings import ObjectiveSettings  # noqa: E402
 from trainers.data.candidates import Drawn, RetrievalData  # noqa: E402
 from trainers.data.examples import TrainingData  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
