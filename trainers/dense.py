@@ -31,12 +31,13 @@ from trainers.common.own_loss import LOSS_OPTION, loss_hash
 from trainers.common.precision import computed_in, computing_in
 from trainers.common.run_folder import Trained, tell
 from trainers.common.settings import FIRST, FOLDER, EncoderSettings, ObjectiveSettings, Role, TrainingSettings
-from trainers.data.candidates import CandidateSettings, RetrievalData, refuse_without_negatives
+from trainers.data.candidates import RetrievalData
 from trainers.data.dev_measures import DevSet, dev_measures
 from trainers.data.examples import TrainingData
 from trainers.data.negatives import with_mined
 from trainers.data.retrieval_batches import RetrievalCollate
-from trainers.data.sets import DevSettings, PreparedSets, SetSettings, check_teachers, prepare, small
+from trainers.data.sets import PreparedSets, prepare, small
+from trainers.data.settings import CandidateSettings, DevSettings, SetSettings, check_teachers, refuse_without_negatives
 from trainers.data.teacher_ensemble import open_teachers
 from trainers.data.teachers import Teacher, teachers_hash
 from trainers.data.tokenized import PART_OVERHEAD

@@ -51,7 +51,8 @@ from trainers.common.config import fingerprint
 from trainers.common.settings import TrainingSettings
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
-from trainers.data.splits import Apart, merge
+from trainers.data.settings import Apart
+from trainers.data.splits import merge
 from trainers.jpq.preparation import document_vectors
 from trainers.jpq.quantizer import kept_quantizer
 from trainers.jpq.settings import JpqConfig, JpqObjective, JpqSelection, JpqSet, NegativeSettings, QuantizerSettings

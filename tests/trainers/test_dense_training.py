@@ -24,9 +24,8 @@ from trainers import dense  # noqa: E402
 from trainers.common import attention, precision  # noqa: E402
 from trainers.common.precision import Precision  # noqa: E402
 from trainers.common.settings import EncoderSettings, ObjectiveSettings, TrainingSettings  # noqa: E402
-from trainers.data.candidates import CandidateSettings  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
-from trainers.data.sets import DevSettings, SetSettings  # noqa: E402
+from trainers.data.settings import CandidateSettings, DevSettings, SetSettings  # noqa: E402
 from trainers.data.teach import teach  # noqa: E402
 from trainers.dense import (  # noqa: E402
     DenseConfig,

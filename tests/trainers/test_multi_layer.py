@@ -34,12 +34,12 @@ from trainers import dense, multi_layer  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.settings import EncoderSettings, ObjectiveSettings, TrainingSettings  # noqa: E402
-from trainers.data.candidates import CandidateSettings, RetrievalData, unique_documents  # noqa: E402
+from trainers.data.candidates import RetrievalData, unique_documents  # noqa: E402
 from trainers.data.examples import TrainingData  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
 from trainers.data.negatives import open_retriever  # noqa: E402
 from trainers.data.retrieval_batches import RetrievalCollate  # noqa: E402
-from trainers.data.sets import SetSettings  # noqa: E402
+from trainers.data.settings import CandidateSettings, SetSettings  # noqa: E402
 from trainers.dense import TwoStageSettings, train_dense  # noqa: E402
 from trainers.encoders import bi_encoder  # noqa: E402
 from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402

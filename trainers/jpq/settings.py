@@ -10,7 +10,7 @@ from opensearch_neural.models.dense.quantized import CENTROIDS
 from trainers.common.settings import FOLDER, TrainingSettings, check_dropout
 from trainers.data.examples import TrainingData, training_pairs
 from trainers.data.loading import text_store
-from trainers.data.splits import Apart
+from trainers.data.settings import Apart
 from trainers.doc2query.question_sets import QuestionSet
 
 DocumentForm = Literal["quantized", "uncompressed"]

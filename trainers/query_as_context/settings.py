@@ -8,7 +8,7 @@ from typing import Literal
 
 from opensearch_neural.corpus.documents import Document
 from trainers.common.settings import FOLDER, TrainingSettings
-from trainers.data.sets import DevSettings, SetSettings, check_limit
+from trainers.data.settings import DevSettings, SetSettings, check_limit
 from trainers.dense import DenseConfig
 from trainers.doc2query.settings import GenerationSettings
 

@@ -23,7 +23,7 @@ from trainers.common.settings import FOLDER
 from trainers.data.examples import TrainingData
 from trainers.data.leaks import without_questions_of
 from trainers.data.loading import format_of, read_documents
-from trainers.data.sets import SetSettings
+from trainers.data.settings import SetSettings
 from trainers.data.texts import TextStore
 from trainers.doc2query.generate import generate_queries
 from trainers.tome.settings import TomeConfig

@@ -23,7 +23,7 @@ from opensearch_neural.models.sparse.encoder import load_sparse
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from trainers.common.config import fingerprint
 from trainers.common.settings import TrainingSettings
-from trainers.data.sets import DevSettings, SetSettings
+from trainers.data.settings import DevSettings, SetSettings
 from trainers.data.teacher_models import detect
 from trainers.data.teachers import LEXICAL, TeacherKind
 

@@ -31,10 +31,9 @@ from opensearch_neural.models.pretrained import T5, quiet_loading
 from trainers.common.config import fingerprint
 from trainers.common.precision import PRECISIONS, Computed, Precision, computed_in, computing_in
 from trainers.common.settings import FIRST, FOLDER, EncoderSettings, TrainingSettings
-from trainers.data.candidates import CandidateSettings
 from trainers.data.loading import load_training
 from trainers.data.negatives import open_retriever, with_mined
-from trainers.data.sets import DevSettings, SetSettings
+from trainers.data.settings import CandidateSettings, DevSettings, SetSettings
 from trainers.dense import DenseConfig, TwoStageSettings, train_dense
 from trainers.encoders.backbones import read_config
 from trainers.encoders.tower import read_start

@@ -22,12 +22,11 @@ from opensearch_neural.files import write_json_lines
 from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import MINILM, hash_files
 from trainers.common.settings import FIRST, FOLDER, EncoderSettings, ObjectiveSettings, TrainingSettings
-from trainers.data.candidates import CandidateSettings
 from trainers.data.dev_measures import corpus_measures
 from trainers.data.formats import read_json_lines
 from trainers.data.leaks import without_questions_of
 from trainers.data.loading import GENERATED, load_training, read_documents, text_store
-from trainers.data.sets import DevSettings, SetSettings
+from trainers.data.settings import CandidateSettings, DevSettings, SetSettings
 from trainers.data.texts import normalised
 from trainers.dense import DenseConfig, TwoStageSettings, train_dense
 from trainers.doc2query.settings import Doc2QueryConfig

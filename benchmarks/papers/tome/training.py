@@ -25,7 +25,7 @@ from opensearch_neural.models.pretrained import load_sequence_to_sequence
 from trainers.common.precision import PRECISIONS, Precision
 from trainers.common.settings import TrainingSettings
 from trainers.data.loading import read_documents, text_store
-from trainers.data.sets import SetSettings
+from trainers.data.settings import SetSettings
 from trainers.doc2query.generate import generate_queries
 from trainers.doc2query.settings import Doc2QueryConfig, GenerationSettings
 from trainers.doc2query.train import train_doc2query

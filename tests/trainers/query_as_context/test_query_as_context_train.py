@@ -21,9 +21,8 @@ from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from trainers.common.batches import IGNORED  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
-from trainers.data.candidates import CandidateSettings  # noqa: E402
 from trainers.data.loading import read_documents  # noqa: E402
-from trainers.data.sets import SetSettings  # noqa: E402
+from trainers.data.settings import CandidateSettings, SetSettings  # noqa: E402
 from trainers.dense import DenseConfig, TwoStageSettings  # noqa: E402
 from trainers.doc2query.settings import GenerationSettings  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402

@@ -22,7 +22,7 @@ from opensearch_neural.models.generative.url_trie import CorpusUrls  # noqa: E40
 from opensearch_neural.retrievers.generative import GenerativeRetriever  # noqa: E402
 from trainers.common.config import load_config, recipe  # noqa: E402
 from trainers.data.negatives import open_retriever  # noqa: E402
-from trainers.data.sets import SetSettings  # noqa: E402
+from trainers.data.settings import SetSettings  # noqa: E402
 from trainers.data.texts import TextStore  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.tome.settings import TomeConfig  # noqa: E402
