@@ -31,8 +31,8 @@ from trainers.common.config import backbone_option, config_options
 from trainers.common.loop import train
 from trainers.common.training_model import Losses, TrainingModel
 from trainers.encoders import backbones
-from trainers.encoders.backbones import NewBackbone
 from trainers.encoders.sequence_to_sequence import LabelledBatch, SequenceToSequence, log_likelihood
+from trainers.encoders.settings import NewBackbone
 from trainers.masked_lm.settings import MaskedLmConfig
 from trainers.masked_lm.windows import CorruptedWindows, MaskedWindows, Windows, corpus_documents, tokenize_corpus
 

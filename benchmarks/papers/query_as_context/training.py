@@ -32,7 +32,7 @@ from trainers.dense import DenseConfig, TwoStageSettings, train_dense
 from trainers.doc2query.settings import Doc2QueryConfig
 from trainers.doc2query.train import train_doc2query
 from trainers.encoders import backbones
-from trainers.encoders.backbones import NewBackbone
+from trainers.encoders.settings import NewBackbone
 from trainers.masked_lm.settings import MaskedLmConfig
 from trainers.masked_lm.train import train_masked_lm
 from trainers.query_as_context.passages import question_files, tested_articles

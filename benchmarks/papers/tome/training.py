@@ -29,7 +29,7 @@ from trainers.data.settings import SetSettings
 from trainers.doc2query.generate import generate_queries
 from trainers.doc2query.settings import Doc2QueryConfig, GenerationSettings
 from trainers.doc2query.train import train_doc2query
-from trainers.encoders.backbones import NewBackbone
+from trainers.encoders.settings import NewBackbone
 from trainers.masked_lm.settings import MaskedLmConfig
 from trainers.masked_lm.train import train_masked_lm
 from trainers.tome.settings import TomeConfig

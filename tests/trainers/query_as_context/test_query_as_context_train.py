@@ -26,6 +26,7 @@ from trainers.data.settings import CandidateSettings, SetSettings  # noqa: E402
 from trainers.dense import DenseConfig, TwoStageSettings  # noqa: E402
 from trainers.doc2query.settings import GenerationSettings  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
+from trainers.encoders.settings import NewBackbone  # noqa: E402
 from trainers.query_as_context import train as query_as_context  # noqa: E402
 from trainers.query_as_context.context_models import HEAD_FILE, build  # noqa: E402
 from trainers.query_as_context.pairs import ContextPairs  # noqa: E402
@@ -188,7 +189,7 @@ def test_held_back_loss_is_the_mean_over_masked_tokens_and_pairs(backbone: Path,
 def tiny_generator(folder: Path) -> Path:
     tokenizer = backbones.train_tokenizer(WORDS, "byte-level", 400)
     torch.manual_seed(0)
-    new = backbones.NewBackbone("t5", layers=1, hidden=16, heads=2)
+    new = NewBackbone("t5", layers=1, hidden=16, heads=2)
     backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, folder)
     return folder
 
