@@ -9,7 +9,7 @@ from tiny import WORDS
 
 from trainers.common.settings import EncoderSettings, TrainingSettings
 from trainers.data.settings import SetSettings
-from trainers.dense import DenseConfig
+from trainers.dense.settings import DenseConfig
 
 TEXTS = ["bab dek", "fin gol kuz lab mek nin pol ruz", "sab", " ".join(WORDS[:50])]
 

@@ -16,12 +16,12 @@ pytest.importorskip("sentence_transformers")
 from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 
 from trainers.common.config import load_config, recipe, to_dict  # noqa: E402
-from trainers.dense import DenseConfig  # noqa: E402
+from trainers.dense.settings import DenseConfig  # noqa: E402
 from trainers.doc2query.settings import Doc2QueryConfig  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.encoders.settings import NewBackbone  # noqa: E402
 from trainers.jpq.settings import JpqConfig  # noqa: E402
-from trainers.multi_layer import MlrConfig  # noqa: E402
+from trainers.multi_layer.settings import MlrConfig  # noqa: E402
 from trainers.query_as_context.settings import QueryAsContextConfig  # noqa: E402
 from trainers.sparse.settings import SparseConfig  # noqa: E402
 from trainers.tome.settings import TomeConfig  # noqa: E402

@@ -177,7 +177,8 @@ class Ablation:
 
 def trained_dense(ablation: Ablation, start: str) -> str:
     """The second dense teacher: `start` trained further by `osn train dense` on the same questions. Returns its folder."""
-    from trainers.dense import DenseConfig, train_dense
+    from trainers.dense.settings import DenseConfig
+    from trainers.dense.train import train_dense
     from trainers.encoders.tower import EncoderSettings
 
     config = DenseConfig(

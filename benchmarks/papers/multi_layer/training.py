@@ -34,10 +34,12 @@ from trainers.common.settings import FIRST, FOLDER, EncoderSettings, TrainingSet
 from trainers.data.loading import load_training
 from trainers.data.negatives import open_retriever, with_mined
 from trainers.data.settings import CandidateSettings, DevSettings, SetSettings
-from trainers.dense import DenseConfig, TwoStageSettings, train_dense
+from trainers.dense.settings import DenseConfig, TwoStageSettings
+from trainers.dense.train import train_dense
 from trainers.encoders.backbones import read_config
 from trainers.encoders.tower import read_start
-from trainers.multi_layer import MlrConfig, RepresentationSettings, build
+from trainers.multi_layer.settings import MlrConfig, RepresentationSettings
+from trainers.multi_layer.train import build
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,8 @@ from trainers.data.leaks import without_questions_of
 from trainers.data.loading import GENERATED, load_training, read_documents, text_store
 from trainers.data.settings import CandidateSettings, DevSettings, SetSettings
 from trainers.data.texts import normalised
-from trainers.dense import DenseConfig, TwoStageSettings, train_dense
+from trainers.dense.settings import DenseConfig, TwoStageSettings
+from trainers.dense.train import train_dense
 from trainers.doc2query.settings import Doc2QueryConfig
 from trainers.doc2query.train import train_doc2query
 from trainers.encoders import backbones

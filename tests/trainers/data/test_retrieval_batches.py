@@ -21,7 +21,7 @@ from trainers.data.candidates import Drawn, RetrievalData  # noqa: E402
 from trainers.data.examples import TrainingData  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
 from trainers.data.retrieval_batches import RetrievalCollate  # noqa: E402
-from trainers.dense import build  # noqa: E402
+from trainers.dense.train import build  # noqa: E402
 from trainers.encoders import bi_encoder  # noqa: E402
 from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402
 

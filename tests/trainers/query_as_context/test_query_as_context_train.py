@@ -23,7 +23,7 @@ from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.data.loading import read_documents  # noqa: E402
 from trainers.data.settings import CandidateSettings, SetSettings  # noqa: E402
-from trainers.dense import DenseConfig, TwoStageSettings  # noqa: E402
+from trainers.dense.settings import DenseConfig, TwoStageSettings  # noqa: E402
 from trainers.doc2query.settings import GenerationSettings  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.encoders.settings import NewBackbone  # noqa: E402
