@@ -42,6 +42,25 @@ print(sorted({"torch", "transformers", "faiss", "scipy"} & set(sys.modules)))
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_the_help_of_no_command_imports_a_network_library() -> None:
+    script = """
+import sys
+from importlib.metadata import entry_points
+from click.testing import CliRunner
+for group in sys.argv[1:]:
+    for entry in entry_points(group=group):
+        try:
+            command = entry.load()
+        except ModuleNotFoundError:  # An extra that is not installed.
+            continue
+        assert CliRunner().invoke(command, ["--help"]).exit_code == 0, entry
+        loaded = {"torch", "transformers", "sentence_transformers"} & set(sys.modules)
+        assert not loaded, f"{entry.value} loads {loaded}"
+"""
+    done = subprocess.run([sys.executable, "-c", script, *GROUPS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_command_whose_library_is_missing_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "_is_installed", lambda package: package != "torch")
     assert missing_module("trainers.sparse.train") == "torch"

@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("sentence_transformers")
-
 from opensearch_neural.errors import InputError
 from trainers.common.config import load_config
 from trainers.dense.settings import DenseConfig
