@@ -278,7 +278,7 @@ def test_a_schedule_that_was_interrupted_between_steps_goes_on(
     for step in (
         "query_as_context.train.pretrain",
         "query_as_context.train.train_dense",
-        "dense.with_mined",
+        "dense.train.with_mined",
     ):
         with monkeypatch.context() as patch:
             for earlier in done:
