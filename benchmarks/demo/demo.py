@@ -188,7 +188,7 @@ def train(data: BeirData, out: Path, steps: int, start: str | Path | None) -> No
     """Train without labels: first sentences are the questions. start: None: MiniLM with a new head"""
     try:
         from trainers.common.config import load_config, recipe
-        from trainers.data.sets import DevSettings
+        from trainers.data.settings import DevSettings
         from trainers.doc2query.question_sets import QuestionSet
         from trainers.sparse.settings import SparseConfig, WarmUpSettings
         from trainers.sparse.train import train_sparse

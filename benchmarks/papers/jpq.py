@@ -51,11 +51,9 @@ from trainers.common.config import fingerprint
 from trainers.common.settings import TrainingSettings
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
-from trainers.data.splits import Apart, merge
-from trainers.jpq.preparation import document_vectors
+from trainers.data.settings import Apart
 from trainers.jpq.quantizer import kept_quantizer
 from trainers.jpq.settings import JpqConfig, JpqObjective, JpqSelection, JpqSet, NegativeSettings, QuantizerSettings
-from trainers.jpq.train import train_jpq
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -159,6 +157,8 @@ class JpqExperiment:
     @cached_property
     def test(self) -> EncodedSet:
         """The test splits of the set over the corpus that its train splits have."""
+        from trainers.data.splits import merge
+        from trainers.jpq.preparation import document_vectors
 
         def merged(split: str) -> TrainingData:
             sets = [load_training(self.data / part, split=split, name=part) for part in SETS[self.name]]
@@ -211,6 +211,8 @@ class JpqExperiment:
         )
 
     def train(self, engine: MeasuredEngine, m: int) -> Measured:
+        from trainers.jpq.train import train_jpq
+
         config = self.configuration(engine, m)
         done = train_jpq(config)
         logger.info("%s: the state after step %s kept: %s", config.output.name, done.best_step, done.measures)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib.machinery import ModuleSpec
@@ -124,17 +124,21 @@ class EntryPointGroup(click.Group):
             # At exit, Python writes the rest of its buffer to devnull.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
+        except ModuleNotFoundError as error:
+            # Some commands import what they work with only when they run: their help is there without it.
+            if (error.name or "").partition(".")[0] in OWN_PACKAGES:
+                raise
+            raise _missing(f"{ctx.command_path} {ctx.invoked_subcommand}", error.name) from error
 
 
 def _listed(entry: EntryPoint, text: str) -> click.Command:
-    missing = missing_module(entry.module)
+    missing = missing_module(entry.module, entry.attr)
     return click.Command(entry.name, help=text) if missing is None else _unavailable(entry.name, missing)
 
 
 def _unavailable(name: str, module: str | None) -> click.Command:
     def run(**_: Any) -> None:
-        command = click.get_current_context().command_path
-        raise OsnError(f"`{command}` needs the module {module!r}", 'pip install "opensearch-neural[all]"')
+        raise _missing(click.get_current_context().command_path, module)
 
     return click.Command(
         name,
@@ -144,23 +148,28 @@ def _unavailable(name: str, module: str | None) -> click.Command:
     )
 
 
+def _missing(command: str, module: str | None) -> OsnError:
+    return OsnError(f"`{command}` needs the module {module!r}", 'pip install "opensearch-neural[all]"')
+
+
 # ------------------------------------------------------------------------------------------------ read from the source
 
 
 def docstring_of(entry: EntryPoint) -> str | None:
     """The docstring of the function that an entry point names; None if it is not in this project's source."""
-    tree = _source(entry.module)
-    functions = [] if tree is None else [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    return next((ast.get_docstring(node) for node in functions if node.name == entry.attr), None)
+    function = _function(entry.module, entry.attr)
+    return None if function is None else ast.get_docstring(function)
 
 
-def missing_module(module: str) -> str | None:
+def missing_module(module: str, command: str | None = None) -> str | None:
     """A library that is not installed but needed to import a module of this project; None if there is none.
 
-    The imports at the top of this project's modules are followed.
+    The imports at the top of this project's modules are followed. command: a function there, whose imports count too, but
+    not those in its branches.
     """
     seen: set[str] = set()
-    pending = [module]
+    function = None if command is None else _function(module, command)
+    pending = [module, *_named(() if function is None else function.body)]
     while pending:
         name = pending.pop()
         if name in seen:
@@ -174,9 +183,21 @@ def missing_module(module: str) -> str | None:
     return None
 
 
+def _function(module: str, name: str) -> ast.FunctionDef | None:
+    """A function of a module of this project, in its source."""
+    tree = _source(module)
+    functions = [] if tree is None else [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return next((function for function in functions if function.name == name), None)
+
+
 def _imported(module: str) -> Iterator[str]:
     tree = _source(module)
-    for node in [] if tree is None else tree.body:
+    return _named(() if tree is None else tree.body)
+
+
+def _named(statements: Iterable[ast.stmt]) -> Iterator[str]:
+    """The modules that the import statements among `statements` name."""
+    for node in statements:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -22,10 +22,10 @@ def test_a_command_says_in_its_source_what_it_says_when_imported(entry) -> None:
     try:
         command = entry.load()
     except ModuleNotFoundError as error:
-        assert missing_module(entry.module) is not None, error
+        assert missing_module(entry.module, entry.attr) is not None, error
         return
     assert docstring_of(entry) == inspect.cleandoc(command.callback.__doc__)
-    assert missing_module(entry.module) is None
+    assert missing_module(entry.module, entry.attr) is None
 
 
 def test_listing_commands_imports_no_network_library() -> None:
@@ -42,6 +42,25 @@ print(sorted({"torch", "transformers", "faiss", "scipy"} & set(sys.modules)))
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_the_help_of_no_command_imports_a_network_library() -> None:
+    script = """
+import sys
+from importlib.metadata import entry_points
+from click.testing import CliRunner
+for group in sys.argv[1:]:
+    for entry in entry_points(group=group):
+        try:
+            command = entry.load()
+        except ModuleNotFoundError:  # An extra that is not installed.
+            continue
+        assert CliRunner().invoke(command, ["--help"]).exit_code == 0, entry
+        loaded = {"torch", "transformers", "sentence_transformers"} & set(sys.modules)
+        assert not loaded, f"{entry.value} loads {loaded}"
+"""
+    done = subprocess.run([sys.executable, "-c", script, *GROUPS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_command_whose_library_is_missing_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "_is_installed", lambda package: package != "torch")
     assert missing_module("trainers.sparse.train") == "torch"
@@ -49,6 +68,8 @@ def test_a_command_whose_library_is_missing_names_it(monkeypatch: pytest.MonkeyP
         "the group itself needs nothing: its commands are listed one by one"
     )
     assert missing_module("opensearch_neural.commands.search") is None, "imports inside functions are not its own"
+    assert missing_module("trainers.sparse.command") is None, "its help can be shown"
+    assert missing_module("trainers.sparse.command", "sparse_command") == "torch", "but it cannot run"
 
 
 def test_a_command_of_another_package_is_imported() -> None:
@@ -77,7 +98,8 @@ def test_encode_promises_no_defaults_of_an_index() -> None:
 
 
 def test_a_command_without_its_extra_is_named_whole() -> None:
-    script = "import sys; sys.modules['torch'] = None; sys.argv = ['osn', 'train', 'sparse']\n"
+    script = "import sys; sys.modules['torch'] = None\n"
+    script += "sys.argv = ['osn', 'train', 'sparse', '--set', 'train=[{path: docs}]']\n"
     script += "from opensearch_neural.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 1 and "error: `osn train sparse` needs the module 'torch'" in done.stderr

@@ -28,6 +28,7 @@ from opensearch_neural.models.directory import write_osn_json  # noqa: E402
 from opensearch_neural.models.generative.model import load_generative  # noqa: E402
 from opensearch_neural.models.generative.settings import KIND, GenerativeSettings, write_settings  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
+from trainers.encoders.settings import NewBackbone  # noqa: E402
 
 ANIMALS = ["cat", "dog", "bird", "fish"]
 TEXT = "The {0} lives in the garden of the house. The {0} sleeps. " * 6
@@ -48,7 +49,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "tome"
     tokenizer = backbones.train_tokenizer([f"https://zoo.org/{one}" for one in ANIMALS] * 3, "byte-level", 400)
     torch.manual_seed(0)
-    new = backbones.NewBackbone("t5", layers=1, hidden=16, heads=2)
+    new = NewBackbone("t5", layers=1, hidden=16, heads=2)
     backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, folder / "url")
     write_settings(folder, GenerativeSettings(), single_stage=True)
     write_osn_json(folder, KIND)

@@ -8,8 +8,8 @@ from typing import Any
 from tiny import WORDS
 
 from trainers.common.settings import EncoderSettings, TrainingSettings
-from trainers.data.sets import SetSettings
-from trainers.dense import DenseConfig
+from trainers.data.settings import SetSettings
+from trainers.dense.settings import DenseConfig
 
 TEXTS = ["bab dek", "fin gol kuz lab mek nin pol ruz", "sab", " ".join(WORDS[:50])]
 

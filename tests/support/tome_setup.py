@@ -12,7 +12,7 @@ pytest.importorskip("sentence_transformers")
 
 from opensearch_neural.models.generative.settings import GenerativeSettings  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
-from trainers.data.sets import SetSettings  # noqa: E402
+from trainers.data.settings import SetSettings  # noqa: E402
 from trainers.tome.settings import TomeConfig  # noqa: E402
 
 SMALL = GenerativeSettings(query_length=16, passage_length=8, title_length=4, url_length=24)

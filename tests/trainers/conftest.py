@@ -47,10 +47,11 @@ def headless(tmp_path_factory: pytest.TempPathFactory, word_pieces: PreTrainedTo
     import torch
 
     from trainers.encoders import backbones
+    from trainers.encoders.settings import NewBackbone
 
     folder = tmp_path_factory.mktemp("headless")
     torch.manual_seed(3)
-    new = backbones.NewBackbone(layers=1, hidden=16, heads=2)
+    new = NewBackbone(layers=1, hidden=16, heads=2)
     backbones.save(backbones.new_backbone(new, word_pieces).bert, word_pieces, folder)
     return folder
 

@@ -16,11 +16,12 @@ pytest.importorskip("sentence_transformers")
 from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 
 from trainers.common.config import load_config, recipe, to_dict  # noqa: E402
-from trainers.dense import DenseConfig  # noqa: E402
+from trainers.dense.settings import DenseConfig  # noqa: E402
 from trainers.doc2query.settings import Doc2QueryConfig  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
+from trainers.encoders.settings import NewBackbone  # noqa: E402
 from trainers.jpq.settings import JpqConfig  # noqa: E402
-from trainers.multi_layer import MlrConfig  # noqa: E402
+from trainers.multi_layer.settings import MlrConfig  # noqa: E402
 from trainers.query_as_context.settings import QueryAsContextConfig  # noqa: E402
 from trainers.sparse.settings import SparseConfig  # noqa: E402
 from trainers.tome.settings import TomeConfig  # noqa: E402
@@ -312,7 +313,7 @@ def test_the_doc2query_recipe_takes_two_steps(tmp_path: Path, beir: Path) -> Non
     from opensearch_neural.cli import osn
 
     tokenizer = backbones.train_tokenizer(WORDS, "byte-level", 400)
-    new = backbones.NewBackbone("t5", layers=1, hidden=16, heads=2)
+    new = NewBackbone("t5", layers=1, hidden=16, heads=2)
     backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, tmp_path / "t5")
     arguments = ["train", "doc2query", "--config", "doc2query", "--dry-run", "--output", str(tmp_path / "model")]
     overrides = [f"backbone={tmp_path / 't5'}", f"data=[{beir}]", "dev_share=0.1"]
@@ -328,7 +329,7 @@ def test_the_tome_recipes_take_two_steps_a_stage(name: str, tmp_path: Path, beir
     from opensearch_neural.cli import osn
 
     tokenizer = backbones.train_tokenizer(WORDS, "byte-level", 400)
-    new = backbones.NewBackbone("t5", layers=1, hidden=16, heads=2)
+    new = NewBackbone("t5", layers=1, hidden=16, heads=2)
     backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, tmp_path / "t5")
     corpus = tmp_path / "corpus.jsonl"
     lines = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
@@ -415,7 +416,7 @@ def test_the_query_as_context_recipes_go_from_documents_to_retriever_2(name: str
     from opensearch_neural.cli import osn
 
     tokenizer = backbones.train_tokenizer(WORDS, "byte-level", 400)
-    new = backbones.NewBackbone("t5", layers=1, hidden=16, heads=2)
+    new = NewBackbone("t5", layers=1, hidden=16, heads=2)
     backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, tmp_path / "t5")
     start = tiny_backbone(tmp_path / "start", positions=512)
     test = f"[{{path: {beir}, split: dev, name: dev}}]"

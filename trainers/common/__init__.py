@@ -1,6 +1,6 @@
 """The parts that all methods share.
 
-settings.py          length, speed and batches of a training; how a text becomes a vector
+settings.py          length, speed and batches of a training; the loss of retrieval; how a text becomes a vector
 config.py            YAML and --set to dataclasses, and back
 training_model.py    the base class of a method: batch in, loss terms out, model directory at the end
 batches.py           the batches that a collator hands to a model

@@ -7,46 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from opensearch_neural.errors import InputError
 from trainers.common import losses
-from trainers.common.own_loss import Targets, apply_loss, load_loss
-
-
-@dataclass(slots=True)
-class ObjectiveSettings:
-    """The loss: a sum of terms, each with its weight; 0 leaves a term out."""
-
-    info_nce: float = 1.0
-    """weight of the contrastive term, over all documents of the batch"""
-    loss: str | None = None
-    """package:function, a loss of your own in place of the contrastive term, with its weight; null is InfoNCE"""
-    margin_mse: float = 0.0
-    """weight of distillation by margin MSE over the query's candidates; scores from teachers or from the data"""
-    kl: float = 0.0
-    """weight of distillation by Kullback-Leibler divergence, at temperature 1"""
-    temperature: float | None = None
-    """divides the scores in InfoNCE; null is 0.05 for normalized vectors and 1 for others"""
-    teacher_weights: list[float] | None = None
-    """weights of the teachers, in their order; null weighs them equally"""
-    teacher_scale: float = 10.0
-    """the scale S of the ensemble's scores"""
-    normalize_teachers: bool = True
-    """scale each teacher's scores of a query to the range 0 to 1 before adding them"""
-
-    def __post_init__(self) -> None:
-        if max(self.info_nce, self.margin_mse, self.kl) <= 0 or min(self.info_nce, self.margin_mse, self.kl) < 0:
-            raise ValueError(
-                "info_nce, margin_mse and kl are weights: none may be below 0, at least one must be above 0"
-            )
-        if self.temperature is not None and self.temperature <= 0:
-            raise ValueError(f"temperature must be above 0, not {self.temperature}")
-        if self.loss is not None:
-            if not self.info_nce:
-                raise ValueError("loss takes the place of info_nce and its weight, which is 0: set info_nce above 0")
-            load_loss(self.loss)
-
-    @property
-    def distils(self) -> bool:
-        return self.margin_mse > 0 or self.kl > 0
+from trainers.common.own_loss import SIGNATURE, Targets, failure, load_loss
+from trainers.common.settings import ObjectiveSettings
 
 
 @dataclass
@@ -87,6 +51,29 @@ def objective_terms(
         if objective.kl:
             terms["kl"] = objective.kl * losses.kl_distillation(compared, teacher.scores, known=teacher.known)
     return terms
+
+
+def apply_loss(name: str, scores: Tensor, targets: Targets) -> Tensor:
+    """The loss of a batch by the function. Raises InputError if it fails or does not return a scalar with a gradient."""
+    try:
+        value = load_loss(name)(scores, targets)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        shapes = f"scores {tuple(scores.shape)}, candidates {tuple(targets.candidates.shape)}"
+        raise InputError(f"the loss {name} failed: {failure(error)}", f"it was called with {shapes}") from error
+    if not isinstance(value, Tensor):
+        raise InputError(f"the loss {name} returned {type(value).__name__}, not a tensor", SIGNATURE)
+    if value.ndim:
+        raise InputError(
+            f"the loss {name} returned a tensor of shape {tuple(value.shape)}", "take its mean(): one number"
+        )
+    if scores.requires_grad and not value.requires_grad:
+        raise InputError(
+            f"the loss {name} returned a number without a gradient",
+            "compute it from scores; item(), detach(), argmax and comparisons cut the gradient",
+        )
+    return value
 
 
 def in_batch_accuracy(scores: Tensor, targets: Targets) -> Tensor:

@@ -15,12 +15,12 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol
 
 from opensearch_neural.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EXPECTED = "expected package:function, such as my_losses:hinge for the function hinge in my_losses.py of this folder"
 SIGNATURE = "it is called with scores, (queries, documents), and targets, and returns a scalar tensor"
@@ -41,7 +41,7 @@ class Targets(Protocol):
     documents) with `all_pairs`; else None"""
 
 
-Loss = Callable[[Tensor, Targets], Tensor]
+Loss = Callable[["Tensor", Targets], "Tensor"]
 
 
 @functools.cache
@@ -92,33 +92,10 @@ def loss_hash(name: str | None) -> list[bytes]:
     return [] if path is None else [Path(path).read_bytes()]
 
 
-def apply_loss(name: str, scores: Tensor, targets: Targets) -> Tensor:
-    """The loss of a batch by the function. Raises InputError if it fails or does not return a scalar with a gradient."""
-    try:
-        value = load_loss(name)(scores, targets)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        shapes = f"scores {tuple(scores.shape)}, candidates {tuple(targets.candidates.shape)}"
-        raise InputError(f"the loss {name} failed: {failure(error)}", f"it was called with {shapes}") from error
-    if not isinstance(value, Tensor):
-        raise InputError(f"the loss {name} returned {type(value).__name__}, not a tensor", SIGNATURE)
-    if value.ndim:
-        raise InputError(
-            f"the loss {name} returned a tensor of shape {tuple(value.shape)}", "take its mean(): one number"
-        )
-    if scores.requires_grad and not value.requires_grad:
-        raise InputError(
-            f"the loss {name} returned a number without a gradient",
-            "compute it from scores; item(), detach(), argmax and comparisons cut the gradient",
-        )
-    return value
-
-
 def failure(error: Exception) -> str:
     """An exception in one line, with file and line in the user's code."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    own = [frame for frame in frames if frame.filename != __file__ and "site-packages" not in frame.filename]
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # The first is ours, which called.
+    own = [frame for frame in frames if not any(part in frame.filename for part in ("importlib", "site-packages"))]
     place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     if isinstance(error, SyntaxError):
         place = f" ({error.filename}, line {error.lineno})"

@@ -29,10 +29,6 @@ from trainers.common.training_model import TrainingModel
 
 WORKERS_END = 10.0
 """Seconds after which the workers of a process that was killed have ended."""
-FOLDER = ".stages"
-"""The folder of intermediate results in an output directory; hidden, because they are not part of the model."""
-FIRST = "retriever-1"
-"""The folder in `FOLDER` of the model that the first of two stages trains."""
 WITHOUT_EFFECT = (
     "log_every",
     "save_every",

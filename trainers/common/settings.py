@@ -1,4 +1,8 @@
-"""The settings that all trainings share: length, speed, batches; how a text becomes a vector."""
+"""The settings that trainings share: length, speed, batches; the loss of retrieval; how a text becomes a vector.
+
+Importing them needs no torch, nor does importing the settings of a method: `osn train METHOD --help`, `--print-config` and
+the refusal of a configuration come at once.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from opensearch_neural.models.dense.pooling import Pooling
+from trainers.common.own_loss import load_loss
 from trainers.common.precision import Precision
 
+FOLDER = ".stages"
+"""The folder of intermediate results in an output directory; hidden, because they are not part of the model."""
+FIRST = "retriever-1"
+"""The folder in `FOLDER` of the model that the first of two stages trains."""
 LAST = "last"
 """The value of `TrainingSettings.select` that keeps the last state."""
 Role = Literal["query", "document"]
@@ -108,6 +117,44 @@ class TrainingSettings:
         import torch
 
         return "cuda" if self.device == "auto" and torch.cuda.is_available() else "cpu"
+
+
+@dataclass(slots=True)
+class ObjectiveSettings:
+    """The loss: a sum of terms, each with its weight; 0 leaves a term out."""
+
+    info_nce: float = 1.0
+    """weight of the contrastive term, over all documents of the batch"""
+    loss: str | None = None
+    """package:function, a loss of your own in place of the contrastive term, with its weight; null is InfoNCE"""
+    margin_mse: float = 0.0
+    """weight of distillation by margin MSE over the query's candidates; scores from teachers or from the data"""
+    kl: float = 0.0
+    """weight of distillation by Kullback-Leibler divergence, at temperature 1"""
+    temperature: float | None = None
+    """divides the scores in InfoNCE; null is 0.05 for normalized vectors and 1 for others"""
+    teacher_weights: list[float] | None = None
+    """weights of the teachers, in their order; null weighs them equally"""
+    teacher_scale: float = 10.0
+    """the scale S of the ensemble's scores"""
+    normalize_teachers: bool = True
+    """scale each teacher's scores of a query to the range 0 to 1 before adding them"""
+
+    def __post_init__(self) -> None:
+        if max(self.info_nce, self.margin_mse, self.kl) <= 0 or min(self.info_nce, self.margin_mse, self.kl) < 0:
+            raise ValueError(
+                "info_nce, margin_mse and kl are weights: none may be below 0, at least one must be above 0"
+            )
+        if self.temperature is not None and self.temperature <= 0:
+            raise ValueError(f"temperature must be above 0, not {self.temperature}")
+        if self.loss is not None:
+            if not self.info_nce:
+                raise ValueError("loss takes the place of info_nce and its weight, which is 0: set info_nce above 0")
+            load_loss(self.loss)
+
+    @property
+    def distils(self) -> bool:
+        return self.margin_mse > 0 or self.kl > 0
 
 
 def check_dropout(dropout: float | None) -> None:

@@ -7,6 +7,7 @@ examples.py              queries with positives, hard negatives and teacher scor
 texts.py                 texts by id, in little memory
 splits.py                merges sets and splits them
 leaks.py                 finds test questions and documents in training data
+settings.py              the settings of data sets, of what is held back of them, and of candidates
 sets.py                  the data of a run: train, dev, unseen
 unlabelled_questions.py  questions for a corpus that has none
 fetch.py                 `osn data fetch`: data sets of ir_datasets as folders

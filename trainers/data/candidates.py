@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,34 +15,6 @@ from trainers.common.config import fingerprint
 from trainers.common.sampling import Visit
 from trainers.common.set_range import SetRange
 from trainers.data.examples import TrainingData
-
-
-@dataclass(slots=True)
-class CandidateSettings:
-    """The documents that a query is compared with, in addition to its positive."""
-
-    negatives: int = 0
-    """hard negatives of a query, drawn at each visit; random documents if there are too few"""
-    depth: int = 200
-    """negatives are drawn from this many of the hardest"""
-    mine: Literal["bm25"] | None = None
-    """the retriever that mines negatives if the data has none; null mines nothing"""
-
-    def __post_init__(self) -> None:
-        if self.negatives < 0 or self.depth < 1:
-            raise ValueError(f"negatives {self.negatives} and depth {self.depth}: expected at least 0 and 1")
-
-
-def refuse_without_negatives(settings: Mapping[str, bool]) -> None:
-    """Raises ValueError, if `candidates.negatives` is 0, for settings that only say which negatives there are to draw from.
-
-    settings: {name: whether it is set}.
-    """
-    if without_effect := [name for name, is_set in settings.items() if is_set]:
-        raise ValueError(
-            f"no hard negatives are drawn, so {' and '.join(without_effect)} would have no effect: "
-            "candidates.negatives must be at least 1"
-        )
 
 
 class Drawn(NamedTuple):

@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from trainers.common.batches import CachedBatch, Part, WholeBatchCollator
-from trainers.common.objective import ObjectiveSettings, TeacherScores
-from trainers.common.settings import ROLES, EncoderSettings, Role
+from trainers.common.objective import TeacherScores
+from trainers.common.settings import ROLES, EncoderSettings, ObjectiveSettings, Role
 from trainers.data.candidates import Drawn, KnownPositives
 from trainers.data.examples import TrainingData
 from trainers.data.teacher_ensemble import TeacherEnsemble

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +18,8 @@ from scipy.sparse.csgraph import connected_components
 from opensearch_neural.errors import InputError
 from trainers.common.set_range import SetRange
 from trainers.data.examples import TrainingData
+from trainers.data.settings import Apart
 from trainers.data.texts import Ragged, TextStore
-
-Apart = Literal["documents", "questions"]
 
 
 def fewer_documents(data: TrainingData, count: int) -> TrainingData:

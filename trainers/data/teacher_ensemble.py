@@ -11,7 +11,8 @@ from torch import Tensor
 
 from opensearch_neural.errors import InputError
 from trainers.common import losses
-from trainers.common.objective import ObjectiveSettings, TeacherScores
+from trainers.common.objective import TeacherScores
+from trainers.common.settings import ObjectiveSettings
 from trainers.data.candidates import Drawn
 from trainers.data.examples import TrainingData
 from trainers.data.teachers import Teacher, open_teacher

@@ -17,20 +17,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import click
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from opensearch_neural.commands.option_groups import options_of, seed_option
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.locks import locked
 from opensearch_neural.models import directory
 from opensearch_neural.retrievers import Retriever
-from trainers.common.precision import PRECISIONS, computed_in
+from trainers.common.precision import computed_in
 from trainers.data.formats import read_header, read_json_lines
-from trainers.data.loading import GENERATED, text_store
-from trainers.data.negatives import RETRIEVERS, check_spec, open_retriever
-from trainers.data.resumable_chunks import Chunk, summary, write_in_chunks
+from trainers.data.loading import GENERATED
+from trainers.data.resumable_chunks import Chunk, write_in_chunks
 from trainers.data.texts import TextStore, normalised
 from trainers.doc2query.passage_words import Copying, copying_of
 from trainers.doc2query.sampling import sample_queries
@@ -161,89 +158,3 @@ def filter_generated(
 
     with locked(output, done=output):
         write_in_chunks(output, GENERATED, made_by, -(-len(documents) // chunk), work, unit=f"× {chunk} passages")
-
-
-generation_options = options_of(
-    GenerationSettings,
-    "generation",
-    click.option("--model", required=True, help="A sequence-to-sequence model: directory or hub id."),
-    click.option("--candidates", default=5, show_default=True, help="Queries for each passage."),
-    click.option("--top-k", default=25, show_default=True, help="Sample from the k most likely tokens."),
-    click.option(
-        "--top-p",
-        default=0.95,
-        show_default=True,
-        help="Sample from the fewest tokens with this total probability.",
-    ),
-    click.option("--temperature", default=1.0, show_default=True, help="Sampling temperature."),
-    click.option(
-        "--copying", type=float, help="Extra weight of the passage's own words.  [default: the fitted weight, or 0]"
-    ),
-    click.option("--query-length", type=int, help="Most tokens of a query.  [default: the training's, or 64]"),
-    click.option("--passage-length", type=int, help="Tokens to read of a passage.  [default: the training's, or 384]"),
-    click.option("--prefix", help="Text before each passage.  [default: the training's, or nothing]"),
-    click.option("--batch-size", default=32, show_default=True, help="Passages in a batch."),
-    seed_option("The same seed gives the same queries.", default=42),
-    click.option(
-        "--precision",
-        type=click.Choice(PRECISIONS),
-        default="float32",
-        show_default=True,
-        help="Precision of the network.",
-    ),
-)
-
-
-@click.command("generate-queries")
-@click.argument("corpus", type=click.Path(path_type=Path))
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="The file of queries (jsonl).")
-@generation_options
-@click.option(
-    "--consistency",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Keep a query only if it finds its passage among the first N.",
-)
-@click.option(
-    "--retriever", default="bm25", show_default=True, metavar="NAME", help=f"Retriever for --consistency: {RETRIEVERS}."
-)
-@click.option("--shard", default="1/1", show_default=True, metavar="I/N", help="Generate only part I of N.")
-@click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents.")
-@click.option("--device", help="cpu, cuda, …  [default: a GPU if there is one]")
-def generate_queries_command(
-    corpus: Path,
-    output: Path,
-    generation: GenerationSettings,
-    consistency: int | None,
-    retriever: str,
-    shard: str,
-    limit: int | None,
-    device: str | None,
-) -> None:
-    """Generate queries for every document of a corpus.
-
-    If it is interrupted, run the same command again to continue. Several shards can write to the same folder at once; the
-    last to end joins the parts. (Without a common folder, copy the parts, `.OUTPUT.parts/`, to one place and run the
-    command there again, without --shard.)
-
-    \b
-    osn data generate-queries scifact --model models/doc2query --output queries.jsonl
-    osn data generate-queries scifact --model models/doc2query --consistency 10 --output queries.jsonl
-    osn data generate-queries big --model models/doc2query --shard 1/4 --output queries.jsonl
-    """
-    if consistency is not None:
-        check_spec(retriever)  # before the long work
-    documents = text_store(corpus, limit=limit)
-    if not len(documents):
-        raise InputError(f"{corpus} holds no document with text")
-    part, separator, parts = shard.partition("/")
-    if not (separator and part.isdigit() and parts.isdigit()):
-        raise InputError(f"--shard {shard}: expected I/N, such as 1/4")
-    generated = output if consistency is None else output.with_name(f"{output.stem}.unfiltered{output.suffix}")
-    if not generate_queries(generation, documents, output=generated, shard=(int(part), int(parts)), device=device):
-        return
-    if consistency is not None:
-        engine = open_retriever(retriever, documents, device=device)
-        filter_generated(generated, documents, engine, top=consistency, output=output)
-    click.echo(summary(output, GENERATED), err=True)
-    click.echo(output)

@@ -10,7 +10,7 @@ from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import fingerprint
 from trainers.data.examples import TrainingData
 from trainers.data.loading import TRAIN, load_training, text_store
-from trainers.data.sets import SetSettings
+from trainers.data.settings import SetSettings
 from trainers.data.unlabelled_questions import QUESTIONS, unlabelled
 from trainers.doc2query.settings import GenerationSettings
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -23,7 +22,6 @@ from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.models.directory import hash_files, locate
 from opensearch_neural.models.tokenizer import encodable
-from trainers.common.config import backbone_option, config_options
 from trainers.common.loop import train
 from trainers.common.sampling import Visit
 from trainers.data.examples import TrainingData
@@ -141,20 +139,3 @@ def rehearse(config: Doc2QueryConfig) -> None:
     with tempfile.TemporaryDirectory() as folder:
         tried = replace(config, output=Path(folder), dev_share=dev_share, training=config.training.two_steps(4))
         train_doc2query(tried, limit=REHEARSED)
-
-
-@click.command("doc2query")
-@config_options(Doc2QueryConfig, shortcuts=backbone_option("backbone"))
-def doc2query_command(config: Doc2QueryConfig, dry_run: bool) -> None:
-    """Train a model that writes queries for passages, on pairs of both.
-
-    If it is interrupted, run the same command again to continue.
-
-    \b
-    osn train doc2query --backbone models/t5 --set "data=[squad-mix]" --output models/doc2query
-    """
-    if dry_run:
-        rehearse(config)
-        click.echo("dry run: two steps taken, nothing kept")
-        return
-    click.echo(train_doc2query(config))

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -45,7 +44,7 @@ from opensearch_neural.models.pretrained import (
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 from opensearch_neural.models.tokenizer import vocabulary_of
-from trainers.common.settings import check_dropout
+from trainers.encoders.settings import NewBackbone, Pieces
 
 logger = logging.getLogger(__name__)
 
@@ -53,36 +52,6 @@ HEAD_BIAS = -4.0
 """The initial output bias of a new head: with 0, about half of the vocabulary would be active in a sparse model."""
 SENTINELS = 100
 """Number of T5's sentinel tokens."""
-
-Pieces = Literal["wordpiece", "byte-level"]
-
-
-@dataclass(frozen=True, slots=True)
-class NewBackbone:
-    """The architecture and sizes of a new model."""
-
-    architecture: Literal["bert", "t5"] = "bert"
-    layers: int = 4
-    """layers; a T5 has as many in the decoder"""
-    hidden: int = 256
-    """the dimension of hidden states; feed-forward layers have four times as many"""
-    heads: int = 4
-    """attention heads; they divide `hidden`"""
-    vocabulary: int = 16_000
-    """entries of the tokenizer's vocabulary"""
-    pieces: Pieces | None = None
-    """the kind of tokenizer; null is "wordpiece" for BERT and "byte-level" for T5"""
-    positions: int = 512
-    """the longest text in tokens"""
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("layers", "hidden", "heads", "vocabulary", "positions"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.hidden % self.heads:
-            raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
-        check_dropout(self.dropout)
 
 
 def new_backbone(new: NewBackbone, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:

@@ -16,8 +16,8 @@ from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.faiss import FaissRetriever
 from trainers.common.batches import Part
 from trainers.common.grad_cache import CachedModel, Encoded, gather
-from trainers.common.objective import ObjectiveSettings, in_batch_accuracy, objective_terms
-from trainers.common.settings import EncoderSettings, Role
+from trainers.common.objective import in_batch_accuracy, objective_terms
+from trainers.common.settings import EncoderSettings, ObjectiveSettings, Role
 from trainers.common.training_model import Losses
 from trainers.data.dev_measures import DEPTH
 from trainers.data.retrieval_batches import RetrievalTargets

@@ -7,6 +7,7 @@
     query_tower.py  the trainable query encoder
     jpq_model.py    scores, exact search over the codes, the loss of a step
     preparation.py  vectors, codes, rankings and dev sets, each kept on disk
+    command.py      the command
 
 "Jointly Optimizing Query Encoder and Product Quantization to Improve Retrieval Performance" (`jpq`).
 """

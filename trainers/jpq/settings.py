@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 from opensearch_neural.models.dense.quantized import CENTROIDS
-from trainers.common.run_folder import FOLDER
-from trainers.common.settings import TrainingSettings, check_dropout
+from trainers.common.settings import FOLDER, TrainingSettings, check_dropout
 from trainers.data.examples import TrainingData, training_pairs
 from trainers.data.loading import text_store
-from trainers.data.splits import Apart
+from trainers.data.settings import Apart
 from trainers.doc2query.question_sets import QuestionSet
 
 DocumentForm = Literal["quantized", "uncompressed"]

@@ -16,13 +16,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import click
-
 from opensearch_neural.models.dense.quantized import KIND
-from trainers.common.config import config_options, fingerprint
+from trainers.common.config import fingerprint
 from trainers.common.loop import train
 from trainers.common.processes import main_process_first
-from trainers.common.run_folder import Trained, check_output, tell
+from trainers.common.run_folder import Trained, check_output
 from trainers.data import tokenized
 from trainers.data.sets import rehearsed, small
 from trainers.jpq.preparation import Preparation, dev_measures
@@ -75,18 +73,3 @@ def rehearse(config: JpqConfig) -> Trained:
         selection = replace(config.selection, queries=8, hold_back=rehearsed(config.selection.hold_back, rows))
         tried = small(config, rows, output=output, cache=None, quantizer=quantizer, selection=selection)
         return train_jpq(tried, documents=REHEARSED)
-
-
-@click.command("jpq")
-@config_options(JpqConfig)
-def jpq_command(config: JpqConfig, dry_run: bool) -> None:
-    """Train a query encoder and the centroids of a product quantization together: M bytes per document.
-
-    \b
-    osn train jpq --set 'train=[{path: scifact}]' --set selection.hold_back=0.1 --output models/jpq
-    osn train jpq --config jpq --set quantizer.subvectors=24 --output models/jpq
-    osn encode docs.jsonl.gz --pq models/jpq --output codes
-
-    It prints the dev measures of OPQ and of the result. If it is stopped, run the same command again to continue.
-    """
-    tell(config.output, rehearse(config) if dry_run else train_jpq(config), dry_run)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainers.common.config import EITHER, MISSING
 from trainers.common.settings import TrainingSettings
-from trainers.encoders.backbones import NewBackbone
+from trainers.encoders.settings import NewBackbone
 
 
 @dataclass(slots=True)

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 import torch
 from torch import Tensor
 from torch.nn import Module
@@ -27,18 +26,19 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.models.directory import hash_files, locate
 from trainers.common import losses
 from trainers.common.batches import IGNORED
-from trainers.common.config import backbone_option, config_options
 from trainers.common.loop import train
 from trainers.common.training_model import Losses, TrainingModel
 from trainers.encoders import backbones
-from trainers.encoders.backbones import NewBackbone
 from trainers.encoders.sequence_to_sequence import LabelledBatch, SequenceToSequence, log_likelihood
+from trainers.encoders.settings import NewBackbone
 from trainers.masked_lm.settings import MaskedLmConfig
 from trainers.masked_lm.windows import CorruptedWindows, MaskedWindows, Windows, corpus_documents, tokenize_corpus
 
 KIND = "masked-lm"
 TOKENIZER_SAMPLE = 100_000
 """A new tokenizer is trained on this many first documents of each corpus."""
+REHEARSED = 200
+"""Documents of each corpus in a dry run."""
 
 
 class MaskedLmTraining(TrainingModel):
@@ -160,21 +160,8 @@ def _new_tokenizer(config: MaskedLmConfig, new: NewBackbone, folder: Path, limit
     return folder
 
 
-@click.command("mlm")
-@config_options(MaskedLmConfig, shortcuts=backbone_option("backbone"))
-def mlm_command(config: MaskedLmConfig, dry_run: bool) -> None:
-    """Train a masked language model (BERT-like) or by span corruption (T5) on a corpus.
-
-    It continues from a backbone (`backbone`), or makes a small model with its own tokenizer (`new`). If it is interrupted,
-    run the same command again to continue.
-
-    \b
-    osn train mlm --output models/base --set "corpus=[squad-mix, tldr]" --set new.layers=4
-    osn train mlm --config mlm.yaml --set training.steps=20000
-    """
-    if dry_run:
-        with tempfile.TemporaryDirectory() as folder:
-            train_masked_lm(replace(config, output=Path(folder), training=config.training.two_steps(4)), limit=200)
-        click.echo("dry run: two steps taken, nothing kept")
-        return
-    click.echo(train_masked_lm(config))
+def rehearse(config: MaskedLmConfig) -> None:
+    """Two steps on the first documents of each corpus; nothing is kept."""
+    with tempfile.TemporaryDirectory() as folder:
+        tried = replace(config, output=Path(folder), training=config.training.two_steps(4))
+        train_masked_lm(tried, limit=REHEARSED)

@@ -5,6 +5,7 @@
     passages.py        splits documents into passages, and gets queries for them
     pairs.py           passages with their context, drawn and masked at every visit
     context_models.py  coCondenser and CoT-MAE
+    command.py         the command
 
 "Query-as-context Pre-training for Dense Passage Retrieval" (`query-as-context-pretraining`).
 """

@@ -18,8 +18,7 @@ from opensearch_neural.models.directory import locate
 from trainers.common import losses
 from trainers.common.batches import IGNORED
 from trainers.common.grad_cache import CachedModel, Encoded, gather, processes
-from trainers.common.objective import ObjectiveSettings
-from trainers.common.settings import ROLES, EncoderSettings
+from trainers.common.settings import ROLES, EncoderSettings, ObjectiveSettings
 from trainers.common.training_model import Losses
 from trainers.encoders import backbones
 from trainers.encoders.bi_encoder import BiEncoder

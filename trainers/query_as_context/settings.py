@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from opensearch_neural.corpus.documents import Document
-from trainers.common.run_folder import FOLDER
-from trainers.common.settings import TrainingSettings
-from trainers.data.sets import DevSettings, SetSettings, check_limit
-from trainers.dense import DenseConfig
+from trainers.common.settings import FOLDER, TrainingSettings
+from trainers.data.settings import DevSettings, SetSettings, check_limit
+from trainers.dense.settings import DenseConfig
 from trainers.doc2query.settings import GenerationSettings
 
 PretrainingVariant = Literal["cocondenser", "cot-mae"]

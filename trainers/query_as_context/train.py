@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,16 +29,17 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models.dense.torch_encoder import KIND as DENSE_KIND
 from opensearch_neural.models.directory import hash_files, locate
-from trainers.common.config import backbone_option, config_options, fingerprint
+from trainers.common.config import fingerprint
 from trainers.common.grad_cache import in_order
 from trainers.common.loop import train
 from trainers.common.processes import is_main_process
-from trainers.common.run_folder import FIRST, FOLDER, Trained, check_output, history
+from trainers.common.run_folder import Trained, check_output, history
 from trainers.common.sampling import Visit
+from trainers.common.settings import FIRST, FOLDER
 from trainers.data.dev_measures import DevSet, corpus_measures, dev_measures, dev_set
 from trainers.data.sets import check_set_names, refuse_same_names, small
-from trainers.dense import rehearse as rehearse_dense
-from trainers.dense import train_dense
+from trainers.dense.train import rehearse as rehearse_dense
+from trainers.dense.train import train_dense
 from trainers.encoders import backbones
 from trainers.query_as_context.context_models import CoCondenser, ContextModel, build, masked_lm_head
 from trainers.query_as_context.pairs import ContextPairs, usable_rows
@@ -247,41 +247,6 @@ def rehearse(config: QueryAsContextConfig) -> list[Step]:
             rehearse_dense(replace(config.retriever, start=str(output)))
             steps.append(Step("retrievers", config.retriever.output))
         return steps
-
-
-@click.command("query-as-context")
-@config_options(
-    QueryAsContextConfig,
-    shortcuts={
-        **backbone_option("backbone"),
-        "variant": ("variant", "cocondenser or cot-mae.  [default: cocondenser]"),
-        "context": ("context", "query, random-passage, mixed or none.  [default: query]"),
-    },
-)
-def query_as_context_command(config: QueryAsContextConfig, dry_run: bool) -> None:
-    """Pre-train an encoder on passages and the queries generated for them (coCondenser or CoT-MAE).
-
-    \b
-    osn train query-as-context --set 'corpora=[{path: squad-mix}]' --backbone models/mlm \\
-        --set generation.model=models/doc2query --output models/pretrained
-    osn train query-as-context --variant cot-mae --context random-passage --set 'corpora=[{path: squad-mix}]' \\
-        --backbone models/mlm --output models/random
-    osn train query-as-context --config query-as-context --output models/pretrained
-
-    Then run osn train dense --set start=models/pretrained … (with this start its defaults are CLS and raw inner products).
-    With `retriever` in the configuration, fine-tuning follows at once. If it is stopped, run the same command again to
-    continue.
-    """
-    steps = rehearse(config) if dry_run else train_query_as_context(config)
-    if not is_main_process():
-        return
-    for step in steps:
-        place = "nothing kept (dry run)" if dry_run else str(step.model)
-        click.echo(f"{step.name}: {place}")
-        for name, measures in step.measures.items():
-            click.echo(f"{name:>24}  " + "  ".join(f"{measure} {value:.4f}" for measure, value in measures.items()))
-    if not dry_run and (rate := steps_per_second(config.output)) is not None:
-        click.echo(f"pre-training: {rate:.3g} steps/s of {config.training.batch_size} pairs")
 
 
 def steps_per_second(model: Path) -> float | None:

@@ -15,4 +15,5 @@ and fine-tuning (5.1).
     tiled_head.py     the output layer, forward and backward, for the whole vocabulary or a sample
     dev_measures.py   retrieval quality and sparsity during training
     leave_one_out.py  `--try`: chooses settings by training without each set in turn
+    command.py        the command; `--try` first chooses settings
 """

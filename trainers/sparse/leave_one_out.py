@@ -17,8 +17,8 @@ from statistics import fmean
 
 from opensearch_neural.errors import InputError
 from trainers.common.config import fingerprint, load_config
-from trainers.common.run_folder import FOLDER, Trained
-from trainers.common.settings import LAST
+from trainers.common.run_folder import Trained
+from trainers.common.settings import FOLDER, LAST
 from trainers.doc2query.question_sets import QuestionSet
 from trainers.sparse.dev_measures import BASELINES, SUM
 from trainers.sparse.settings import SparseConfig, Stage

@@ -8,11 +8,8 @@ from typing import Literal, TypeVar
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.sparse.pruning import Pruning
-from trainers.common.objective import ObjectiveSettings
-from trainers.common.run_folder import FOLDER
-from trainers.common.settings import Role, TrainingSettings, check_dropout
-from trainers.data.candidates import CandidateSettings, refuse_without_negatives
-from trainers.data.sets import DevSettings, check_teachers
+from trainers.common.settings import FOLDER, ObjectiveSettings, Role, TrainingSettings, check_dropout
+from trainers.data.settings import CandidateSettings, DevSettings, check_teachers, refuse_without_negatives
 from trainers.doc2query.question_sets import QuestionSet
 
 STUDENT = "student"

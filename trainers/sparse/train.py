@@ -6,7 +6,7 @@
 
 The result loads in `SparseEncoder(path)` and in `models.sparse.load_sparse`.
 
-    sparse_command            the configuration; --try first chooses settings (leave_one_out)
+    command.sparse_command    the configuration; --try first chooses settings (leave_one_out)
     train_sparse              warm-up, then the stages: miner, pre-training, fine-tuning
     train_stage               negatives, student, teachers, batches of a stage → common.loop.train
     SparseCollate             drawn examples → token ids, IDF of queries, teachers' scores (batches)
@@ -29,24 +29,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
-
 from opensearch_neural.errors import InputError
 from opensearch_neural.idf import load_idf
 from opensearch_neural.models.directory import hash_files, locate
 from opensearch_neural.models.sparse.encoder import KIND
-from trainers.common.config import backbone_option, config_options, fingerprint
+from trainers.common.config import fingerprint
 from trainers.common.loop import train
-from trainers.common.own_loss import LOSS_OPTION, loss_hash
-from trainers.common.processes import is_main_process
-from trainers.common.run_folder import FOLDER, Trained, check_output, tell
+from trainers.common.own_loss import loss_hash
+from trainers.common.run_folder import Trained, check_output
+from trainers.common.settings import FOLDER
 from trainers.data.candidates import RetrievalData
 from trainers.data.examples import TrainingData
 from trainers.data.sets import PreparedSets, prepare, small
 from trainers.data.teachers import teachers_hash
-from trainers.sparse import leave_one_out
 from trainers.sparse.batches import SparseCollate
-from trainers.sparse.dev_measures import BASELINES, DevRetrieval
+from trainers.sparse.dev_measures import DevRetrieval
 from trainers.sparse.settings import STUDENT, SparseConfig, Stage
 from trainers.sparse.stage_data import check_names, mined, teachers
 from trainers.sparse.start import build, start_table, warn_of_what_is_left, with_own_activation
@@ -189,40 +186,3 @@ def rehearse(config: SparseConfig) -> Trained:
         pretraining = None if config.pretraining is None else of_stage(config.pretraining)
         tried = of_stage(config, output=output, cache=None, pretraining=pretraining)
         return train_sparse(tried, documents=DRY_RUN_DOCUMENTS)
-
-
-@click.command("sparse")
-@config_options(SparseConfig, shortcuts=backbone_option("start") | LOSS_OPTION)
-@click.option(
-    "--try",
-    "tries",
-    multiple=True,
-    metavar="FIELD=VALUE[; …]",
-    help="Also try these settings: train without each train set in turn, and keep the settings that are best on the sets "
-    "left out; repeatable.",
-)
-def sparse_command(config: SparseConfig, dry_run: bool, tries: tuple[str, ...]) -> None:
-    """Train an inference-free sparse model: documents are encoded, queries only tokenized.
-
-    \b
-    osn train sparse --config inference-free-sparse --print-config
-    osn train sparse --set 'train=[{path: scifact}]' --set selection.hold_back=0.1 --output models/sparse
-    osn train sparse --set 'train=[{path: docs.jsonl.gz, questions: title}]' --set objective.base=bm25
-    osn train sparse --config splade --output models/splade     # a teacher; its network encodes queries, too
-    osn train sparse --config my.yaml --try regularization.weight=0.002 --try student.revive=0.1 --output models/sparse
-
-    It prints dev measures and sparsity, and baselines that need no training: presence and BM25 over word pieces, and BM25.
-    If it is stopped, run the same command again to continue.
-    """
-    if dry_run:
-        for text in tries:
-            rehearse(leave_one_out.changed(config, text))
-    elif tries:
-        tried = leave_one_out.trials(config, tries, train_sparse)
-        best = leave_one_out.chosen(tried)
-        if is_main_process():
-            click.echo(f"{leave_one_out.told(tried)}\ntaken: {best.name}")
-        config = best.config
-    trained = rehearse(config) if dry_run else train_sparse(config)
-    # The baselines are the same before and after training.
-    tell(config.output, trained, dry_run, width=40, without=tuple(f"start {baseline} nDCG" for baseline in BASELINES))

@@ -19,11 +19,11 @@ from opensearch_neural.models.generative.settings import GenerativeSettings
 from opensearch_neural.models.generative.url_trie import CorpusUrls
 from trainers.common.config import fingerprint
 from trainers.common.processes import main_process_first
-from trainers.common.run_folder import FOLDER
+from trainers.common.settings import FOLDER
 from trainers.data.examples import TrainingData
 from trainers.data.leaks import without_questions_of
 from trainers.data.loading import format_of, read_documents
-from trainers.data.sets import SetSettings
+from trainers.data.settings import SetSettings
 from trainers.data.texts import TextStore
 from trainers.doc2query.generate import generate_queries
 from trainers.tome.settings import TomeConfig

@@ -8,7 +8,7 @@ from typing import Literal
 
 from opensearch_neural.models.generative.settings import GenerativeSettings
 from trainers.common.settings import LAST, TrainingSettings
-from trainers.data.sets import SetSettings
+from trainers.data.settings import SetSettings
 from trainers.doc2query.settings import GenerationSettings
 
 

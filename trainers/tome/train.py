@@ -18,7 +18,6 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import click
 import numpy as np
 from transformers import set_seed
 
@@ -26,7 +25,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.models.directory import hash_files, locate, read_osn_json, write_osn_json
 from opensearch_neural.models.generative.model import load_generative
 from opensearch_neural.models.generative.settings import FILE, KIND, PASSAGE, URL, write_learned, write_settings
-from trainers.common.config import backbone_option, config_options, fingerprint, save_config, to_dict
+from trainers.common.config import fingerprint, save_config, to_dict
 from trainers.common.loop import train
 from trainers.common.processes import is_main_process, main_process_first
 from trainers.common.run_folder import Trained, check_output, differing
@@ -51,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 MEASURED = 200
 """Largest number of texts to generate when measuring a stage; also the number for stage 2's likelihood."""
+REHEARSED = 50
+"""Documents and queries in a dry run."""
 
 
 def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Trained]:
@@ -189,34 +190,17 @@ def _complete(config: TomeConfig, corpus: TomeCorpus) -> None:
     write_osn_json(config.output, KIND, training=to_dict(config), data_hash=corpus.hash, measures=measures)
 
 
-@click.command("tome")
-@config_options(TomeConfig, shortcuts=backbone_option("backbone"))
-def tome_command(config: TomeConfig, dry_run: bool) -> None:
-    """Train two models that retrieve by generating: a passage for a query, then the URL of that passage.
-
-    If it is interrupted, run the same command again to continue. Afterwards `osn model urls` writes the URLs of a corpus,
-    and `osn search --engine tome` searches with them.
-
-    \b
-    osn train mlm --set new.architecture=t5 --set "corpus=[tldr]" --output models/t5
-    osn train tome --set corpus=tldr --set "queries=[{path: tldr}]" --set spans=5 --backbone models/t5 \\
-        --output models/tome
-    osn train tome --config tome --set stages=url --output models/tome          a stage of its own
-    """
-    if dry_run:
-        with tempfile.TemporaryDirectory() as folder:
-            tried = replace(
-                config,
-                output=Path(folder) / "model",
-                generation=replace(config.generation, candidates=2, query_length=8),
-                training=config.training.two_steps(4),
-                url_training=config.url_training.two_steps(4),
-            )
-            for stage, trained in train_tome(tried, limit=50).items():
-                click.echo(f"{stage}: {trained.steps} steps {trained.measures}")
-            if config.stages in ("both", "single"):
-                load_generative(tried.output)
-        click.echo("dry run: two steps per stage taken, nothing kept")
-        return
-    train_tome(config)
-    click.echo(config.output)
+def rehearse(config: TomeConfig) -> dict[str, Trained]:
+    """Run all of `config` on the first rows of its data, two steps per stage; nothing is kept. Returns {stage: result}."""
+    with tempfile.TemporaryDirectory() as folder:
+        tried = replace(
+            config,
+            output=Path(folder) / "model",
+            generation=replace(config.generation, candidates=2, query_length=8),
+            training=config.training.two_steps(4),
+            url_training=config.url_training.two_steps(4),
+        )
+        trained = train_tome(tried, limit=REHEARSED)
+        if config.stages in ("both", "single"):
+            load_generative(tried.output)
+        return trained

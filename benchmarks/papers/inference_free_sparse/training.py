@@ -23,7 +23,7 @@ from opensearch_neural.models.sparse.encoder import load_sparse
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from trainers.common.config import fingerprint
 from trainers.common.settings import TrainingSettings
-from trainers.data.sets import DevSettings, SetSettings
+from trainers.data.settings import DevSettings, SetSettings
 from trainers.data.teacher_models import detect
 from trainers.data.teachers import LEXICAL, TeacherKind
 
@@ -177,7 +177,8 @@ class Ablation:
 
 def trained_dense(ablation: Ablation, start: str) -> str:
     """The second dense teacher: `start` trained further by `osn train dense` on the same questions. Returns its folder."""
-    from trainers.dense import DenseConfig, train_dense
+    from trainers.dense.settings import DenseConfig
+    from trainers.dense.train import train_dense
     from trainers.encoders.tower import EncoderSettings
 
     config = DenseConfig(

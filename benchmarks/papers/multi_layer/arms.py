@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainers.multi_layer import chosen_layers
+from trainers.multi_layer.settings import chosen_layers
 
 LAMBDAS = (0.01, 0.1, 1.0, 10.0)
 CHOICES, COUNTS = ("last", "first", "uniform"), (2, 4, 6, 8)

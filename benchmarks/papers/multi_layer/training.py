@@ -30,16 +30,12 @@ from opensearch_neural.models.directory import MINILM, hash_files, locate, read_
 from opensearch_neural.models.pretrained import T5, quiet_loading
 from trainers.common.config import fingerprint
 from trainers.common.precision import PRECISIONS, Computed, Precision, computed_in, computing_in
-from trainers.common.run_folder import FIRST, FOLDER
-from trainers.common.settings import EncoderSettings, TrainingSettings
-from trainers.data.candidates import CandidateSettings
+from trainers.common.settings import FIRST, FOLDER, EncoderSettings, TrainingSettings
 from trainers.data.loading import load_training
 from trainers.data.negatives import open_retriever, with_mined
-from trainers.data.sets import DevSettings, SetSettings
-from trainers.dense import DenseConfig, TwoStageSettings, train_dense
-from trainers.encoders.backbones import read_config
-from trainers.encoders.tower import read_start
-from trainers.multi_layer import MlrConfig, RepresentationSettings, build
+from trainers.data.settings import CandidateSettings, DevSettings, SetSettings
+from trainers.dense.settings import DenseConfig, TwoStageSettings
+from trainers.multi_layer.settings import MlrConfig, RepresentationSettings
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +86,9 @@ class Recipe:
     @cached_property
     def backbone(self) -> Any:
         """The configuration of the transformer that the document towers start from."""
+        from trainers.encoders.backbones import read_config
+        from trainers.encoders.tower import read_start
+
         return read_config(read_start(self.start).folders["document"])
 
     @property
@@ -270,9 +269,12 @@ class MultiLayerExperiment:
 
     def train(self, arm: Arm, seed: int) -> TrainedArm:
         """The model of an arm, trained if it is not there yet."""
+        from trainers.dense.train import train_dense
+        from trainers.multi_layer.train import train_mlr
+
         config = self.configuration(arm, seed)
         if config.output not in self._trained:
-            done = train_dense(config, build) if isinstance(config, MlrConfig) else train_dense(config)
+            done = train_mlr(config) if isinstance(config, MlrConfig) else train_dense(config)
             logger.info("%s, seed %d: %d steps, %s", arm.name, seed, done.steps, done.measures)
             self._trained[config.output] = TrainedArm(arm, seed, config.output, done.measures["nDCG@10"])
         return self._trained[config.output]

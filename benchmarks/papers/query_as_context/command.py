@@ -61,7 +61,6 @@ from benchmarks.papers.query_as_context.training import (
 )
 from benchmarks.render import signed
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
-from trainers.common.run_folder import history
 
 PARTS = ("zero-shot", "fine-tuning")
 MEASURES = ("MRR@10", "nDCG@10", "R@100")
@@ -102,6 +101,8 @@ def zero_shot(experiment: QueryAsContextExperiment) -> RowsAndGoals:
 def dev_rows(engine: MeasuredEngine, model: Path) -> list[Row]:
     """Measures of an arm's training, at the start and of the kept state: the masked-LM loss on passages held back, which all
     arms have, and nDCG@10 on DEV's dev questions. n of a row: evaluations"""
+    from trainers.common.run_folder import history
+
     measured = {line["step"]: line for line in history(model) if "eval_objective" in line}
     before, best = measured[min(measured)], max(measured.values(), key=lambda line: float(line["eval_objective"]))
     values = {

@@ -21,26 +21,18 @@ from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.files import write_json_lines
 from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import MINILM, hash_files
-from trainers.common.objective import ObjectiveSettings
-from trainers.common.run_folder import FIRST, FOLDER
-from trainers.common.settings import EncoderSettings, TrainingSettings
-from trainers.data.candidates import CandidateSettings
+from trainers.common.settings import FIRST, FOLDER, EncoderSettings, ObjectiveSettings, TrainingSettings
 from trainers.data.dev_measures import corpus_measures
 from trainers.data.formats import read_json_lines
 from trainers.data.leaks import without_questions_of
 from trainers.data.loading import GENERATED, load_training, read_documents, text_store
-from trainers.data.sets import DevSettings, SetSettings
+from trainers.data.settings import CandidateSettings, DevSettings, SetSettings
 from trainers.data.texts import normalised
-from trainers.dense import DenseConfig, TwoStageSettings, train_dense
+from trainers.dense.settings import DenseConfig, TwoStageSettings
 from trainers.doc2query.settings import Doc2QueryConfig
-from trainers.doc2query.train import train_doc2query
-from trainers.encoders import backbones
-from trainers.encoders.backbones import NewBackbone
+from trainers.encoders.settings import NewBackbone
 from trainers.masked_lm.settings import MaskedLmConfig
-from trainers.masked_lm.train import train_masked_lm
-from trainers.query_as_context.passages import question_files, tested_articles
 from trainers.query_as_context.settings import Context, CorpusSettings, PretrainingVariant, QueryAsContextConfig
-from trainers.query_as_context.train import train_query_as_context
 
 READER = MINILM
 """The model that query generators start from."""
@@ -144,6 +136,8 @@ class QueryAsContextExperiment:
     @cached_property
     def documents(self) -> list[CorpusSettings]:
         """The corpora without the articles that are tested on, written to `work`."""
+        from trainers.query_as_context.passages import tested_articles
+
         whole = [
             CorpusSettings(self.data / name, article=article, limit=None if name in TESTED else self.scale.documents)
             for name, article in ARTICLES.items()
@@ -173,6 +167,8 @@ class QueryAsContextExperiment:
         """The file of people's questions on a corpus, in the format of `osn data generate-queries`. A question belongs to
         the passage of its document that shares most words with it. Passages without a question keep their generated
         queries, so that all arms read the same passages."""
+        from trainers.query_as_context.passages import question_files
+
         name = config.corpora[at].title
         passages, questions = question_files(replace(config, corpora=self.with_generators(config.corpora)))[at]
         assert questions is not None
@@ -204,6 +200,9 @@ class QueryAsContextExperiment:
     def generator(self, corpus: str) -> str:
         """The query generator for a corpus, trained if it is not there yet."""
         import torch
+
+        from trainers.doc2query.train import train_doc2query
+        from trainers.encoders import backbones
 
         names, start = WRITERS[corpus], self.work / "models" / "reader"
         pairs = self.folder / "pairs" / f"{'+'.join(names)}.jsonl"
@@ -240,6 +239,8 @@ class QueryAsContextExperiment:
 
     def masked_lm(self) -> Path:
         """The small BERT, from scratch."""
+        from trainers.masked_lm.train import train_masked_lm
+
         scale = self.scale
         return train_masked_lm(
             MaskedLmConfig(
@@ -291,6 +292,8 @@ class QueryAsContextExperiment:
     @cached_property
     def start(self) -> Path:
         """The small BERT after Condenser pre-training, from which every arm starts."""
+        from trainers.query_as_context.train import train_query_as_context
+
         output, steps = self.work / "models" / START, self.scale.steps
         with locked(output):
             config = self.configuration(Pretraining("cocondenser", START, "none"), self.documents, self.masked_lm())
@@ -309,6 +312,8 @@ class QueryAsContextExperiment:
 
     def pretrained(self, arm: Pretraining) -> Path:
         """An arm's checkpoint, trained if it is not there yet."""
+        from trainers.query_as_context.train import train_query_as_context
+
         train_query_as_context(self.of_arm(arm))
         return self.output(arm.name)
 
@@ -326,6 +331,8 @@ class QueryAsContextExperiment:
 
     def fine_tuned(self, name: str, start: Path) -> dict[str, Path]:
         """{stage: model} of the two retrievers of the arm (or start) `name`, trained if they are not there yet."""
+        from trainers.dense.train import train_dense
+
         config = self.fine_tuning(name, start)
         train_dense(config)
         return {STAGES[1]: config.output / FOLDER / FIRST, STAGES[2]: config.output}

@@ -25,15 +25,11 @@ from opensearch_neural.models.pretrained import load_sequence_to_sequence
 from trainers.common.precision import PRECISIONS, Precision
 from trainers.common.settings import TrainingSettings
 from trainers.data.loading import read_documents, text_store
-from trainers.data.sets import SetSettings
-from trainers.doc2query.generate import generate_queries
+from trainers.data.settings import SetSettings
 from trainers.doc2query.settings import Doc2QueryConfig, GenerationSettings
-from trainers.doc2query.train import train_doc2query
-from trainers.encoders.backbones import NewBackbone
+from trainers.encoders.settings import NewBackbone
 from trainers.masked_lm.settings import MaskedLmConfig
-from trainers.masked_lm.train import train_masked_lm
 from trainers.tome.settings import TomeConfig
-from trainers.tome.train import train_tome
 
 logger = logging.getLogger(__name__)
 
@@ -155,6 +151,8 @@ class Trainings:
 
     def generate_queries(self, model: str) -> None:
         """Let `model` write queries for every document."""
+        from trainers.doc2query.generate import generate_queries
+
         generation = GenerationSettings(model, candidates=self.scale.candidates, top_k=20, top_p=1.0)
         generate_queries(generation, text_store(self.data), output=self.queries)
 
@@ -195,6 +193,8 @@ class Trainings:
 
     def train(self, arm: str) -> tuple[GenerativeModel, int]:
         """The model of an arm, trained if it is not there yet, and the updates of its stages together."""
+        from trainers.tome.train import train_tome
+
         config = self.configuration(arm)
         stages = train_tome(config)
         for stage, outcome in stages.items():
@@ -217,6 +217,8 @@ def backbone(work: Path, scale: TomeScale, layers: int) -> Path:
 
 def pretrained(data: Path, work: Path, scale: TomeScale, layers: int) -> Path:
     """A T5 with `layers` layers a side, trained by span corruption on the corpora; both sizes have the same tokenizer."""
+    from trainers.masked_lm.train import train_masked_lm
+
     return train_masked_lm(
         MaskedLmConfig(
             output=backbone(work, scale, layers),
@@ -232,6 +234,8 @@ def pretrained(data: Path, work: Path, scale: TomeScale, layers: int) -> Path:
 
 def generator(data: Path, work: Path, scale: TomeScale) -> Path:
     """A model that writes a question for a passage, from the T5 and the questions of the train splits."""
+    from trainers.doc2query.train import train_doc2query
+
     return train_doc2query(
         Doc2QueryConfig(
             output=work / scale.backbones / f"generator-{scale.generator_steps}",

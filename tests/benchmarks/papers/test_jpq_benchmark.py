@@ -86,7 +86,7 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
     def no_training(*_: Any, **__: Any) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(jpq, "train_jpq", no_training)
+    monkeypatch.setattr("trainers.jpq.train.train_jpq", no_training)
     assert run(4) == rows
     monkeypatch.setattr(jpq, "HOLD_BACK", 24)
     with pytest.raises(AssertionError, match="trained again"):

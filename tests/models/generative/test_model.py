@@ -24,6 +24,7 @@ from opensearch_neural.models.generative.settings import KIND, GenerativeSetting
 from opensearch_neural.models.generative.url_trie import CorpusUrls  # noqa: E402
 from opensearch_neural.retrievers.generative import GenerativeRetriever  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
+from trainers.encoders.settings import NewBackbone  # noqa: E402
 
 TEXTS = ["the cat lives in a house", "https://en.wikipedia.org/wiki/Cat", "title: passage: 0123456789"] * 3
 
@@ -40,7 +41,7 @@ def one_thread() -> Iterator[None]:
 def tiny_t5(folder: Path, seed: int) -> None:
     tokenizer = backbones.train_tokenizer(TEXTS, "byte-level", 400)
     torch.manual_seed(seed)
-    model = backbones.new_backbone(backbones.NewBackbone("t5", layers=1, hidden=16, heads=2, dropout=0.0), tokenizer)
+    model = backbones.new_backbone(NewBackbone("t5", layers=1, hidden=16, heads=2, dropout=0.0), tokenizer)
     with torch.no_grad():
         for parameter in model.parameters():  # So that an untrained model is not indifferent between tokens.
             parameter.mul_(1.5)

@@ -15,10 +15,11 @@ from tiny_dense import configuration  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
 from trainers.common import losses  # noqa: E402
-from trainers.common.objective import ObjectiveSettings, objective_terms  # noqa: E402
+from trainers.common.objective import objective_terms  # noqa: E402
 from trainers.common.own_loss import load_loss, loss_hash  # noqa: E402
+from trainers.common.settings import ObjectiveSettings  # noqa: E402
 from trainers.data.retrieval_batches import RetrievalTargets  # noqa: E402
-from trainers.dense import train_dense  # noqa: E402
+from trainers.dense.train import train_dense  # noqa: E402
 
 INFO_NCE = """
 import torch.nn.functional as F

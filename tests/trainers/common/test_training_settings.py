@@ -7,16 +7,13 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("sentence_transformers")
-
 from opensearch_neural.errors import InputError
 from trainers.common.config import load_config
-from trainers.dense import DenseConfig
+from trainers.dense.settings import DenseConfig
 from trainers.doc2query.settings import Doc2QueryConfig
 from trainers.jpq.settings import JpqConfig
 from trainers.masked_lm.settings import MaskedLmConfig
-from trainers.multi_layer import MlrConfig
+from trainers.multi_layer.settings import MlrConfig
 from trainers.query_as_context.settings import QueryAsContextConfig
 from trainers.sparse.settings import SparseConfig
 from trainers.tome.settings import TomeConfig

@@ -15,13 +15,13 @@ from tiny_dense import configuration  # noqa: E402
 
 from trainers.common.batches import CachedBatch  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
-from trainers.common.objective import ObjectiveSettings  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
+from trainers.common.settings import ObjectiveSettings  # noqa: E402
 from trainers.data.candidates import Drawn, RetrievalData  # noqa: E402
 from trainers.data.examples import TrainingData  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
 from trainers.data.retrieval_batches import RetrievalCollate  # noqa: E402
-from trainers.dense import build  # noqa: E402
+from trainers.dense.train import build  # noqa: E402
 from trainers.encoders import bi_encoder  # noqa: E402
 from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402
 

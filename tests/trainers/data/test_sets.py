@@ -12,7 +12,8 @@ from training_files import beir, write_lines
 from opensearch_neural.errors import InputError
 from trainers.data.leaks import find_leaks
 from trainers.data.loading import load_training
-from trainers.data.sets import DevSettings, PreparedSets, SetSettings, prepare
+from trainers.data.sets import PreparedSets, prepare
+from trainers.data.settings import DevSettings, SetSettings
 from trainers.data.splits import hold_back
 
 

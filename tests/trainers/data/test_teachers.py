@@ -24,7 +24,8 @@ from trainers.data.teach import teach, teach_command
 from trainers.data.teacher_models import detect
 from trainers.data.teachers import open_teacher
 from trainers.data.texts import TextStore
-from trainers.encoders.backbones import NewBackbone, new_backbone, save, train_tokenizer
+from trainers.encoders.backbones import new_backbone, save, train_tokenizer
+from trainers.encoders.settings import NewBackbone
 
 TEXTS = ["cats purr softly", "dogs bark at night", "birds sing songs", "fish swim in water", "snakes hiss"]
 

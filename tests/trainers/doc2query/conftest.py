@@ -10,7 +10,8 @@ from doc2query_setup import NOUNS, passage
 
 from trainers.data.texts import TextStore
 from trainers.encoders import backbones
-from trainers.encoders.backbones import NewBackbone, new_backbone, train_tokenizer
+from trainers.encoders.backbones import new_backbone, train_tokenizer
+from trainers.encoders.settings import NewBackbone
 
 
 @pytest.fixture(scope="session")

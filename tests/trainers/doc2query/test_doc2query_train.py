@@ -20,10 +20,11 @@ from opensearch_neural.errors import InputError
 from trainers.common.settings import TrainingSettings
 from trainers.data.texts import TextStore
 from trainers.doc2query import train as doc2query
+from trainers.doc2query.command import doc2query_command
 from trainers.doc2query.generate import generate_queries
 from trainers.doc2query.sampling import sample_queries
 from trainers.doc2query.settings import Doc2QueryConfig, GenerationSettings, Sampling
-from trainers.doc2query.train import doc2query_command, train_doc2query
+from trainers.doc2query.train import train_doc2query
 from trainers.encoders import backbones
 
 

@@ -19,7 +19,8 @@ from opensearch_neural.models.directory import write_osn_json
 from trainers.data.loading import load_training
 from trainers.data.texts import TextStore
 from trainers.doc2query import generate
-from trainers.doc2query.generate import filter_generated, generate_queries, generate_queries_command
+from trainers.doc2query.generate import filter_generated, generate_queries
+from trainers.doc2query.generate_command import generate_queries_command
 from trainers.doc2query.settings import Sampling
 from trainers.encoders import backbones
 

@@ -16,7 +16,8 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, Robert
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import minilm_directory
 from trainers.encoders import backbones
-from trainers.encoders.backbones import NewBackbone, masked_language_model, new_backbone, train_tokenizer
+from trainers.encoders.backbones import masked_language_model, new_backbone, train_tokenizer
+from trainers.encoders.settings import NewBackbone
 
 
 @given(st.text())

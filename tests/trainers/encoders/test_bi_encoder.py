@@ -17,9 +17,8 @@ from tiny_dense import TEXTS, configuration  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.dense.torch_encoder import load_dense  # noqa: E402
-from trainers.common.objective import ObjectiveSettings  # noqa: E402
-from trainers.common.settings import EncoderSettings  # noqa: E402
-from trainers.dense import build  # noqa: E402
+from trainers.common.settings import EncoderSettings, ObjectiveSettings  # noqa: E402
+from trainers.dense.train import build  # noqa: E402
 from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402
 from trainers.encoders.tower import read_start  # noqa: E402
 

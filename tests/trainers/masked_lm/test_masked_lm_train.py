@@ -24,11 +24,13 @@ from trainers.common.settings import TrainingSettings
 from trainers.data.masking import special_ids
 from trainers.data.tokenized import pad_rows
 from trainers.encoders import backbones
-from trainers.encoders.backbones import NewBackbone, masked_language_model
+from trainers.encoders.backbones import masked_language_model
 from trainers.encoders.sequence_to_sequence import log_likelihood
+from trainers.encoders.settings import NewBackbone
 from trainers.masked_lm import train as masked_lm
+from trainers.masked_lm.command import mlm_command
 from trainers.masked_lm.settings import MaskedLmConfig
-from trainers.masked_lm.train import MaskedLmTraining, mlm_command, train_masked_lm
+from trainers.masked_lm.train import MaskedLmTraining, train_masked_lm
 from trainers.masked_lm.windows import CorruptedWindows, MaskedWindows
 
 

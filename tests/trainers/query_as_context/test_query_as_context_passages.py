@@ -14,7 +14,7 @@ from query_as_context_setup import settings, with_queries, write_corpus  # noqa:
 from tiny import WORDS, tiny_beir  # noqa: E402
 
 from trainers.data.loading import read_documents  # noqa: E402
-from trainers.data.sets import SetSettings  # noqa: E402
+from trainers.data.settings import SetSettings  # noqa: E402
 from trainers.query_as_context.passages import read_passages, write_passages  # noqa: E402
 from trainers.query_as_context.settings import CorpusSettings  # noqa: E402
 

@@ -21,12 +21,12 @@ from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from trainers.common.batches import IGNORED  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
-from trainers.data.candidates import CandidateSettings  # noqa: E402
 from trainers.data.loading import read_documents  # noqa: E402
-from trainers.data.sets import SetSettings  # noqa: E402
-from trainers.dense import DenseConfig, TwoStageSettings  # noqa: E402
+from trainers.data.settings import CandidateSettings, SetSettings  # noqa: E402
+from trainers.dense.settings import DenseConfig, TwoStageSettings  # noqa: E402
 from trainers.doc2query.settings import GenerationSettings  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
+from trainers.encoders.settings import NewBackbone  # noqa: E402
 from trainers.query_as_context import train as query_as_context  # noqa: E402
 from trainers.query_as_context.context_models import HEAD_FILE, build  # noqa: E402
 from trainers.query_as_context.pairs import ContextPairs  # noqa: E402
@@ -189,7 +189,7 @@ def test_held_back_loss_is_the_mean_over_masked_tokens_and_pairs(backbone: Path,
 def tiny_generator(folder: Path) -> Path:
     tokenizer = backbones.train_tokenizer(WORDS, "byte-level", 400)
     torch.manual_seed(0)
-    new = backbones.NewBackbone("t5", layers=1, hidden=16, heads=2)
+    new = NewBackbone("t5", layers=1, hidden=16, heads=2)
     backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, folder)
     return folder
 
@@ -278,7 +278,7 @@ def test_a_schedule_that_was_interrupted_between_steps_goes_on(
     for step in (
         "query_as_context.train.pretrain",
         "query_as_context.train.train_dense",
-        "dense.with_mined",
+        "dense.train.with_mined",
     ):
         with monkeypatch.context() as patch:
             for earlier in done:

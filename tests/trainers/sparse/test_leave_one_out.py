@@ -18,9 +18,9 @@ from opensearch_neural.models.directory import read_osn_json  # noqa: E402
 from trainers.common.config import to_yaml  # noqa: E402
 from trainers.common.run_folder import Trained  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
+from trainers.sparse.command import sparse_command  # noqa: E402
 from trainers.sparse.leave_one_out import changed, chosen, leaving_out, told, trials  # noqa: E402
 from trainers.sparse.settings import SparseConfig, StageSettings  # noqa: E402
-from trainers.sparse.train import sparse_command  # noqa: E402
 
 
 @pytest.fixture

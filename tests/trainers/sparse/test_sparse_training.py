@@ -25,7 +25,7 @@ from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.data.examples import TrainingData  # noqa: E402
 from trainers.data.formats import read_header  # noqa: E402
 from trainers.data.loading import NEGATIVES  # noqa: E402
-from trainers.data.sets import DevSettings  # noqa: E402
+from trainers.data.settings import DevSettings  # noqa: E402
 from trainers.data.teach import teach  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.sparse import train as sparse  # noqa: E402

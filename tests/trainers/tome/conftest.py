@@ -12,6 +12,7 @@ pytest.importorskip("sentence_transformers")
 from tome_setup import ANIMALS  # noqa: E402
 
 from trainers.encoders import backbones  # noqa: E402
+from trainers.encoders.settings import NewBackbone  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +21,7 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = [f"title: {one} passage: the {one} lives here https://zoo.org/{one} what is a" for one in ANIMALS] * 3
     tokenizer = backbones.train_tokenizer(texts, "byte-level", 440)
     torch.manual_seed(0)
-    new = backbones.NewBackbone("t5", layers=1, hidden=32, heads=2, dropout=0.0)
+    new = NewBackbone("t5", layers=1, hidden=32, heads=2, dropout=0.0)
     backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, folder)
     return folder
 

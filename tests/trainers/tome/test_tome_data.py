@@ -19,7 +19,7 @@ from tome_setup import SMALL, config_for  # noqa: E402
 from opensearch_neural.corpus.documents import Document  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
-from trainers.data.sets import SetSettings  # noqa: E402
+from trainers.data.settings import SetSettings  # noqa: E402
 from trainers.data.texts import TextStore  # noqa: E402
 from trainers.doc2query.settings import GenerationSettings, Sampling  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402

@@ -22,9 +22,10 @@ from opensearch_neural.models.generative.url_trie import CorpusUrls  # noqa: E40
 from opensearch_neural.retrievers.generative import GenerativeRetriever  # noqa: E402
 from trainers.common.config import load_config, recipe  # noqa: E402
 from trainers.data.negatives import open_retriever  # noqa: E402
-from trainers.data.sets import SetSettings  # noqa: E402
+from trainers.data.settings import SetSettings  # noqa: E402
 from trainers.data.texts import TextStore  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
+from trainers.encoders.settings import NewBackbone  # noqa: E402
 from trainers.tome.settings import TomeConfig  # noqa: E402
 from trainers.tome.train import train_tome  # noqa: E402
 
@@ -111,7 +112,7 @@ def test_the_second_stage_may_have_another_tokenizer(zoo: Path, t5: Path, tmp_pa
     texts = [f"https://zoo.org/{one}" for one in ANIMALS] * 4
     tokenizer = backbones.train_tokenizer(texts, "byte-level", 400)
     torch.manual_seed(1)
-    new = backbones.NewBackbone("t5", layers=1, hidden=16, heads=2, dropout=0.0)
+    new = NewBackbone("t5", layers=1, hidden=16, heads=2, dropout=0.0)
     backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, tmp_path / "small")
     train_tome(config_for(tmp_path / "tome", zoo, t5, steps=120, url_backbone=str(tmp_path / "small")))
     model = load_generative(tmp_path / "tome", device="cpu")

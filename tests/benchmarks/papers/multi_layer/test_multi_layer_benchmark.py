@@ -44,10 +44,10 @@ from benchmarks.papers.multi_layer.training import (  # noqa: E402
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.evaluation.comparison import interval  # noqa: E402
 from opensearch_neural.evaluation.results import Row, Summary, read  # noqa: E402
-from trainers import dense  # noqa: E402
-from trainers import multi_layer as trainer  # noqa: E402
 from trainers.common.config import to_dict  # noqa: E402
 from trainers.common.run_folder import history  # noqa: E402
+from trainers.dense import train as dense  # noqa: E402
+from trainers.multi_layer.settings import chosen_layers  # noqa: E402
 
 OTHERS = tuple(arm for arm in bench.VARIANTS if arm not in (SELF_CONTRASTIVE, MULTI_VECTOR))[:6]
 """The dual encoder, and arms that no other test has."""
@@ -464,7 +464,7 @@ def test_the_papers_studies_as_far_as_a_backbone_goes() -> None:
     assert [arm.name for arm in layer_arms(4) if arm.name.startswith("MLR")] == [
         f"MLR {chosen}, multi-vector" for chosen in ("last:2", "first:2", "uniform:2", "last:4")
     ]
-    assert trainer.chosen_layers("uniform:2", 4) == (2, 4)
+    assert chosen_layers("uniform:2", 4) == (2, 4)
     every = (*layer_arms(12), *bench.VARIANTS, colbert("multi-vector"))
     assert len({slug(arm.name) for arm in every}) == len({arm.name for arm in every})
 

@@ -43,7 +43,7 @@ from opensearch_neural.evaluation.results import Row, read  # noqa: E402
 from opensearch_neural.models.generative.model import GenerativeModel  # noqa: E402
 from trainers.common import loop  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
-from trainers.encoders.backbones import NewBackbone  # noqa: E402
+from trainers.encoders.settings import NewBackbone  # noqa: E402
 
 
 def beir_with_urls(folder: Path) -> None:

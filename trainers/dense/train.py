@@ -1,4 +1,4 @@
-"""Bi-encoders: one vector for a query, one for a document; the score is their inner product.
+"""`osn train dense`: bi-encoders, one vector for a query, one for a document; the score is their inner product.
 
     osn train dense --set 'train=[{path: squad-mix}]' --output models/dense
     osn train dense --config dense.yaml --set training.batch_size=256 --set training.chunk_size=32
@@ -17,99 +17,31 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from opensearch_neural.models.directory import hash_files, locate, read_osn_json
-from trainers.common.config import backbone_option, config_options, fingerprint
+from trainers.common.config import fingerprint
 from trainers.common.loop import train
-from trainers.common.objective import ObjectiveSettings
-from trainers.common.own_loss import LOSS_OPTION, loss_hash
+from trainers.common.own_loss import loss_hash
 from trainers.common.precision import computed_in, computing_in
-from trainers.common.run_folder import FIRST, FOLDER, Trained, tell
-from trainers.common.settings import EncoderSettings, Role, TrainingSettings
-from trainers.data.candidates import CandidateSettings, RetrievalData, refuse_without_negatives
+from trainers.common.run_folder import Trained
+from trainers.common.settings import FIRST, FOLDER, EncoderSettings, Role, TrainingSettings
+from trainers.data.candidates import RetrievalData
 from trainers.data.dev_measures import DevSet, dev_measures
 from trainers.data.examples import TrainingData
 from trainers.data.negatives import with_mined
 from trainers.data.retrieval_batches import RetrievalCollate
-from trainers.data.sets import DevSettings, PreparedSets, SetSettings, check_teachers, prepare, small
+from trainers.data.sets import PreparedSets, prepare, small
 from trainers.data.teacher_ensemble import open_teachers
 from trainers.data.teachers import Teacher, teachers_hash
 from trainers.data.tokenized import PART_OVERHEAD
+from trainers.dense.settings import DenseConfig, TwoStageSettings
 from trainers.encoders.bi_encoder import BiEncoder
 from trainers.encoders.tower import Encoder, load_towers, read_start
-
-# ------------------------------------------------ settings
-
-
-@dataclass(slots=True)
-class TwoStageSettings:
-    """Retriever 2: the same start as retriever 1, trained on the original negatives and those that retriever 1 mines."""
-
-    depth: int = 200
-    """negatives are mined from this many of retriever 1's best documents"""
-    keep: int | None = None
-    """mined negatives to keep for each query; null keeps all"""
-    learning_rate: float | None = None
-    """learning rate of the second stage; null takes the first stage's"""
-    epochs: float | None = None
-    """epochs of the second stage; null takes the first stage's"""
-    steps: int | None = None
-    """optimizer steps of the second stage; null takes the first stage's"""
-
-    def __post_init__(self) -> None:
-        if self.depth < 1 or (self.keep is not None and self.keep < 1):
-            raise ValueError(f"depth {self.depth} and keep {self.keep} must be at least 1")
-        for name in ("learning_rate", "epochs", "steps"):
-            if (value := getattr(self, name)) is not None and value <= 0:
-                raise ValueError(f"{name} must be above 0, or null to take the first stage's, not {value}")
-
-
-@dataclass(slots=True)
-class DenseConfig:
-    """The settings of `osn train dense`."""
-
-    output: Path
-    """the model directory to write"""
-    train: list[SetSettings]
-    """training sets; each batch is from one set"""
-    start: str = "sentence-transformers/all-MiniLM-L6-v2"
-    """directory or hub id of the transformer to start from"""
-    dev: list[SetSettings] = field(default_factory=list)
-    """sets to measure on while training"""
-    unseen: list[SetSettings] = field(default_factory=list)
-    """sets (such as test splits) whose questions are removed from train"""
-    encoder: EncoderSettings = field(default_factory=EncoderSettings)
-    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
-    candidates: CandidateSettings = field(default_factory=CandidateSettings)
-    two_stage: TwoStageSettings | None = None
-    """a second retriever, trained on the negatives that the first one mines; null trains only the first"""
-    selection: DevSettings = field(default_factory=DevSettings)
-    training: TrainingSettings = field(default_factory=TrainingSettings)
-    onnx: bool = False
-    """also write ONNX files, which encode without torch"""
-
-    def __post_init__(self) -> None:
-        if not self.train:
-            raise ValueError("train names no data set")
-        if self.objective.distils and self.candidates.negatives < 1:
-            raise ValueError("distillation compares candidates: candidates.negatives must be at least 1")
-        if self.candidates.negatives < 1:
-            refuse_without_negatives(
-                {
-                    "two_stage": self.two_stage is not None,
-                    "candidates.mine": self.candidates.mine is not None,
-                    "train[].negatives": any(settings.negatives is not None for settings in self.train),
-                }
-            )
-        check_teachers(self.train, self.objective.distils)
-        self.training.check_measured(bool(self.dev) or self.selection.hold_back is not None)
-
 
 # ------------------------------------------------ the model
 
@@ -246,20 +178,3 @@ def rehearse(config: DenseConfig, build: Build = build) -> Trained:
     with tempfile.TemporaryDirectory() as folder:
         two_stage = None if config.two_stage is None else replace(config.two_stage, steps=2)
         return train_dense(small(config, rows, output=Path(folder) / config.output.name, two_stage=two_stage), build)
-
-
-# ------------------------------------------------ the command
-
-
-@click.command("dense")
-@config_options(DenseConfig, shortcuts=backbone_option("start") | LOSS_OPTION)
-def dense(config: DenseConfig, dry_run: bool) -> None:
-    """Train a bi-encoder (one vector per text) on questions and the passages that answer them.
-
-    \b
-    osn train dense --set 'train=[{path: squad-mix}]' --set selection.hold_back=0.02 --output models/dense
-    osn train dense --config dense.yaml --print-config
-
-    It prints the dev measures before and after. If it is stopped, run the same command again to continue.
-    """
-    tell(config.output, rehearse(config) if dry_run else train_dense(config), dry_run)

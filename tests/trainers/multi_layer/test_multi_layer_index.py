@@ -32,8 +32,9 @@ from opensearch_neural.models.dense.multi_layer import StackedEncoder, load_mult
 from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever  # noqa: E402
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever  # noqa: E402
 from trainers.common.settings import EncoderSettings  # noqa: E402
-from trainers.data.sets import SetSettings  # noqa: E402
-from trainers.multi_layer import MlrConfig, RepresentationSettings, build  # noqa: E402
+from trainers.data.settings import SetSettings  # noqa: E402
+from trainers.multi_layer.settings import MlrConfig, RepresentationSettings  # noqa: E402
+from trainers.multi_layer.train import build  # noqa: E402
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

@@ -30,29 +30,25 @@ from opensearch_neural.models.dense.onnx_encoder import OnnxDenseEncoder, export
 from opensearch_neural.models.dense.torch_encoder import load_dense  # noqa: E402
 from opensearch_neural.models.directory import write_osn_json  # noqa: E402
 from opensearch_neural.retrievers import Run  # noqa: E402
-from trainers import dense, multi_layer  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
-from trainers.common.objective import ObjectiveSettings  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
-from trainers.common.settings import EncoderSettings, TrainingSettings  # noqa: E402
-from trainers.data.candidates import CandidateSettings, RetrievalData, unique_documents  # noqa: E402
+from trainers.common.settings import EncoderSettings, ObjectiveSettings, TrainingSettings  # noqa: E402
+from trainers.data.candidates import RetrievalData, unique_documents  # noqa: E402
 from trainers.data.examples import TrainingData  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
 from trainers.data.negatives import open_retriever  # noqa: E402
 from trainers.data.retrieval_batches import RetrievalCollate  # noqa: E402
-from trainers.data.sets import SetSettings  # noqa: E402
-from trainers.dense import TwoStageSettings, train_dense  # noqa: E402
+from trainers.data.settings import CandidateSettings, SetSettings  # noqa: E402
+from trainers.dense import train as dense  # noqa: E402
+from trainers.dense.settings import TwoStageSettings  # noqa: E402
+from trainers.dense.train import train_dense  # noqa: E402
 from trainers.encoders import bi_encoder  # noqa: E402
 from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402
 from trainers.encoders.tower import read_start  # noqa: E402
-from trainers.multi_layer import (  # noqa: E402
-    MIX_LEARNING_RATE,
-    MlrConfig,
-    MultiLayerModel,
-    RepresentationSettings,
-    build,
-    chosen_layers,
-)
+from trainers.multi_layer import multi_layer_model  # noqa: E402
+from trainers.multi_layer.multi_layer_model import MIX_LEARNING_RATE, MultiLayerModel  # noqa: E402
+from trainers.multi_layer.settings import MlrConfig, RepresentationSettings, chosen_layers  # noqa: E402
+from trainers.multi_layer.train import build  # noqa: E402
 
 TEXTS = ["bab dek", "fin gol kuz lab mek nin pol ruz", "sab", " ".join(WORDS[:50])]
 
@@ -294,7 +290,7 @@ def test_two_processes_see_the_loss_of_one(
         # What these rows are is told by their shape: queries are never gathered here.
         return counts if rows.dim() == 1 else everyone["document"]
 
-    for module in (bi_encoder, multi_layer):
+    for module in (bi_encoder, multi_layer_model):
         monkeypatch.setattr(module, "gather", gather)
     each = [
         model.loss_terms({role: joined(share, role) for role in ("query", "document")}, share.targets).total

@@ -20,23 +20,14 @@ from transformers import BertModel  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.dense.torch_encoder import load_dense  # noqa: E402
-from trainers import dense  # noqa: E402
 from trainers.common import attention, precision  # noqa: E402
-from trainers.common.objective import ObjectiveSettings  # noqa: E402
 from trainers.common.precision import Precision  # noqa: E402
-from trainers.common.settings import EncoderSettings, TrainingSettings  # noqa: E402
-from trainers.data.candidates import CandidateSettings  # noqa: E402
+from trainers.common.settings import EncoderSettings, ObjectiveSettings, TrainingSettings  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
-from trainers.data.sets import DevSettings, SetSettings  # noqa: E402
+from trainers.data.settings import CandidateSettings, DevSettings, SetSettings  # noqa: E402
 from trainers.data.teach import teach  # noqa: E402
-from trainers.dense import (  # noqa: E402
-    DenseConfig,
-    TwoStageSettings,
-    build,
-    rehearse,
-    second_stage,
-    train_dense,
-)
+from trainers.dense.settings import DenseConfig, TwoStageSettings  # noqa: E402
+from trainers.dense.train import build, prepared_sets, rehearse, second_stage, train_dense  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402
 from trainers.encoders.tower import load_towers, read_start  # noqa: E402
@@ -244,7 +235,7 @@ def test_held_back_questions_and_unseen_ones_are_not_trained_on(tmp_path: Path, 
         unseen=[SetSettings(beir, limit=5, name="unseen")],
         selection=DevSettings(hold_back=0.25, documents=30),
     )
-    prepared = dense.prepared_sets(config)
+    prepared = prepared_sets(config)
     trained = set(prepared.train[0].query_texts())
     assert len(trained) == 30
     assert not trained & {"q1", "q2", "q3", "q5", "q6"}

@@ -1,137 +1,32 @@
-"""Multi-layer representations: several layers' vectors represent a document, the last layer's vector a query.
-
-    osn train mlr --layers last:2 --pooling self-contrastive --set 'train=[{path: squad-mix}]' --output models/mlr
-    osn train mlr --layers 2,4,6 --pooling multi-vector --set 'train=[{path: squad-mix}]' --output models/several
-    osn train mlr --config multi-layer-representations --output models/mlr      the paper's recipe
-
-"Investigating Multi-layer Representations for Dense Passage Retrieval": similarity is the largest inner product (eq. 2),
-and pooling reduces several vectors to one, by self-contrast (eq. 5 to 7), average or scalar mix (eq. 8). Data, negatives,
-stages and the loop are those of `trainers.dense`. The paper's baselines, ME-BERT's first token vectors and ColBERT-style
-token vectors, use the same poolings.
-
-The model directory is an ordinary dense one, with the last layer only (self-contrastive) or a mix of layers (average,
-scalar mix). If documents keep several vectors, its kind is "multi-layer" (`opensearch_neural.models.dense.multi_layer`).
-"""
+"""The model of multi-layer representations: its document tower has several vectors, its loss compares or pools them."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import click
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from opensearch_neural.errors import InputError
 from opensearch_neural.models.dense import multi_layer
-from opensearch_neural.models.dense.multi_layer import MultiVectors, Selection, VectorSource, mixed, write_selection
+from opensearch_neural.models.dense.multi_layer import MultiVectors, Selection, mixed, write_selection
 from opensearch_neural.models.dense.pooling import Pooling
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
 from trainers.common import losses
 from trainers.common.batches import Part
-from trainers.common.config import backbone_option, config_options
 from trainers.common.grad_cache import Encoded, gather
-from trainers.common.run_folder import tell
-from trainers.common.settings import EncoderSettings, TrainingSettings
+from trainers.common.settings import TrainingSettings
 from trainers.common.training_model import Losses, decay_groups
 from trainers.data.dev_measures import DEPTH
 from trainers.data.retrieval_batches import RetrievalTargets
-from trainers.dense import DenseConfig, rehearse, towers, train_dense
-from trainers.encoders.backbones import read_config
 from trainers.encoders.bi_encoder import BiEncoder
-from trainers.encoders.tower import Encoder, read_start, write_sentence_transformer
-
-PoolingStrategy = Literal["multi-vector", "self-contrastive", "average", "scalar-mix"]
-SEVERAL: tuple[PoolingStrategy, ...] = ("multi-vector", "self-contrastive")
-"""Pooling strategies that compare several vectors of a document in training."""
-CHOICES = ("last", "first", "uniform")
-DEFAULT_LAYERS = "last:2"
-
-
-# ------------------------------------------------ configuration
-
-
-@dataclass(slots=True)
-class RepresentationSettings:
-    """Which vectors a document has, and how they are pooled."""
-
-    source: VectorSource = "layers"
-    """ "layers": one vector from each of `layers`; "first-tokens": of the last layer's first `count` tokens (ME-BERT);
-    "tokens": of all its tokens (ColBERT-style)"""
-    layers: list[int] | str = DEFAULT_LAYERS
-    """layer numbers from 1, which must include the last; or last:M, first:M, uniform:M (M layers) or all"""
-    count: int = 8
-    """number of tokens, for source first-tokens"""
-    pooling: PoolingStrategy = "self-contrastive"
-    """ "multi-vector" keeps and searches all vectors; "self-contrastive" keeps the last layer's vector; "average" and
-    "scalar-mix" pool all into one"""
-    regularization: float = 0.1
-    """λ of L_con + λ·L_reg, for self-contrastive pooling"""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.layers, str):
-            if re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", self.layers):
-                self.layers = [int(number) for number in self.layers.split(",")]
-            else:
-                _parsed(self.layers)
-        if self.source != "layers" and self.layers != DEFAULT_LAYERS:
-            raise ValueError(
-                f"layers {self.layers}: source {self.source} uses the last layer's tokens only; omit layers"
-            )
-        if self.count < 1 or not 0 <= self.regularization < math.inf:
-            raise ValueError(
-                f"count {self.count} must be at least 1, regularization {self.regularization} finite and at least 0"
-            )
-        if self.source == "tokens" and self.pooling == "scalar-mix":
-            raise ValueError("scalar-mix learns one weight for each vector; with source tokens their number varies")
-
-
-@dataclass(slots=True)
-class MlrConfig(DenseConfig):
-    """The settings of `osn train mlr`: the settings of `osn train dense`, and the vectors of documents."""
-
-    encoder: EncoderSettings = field(default_factory=lambda: EncoderSettings(tied=False))
-    representation: RepresentationSettings = field(default_factory=RepresentationSettings)
-
-
-def _parsed(layers: str) -> tuple[str, int]:
-    """("last", 2) of "last:2"; ("last", 0) of "all", where 0 stands for every layer."""
-    if layers == "all":
-        return "last", 0
-    match = re.fullmatch(rf"({'|'.join(CHOICES)}):([1-9]\d*)", layers)
-    if not match:
-        raise ValueError(f"layers {layers!r}: expected numbers, all, or {':M, '.join(CHOICES)}:M, M from 1")
-    return match[1], int(match[2])
-
-
-def chosen_layers(layers: Sequence[int] | str, depth: int) -> tuple[int, ...]:
-    """The numbers of the layers, ascending; they include the last layer, `depth`.
-
-    Of 12 layers, "last:4" is 9 to 12, "first:4" is 1, 2, 3 and 12, "uniform:4" is 3, 6, 9, 12 (MLR, table 1). Raises
-    InputError for more layers than the backbone has, or if the last layer is missing.
-    """
-    if not isinstance(layers, str):
-        return Selection("layers", "cls", depth, tuple(sorted(layers))).layers
-    choice, number = _parsed(layers)
-    number = number or depth
-    if number > depth:
-        raise InputError(f"representation.layers is {layers}, but the backbone has {depth} layers")
-    if choice == "last":
-        return tuple(range(depth - number + 1, depth + 1))
-    if choice == "first":
-        return (*range(1, number), depth)
-    return tuple(round(depth * at / number) for at in range(1, number + 1))
-
-
-# ------------------------------------------------ the model
-
+from trainers.encoders.tower import Encoder, write_sentence_transformer
+from trainers.multi_layer.settings import SEVERAL, PoolingStrategy
 
 MIX_LEARNING_RATE = 1e-2
 """The least learning rate of the logits of scalar mix."""
@@ -313,55 +208,3 @@ class MultiLayerModel(BiEncoder):
                 {"document": tower}, {"document": self.tokenizers[role]}, alone, folder / role, onnx=onnx
             )
         write_selection(folder, document.selection, document.weights)
-
-
-def build(config: MlrConfig) -> MultiLayerModel:
-    """The untrained model. Raises as `dense.towers` does, and InputError for layers that the backbone lacks."""
-    encoders, tokenizers, settings = towers(config)
-    chosen, document = config.representation, encoders["document"]
-    selection = selected(chosen, document.pooling, int(document.backbone.config.num_hidden_layers))
-    encoders["document"] = MultiVectorEncoder(encoders["document"], selection, chosen.pooling)
-    return MultiLayerModel(
-        encoders, tokenizers, settings, config.objective, onnx=config.onnx, regularization=chosen.regularization
-    )
-
-
-def selected(chosen: RepresentationSettings, pooling: Pooling, depth: int) -> Selection:
-    """The selection of vectors for a backbone with this number of layers. Raises InputError for layers that it lacks."""
-    if chosen.source == "layers":
-        return Selection(chosen.source, pooling, depth, layers=chosen_layers(chosen.layers, depth))
-    return Selection(chosen.source, pooling, depth, count=chosen.count if chosen.source == "first-tokens" else 0)
-
-
-def check_layers(config: MlrConfig) -> None:
-    """Raises InputError for layers that the backbone lacks, before anything is loaded, mined or trained; ModelError if it
-    is not a transformer."""
-    folder = read_start(config.start).folders["document"]
-    selected(config.representation, "mean", int(read_config(folder).num_hidden_layers))
-
-
-@click.command("mlr")
-@config_options(
-    MlrConfig,
-    shortcuts={
-        **backbone_option("start"),
-        "layers": ("representation.layers", "Numbers (4,6), all, or last:M, first:M, uniform:M.  [default: last:2]"),
-        "pooling": (
-            "representation.pooling",
-            "multi-vector, self-contrastive, average or scalar-mix.  [default: self-contrastive]",
-        ),
-    },
-)
-def mlr(config: MlrConfig, dry_run: bool) -> None:
-    """Train multi-layer representations: several layers' vectors of a document, pooled into one vector or all kept.
-
-    \b
-    osn train mlr --layers last:2 --pooling self-contrastive --set 'train=[{path: squad-mix}]' \\
-        --set selection.hold_back=0.02 --output models/mlr
-    osn train mlr --config multi-layer-representations --dry-run --output models/mlr
-
-    A self-contrastive model is an ordinary dense model: load_dense, SentenceTransformer and `osn ingest --dense` take it.
-    It prints the dev measures before and after. If it is stopped, run the same command again to continue.
-    """
-    check_layers(config)
-    tell(config.output, rehearse(config, build) if dry_run else train_dense(config, build), dry_run)

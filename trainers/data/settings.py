@@ -1,0 +1,124 @@
+"""The settings of training data: data sets, what is held back of them, and the candidates of a query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from trainers.data.examples import TrainingData
+from trainers.data.loading import load_training
+
+Settings = TypeVar("Settings", bound="SetSettings")
+Apart = Literal["documents", "questions"]
+"""What a held-back part does not share with train: its documents and questions, or only its questions."""
+
+
+@dataclass(slots=True)
+class SetSettings:
+    """A data set, as `load_training` takes it."""
+
+    path: Path
+    """a BEIR folder, DPR's .json, triples .tsv, or .jsonl"""
+    split: str = "train"
+    """the split of a BEIR folder"""
+    name: str | None = None
+    """the name of the set; null takes the path's"""
+    format: str | None = None
+    """the format of the file; null detects it by its name"""
+    corpus: Path | None = None
+    """the documents of triples by id, or of generated queries"""
+    queries: Path | None = None
+    """the queries of triples by id"""
+    negatives: Path | None = None
+    """a file of hard negatives by `osn data mine`"""
+    limit: int | None = None
+    """the first N examples; null takes all"""
+    teachers: list[Path] = field(default_factory=list)
+    """folders of `osn data teach` for this set, in the order of objective.teacher_weights"""
+
+    def __post_init__(self) -> None:
+        check_limit(self.limit)
+
+    @property
+    def title(self) -> str:
+        """The set's name, by default the path's."""
+        return self.name or self.path.resolve().name.partition(".")[0]
+
+    def first(self: Settings, rows: int) -> Settings:
+        """Only the first rows, for a dry run."""
+        return replace(self, limit=min(self.limit or rows, rows))
+
+    def load(self, folder: Path | None = None) -> TrainingData:
+        """Loads the data. folder: for questions that have to be generated."""
+        return load_training(
+            self.path,
+            split=self.split,
+            negatives=self.negatives,
+            corpus=self.corpus,
+            queries=self.queries,
+            format=self.format,
+            limit=self.limit,
+            name=self.name,
+        )
+
+
+def check_limit(limit: int | None) -> None:
+    """Raises ValueError for a limit that no example or document is below."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
+
+
+def check_teachers(train: Sequence[SetSettings], distils: bool) -> None:
+    """Raises ValueError if a train set names teachers, and no term of the loss asks them."""
+    named = [settings.title for settings in train if settings.teachers]
+    if named and not distils:
+        raise ValueError(
+            f"{', '.join(named)}: teachers are named, but objective.kl and objective.margin_mse are 0: give one of them a "
+            "weight"
+        )
+
+
+@dataclass(slots=True)
+class DevSettings:
+    """The data for dev measures."""
+
+    hold_back: float | int | None = None
+    """the share (or number) of each train set's examples to keep for measuring; null keeps none"""
+    queries: int = 500
+    """largest number of queries of each dev set"""
+    documents: int = 2000
+    """largest number of documents of each dev set"""
+
+    def __post_init__(self) -> None:
+        if self.queries < 1 or self.documents < 0:
+            raise ValueError(f"queries {self.queries} must be at least 1, documents {self.documents} not below 0")
+
+
+@dataclass(slots=True)
+class CandidateSettings:
+    """The documents that a query is compared with, in addition to its positive."""
+
+    negatives: int = 0
+    """hard negatives of a query, drawn at each visit; random documents if there are too few"""
+    depth: int = 200
+    """negatives are drawn from this many of the hardest"""
+    mine: Literal["bm25"] | None = None
+    """the retriever that mines negatives if the data has none; null mines nothing"""
+
+    def __post_init__(self) -> None:
+        if self.negatives < 0 or self.depth < 1:
+            raise ValueError(f"negatives {self.negatives} and depth {self.depth}: expected at least 0 and 1")
+
+
+def refuse_without_negatives(settings: Mapping[str, bool]) -> None:
+    """Raises ValueError, if `candidates.negatives` is 0, for settings that only say which negatives there are to draw from.
+
+    settings: {name: whether it is set}.
+    """
+    if without_effect := [name for name, is_set in settings.items() if is_set]:
+        raise ValueError(
+            f"no hard negatives are drawn, so {' and '.join(without_effect)} would have no effect: "
+            "candidates.negatives must be at least 1"
+        )
