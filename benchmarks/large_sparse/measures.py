@@ -220,11 +220,11 @@ def timed(client: OpenSearch, workload: Workload, variants: Sequence[Variant]) -
     fastest: dict[tuple[str, str], float] = {}
     for _, text, variant in product(range(PASSES), workload.texts, variants):
         began = time.perf_counter()
-        pipeline = parameters(workload.pipelines.get(variant.name))
-        answer = search(client, workload.index_of(variant), built[variant.name](text), **pipeline)
+        asked = parameters(variant)
+        answer = search(client, workload.index_of(variant), built[variant.name](text), **asked)
         second = follow[variant.name]
         if second is not None and variant.follow is not None:
-            search(client, variant.follow.index, second(text, answer), **pipeline)
+            search(client, variant.follow.index, second(text, answer), **asked)
         spent = 1000 * (time.perf_counter() - began)
         fastest[variant.name, text] = min(spent, fastest.get((variant.name, text), spent))
     texts = dict.fromkeys(workload.texts)
