@@ -123,7 +123,8 @@ def demo(
         step("Three queries, their first hits explained")
         examples(client, engines, data)
         step("Result")
-        print_table(rows, data)
+        print(result_table(rows, ["nDCG@10", "nDCG@10 - bm25", "R@100", "P50 ms", "P99 ms", "encode P50 ms"]))
+        print(f"\n{len(data.qrels)} held-out queries; latency of one client, top 10, query encoding apart")
         if json_folder:
             write_summary(json_folder, rows, data, corpus)
         if keep:
@@ -272,11 +273,6 @@ def examples(client: OpenSearch, engines: Engines, data: BeirData) -> None:
         answer = client.search(index=engines.index, body=queries.explained(body))
         hits = [hit_of(hit, encoder=engines.models.query_encoder) for hit in answer["hits"]["hits"]]
         print_hits(hits, "bm25-sparse", answer["took"])
-
-
-def print_table(rows: list[Row], data: BeirData) -> None:
-    print(result_table(rows, ["nDCG@10", "nDCG@10 - bm25", "R@100", "P50 ms", "P99 ms", "encode P50 ms"]))
-    print(f"\n{len(data.qrels)} held-out queries; latency of one client, top 10, query encoding apart")
 
 
 def write_summary(folder: Path, rows: list[Row], data: BeirData, corpus: str | None) -> None:

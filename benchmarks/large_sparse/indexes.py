@@ -199,7 +199,8 @@ def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) 
         _create(client, layout, name, meta, pruned)
         if name == BLOCKS:
             assert maxima is not None
-            actions = _block_sources(maxima)
+            features = (_features(maxima, number) for number in range(len(maxima)))
+            actions = (Action(str(at), orjson.dumps({"sparse": own})) for at, own in enumerate(features))
         else:
             actions = _sources(documents, own, meta, pruned, place, layout.block)
         write_in_threads(client, layout.index(name), actions, batch=BATCH, threads=THREADS)
@@ -250,11 +251,6 @@ def _sources(
             more_fields = {**document.fields, **more, "place": number, "block": number // block}
             batch.append(replace(document, fields=more_fields))
         yield from prepare(batch, own, meta).actions
-
-
-def _block_sources(maxima: SparseVectors) -> Iterator[Action]:
-    for number in range(len(maxima)):
-        yield Action(str(number), orjson.dumps({"sparse": _features(maxima, number)}))
 
 
 def _features(vectors: SparseVectors, row: int) -> dict[str, float]:
