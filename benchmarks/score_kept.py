@@ -72,14 +72,7 @@ WIDEST = 1_000
     help="Engines, as for `osn bench load`; the preset `processor` is a rival.",
 )
 @click.option("--index", "prefix", default="osn-score-kept", show_default=True, help="Indexes are called INDEX-SIZE.")
-@click.option(
-    "--keep-indexes",
-    "--keep",
-    "keep",
-    cls=Renamed,
-    is_flag=True,
-    help="Keep the indexes for the next run.",
-)
+@click.option("--keep-indexes", "--keep", "keep", cls=Renamed, is_flag=True, help="Keep the indexes for the next run.")
 @click.option(
     "--passes",
     type=click.IntRange(min=0),

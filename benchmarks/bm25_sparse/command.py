@@ -36,21 +36,8 @@ from typing import Any
 import click
 
 from benchmarks.bm25_sparse.cost import BYTES, RATE, check_load, cost_rows
-from benchmarks.bm25_sparse.measures import (
-    BM25,
-    DENSE_ENGINES,
-    SPARSE_ENGINES,
-    SUM,
-    TERMS,
-    quality_rows,
-)
-from benchmarks.bm25_sparse.models import (
-    ARMS,
-    PUBLISHED,
-    Experiment,
-    check_models,
-    experiment_options,
-)
+from benchmarks.bm25_sparse.measures import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM, TERMS, quality_rows
+from benchmarks.bm25_sparse.models import ARMS, PUBLISHED, Experiment, check_models, experiment_options
 from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
 from benchmarks.grown.index import set_of_size
 from benchmarks.load.blocks import Level

@@ -281,9 +281,7 @@ def tuned_measured(client: OpenSearch, experiment: Experiment) -> dict[str, Meas
 
 
 def mean_rows(
-    label: str,
-    of_sets: Mapping[str, Mapping[MeasuredEngine, Measured]],
-    differences: Iterable[tuple[str, Baseline]],
+    label: str, of_sets: Mapping[str, Mapping[MeasuredEngine, Measured]], differences: Iterable[tuple[str, Baseline]]
 ) -> list[Row]:
     """The mean over sets of each engine's nDCG@10, and of differences in it. Intervals resample each set's queries."""
     rows: list[Row] = []

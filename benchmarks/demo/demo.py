@@ -278,9 +278,6 @@ def examples(client: OpenSearch, engines: Engines, data: BeirData) -> None:
 def write_summary(folder: Path, rows: list[Row], data: BeirData, corpus: str | None) -> None:
     name = "Python's documentation strings" if corpus is None else Path(corpus).name
     summary = Summary.of_this_run(
-        data=[data_facts(data.corpus_path.parent)],
-        seeds=[0],
-        rows=rows,
-        title=f"The demo: {name}",
+        data=[data_facts(data.corpus_path.parent)], seeds=[0], rows=rows, title=f"The demo: {name}"
     )
     print(f"written: {summary.write(folder)}")

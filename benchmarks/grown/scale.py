@@ -137,12 +137,7 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
 @record_option("Write summary.json there too.")
 @click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --output.")
 @click.option(
-    "--keep-indexes",
-    "--keep",
-    "keep",
-    cls=Renamed,
-    is_flag=True,
-    help="Keep the indexes (and the local node's data).",
+    "--keep-indexes", "--keep", "keep", cls=Renamed, is_flag=True, help="Keep the indexes (and the local node's data)."
 )
 @growing_options
 @measuring_options

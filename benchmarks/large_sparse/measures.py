@@ -14,28 +14,12 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.experiment import kept, kept_rows, slug
 from benchmarks.grown.index import set_of_size
 from benchmarks.large_sparse.arms import BestBlocks, DocumentsOfBlocks, FieldSearch
-from benchmarks.large_sparse.indexes import (
-    BLOCKS,
-    CLUSTERED,
-    PLAIN,
-    Layout,
-    bytes_of,
-    field_of,
-    remove_all,
-    write_all,
-)
+from benchmarks.large_sparse.indexes import BLOCKS, CLUSTERED, PLAIN, Layout, bytes_of, field_of, remove_all, write_all
 from benchmarks.load import quality
 from benchmarks.load.command import rows_under_load
 from benchmarks.load.measurement import LoadSettings, WarmupSettings
 from benchmarks.load.variants import TWO_PHASE, Variant, parameters
-from benchmarks.load.workload import (
-    LoadTarget,
-    ModelChoice,
-    Workload,
-    body_builders,
-    follow_builder,
-    prepared,
-)
+from benchmarks.load.workload import LoadTarget, ModelChoice, Workload, body_builders, follow_builder, prepared
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.evaluation import measures, result_rows

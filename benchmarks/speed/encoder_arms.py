@@ -187,14 +187,7 @@ def file_rows(set_: str, corpus: Path, documents: Sequence[Document], matrix: cs
     from ingest.corpus import CorpusSource, everything
     from ingest.vectorizers import Vectors
     from ingest.vectors.ray_encode import packed
-    from ingest.vectors.shards import (
-        SHARD_RECORDS,
-        LoadedShard,
-        encode_shard,
-        shard_path,
-        shards_of,
-        write_shard,
-    )
+    from ingest.vectors.shards import SHARD_RECORDS, LoadedShard, encode_shard, shard_path, shards_of, write_shard
     from opensearch_neural.models.vectors import SparseVectors
 
     vectors = SparseVectors(

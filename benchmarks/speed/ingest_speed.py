@@ -186,5 +186,5 @@ def goals(times: dict[str, Timed]) -> list[Goal]:
             1.0,
             round(value, 3),
             low >= 1.0,
-        ),
+        )
     ]
