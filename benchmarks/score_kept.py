@@ -24,7 +24,7 @@ from benchmarks.load.quality import nearness_rows
 from benchmarks.load.variants import TWO_PHASE, Variant, page_of, parse_variants, with_options
 from benchmarks.load.workload import LoadTarget, Workload, prepared
 from benchmarks.publish import publish, record_option
-from benchmarks.speed.turns import Timed, ratio, say
+from benchmarks.speed.turns import Timed, in_turn, ratio, say
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -189,7 +189,7 @@ def timed(
         fastest: dict[str, float] = {}
         answer: dict[str, Any] = {}
         for turn in range(passes):
-            for way in (list(ways) * 2)[turn % len(ways) :][: len(ways)]:
+            for way in in_turn(ways, turn):
                 begun = time.perf_counter()
                 answer[way] = ways[way](text)
                 taken = time.perf_counter() - begun

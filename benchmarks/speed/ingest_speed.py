@@ -26,7 +26,7 @@ import orjson
 
 from benchmarks.local_cluster import cluster_or_node, write_in_threads
 from benchmarks.publish import publish
-from benchmarks.speed.turns import SEED, Timed, rate, ratio, ratio_row, say
+from benchmarks.speed.turns import SEED, Timed, in_turn, rate, ratio, ratio_row, say
 from ingest.writing.bulk import Action
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
@@ -117,8 +117,7 @@ def race(client: OpenSearch, full: Sources, short: Sources, sizes: WritingSizes)
     }
     times = {arm: Timed() for arm in ARMS}
     for round in range(-1, sizes.rounds):
-        shift = round % len(ARMS)
-        for arm in ARMS[shift:] + ARMS[:shift]:
+        for arm in in_turn(ARMS, round):
             write, documents = work[arm]
             wall, cpu = written(client, write, documents, sizes)
             if round >= 0:
