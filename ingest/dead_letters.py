@@ -160,12 +160,7 @@ def is_dead_letter_file(path: Path) -> bool:
 
 
 def mended(
-    path: Path,
-    on_reject: OnReject,
-    names: FieldNames = USUAL,
-    *,
-    warn: Warn = log.warning,
-    file: str | None = None,
+    path: Path, on_reject: OnReject, names: FieldNames = USUAL, *, warn: Warn = log.warning, file: str | None = None
 ) -> Iterator[Document]:
     """The documents of a dead-letter file, read as if they were in their corpus, with the field names `names`.
 

@@ -98,10 +98,7 @@ def _prune_option(default: str) -> Callable[[Any], Any]:
 
 _MODEL_OPTIONS = (
     click.option("--dense", help="Dense model (directory or hub id).  [default: none]"),
-    click.option(
-        "--pq",
-        help="Quantized model (directory or hub id); its codes are written too.  [default: none]",
-    ),
+    click.option("--pq", help="Quantized model (directory or hub id); its codes are written too.  [default: none]"),
     click.option(
         "--passages",
         metavar="TOKENS[:STRIDE]",
@@ -192,9 +189,7 @@ new_index_options = options_of(
         "objects flat]",
     ),
     click.option(
-        "--field-limit",
-        type=click.IntRange(min=100),
-        help="Fields that the index may have.  [default: 1000]",
+        "--field-limit", type=click.IntRange(min=100), help="Fields that the index may have.  [default: 1000]"
     ),
     click.option(
         "--store-vectors",

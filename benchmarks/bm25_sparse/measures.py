@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -237,36 +237,52 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
     """Values, differences and active terms of every set, and their means over all sets and over the unseen sets."""
     settings = {} if experiment.beside else tuned_settings(client, experiment)
     tuned = {} if experiment.beside else tuned_measured(client, experiment, settings)
-    differences = differences_of(experiment)
-    of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
+    terms: list[Row] = []
+
+    def measured(name: str) -> dict[MeasuredEngine, Measured]:
+        own, of_set = measured_set(client, experiment, name, settings.get(name))
+        terms.extend([*of_set, *mean_values(of_set, experiment.seeds)])
+        return own | ({MeasuredEngine(TUNED): tuned[name]} if tuned else {})
+
+    rows = rows_of_sets(experiment, measured, differences_of(experiment), sets_of_means(experiment))
+    return [*rows, *terms, *mean_terms(experiment, terms)]
+
+
+def rows_of_sets(
+    experiment: Experiment,
+    measured: Callable[[str], Mapping[MeasuredEngine, Measured]],
+    differences: Sequence[tuple[str, Baseline]],
+    sets_of: Mapping[str, Sequence[str]],
+) -> list[Row]:
+    """Rows of every set and of means over sets, with means over the seeds.
+
+    measured: name of a set → the measures of its engines; sets_of: {name of a mean: its sets}
+    """
+    of_sets: dict[str, Mapping[MeasuredEngine, Measured]] = {}
     rows: list[Row] = []
     for name in experiment.sets:
-        measured, terms = measured_set(client, experiment, name, settings.get(name))
-        if name in tuned:
-            measured[MeasuredEngine(TUNED)] = tuned[name]
-        of_sets[name] = measured = measured | means(measured, experiment.seeds)
-        rows += compared(name, measured, differences, seeds=experiment.seeds)
-        rows += [*terms, *mean_values(terms, experiment.seeds)]
-    for label, names in sets_of_means(experiment).items():
+        own = measured(name)
+        of_sets[name] = {**own, **means(own, experiment.seeds)}
+        rows += compared(name, of_sets[name], differences, seeds=experiment.seeds)
+    for label, names in sets_of.items():
         rows += mean_rows(label, {name: of_sets[name] for name in names}, differences)
-    return rows + mean_terms(f"mean of {len(of_sets)} sets", rows, experiment)
+    return rows
 
 
 def sets_of_means(experiment: Experiment) -> dict[str, list[str]]:
     """{name of a mean: its sets}: all sets, and those that no arm is trained on."""
-    groups = {"sets": [*experiment.sets], "unseen sets": experiment.unseen}
-    return {f"mean of {len(names)} {kind}": names for kind, names in groups.items() if names}
+    groups = {experiment.mean_of_all: [*experiment.sets], experiment.mean_of_unseen: experiment.unseen}
+    return {label: names for label, names in groups.items() if names}
 
 
-def mean_terms(label: str, rows: Sequence[Row], experiment: Experiment) -> list[Row]:
-    """The mean over sets of each model's active terms, for every engine that searches them."""
+def mean_terms(experiment: Experiment, rows: Sequence[Row]) -> list[Row]:
+    """The mean over sets of each model's active terms (`rows`), for every engine that searches them."""
     of_model: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        if row.measure == TERMS:
-            of_model.setdefault((row.seed, row.variant, row.seeds), []).append(row)
+        of_model.setdefault((row.seed, row.variant, row.seeds), []).append(row)
     made: list[Row] = []
     for own in of_model.values():
-        mean = replace(own[0], set=label, sets=len(own), value=fmean(row.value for row in own))
+        mean = replace(own[0], set=experiment.mean_of_all, sets=len(own), value=fmean(row.value for row in own))
         made += [replace(mean, engine=engine) for engine in SPARSE_ENGINES]
         if experiment.dense:
             variant = dense.variant(experiment, mean.variant)
@@ -277,8 +293,7 @@ def mean_terms(label: str, rows: Sequence[Row], experiment: Experiment) -> list[
 
 def tuned_settings(client: OpenSearch, experiment: Experiment) -> dict[str, Bm25Settings]:
     """{set: analyzer, k1 and b that are best on its train split; without one, best on average}"""
-    with_train = {name: path for name, path in experiment.sets.items() if (path / "qrels" / "train.tsv").exists()}
-    chosen = tuned_bm25(client, with_train, experiment.work / "bm25")
+    chosen = tuned_bm25(client, experiment.with_train, experiment.work / "bm25")
     return {name: chosen.get(name, chosen[""]) for name in experiment.sets}
 
 
@@ -297,9 +312,7 @@ def tuned_measured(
 
 
 def mean_rows(
-    label: str,
-    of_sets: Mapping[str, Mapping[MeasuredEngine, Measured]],
-    differences: Iterable[tuple[str, Baseline]],
+    label: str, of_sets: Mapping[str, Mapping[MeasuredEngine, Measured]], differences: Iterable[tuple[str, Baseline]]
 ) -> list[Row]:
     """The mean over sets of each engine's nDCG@10, and of differences in it. Intervals resample each set's queries."""
     rows: list[Row] = []

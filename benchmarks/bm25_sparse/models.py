@@ -148,8 +148,23 @@ class Experiment:
         return {file.parents[1].name: file.parents[1] for file in sorted(self.data.glob("*/qrels/test.tsv"))}
 
     @property
+    def with_train(self) -> dict[str, Path]:
+        """{name: folder} of the sets that have a train split too."""
+        return {name: folder for name, folder in self.sets.items() if (folder / "qrels" / "train.tsv").exists()}
+
+    @property
     def unseen(self) -> list[str]:
         return [name for name in self.sets if name not in TRAINED_ON]
+
+    @property
+    def mean_of_all(self) -> str:
+        """The name of the mean over all sets."""
+        return f"mean of {len(self.sets)} sets"
+
+    @property
+    def mean_of_unseen(self) -> str:
+        """The name of the mean over the sets that no arm is trained on."""
+        return f"mean of {len(self.unseen)} unseen sets"
 
     @property
     def models(self) -> list[MeasuredEngine]:

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 @click.command(cls=Headed, first="index alias sparse dense passages text-field title-field limit restart json")
 @corpus_options(required=False)
 @click.option(
-    "--vectors",
-    type=click.Path(path_type=Path),
-    help="A folder of vectors that `osn encode` wrote, instead of models.",
+    "--vectors", type=click.Path(path_type=Path), help="A folder of vectors that `osn encode` wrote, instead of models."
 )
 @click.option("--index", default="", help="The index to write.")
 @click.option("--alias", help="Build a new index, and move this alias to it once it is verified.")

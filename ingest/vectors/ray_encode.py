@@ -26,14 +26,7 @@ from typing import TYPE_CHECKING, Any
 from ingest.corpus import Records, everything
 from ingest.settings import Dtype, RayOptions
 from ingest.vectorizers import Encoders
-from ingest.vectors.shards import (
-    ShardDone,
-    encode_shard,
-    shard_path,
-    shard_written_before,
-    shards_of,
-    write_shard,
-)
+from ingest.vectors.shards import ShardDone, encode_shard, shard_path, shard_written_before, shards_of, write_shard
 from opensearch_neural import __version__
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import InputError, MissingExtra, ModelError, OsnError
