@@ -22,6 +22,7 @@ from benchmarks.load.server import index_facts
 from ingest.writing.bulk import Action
 from ingest.writing.bulk_actions import prepare
 from ingest.writing.short_weights import shortest
+from opensearch_neural.causes import causes
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.files import write_json
 from opensearch_neural.index.mapping import index_body, rank_features
@@ -271,7 +272,7 @@ def _bulk(client: OpenSearch, index: str, actions: Iterator[Action]) -> None:
         answer = client.bulk(index=index, body=b"\n".join(lines) + b"\n", params={"request_timeout": 300})
         if answer["errors"]:
             wrong = next(item["index"]["error"] for item in answer["items"] if "error" in item["index"])
-            raise ClusterError(f"the cluster rejected documents of {index}: {wrong.get('reason')}")
+            raise ClusterError(f"the cluster rejected documents of {index}: {causes(wrong)}")
 
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
         under_way: list[Future[None]] = []
