@@ -298,6 +298,8 @@ def searched(
             refuse_without_answers(engine, unanswered[engine], list(queries))
             answered = [text for query, text in queries.items() if query not in unanswered[engine]]
             certain = engine_comparison.certified_queries(client, opened, engine, answered, progress=advance)
+            if certain is not None:
+                shown.update(len(queries) - len(answered), skipped=True)
             results.append(replace(result, certified=certain or None))
         for name, template in production.templates.items():
             of_template = template_retriever(
@@ -314,7 +316,9 @@ def searched(
             results.append(result)
         warn_of_unanswered(unanswered, list(queries))
         answered = [text for query, text in queries.items() if not any(query in of for of in unanswered.values())]
-        if texts := answered[:timed]:
+        texts = answered[:timed]
+        shown.update(engines * (min(timed, len(queries)) - len(texts)), skipped=True)
+        if texts:
             bodies |= {name: template.body for name, template in production.templates.items()}
             indexes = dict.fromkeys(bodies, production.index if opened is None else opened.index)
             indexes |= dict.fromkeys(production.templates, production.index)
