@@ -30,7 +30,7 @@ from trainers.common.loop import train
 from trainers.common.objective import ObjectiveSettings
 from trainers.common.own_loss import LOSS_OPTION, loss_hash
 from trainers.common.precision import computed_in, computing_in
-from trainers.common.run_folder import FIRST, FOLDER, Trained, tell
+from trainers.common.run_folder import FIRST, FOLDER, Trained, dev_hashes, tell
 from trainers.common.settings import EncoderSettings, Role, TrainingSettings
 from trainers.data.candidates import CandidateSettings, RetrievalData, refuse_without_negatives
 from trainers.data.dev_measures import DevSet, dev_measures
@@ -225,7 +225,7 @@ def train_retriever(
         kind=model.kind,
         config=config,
         data_hash=fingerprint(data.hash, hash_files(locate(config.start)), *loss_hash(config.objective.loss)),
-        made_from=teachers_hash(teachers),
+        made_from=teachers_hash(teachers) | dev_hashes(dev),
         start_field="start",
         evaluate=measured if dev else None,
     )

@@ -39,7 +39,7 @@ from trainers.common.config import backbone_option, config_options, fingerprint
 from trainers.common.loop import train
 from trainers.common.own_loss import LOSS_OPTION, loss_hash
 from trainers.common.processes import is_main_process
-from trainers.common.run_folder import FOLDER, Trained, check_output, tell
+from trainers.common.run_folder import FOLDER, Trained, check_output, dev_hashes, tell
 from trainers.data.candidates import RetrievalData
 from trainers.data.examples import TrainingData
 from trainers.data.sets import PreparedSets, prepare, small
@@ -136,7 +136,7 @@ def train_stage(
             hash_files(locate(config.start)),
             *loss_hash(config.objective.loss),
         ),
-        made_from=teachers_hash(taught),
+        made_from=teachers_hash(taught) | dev_hashes(prepared.dev),
         start_field="start",
         evaluate=None if dev is None else dev.measures,
         # Until λ has its full weight, states score better on dev, but their vectors are several times as large.
