@@ -37,7 +37,16 @@ from trainers.data.dev_measures import DevSet, dev_measures
 from trainers.data.examples import TrainingData
 from trainers.data.negatives import with_mined
 from trainers.data.retrieval_batches import RetrievalCollate
-from trainers.data.sets import DevSettings, PreparedSets, SetSettings, check_teachers, prepare, small
+from trainers.data.sets import (
+    UNTAUGHT,
+    DevSettings,
+    PreparedSets,
+    SetSettings,
+    check_teachers,
+    prepare,
+    refuse_unread,
+    small,
+)
 from trainers.data.teacher_ensemble import open_teachers
 from trainers.data.teachers import Teacher, teachers_hash
 from trainers.data.tokenized import PART_OVERHEAD
@@ -108,6 +117,8 @@ class DenseConfig:
                 }
             )
         check_teachers(self.train, self.objective.distils)
+        refuse_unread("dev", self.dev, "teachers", why=UNTAUGHT)
+        refuse_unread("unseen", self.unseen, "teachers", why=UNTAUGHT)
         self.training.check_measured(bool(self.dev) or self.selection.hold_back is not None)
 
 

@@ -12,7 +12,7 @@ from trainers.common.objective import ObjectiveSettings
 from trainers.common.run_folder import FOLDER
 from trainers.common.settings import Role, TrainingSettings, check_dropout
 from trainers.data.candidates import CandidateSettings, refuse_without_negatives
-from trainers.data.sets import DevSettings, check_teachers
+from trainers.data.sets import UNTAUGHT, DevSettings, check_teachers, refuse_unread
 from trainers.doc2query.question_sets import QuestionSet
 
 STUDENT = "student"
@@ -255,6 +255,8 @@ class SparseConfig(StageSettings):
                     "regularization.query_weight is for queries that the network encodes: set student.queries"
                 )
         StageSettings.__post_init__(self)
+        refuse_unread("dev", self.dev, "teachers", why=UNTAUGHT)
+        refuse_unread("unseen", self.unseen, "teachers", why=UNTAUGHT)
 
     @property
     def folder(self) -> Path:

@@ -314,9 +314,16 @@ def test_a_corpus_beside_data_that_holds_its_own_texts_is_refused(animals: Path,
     """It was not read: `osn data mine pairs.jsonl --corpus …` took negatives from the pairs' own documents."""
     write_lines(tmp_path / "pairs.jsonl", [{"query": "who barks", "positive": "dogs"}])
     (tmp_path / "dpr.json").write_text('[{"question": "who barks", "positive_ctxs": [{"text": "dogs"}]}]')
-    for name in ("pairs.jsonl", "dpr.json"):
-        with pytest.raises(InputError, match=rf"{name} holds its own texts"):
-            load_training(tmp_path / name, **{field: animals})  # type: ignore[arg-type]
+    for path in (tmp_path / "pairs.jsonl", tmp_path / "dpr.json", animals):
+        with pytest.raises(InputError, match=rf"{path.name} holds its own texts"):
+            load_training(path, **{field: animals})  # type: ignore[arg-type]
+
+
+def test_queries_beside_generated_ones_are_refused(animals: Path, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "g.jsonl", [{"_id": "d1", "queries": [{"text": "purring"}]}])
+    assert len(load_training(path, corpus=animals)) == 1
+    with pytest.raises(InputError, match="holds its own queries"):
+        load_training(path, corpus=animals, queries=animals)
 
 
 def test_the_hash_follows_the_content_and_nothing_else(tmp_path: Path) -> None:
