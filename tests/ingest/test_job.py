@@ -17,9 +17,9 @@ from corpora import job, letters, records, small_tokenizer, snapshot, write_json
 
 from ingest.content import Content
 from ingest.corpus import Records, everything
+from ingest.error_limit import TooManyErrors
 from ingest.job import run_job
 from ingest.settings import NewIndex
-from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural import queries
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import ClusterError, InputError, ModelError
