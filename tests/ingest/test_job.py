@@ -461,7 +461,7 @@ def test_too_many_errors_stop_the_run_and_a_higher_limit_continues_it(client, in
 def test_of_a_corpus_of_bad_records_no_more_is_read_than_the_limit_allows(
     client, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good: int, limit: float, read: int
 ) -> None:
-    """Rejected records wait in memory for the next document, and of records without ids there is none."""
+    """Rejected records wait for the next document, and of records without ids there is none."""
     corpus = write_jsonl(tmp_path / "d.jsonl", [*records(good, words=3), *[{"text": "no id"}] * 5000])
     settings = job(corpus, index_name, sparse="none", writing={"max_errors": limit, "batch_documents": 500})
     rejected: list[Rejected] = []
