@@ -302,11 +302,15 @@ def searched(
             if opened is not None and name not in templates:
                 answered = [text for query, text in queries.items() if query not in without]
                 certain = engine_comparison.certified_queries(client, opened, name, answered, progress=advance)
+                if certain is not None:
+                    shown.update(len(queries) - len(answered), skipped=True)
                 result = replace(result, certified=certain or None)
             results.append(result)
         warn_of_unanswered(unanswered, list(queries))
         answered = [text for query, text in queries.items() if not any(query in of for of in unanswered.values())]
-        if texts := answered[:timed]:
+        texts = answered[:timed]
+        shown.update(len(unanswered) * (min(timed, len(queries)) - len(texts)), skipped=True)
+        if texts:
             times = engine_comparison.time_engines(client, indexes, bodies, texts, progress=advance)
             results = [
                 replace(result, latency=times[result.engine][0], encode_ms=times[result.engine][1])

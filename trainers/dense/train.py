@@ -28,7 +28,7 @@ from trainers.common.config import fingerprint
 from trainers.common.loop import train
 from trainers.common.own_loss import loss_hash
 from trainers.common.precision import computed_in, computing_in
-from trainers.common.run_folder import Trained
+from trainers.common.run_folder import Trained, dev_hashes
 from trainers.common.settings import FIRST, FOLDER, EncoderSettings, Role, TrainingSettings
 from trainers.data.candidates import RetrievalData
 from trainers.data.dev_measures import DevSet, dev_measures
@@ -157,7 +157,7 @@ def train_retriever(
         kind=model.kind,
         config=config,
         data_hash=fingerprint(data.hash, hash_files(locate(config.start)), *loss_hash(config.objective.loss)),
-        made_from=teachers_hash(teachers),
+        made_from=teachers_hash(teachers) | dev_hashes(dev),
         start_field="start",
         evaluate=measured if dev else None,
     )

@@ -9,7 +9,14 @@ from typing import Literal, TypeVar
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.sparse.pruning import Pruning
 from trainers.common.settings import FOLDER, ObjectiveSettings, Role, TrainingSettings, check_dropout
-from trainers.data.settings import CandidateSettings, DevSettings, check_teachers, refuse_without_negatives
+from trainers.data.settings import (
+    UNTAUGHT,
+    CandidateSettings,
+    DevSettings,
+    check_teachers,
+    refuse_unread,
+    refuse_without_negatives,
+)
 from trainers.doc2query.question_sets import QuestionSet
 
 STUDENT = "student"
@@ -252,6 +259,8 @@ class SparseConfig(StageSettings):
                     "regularization.query_weight is for queries that the network encodes: set student.queries"
                 )
         StageSettings.__post_init__(self)
+        refuse_unread("dev", self.dev, "teachers", why=UNTAUGHT)
+        refuse_unread("unseen", self.unseen, "teachers", why=UNTAUGHT)
 
     @property
     def folder(self) -> Path:

@@ -36,7 +36,7 @@ from opensearch_neural.models.sparse.encoder import KIND
 from trainers.common.config import fingerprint
 from trainers.common.loop import train
 from trainers.common.own_loss import loss_hash
-from trainers.common.run_folder import Trained, check_output
+from trainers.common.run_folder import Trained, check_output, dev_hashes
 from trainers.common.settings import FOLDER
 from trainers.data.candidates import RetrievalData
 from trainers.data.examples import TrainingData
@@ -133,7 +133,7 @@ def train_stage(
             hash_files(locate(config.start)),
             *loss_hash(config.objective.loss),
         ),
-        made_from=teachers_hash(taught),
+        made_from=teachers_hash(taught) | dev_hashes(prepared.dev),
         start_field="start",
         evaluate=None if dev is None else dev.measures,
         # Until λ has its full weight, states score better on dev, but their vectors are several times as large.

@@ -28,7 +28,7 @@ from trainers.common import losses, run_folder  # noqa: E402
 from trainers.common.batches import Batch, CachedBatch, Part, WholeBatchCollator  # noqa: E402
 from trainers.common.grad_cache import CachedModel, Encoded, gather  # noqa: E402
 from trainers.common.loop import train  # noqa: E402
-from trainers.common.run_folder import RunFolder, Trained  # noqa: E402
+from trainers.common.run_folder import RunFolder, Trained, dev_hashes  # noqa: E402
 from trainers.common.sampling import EpochBatches, Visit, total_steps  # noqa: E402
 from trainers.common.set_range import SetRange  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
@@ -326,6 +326,41 @@ def test_an_output_of_another_configuration_or_other_data_is_refused(tmp_path: P
     run(tmp_path / "model", data_hash="a", settings=settings(log_every=1, save_every=2, keep=5))
 
 
+@dataclass
+class Judged:
+    """A dev set, as far as a run folder knows it."""
+
+    name: str
+    hash: str
+
+
+def test_a_run_is_not_continued_on_another_content_of_a_dev_set(tmp_path: Path) -> None:
+    """Its best state would be chosen by measures on two sets."""
+    output, before = tmp_path / "model", dev_hashes([Judged("a", "1"), Judged("b", "2")])
+    broken = Regression()
+    broken.fail_at = die_at(5)
+    with pytest.raises(Killed):
+        run(output, broken, made_from=before)
+    with pytest.raises(InputError, match=r"another content of the dev set b: .*\n  give the set as it was"):
+        run(output, made_from=dev_hashes([Judged("a", "1"), Judged("b", "3")]))
+    run(output, made_from=before)
+    assert (output / "osn.json").exists()
+
+
+def test_a_run_that_noted_no_dev_sets_is_continued_and_notes_them(tmp_path: Path) -> None:
+    """Earlier versions noted none."""
+    output, broken = tmp_path / "model", Regression()
+    broken.fail_at = die_at(5)
+    with pytest.raises(Killed):
+        run(output, broken)
+    broken.fail_at = die_at(5)
+    with pytest.raises(Killed):
+        run(output, broken, made_from=dev_hashes([Judged("a", "1")]))
+    with pytest.raises(InputError, match="another content of the dev set a"):
+        run(output, made_from=dev_hashes([Judged("a", "2")]))
+    run(output, made_from=dev_hashes([Judged("a", "1")]))
+
+
 def test_a_model_that_was_not_trained_there_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "osn.json").write_text('{"format": 1, "kind": "test", "training": {}}')
     with pytest.raises(InputError, match="not trained there"):
@@ -618,8 +653,11 @@ def test_out_of_memory_becomes_advice(tmp_path: Path, error: Exception) -> None:
 
     model.fail_at = fail
     with pytest.raises(OsnError, match=r"memory ran out with training\.batch_size 4") as failure:
-        run(tmp_path, model)
-    assert "training.chunk_size=2" in str(failure.value)
+        run(tmp_path / "rows", model)
+    assert "training.activation_checkpointing=true" in str(failure.value)
+    assert "chunk_size" not in str(failure.value), "it has no effect where rows are not compared"
+    with pytest.raises(OsnError, match=r"training\.batch_size 4, chunk_size None\n  --set training\.chunk_size=2 "):
+        train_pairs(tmp_path / "pairs", None, OutOfMemory(error))
 
 
 def test_the_advice_on_memory_can_be_followed(tmp_path: Path) -> None:
@@ -634,8 +672,19 @@ def test_the_advice_on_memory_can_be_followed(tmp_path: Path) -> None:
     broken.fail_at = fail
     with pytest.raises(OsnError, match="Then run the same command again to continue"):
         run(tmp_path / "resumed", broken)
-    run(tmp_path / "resumed", Regression(), settings=settings(chunk_size=2, activation_checkpointing=True))
+    run(tmp_path / "resumed", Regression(), settings=settings(activation_checkpointing=True))
     assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
+
+
+def test_settings_that_this_training_does_not_read_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"training\.chunk_size would have no effect"):
+        run(tmp_path / "model", settings=settings(chunk_size=2))
+    for weights_of_sets in (0.5, [1.0]):
+        with pytest.raises(InputError, match=r"training\.set_weights would have no effect"):
+            run(tmp_path / "model", settings=settings(set_weights=weights_of_sets))
+    assert not (tmp_path / "model").exists()
+    two = (SetRange("a", 0, 8, 0, 0), SetRange("b", 8, 20, 0, 0))
+    run(tmp_path / "model", data=Numbers(sets=two), settings=settings(set_weights=0.5))
 
 
 def test_memory_that_runs_out_while_measuring_gives_the_same_advice(tmp_path: Path) -> None:
@@ -822,6 +871,15 @@ class Pairs(CachedModel):
         torch.save(self.state_dict(), folder / "weights.pt")
 
 
+class OutOfMemory(Pairs):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def encode(self, role: str, part: Part) -> Encoded:
+        raise self.error
+
+
 class CollatePairs(WholeBatchCollator):
     def __call__(self, items: list[tuple[int, float]], rank: int, world: int) -> CachedBatch:
         share = len(items) // world
@@ -835,8 +893,8 @@ class CollatePairs(WholeBatchCollator):
         )
 
 
-def train_pairs(output: Path, chunk_size: int | None) -> None:
-    model = Pairs()
+def train_pairs(output: Path, chunk_size: int | None, model: Pairs | None = None) -> None:
+    model = model or Pairs()
     train(
         model,
         Numbers(),
