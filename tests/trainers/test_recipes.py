@@ -279,6 +279,17 @@ def test_the_papers_numbers_stand_in_the_recipe(name: str) -> None:
         assert found == value, field
 
 
+@pytest.mark.parametrize("name", EXPECTED)
+def test_ms_marcos_dev_questions_select_no_state(name: str) -> None:
+    """They are the test set of every paper that trains on MS MARCO: training questions held back select the state."""
+    whole = load_config(EXPECTED[name].kind, recipe(name))
+    config = getattr(whole, "retriever", whole)
+    trains_on = [getattr(one, "path", None) for one in getattr(config, "train", [])]
+    if Path("data/msmarco") not in trains_on:
+        pytest.skip("trains on other data")
+    assert not config.dev and config.selection.hold_back
+
+
 @pytest.mark.parametrize("name", [name for name, one in EXPECTED.items() if one.method == "sparse"])
 def test_a_sparse_model_reads_in_use_what_it_read_in_training(name: str) -> None:
     config = load_config(SparseConfig, recipe(name)).with_lengths()
