@@ -112,6 +112,7 @@ EXPECTED = {
             "two_stage.epochs": 20.0,
             "two_stage.keep": 50,
             "candidates.depth": 100,
+            "training.select": "last",  # On Natural Questions (appendix D).
         },
     ),
     "multi-layer-representations": Recipe(
