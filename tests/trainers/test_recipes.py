@@ -60,6 +60,7 @@ EXPECTED = {
         {
             "variant": "cot-mae",
             "passage_length": 144,
+            "titles": True,
             "generation.candidates": 5,
             "generation.top_k": 25,
             "generation.top_p": 0.95,
@@ -80,6 +81,7 @@ EXPECTED = {
         QueryAsContextConfig,
         {
             "variant": "cocondenser",
+            "titles": True,
             "temperature": 1.0,
             "training.steps": 120_000,
             "training.batch_size": 2048,
