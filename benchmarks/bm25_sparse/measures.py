@@ -113,7 +113,7 @@ def measured_set(
                 of_model = MeasuredEngine(engine, model.seed, model.name)
                 measured[MeasuredEngine(BM25) if engine == BM25 else of_model] = of_engine
             if tuned is not None:
-                ways = {TUNED_SUM: (SUM, {})}
+                ways: dict[str, tuple[str, dict[str, Any]]] = {TUNED_SUM: (SUM, {})}
                 own = kept_measures(client, experiment, model, name, ways, place, bm25=tuned)[TUNED_SUM]
                 measured[MeasuredEngine(TUNED_SUM, model.seed, model.name)] = own
             terms = kept(place / "facts.json", partial(active_terms, experiment, model, name))[TERMS]

@@ -254,10 +254,7 @@ def unpacked(text: str) -> list[Document | Rejected]:
 def _item(parts: list[Any]) -> Document | Rejected:
     if len(parts) == 4:
         return Rejected(*parts)
-    if len(parts) == 7:
-        return Document(*parts)
-    parent, number, start, end = parts[7:]
-    return Passage(*parts[:7], parent=parent, number=number, start=start, end=end)
+    return Document(*parts) if len(parts) == 7 else Passage(*parts)
 
 
 def packed_aside(aside: Iterable[SetAside]) -> str:
