@@ -199,8 +199,9 @@ def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) 
         _create(client, layout, name, meta, pruned)
         if name == BLOCKS:
             assert maxima is not None
-            features = (_features(maxima, number) for number in range(len(maxima)))
-            actions = (Action(str(at), orjson.dumps({"sparse": own})) for at, own in enumerate(features))
+            actions: Iterable[Action] = (
+                Action(str(at), orjson.dumps({"sparse": _features(maxima, at)})) for at in range(len(maxima))
+            )
         else:
             actions = _sources(documents, own, meta, pruned, place, layout.block)
         write_in_threads(client, layout.index(name), actions, batch=BATCH, threads=THREADS)
