@@ -44,7 +44,7 @@ AVERAGED = {f"{arm}, averaged": arm for arm in (*STEPS, ON_CORPUS)}
 """{arm: the trained arm whose weights it averages with the start's (`osn model average`)}"""
 ARMS = (PUBLISHED, *STEPS, ON_CORPUS, *AVERAGED)
 OF_CORPORA = tuple(arm for arm in ARMS if AVERAGED.get(arm, arm) == ON_CORPUS)
-"""Arms with a model for each set. Every seed is a training of every set, so they are measured only where they are named."""
+"""Arms with a model for each set and seed: so many trainings that they are measured only if they are named."""
 start_option = click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
 
 

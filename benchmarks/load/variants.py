@@ -107,10 +107,10 @@ class Variant:
     expansion: float = 5.0
 
     whole: bool = False
-    """bm25-sparse, and sparse in an index with pruned postings: over all documents, without a window."""
+    """Search all documents, without a window (bm25-sparse, and sparse with pruned postings)."""
 
     bodies: Bodies | None = None
-    """Makes the bodies instead of the engine; they approach the engine's exact result."""
+    """Makes the request bodies in the engine's place. Their result approaches the engine's exact one."""
     follow: Follow | None = None
     """Makes a second request from the first answer; None: there is only one request."""
 

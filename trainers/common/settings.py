@@ -160,7 +160,7 @@ class ObjectiveSettings:
 
 
 def check_dropout(dropout: float | None) -> None:
-    """Raises ValueError for what is no share of dropout."""
+    """Raises ValueError for a dropout outside 0 to 1."""
     if dropout is not None and not 0 <= dropout < 1:
         raise ValueError(f"dropout must be from 0 to below 1, not {dropout}")
 

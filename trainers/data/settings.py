@@ -65,7 +65,7 @@ class SetSettings:
 
 
 def check_limit(limit: int | None) -> None:
-    """Raises ValueError for a limit that no example or document is below."""
+    """Raises ValueError for a limit below 1."""
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, not {limit}")
 
@@ -120,8 +120,13 @@ class CandidateSettings:
     """the retriever that mines negatives if the data has none; null mines nothing"""
 
     def __post_init__(self) -> None:
-        if self.negatives < 0 or self.depth < 1:
-            raise ValueError(f"negatives {self.negatives} and depth {self.depth}: expected at least 0 and 1")
+        check_candidates(self.negatives, self.depth)
+
+
+def check_candidates(negatives: int, depth: int) -> None:
+    """Raises ValueError for numbers of negatives that cannot be drawn."""
+    if negatives < 0 or depth < 1:
+        raise ValueError(f"negatives {negatives} and depth {depth}: expected at least 0 and 1")
 
 
 def refuse_without_negatives(settings: Mapping[str, bool]) -> None:

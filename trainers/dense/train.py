@@ -34,7 +34,7 @@ from trainers.data.candidates import RetrievalData
 from trainers.data.dev_measures import DevSet, dev_measures
 from trainers.data.examples import TrainingData
 from trainers.data.negatives import with_mined
-from trainers.data.retrieval_batches import RetrievalCollate
+from trainers.data.retrieval_batches import DrawnTexts, RetrievalCollate
 from trainers.data.sets import PreparedSets, prepare, small
 from trainers.data.teacher_ensemble import open_teachers
 from trainers.data.teachers import Teacher, teachers_hash
@@ -135,14 +135,8 @@ def train_retriever(
     data = RetrievalData(sets, negatives=config.candidates.negatives, depth=config.candidates.depth)
     device, teachers = config.training.device_type, _teachers(config, sets)
     computed = computed_in(config.training.precision, device)
-    collate = RetrievalCollate(
-        data.parts,
-        model,
-        config.objective,
-        chunk_size=config.training.chunk_size,
-        overhead=PART_OVERHEAD[device],
-        teachers=teachers,
-    )
+    chunk_size, overhead = config.training.chunk_size, PART_OVERHEAD[device]
+    texts = DrawnTexts(data.parts, model, config.objective, chunk_size=chunk_size, overhead=overhead, teachers=teachers)
 
     def measured() -> dict[str, float]:
         with computing_in(computed, device):
@@ -151,7 +145,7 @@ def train_retriever(
     return train(
         model,
         data,
-        collate,
+        RetrievalCollate(texts),
         settings=config.training,
         output=output,
         kind=model.kind,
