@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST = "bm25", "bm25 tuned", "bm25-sparse", "sparse", "high-idf-first"
-TUNED_SUM = "bm25-sparse, bm25 tuned"
+TUNED_SUM = "bm25-sparse with bm25 tuned"
 """The sum with BM25 as it is tuned for the set, instead of the index's own."""
 HYBRID = "hybrid"
 RARE_CASCADE, SUM_CASCADE = CASCADES = ("cascade after rare tokens", "cascade after bm25-sparse")
