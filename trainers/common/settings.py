@@ -130,9 +130,10 @@ class ObjectiveSettings:
     margin_mse: float = 0.0
     """weight of distillation by margin MSE over the query's candidates; scores from teachers or from the data"""
     kl: float = 0.0
-    """weight of distillation by Kullback-Leibler divergence, at temperature 1"""
+    """weight of distillation by Kullback-Leibler divergence from the teachers' scores, whose own temperature is 1"""
     temperature: float | None = None
-    """divides the scores in InfoNCE; null is 0.05 for normalized vectors and 1 for others"""
+    """divides the scores in InfoNCE, and those of normalized vectors in kl and margin_mse, too; null is 0.05 for normalized
+    vectors and 1 for others"""
     teacher_weights: list[float] | None = None
     """weights of the teachers, in their order; null weighs them equally"""
     teacher_scale: float = 10.0
