@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainers.common.set_range import SetRange
-from trainers.data.texts import Ragged, TextStore
+from trainers.data.texts import Ragged, TextStore, normalised
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,27 @@ class TrainingData:
             self.queries.ids[query]: {ids[row]: 1 for row in positives}
             for query, positives in zip(self.query_rows.tolist(), self.positives, strict=True)
         }
+
+    @cached_property
+    def own_documents(self) -> dict[int, int]:
+        """{query row: document row} of the examples' queries that are documents themselves, with the same id and text, as
+        in ArguAna and Quora. A query that is judged relevant to itself is not among them."""
+        own: dict[int, int] = {}
+        for part in self.sets:
+            # `merge` puts the names of sets before ids; a corpus of several sets has the name of the first.
+            named = f"{part.name}/" if len(self.sets) > 1 else ""
+            corpus = next(each.name for each in self.sets if each.document_start == part.document_start)
+            for query in set(self.query_rows[part.start : part.stop].tolist()):
+                document = self.queries.ids[query].removeprefix(named)
+                document = f"{corpus}/{document}" if named else document
+                if document not in self.documents:
+                    continue
+                row = self.documents.row(document)
+                # A title may come before the text.
+                same = normalised(self.documents.text_at(row)).endswith(normalised(self.queries.text_at(query)))
+                if same and row not in self.judged[query]:
+                    own[query] = row
+        return own
 
     def known_positives(self, query_id: str) -> frozenset[str]:
         """Every document known to be relevant to the query, and all documents with the same normalised text."""

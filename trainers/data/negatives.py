@@ -49,7 +49,7 @@ from trainers.data.examples import TrainingData
 from trainers.data.loading import NEGATIVES, load_training, with_negatives
 from trainers.data.resumable_chunks import Chunk, summary, write_in_chunks
 from trainers.data.teacher_models import sparse_sides
-from trainers.data.texts import TextStore, normalised
+from trainers.data.texts import TextStore
 
 DEPTH = 200
 CHUNK = 256
@@ -177,6 +177,7 @@ def _select(
     positives = data.known_positives(query)
     ranked = rank(hits)
     best = next((at for at, (document, _) in enumerate(ranked, start=1) if document in positives), None)
+    own = data.own_documents.get(data.queries.row(query))
     seen: set[int] = set()
     negatives: list[tuple[str, float]] = []
     for document, score in ranked[skip_top:depth]:
@@ -184,7 +185,7 @@ def _select(
             counts["known_positives"] += 1
         elif document not in data.documents:
             counts["ids_without_document"] += 1
-        elif document == query and _is_own(data.documents[document], data.queries[query]):
+        elif data.documents.row(document) == own:
             counts["own_documents"] += 1
         elif (text := int(canonical[data.documents.row(document)])) in seen:
             counts["same_texts"] += 1
@@ -198,11 +199,6 @@ def _select(
         "scores": [score for _, score in negatives],
         "rank": best,
     }
-
-
-def _is_own(document: str, query: str) -> bool:
-    """Whether a document (title and text) is the query itself: in ArguAna and Quora, queries are documents."""
-    return normalised(document).endswith(normalised(query))
 
 
 def _refuse_other_corpus(run: Run, documents: TextStore, name: str) -> None:
