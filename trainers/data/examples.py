@@ -55,6 +55,9 @@ class TrainingData:
     """the range of each set in merged data"""
     notes: list[str] = field(default_factory=list)
     """messages about what was left out when reading, with counts"""
+    withheld: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """rows of documents that are no example's negatives, ascending: those that held-back questions are about
+    (`splits.withholding`)"""
 
     def __post_init__(self) -> None:
         if not self.sets:
@@ -78,6 +81,7 @@ class TrainingData:
         for ragged in (self.positives, self.negatives, self.judged, self.scored):
             digest.update(ragged.offsets.tobytes() + ragged.values.tobytes())
         digest.update(self.query_rows.tobytes() + self.score_values.tobytes())
+        digest.update(self.withheld.tobytes())  # Nothing, most often: hashes of data without such documents stay.
         return digest.hexdigest()[:16]
 
     def example(self, index: int) -> Example:
@@ -104,6 +108,11 @@ class TrainingData:
             self.queries.ids[query]: {ids[row]: 1 for row in positives}
             for query, positives in zip(self.query_rows.tolist(), self.positives, strict=True)
         }
+
+    @cached_property
+    def withheld_rows(self) -> frozenset[int]:
+        """`withheld` to look rows up in."""
+        return frozenset(self.withheld.tolist())
 
     @cached_property
     def own_documents(self) -> dict[int, int]:

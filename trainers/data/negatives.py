@@ -62,6 +62,7 @@ COUNTS = (
     "same_texts",
     "ids_without_document",
     "own_documents",  # the query itself, if queries are documents
+    "withheld",  # what held-back questions are about; counted where something is held back
 )
 MODELS = ("dense", "multi-layer", "quantized", "sparse")
 """The kinds of retrievers that are a model, which encodes the documents."""
@@ -86,7 +87,7 @@ def mine(
     depth: documents to retrieve; keep: negatives to keep at most, the hardest first, None keeps all; skip_top: ranks to
     skip at the top, where unjudged positives are most likely; consistency: queries whose best positive ranks below this are
     left out. Never negatives: known positives, documents with the normalised text of a positive or an earlier negative, ids
-    without a document (faiss's -1), and a query's own document (same id and text).
+    without a document (faiss's -1), a query's own document (same id and text), and documents that `data` withholds.
 
     A line is {"query_id", "positives", "negatives", "scores", "rank"}: the retriever's scores of the negatives, and the rank
     of the best positive (null if not found). After an interruption, the same call continues (`chunk` queries at a time); it
@@ -122,7 +123,7 @@ def mine(
         run = retriever.retrieve(queries, max(depth, consistency or 0))
         _refuse_other_corpus(run, data.documents, retriever.name)
         lines: list[dict[str, Any]] = []
-        counts = dict.fromkeys(COUNTS, 0)
+        counts = dict.fromkeys(COUNTS if len(data.withheld) else COUNTS[:-1], 0)
         for query in queries:
             line = _select(data, query, run.get(query, {}), depth, keep, skip_top, counts)
             counts["queries"] += 1
@@ -185,9 +186,11 @@ def _select(
             counts["known_positives"] += 1
         elif document not in data.documents:
             counts["ids_without_document"] += 1
-        elif data.documents.row(document) == own:
+        elif (row := data.documents.row(document)) == own:
             counts["own_documents"] += 1
-        elif (text := int(canonical[data.documents.row(document)])) in seen:
+        elif row in data.withheld_rows:
+            counts["withheld"] += 1
+        elif (text := int(canonical[row])) in seen:
             counts["same_texts"] += 1
         elif keep is None or len(negatives) < keep:
             seen.add(text)
