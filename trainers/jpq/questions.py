@@ -62,12 +62,18 @@ def relevant_rows(data: TrainingData) -> list[Rows]:
     return [data.documents.copies(positives.known(query)) for query in data.query_rows.tolist()]
 
 
+def own_rows(data: TrainingData) -> list[Rows]:
+    """For each example, the row of the document that its query is, as in ArguAna and Quora; empty for most."""
+    own = data.own_documents
+    return [np.array([own[query]] if query in own else [], np.int64) for query in data.query_rows.tolist()]
+
+
 class Question(NamedTuple):
     """An example at one visit; documents are rows."""
 
     example: int  # its row in the data
     positive: int  # the document that was drawn as positive
-    relevant: Rows  # documents that must not be negatives; includes the positive
+    relevant: Rows  # documents that must not be negatives; includes the positive, and the document that the query is
     ranked: bool  # whether relevance comes from the uncompressed model's ranking
 
 
@@ -82,7 +88,7 @@ class TrainingQuestions:
         """ranked: one value per set of the data. ranking: (examples, depth) document rows, best first, -1 beyond the last
         document; needed if any set is ranked."""
         self.data, self.sets, self.ranking = data, data.sets, ranking
-        self.judged = relevant_rows(data)
+        self.judged, self.own = relevant_rows(data), own_rows(data)
         self.by_ranking = np.zeros(len(data), bool)
         for part, by_ranking in zip(data.sets, ranked, strict=True):
             self.by_ranking[part.start : part.stop] = by_ranking
@@ -95,12 +101,13 @@ class TrainingQuestions:
         if not self.by_ranking[index]:
             positives = self.data.positives[index]
             drawn = int(positives[visit.random().randrange(len(positives))])
-            return Question(index, drawn, self.judged[index], ranked=False)
+            return Question(index, drawn, np.union1d(self.judged[index], self.own[index]), ranked=False)
         assert self.ranking is not None
         best = self.ranking[index]
         best = best[best >= 0]
         at = visit.random().randrange(len(best))
-        return Question(index, int(best[at]), self.data.documents.copies(best[: at + 1]), ranked=True)
+        relevant = self.data.documents.copies(best[: at + 1])
+        return Question(index, int(best[at]), np.union1d(relevant, self.own[index]), ranked=True)
 
 
 @dataclass
