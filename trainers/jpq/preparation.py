@@ -113,14 +113,16 @@ class Preparation:
         return np.asarray(vectors[data.query_rows], np.float32)
 
     def ranking(self, data: TrainingData, k: int) -> Rows:
-        """The k best documents of each example by the start model, uncompressed: (examples, k)."""
+        """The k best documents of each example by the start model, uncompressed, but for those that the data withholds:
+        (examples, k)."""
         made_of = fingerprint(data.hash, self.start.info.hash, self.config.query_length, k, "uncompressed")
         file = self.config.folder / f"ranking-{made_of}.npy"
         if not file.exists():
             logger.info("ranking the documents for %d questions", len(data))
             device = self.model.scoring.device
             queries = torch.from_numpy(self.question_vectors(data)).to(device)
-            best, _ = self.model.search_all(queries, k, self.documents.to(device), "uncompressed")
+            withheld = self.model.mask(data.withheld)
+            best, _ = self.model.search_all(queries, k, self.documents.to(device), "uncompressed", withheld)
             with replaced(file) as beside:
                 np.save(beside, best)
         rows: Rows = np.load(file, allow_pickle=False)

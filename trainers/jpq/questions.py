@@ -19,7 +19,7 @@ from trainers.data.candidates import KnownPositives
 from trainers.data.examples import TrainingData
 from trainers.data.leaks import without_questions_of
 from trainers.data.sets import load_sets
-from trainers.data.splits import hold_back, merge
+from trainers.data.splits import hold_back, merge, withholding
 from trainers.data.tokenized import TokenCache, padded_parts
 from trainers.jpq.query_tower import QueryTower
 from trainers.jpq.settings import JpqConfig
@@ -31,8 +31,8 @@ Rows = npt.NDArray[np.int64]
 
 
 def load_data(config: JpqConfig, documents: int | None = None) -> tuple[TrainingData, list[TrainingData]]:
-    """(train, dev). train: all train sets merged, without the questions of `unseen` and dev. dev: the sets of `dev`, then
-    the held-back questions.
+    """(train, dev). train: all train sets merged, without the questions of `unseen` and dev; it withholds the documents of
+    held-back questions if these are to be apart. dev: the sets of `dev`, then the held-back questions.
 
     documents: how many to read of each corpus, besides those of its questions; None reads all.
     """
@@ -47,6 +47,8 @@ def load_data(config: JpqConfig, documents: int | None = None) -> tuple[Training
             apart=config.selection.apart,
             sets=judged or None,
         )
+        if config.selection.apart == "documents" and config.lambda_rank:  # Without LambdaRank there are no negatives.
+            data = withholding(data, [held])
         dev.append(held)
     data = without_questions_of(data, dev)
     if not len(data):
@@ -95,6 +97,20 @@ class TrainingQuestions:
 
     def __len__(self) -> int:
         return len(self.data)
+
+    def no_negatives(self, *, asked_only: bool) -> Rows:
+        """The rows of documents that are no negatives of any question: those that the data withholds, and if `asked_only`
+        all that no question is about, by judgement or ranking."""
+        if not asked_only:
+            return self.data.withheld
+        about = [*self.judged]
+        if self.ranking is not None:
+            best = self.ranking[self.by_ranking]
+            about.append(self.data.documents.copies(best[best >= 0]))
+        not_asked = np.ones(len(self.data.documents), bool)
+        not_asked[np.concatenate(about)] = False
+        not_asked[self.data.withheld] = True
+        return np.flatnonzero(not_asked)
 
     def __getitem__(self, visit: Visit) -> Question:
         index = visit.index

@@ -83,6 +83,11 @@ def test_what_goes_by_dev_measures_needs_some(
         (DenseConfig, ["train=[{path: a, limit: 0}]"], "limit must be at least 1, not 0"),
         (SparseConfig, ["train=[{path: a, questions: title, limit: -1}]"], "limit must be at least 1, not -1"),
         (QueryAsContextConfig, ["corpora=[{path: a, limit: -1}]"], "limit must be at least 1, not -1"),
+        (
+            JpqConfig,
+            ["negatives.asked_only=true", "objective.lambda_rank=0", "query_layers=0"],
+            "asked_only would have no",
+        ),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(kind: Any, settings: list[str], words: str) -> None:
