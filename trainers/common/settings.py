@@ -19,6 +19,8 @@ FIRST = "retriever-1"
 """The folder in `FOLDER` of the model that the first of two stages trains."""
 LAST = "last"
 """The value of `TrainingSettings.select` that keeps the last state."""
+TEACHER_SCALE = 10.0
+"""The default of `ObjectiveSettings.teacher_scale`."""
 Role = Literal["query", "document"]
 ROLES: tuple[Role, ...] = ("query", "document")
 
@@ -136,8 +138,8 @@ class ObjectiveSettings:
     vectors and 1 for others"""
     teacher_weights: list[float] | None = None
     """weights of the teachers, in their order; null weighs them equally"""
-    teacher_scale: float = 10.0
-    """the scale S of the ensemble's scores"""
+    teacher_scale: float = TEACHER_SCALE
+    """the scale S of the ensemble's scores; scores that come with the data are compared as they are"""
     normalize_teachers: bool = True
     """scale each teacher's scores of a query to the range 0 to 1 before adding them"""
 

@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainers.common.settings import EncoderSettings, ObjectiveSettings, TrainingSettings
-from trainers.data.settings import CandidateSettings, DevSettings, SetSettings, check_teachers, refuse_without_negatives
+from trainers.data.settings import (
+    CandidateSettings,
+    DevSettings,
+    SetSettings,
+    check_teachers,
+    refuse_unread_of_teachers,
+    refuse_without_negatives,
+)
 
 
 @dataclass(slots=True)
@@ -70,4 +77,5 @@ class DenseConfig:
                 }
             )
         check_teachers(self.train, self.objective.distils)
+        refuse_unread_of_teachers(self.train, self.objective)
         self.training.check_measured(bool(self.dev) or self.selection.hold_back is not None)

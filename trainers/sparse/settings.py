@@ -9,7 +9,13 @@ from typing import Literal, TypeVar
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.sparse.pruning import Pruning
 from trainers.common.settings import FOLDER, ObjectiveSettings, Role, TrainingSettings, check_dropout
-from trainers.data.settings import CandidateSettings, DevSettings, check_teachers, refuse_without_negatives
+from trainers.data.settings import (
+    CandidateSettings,
+    DevSettings,
+    check_teachers,
+    refuse_unread_of_teachers,
+    refuse_without_negatives,
+)
 from trainers.doc2query.question_sets import QuestionSet
 
 STUDENT = "student"
@@ -102,7 +108,8 @@ class SparseObjective(ObjectiveSettings):
     temperature: float | None = 1.0
     """divides the scores of the contrastive term"""
     teachers: list[str] = field(default_factory=list)
-    """teachers, as for `osn data teach` ("lexical" too); their scores for each set are computed once"""
+    """teachers, as for `osn data teach` ("lexical" too); their scores are computed once for each set that names no teachers
+    of its own"""
     all_pairs: bool = False
     """kl compares all documents of the batch, not only the query's candidates; teachers must be siamese"""
     base: Literal["bm25"] | None = None
@@ -215,6 +222,9 @@ class StageSettings:
                 }
             )
         check_teachers(self.train, self.objective.distils)
+        refuse_unread_of_teachers(self.train, self.objective, models=bool(self.objective.teachers))
+        if self.objective.teachers and all(settings.teachers for settings in self.train):
+            raise ValueError("objective.teachers would have no effect: each train set names teachers of its own")
 
 
 Stage = TypeVar("Stage", bound=StageSettings)
