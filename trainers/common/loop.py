@@ -28,7 +28,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from opensearch_neural.errors import InputError, OsnError
 from trainers.common.attention import fast_attention
 from trainers.common.batches import Collator
-from trainers.common.grad_cache import processes
+from trainers.common.grad_cache import CachedModel, processes
 from trainers.common.precision import flushed_denormals
 from trainers.common.processes import is_main_process
 from trainers.common.run_folder import RunFolder, Trained
@@ -72,11 +72,12 @@ def train(
         settings.check_measured(evaluate is not None)
     except ValueError as error:  # A share of few questions or articles may be none.
         logger.warning("%s: all steps are trained and the last state is kept", error)
+    _refuse_without_effect(model, data, settings)
     run = RunFolder(output, kind, settings if config is None else config, data_hash, made_from, start_field)
     if (ended := run.ended()) is not None:
         logger.info("%s is trained already (%d steps)", output, ended.steps)
         return ended
-    with run.started(), _with_advice(settings, output):
+    with run.started(), _with_advice(settings, output, in_chunks=isinstance(model, CachedModel)):
         trainer = LoopTrainer(model, data, collate, settings=settings, run=run, evaluate=evaluate, best_from=best_from)
         resume_from = run.last_checkpoint()
         if resume_from is None:
@@ -94,20 +95,40 @@ def train(
         return trainer.finish()
 
 
+def _refuse_without_effect(model: TrainingModel, data: SampledData, settings: TrainingSettings) -> None:
+    """Raises InputError for settings that this training does not read."""
+    if settings.chunk_size is not None and not isinstance(model, CachedModel):
+        raise InputError(
+            "training.chunk_size would have no effect: no text of a batch is compared with others here",
+            "leave it out; activation_checkpointing=true or a smaller batch_size with more gradient_accumulation need less",
+        )
+    if settings.set_weights is not None and getattr(data, "sets", None) is None:
+        raise InputError(
+            "training.set_weights would have no effect: the data of this training are one set", "leave it out"
+        )
+    if settings.bucket > 1 and getattr(data, "lengths", None) is None:
+        raise InputError(
+            "training.bucket would have no effect: this training does not know the lengths of its examples beforehand",
+            "leave it out",
+        )
+
+
 @contextmanager
-def _with_advice(settings: TrainingSettings, output: Path) -> Iterator[None]:
+def _with_advice(settings: TrainingSettings, output: Path, *, in_chunks: bool) -> Iterator[None]:
     """Turn errors of torch and safetensors that a user can do something about into errors with a remedy."""
     try:
         yield
     except (MemoryError, RuntimeError, SafetensorError, ValueError) as error:
-        advice = _advice(error, settings, output)
+        advice = _advice(error, settings, output, in_chunks)
         if advice is None:
             raise
         raise advice from error
 
 
-def _advice(error: Exception, settings: TrainingSettings, output: Path) -> OsnError | None:
-    """The error to raise for it; None if there is nothing to advise. torch has classes for few of its errors."""
+def _advice(error: Exception, settings: TrainingSettings, output: Path, in_chunks: bool) -> OsnError | None:
+    """The error to raise for it; None if there is nothing to advise. torch has classes for few of its errors.
+
+    in_chunks: whether a batch can be encoded in chunks."""
 
     def says(*texts: str) -> bool:
         return any(text in str(error) for text in texts)
@@ -120,6 +141,13 @@ def _advice(error: Exception, settings: TrainingSettings, output: Path) -> OsnEr
             f"end it with that version, or remove {output} and begin anew",
         )
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or says("not enough memory", "can't allocate memory"):
+        if not in_chunks:
+            return OsnError(
+                f"memory ran out with training.batch_size {settings.batch_size}",
+                "--set training.activation_checkpointing=true needs less and trains the same: run the same command with it "
+                "to continue. A smaller batch_size with more gradient_accumulation, shorter texts and precision auto need "
+                "less too, in a training of their own",
+            )
         smaller = max(1, (settings.chunk_size or settings.batch_size) // 2)
         return OsnError(
             f"memory ran out with training.batch_size {settings.batch_size}, chunk_size {settings.chunk_size}",

@@ -38,7 +38,8 @@ class TrainingSettings:
     gradient_accumulation: int = 1
     """batches in one step; each has its own in-batch negatives"""
     chunk_size: int | None = None
-    """rows that gradient caching encodes at a time, with the same gradient; null encodes all at once"""
+    """rows that gradient caching encodes at a time, with the same gradient (dense, mlr, sparse, query-as-context); null
+    encodes all at once"""
     learning_rate: float = 2e-5
     """the highest learning rate, at the end of the warm-up"""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
@@ -68,7 +69,7 @@ class TrainingSettings:
     patience: int | None = None
     """evaluations without a gain before training stops; null never stops early"""
     bucket: int = 1
-    """sort examples by length within this many batches, if the data knows the lengths; 1 does not sort"""
+    """sort examples by length within this many batches, where lengths are known (mlm, doc2query); 1 does not sort"""
     set_weights: list[float] | float | None = None
     """each set's share of the steps, as a list; a number p: shares in proportion to size ** p; null: to size"""
     embedding_rate: float | None = None

@@ -618,8 +618,12 @@ def test_out_of_memory_becomes_advice(tmp_path: Path, error: Exception) -> None:
 
     model.fail_at = fail
     with pytest.raises(OsnError, match=r"memory ran out with training\.batch_size 4") as failure:
-        run(tmp_path, model)
-    assert "training.chunk_size=2" in str(failure.value)
+        run(tmp_path / "rows", model)
+    assert "training.activation_checkpointing=true" in str(failure.value)
+    assert "A smaller batch_size with more gradient_accumulation" in str(failure.value)
+    assert "chunk_size" not in str(failure.value), "it has no effect where rows are not compared"
+    with pytest.raises(OsnError, match=r"training\.batch_size 4, chunk_size None\n  --set training\.chunk_size=2 "):
+        train_pairs(tmp_path / "pairs", None, OutOfMemory(error))
 
 
 def test_the_advice_on_memory_can_be_followed(tmp_path: Path) -> None:
@@ -634,8 +638,24 @@ def test_the_advice_on_memory_can_be_followed(tmp_path: Path) -> None:
     broken.fail_at = fail
     with pytest.raises(OsnError, match="Then run the same command again to continue"):
         run(tmp_path / "resumed", broken)
-    run(tmp_path / "resumed", Regression(), settings=settings(chunk_size=2, activation_checkpointing=True))
+    run(tmp_path / "resumed", Regression(), settings=settings(activation_checkpointing=True))
     assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
+
+
+def test_settings_that_this_training_does_not_read_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"training\.chunk_size would have no effect"):
+        run(tmp_path / "model", settings=settings(chunk_size=2))
+    for weights_of_sets in (0.5, [1.0]):
+        with pytest.raises(InputError, match=r"training\.set_weights would have no effect"):
+            run(tmp_path / "model", settings=settings(set_weights=weights_of_sets))
+    with pytest.raises(InputError, match=r"training\.bucket would have no effect"):
+        run(tmp_path / "model", settings=settings(bucket=2))
+    assert not (tmp_path / "model").exists()
+    two = (SetRange("a", 0, 8, 0, 0), SetRange("b", 8, 20, 0, 0))
+    run(tmp_path / "model", data=Numbers(sets=two), settings=settings(set_weights=0.5))
+    measured = Numbers()
+    measured.lengths = list(range(20))  # type: ignore[attr-defined]
+    run(tmp_path / "bucketed", data=measured, settings=settings(bucket=2))
 
 
 def test_memory_that_runs_out_while_measuring_gives_the_same_advice(tmp_path: Path) -> None:
@@ -822,6 +842,15 @@ class Pairs(CachedModel):
         torch.save(self.state_dict(), folder / "weights.pt")
 
 
+class OutOfMemory(Pairs):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def encode(self, role: str, part: Part) -> Encoded:
+        raise self.error
+
+
 class CollatePairs(WholeBatchCollator):
     def __call__(self, items: list[tuple[int, float]], rank: int, world: int) -> CachedBatch:
         share = len(items) // world
@@ -835,8 +864,8 @@ class CollatePairs(WholeBatchCollator):
         )
 
 
-def train_pairs(output: Path, chunk_size: int | None) -> None:
-    model = Pairs()
+def train_pairs(output: Path, chunk_size: int | None, model: Pairs | None = None) -> None:
+    model = model or Pairs()
     train(
         model,
         Numbers(),
