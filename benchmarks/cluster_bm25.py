@@ -48,6 +48,11 @@ class Bm25Settings(NamedTuple):
     k1: float
     b: float
 
+    @property
+    def similarity(self) -> dict[str, Any]:
+        """The index setting `similarity`."""
+        return {"default": {"type": "BM25", "k1": self.k1, "b": self.b}}
+
 
 @dataclass(frozen=True)
 class ClusterBM25:
@@ -59,10 +64,9 @@ class ClusterBM25:
     def run(self, queries: Mapping[str, str], k: int, settings: Bm25Settings) -> Run:
         """The `k` best documents of each query."""
         index = self.indexes[settings.analyzer]
-        similarity = {"default": {"type": "BM25", "k1": settings.k1, "b": settings.b}}
         # A similarity is fixed while an index is open.
         self.client.indices.close(index=index)
-        self.client.indices.put_settings(index=index, body={"index": {"similarity": similarity}})
+        self.client.indices.put_settings(index=index, body={"index": {"similarity": settings.similarity}})
         self.client.indices.open(index=index)
         self.client.cluster.health(index=index, wait_for_status="yellow")
         retriever = OpenSearchRetriever(self.client, index, "BM25", lambda text, size: bm25(text, size=size))
@@ -89,6 +93,18 @@ def cluster_bm25(client: OpenSearch, corpus: Path, analyzers: Sequence[Analyzer]
     with ExitStack() as stack:
         indexes = {analyzer: stack.enter_context(ingested(client, job(analyzer))) for analyzer in analyzers}
         yield ClusterBM25(client, indexes)
+
+
+@contextmanager
+def similarity_of_new(client: OpenSearch, index: str, settings: Bm25Settings) -> Iterator[None]:
+    """An index of this name that is made within the block has k1 and b of `settings`."""
+    template = {"settings": {"index": {"similarity": settings.similarity}}}
+    body = {"index_patterns": [index], "priority": 1000, "template": template}
+    client.indices.put_index_template(name=index, body=body)
+    try:
+        yield
+    finally:
+        client.indices.delete_index_template(name=index)
 
 
 # ------------------------------------------------ the choice of k1 and b

@@ -1,22 +1,28 @@
-"""The cluster that a benchmark searches: the one that the user names, else a node that it starts and stops."""
+"""The cluster of a benchmark, and writing to it: the cluster that the user names, else a node that it starts and stops."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ingest.job import Job, run_job
+from ingest.writing.bulk import Action, BulkWriter
 from opensearch_neural import node
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.errors import ClusterError
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -83,3 +89,29 @@ def ingested(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Ite
             yield index
         finally:
             client.indices.delete(**delete)
+
+
+def write_in_threads(client: OpenSearch, index: str, actions: Iterable[Action], *, batch: int, threads: int) -> None:
+    """Write as an ingest does: this thread makes batches, others send them, with limited requests at once.
+
+    Raises ClusterError, and makes no more batches, if the cluster rejects a document.
+    """
+    writer, stream = BulkWriter(client, index), iter(actions)
+    free = threading.Semaphore(2 * threads)
+
+    def write(part: list[Action]) -> None:
+        try:
+            if failures := writer.write(part).failures:
+                raise ClusterError(f"the cluster rejected documents of {index}: {failures[0].reason}")
+        finally:
+            free.release()
+
+    with ThreadPoolExecutor(threads) as pool:
+        sent: deque[Future[None]] = deque()
+        while part := list(islice(stream, batch)):
+            while sent and sent[0].done():
+                sent.popleft().result()
+            free.acquire()
+            sent.append(pool.submit(write, part))
+        for each in sent:
+            each.result()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +21,10 @@ import click
 from benchmarks.grown import index as grown
 from benchmarks.load.command import NumberList
 from benchmarks.load.quality import nearness_rows
-from benchmarks.load.variants import TWO_PHASE, page_of, parse_variants, with_options
+from benchmarks.load.variants import TWO_PHASE, Variant, page_of, parse_variants, with_options
 from benchmarks.load.workload import LoadTarget, Workload, prepared
 from benchmarks.publish import publish, record_option
-from benchmarks.speed.turns import Timed, ratio, say
+from benchmarks.speed.turns import Timed, in_turn, ratio, say
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -37,7 +38,6 @@ from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.evaluation.engine_comparison import CERTIFIED, certified_queries
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.models.sparse.pruning import Pruning
-from opensearch_neural.queries import Body
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -72,14 +72,7 @@ WIDEST = 1_000
     help="Engines, as for `osn bench load`; the preset `processor` is a rival.",
 )
 @click.option("--index", "prefix", default="osn-score-kept", show_default=True, help="Indexes are called INDEX-SIZE.")
-@click.option(
-    "--keep-indexes",
-    "--keep",
-    "keep",
-    cls=Renamed,
-    is_flag=True,
-    help="Keep the indexes for the next run.",
-)
+@click.option("--keep-indexes", "--keep", "keep", cls=Renamed, is_flag=True, help="Keep the indexes for the next run.")
 @click.option(
     "--passes",
     type=click.IntRange(min=0),
@@ -144,7 +137,7 @@ def score_kept(
 
 
 def certified_rows(
-    client: OpenSearch, workload: Workload, texts: list[str], set_: str, *, passes: int = 0, seed: int = 0
+    client: OpenSearch, workload: Workload, texts: list[str], set_: str, *, passes: int, seed: int
 ) -> list[Row]:
     """The share of queries whose page is proved to be the exact one, for each engine that can prove it.
 
@@ -156,35 +149,34 @@ def certified_rows(
             continue
         opened = with_options(variant, workload.engines_of(variant))
         certain = certified_queries(client, opened, variant.engine, texts)
-        if certain:
-            rows.append(share(set_, variant.name, CERTIFIED, certain))
-            if passes:
-                windowed, exact = opened.engine(variant.engine), opened.with_settings(exact=True).engine(variant.engine)
-                assert isinstance(windowed, Windowed)
-                last, seconds = certain_costs(client, windowed, exact, texts, opened.page(**page_of(variant)), passes)
-                rows += certain_cost_rows(set_, variant.name, windowed.window(), last, seconds, seed)
+        if not certain:
+            continue
+        rows.append(share(set_, variant.name, CERTIFIED, certain))
+        if passes:
+            windowed, exact, page = ways_to_search(opened, variant)
+            assert isinstance(windowed, Windowed)
+            ways = {
+                "certain": partial(window_until_certain, client, windowed, exact, page),
+                "window": partial(answer_of, client, windowed, page),
+                "whole": partial(answer_of, client, exact, page),
+            }
+            last, seconds = timed(ways, texts, passes)
+            rows += certain_cost_rows(set_, variant.name, windowed.window(), last["certain"], seconds, seed)
     return rows
+
+
+def ways_to_search(opened: Engines, variant: Variant) -> tuple[Engine, Engine, dict[str, Any]]:
+    """(the variant's engine, its search of all documents, the page of both)"""
+    exact = opened.with_settings(exact=True).engine(variant.engine)
+    return opened.engine(variant.engine), exact, opened.page(**page_of(variant))
+
+
+def answer_of(client: OpenSearch, engine: Engine, page: dict[str, Any], text: str) -> Any:
+    return client.search(index=engine.opened.index, body=engine.body(text, page))
 
 
 Seconds = dict[str, list[float]]
 """{way to search: seconds for each query, in the fastest of several passes}"""
-
-
-def certain_costs(
-    client: OpenSearch, windowed: Windowed, exact: Engine, texts: list[str], page: dict[str, Any], passes: int
-) -> tuple[list[int | None], Seconds]:
-    """(for each query the window whose page was certain, None if all documents were searched; the seconds of the certain
-    page, of the first window's page, and of the search of all documents), by one client."""
-    last, seconds = timed(
-        {
-            "certain": lambda text: window_until_certain(client, windowed, exact, text, page),
-            "window": lambda text: client.search(index=windowed.opened.index, body=windowed.body(text, page)),
-            "whole": lambda text: client.search(index=exact.opened.index, body=exact.body(text, page)),
-        },
-        texts,
-        passes,
-    )
-    return last["certain"], seconds
 
 
 def timed(
@@ -197,7 +189,7 @@ def timed(
         fastest: dict[str, float] = {}
         answer: dict[str, Any] = {}
         for turn in range(passes):
-            for way in (list(ways) * 2)[turn % len(ways) :][: len(ways)]:
+            for way in in_turn(ways, turn):
                 begun = time.perf_counter()
                 answer[way] = ways[way](text)
                 taken = time.perf_counter() - begun
@@ -209,7 +201,7 @@ def timed(
 
 
 def window_until_certain(
-    client: OpenSearch, windowed: Windowed, exact: Engine, text: str, page: dict[str, Any]
+    client: OpenSearch, windowed: Windowed, exact: Engine, page: dict[str, Any], text: str
 ) -> int | None:
     """Search with growing windows, from the engine's own, until the page is certified. Returns the window; None if it took
     a search of all documents."""
@@ -219,7 +211,7 @@ def window_until_certain(
         if windowed.certified(client, text, page, largest, window=window):
             return window
         window *= WIDENED_BY
-    client.search(index=exact.opened.index, body=exact.body(text, page))
+    answer_of(client, exact, page, text)
     return None
 
 
@@ -229,7 +221,8 @@ def certain_cost_rows(
     """The shares of queries whose window grew, and that searched all documents; the mean window that was enough for the
     others; and the time of all queries until their page was certain, as ratios to other searches.
 
-    first: the window that each query began with; last, seconds: results of `certain_costs`
+    first: the window that each query began with; last: the window whose page was certain, None if all documents were
+    searched; seconds: of the ways "certain", "window" and "whole"
     """
     rows = [
         share(set_, engine, WIDENED, [window != first for window in last]),
@@ -255,40 +248,34 @@ def time_ratio(
 
 
 def pruned_rows(
-    client: OpenSearch, workload: Workload, texts: list[str], set_: str, *, passes: int, seed: int = 0
+    client: OpenSearch, workload: Workload, texts: list[str], set_: str, *, passes: int, seed: int
 ) -> list[Row]:
     """For engines whose pages may be short because of pruned postings: the share of pages that need a second request to be
-    filled, and the times of such a request for an empty page and of a search of all documents, as ratios to the page's."""
+    filled, and the times of such a request for an empty page and of a search of all documents, as ratios to the page's.
+
+    Only queries with known tokens count.
+    """
     rows = []
     for variant in workload.variants:
         if variant.whole or variant.engine not in ("sparse", "high-idf-first"):
             continue
-        opened, page = with_options(variant, workload.engines_of(variant)), page_of(variant)
-        short, seconds = pruned_costs(client, opened, variant.engine, texts, page, passes)
-        if short:
+        opened = with_options(variant, workload.engines_of(variant))
+        windowed, exact, page = ways_to_search(opened, variant)
+        known = [text for text in texts if queries.unsearched(windowed.body(text, page), 0) is not None]
+        ways = {
+            "page": partial(answer_of, client, windowed, page),
+            "fill": partial(filled, client, windowed, page),
+            "whole": partial(answer_of, client, exact, page),
+        }
+        answers, seconds = timed(ways, known, passes)
+        if answers["page"]:
+            short = [len(answer["hits"]["hits"]) < variant.size for answer in answers["page"]]
             rows.append(share(set_, variant.name, FILLED, short))
             for measure, way in ((FILL_TIME, "fill"), (WHOLE_TIME, "whole")):
                 rows.append(time_ratio(set_, variant.name, measure, seconds[way], "its window", seconds["page"], seed))
     return rows
 
 
-def pruned_costs(
-    client: OpenSearch, opened: Engines, engine: str, texts: list[str], page: Mapping[str, Any], passes: int
-) -> tuple[list[bool], Seconds]:
-    """(whether the page was short, seconds), for each query with known tokens, by one client."""
-    windowed, exact = opened.engine(engine), opened.with_settings(exact=True).engine(engine)
-    asked = opened.page(**page)
-
-    def search(body: Body) -> Any:
-        return client.search(index=opened.index, body=body)
-
-    def fill(text: str) -> Body | None:
-        return queries.unsearched(windowed.body(text, asked), 0)
-
-    ways: dict[str, Callable[[str], Any]] = {
-        "page": lambda text: search(windowed.body(text, asked)),
-        "fill": lambda text: search(fill(text) or {}),
-        "whole": lambda text: search(exact.body(text, asked)),
-    }
-    answers, seconds = timed(ways, [text for text in texts if fill(text) is not None], passes)
-    return [len(answer["hits"]["hits"]) < page["size"] for answer in answers["page"]], seconds
+def filled(client: OpenSearch, windowed: Engine, page: dict[str, Any], text: str) -> Any:
+    """The answer to the second request that fills an empty page."""
+    return client.search(index=windowed.opened.index, body=queries.unsearched(windowed.body(text, page), 0))

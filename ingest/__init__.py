@@ -22,6 +22,7 @@ A document on its way to the index, top to bottom:
     writing/bulk.py             byte-bounded `_bulk` requests with retries
     writing/journal.py          records the written batches, so that a second run continues the first
     dead_letters.py             rejected documents, to be corrected and ingested again
+    error_limit.py              how many may be rejected
     writing/verification.py     checks that the index holds exactly the corpus
     kept_for_searches.py        stores the query encoder, the largest weights and the scale on the cluster
     versions/swap.py            the checks before an alias points to the index

@@ -22,9 +22,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import FieldNames
-from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.errors import InputError
 from opensearch_neural.index.mapping import DATE_FORMATS, VECTOR_FIELDS
-from opensearch_neural.index.record import IndexMeta
+from opensearch_neural.index.record import record_in
 from opensearch_neural.queries import partial_answer
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def warn_of_queries(client: OpenSearch, corpus: str, names: FieldNames, mapped: 
     own: set[str] = set()
     for name, each in mappings.items():
         properties |= each["mappings"].get("properties", {})
-        own |= {*VECTOR_FIELDS, "contents"} if _record(each["mappings"], name) else set()
+        own |= {*VECTOR_FIELDS, "contents"} if record_in(each["mappings"], name) else set()
     told = other_for_queries(properties, names, mapped)
     other = {field: change for field, change in told.items() if field not in own}
     if other:
@@ -165,17 +165,9 @@ def _other_below(name: str, mapping: Mapping[str, Any]) -> dict[str, str]:
     return other
 
 
-def _record(mapping: Mapping[str, Any], index: str) -> IndexMeta | None:
-    """The record of an index; None if `osn` did not write it."""
-    try:
-        return IndexMeta.from_mapping(mapping, index)
-    except ModelError:
-        return None
-
-
 def _left_out(mapping: Mapping[str, Any], index: str) -> list[str]:
     """The fields of an index that are no part of its documents. Raises InputError for an index of passages."""
-    record = _record(mapping, index)
+    record = record_in(mapping, index)
     if record is None:
         return []
     if record.passages is not None:

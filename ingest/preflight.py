@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 FIELD_LIMIT = 1000
 """OpenSearch's default of index.mapping.total_fields.limit."""
 OWN_FIELDS = 20
-"""So many of these fields an index of `osn` may need itself."""
+"""The most fields that `osn` itself adds to an index."""
 LONGEST_TERM = 32_766
 """Most bytes of a string in a flat object."""
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import click
 
 from opensearch_neural.cluster.patience import RetryPolicy
-from opensearch_neural.commands.option_groups import FiniteRange, options_of
+from opensearch_neural.commands.option_groups import Command, FiniteRange, options_of
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import DenseType, PassageMeta
 from opensearch_neural.models.sparse.pruning import Pruning
@@ -98,10 +98,7 @@ def _prune_option(default: str) -> Callable[[Any], Any]:
 
 _MODEL_OPTIONS = (
     click.option("--dense", help="Dense model (directory or hub id).  [default: none]"),
-    click.option(
-        "--pq",
-        help="Quantized model (directory or hub id); its codes are written too.  [default: none]",
-    ),
+    click.option("--pq", help="Quantized model (directory or hub id); its codes are written too.  [default: none]"),
     click.option(
         "--passages",
         metavar="TOKENS[:STRIDE]",
@@ -192,9 +189,7 @@ new_index_options = options_of(
         "objects flat]",
     ),
     click.option(
-        "--field-limit",
-        type=click.IntRange(min=100),
-        help="Fields that the index may have.  [default: 1000]",
+        "--field-limit", type=click.IntRange(min=100), help="Fields that the index may have.  [default: 1000]"
     ),
     click.option(
         "--store-vectors",
@@ -262,6 +257,25 @@ class Writing:
         return 2 * self.writers + 1
 
 
+max_errors_option = click.option(
+    "--max-errors",
+    metavar="N|P%",
+    default=str(Writing.max_errors),
+    show_default=True,
+    callback=lambda context, option, text: parse_max_errors(text),
+    help="Stop after this many rejected documents, or this percentage of the records.",
+)
+
+
+def dead_letters_option(named: str) -> Callable[[Command], Command]:
+    """--dead-letters of a command that writes the file NAMED.dead-letters.jsonl by default."""
+    return click.option(
+        "--dead-letters",
+        type=click.Path(path_type=Path),
+        help=f"File for rejected documents.  [default: {named}.dead-letters.jsonl]",
+    )
+
+
 writing_options = options_of(
     Writing,
     "writing",
@@ -298,14 +312,7 @@ writing_options = options_of(
         callback=lambda context, option, megabytes: int(megabytes * MB),
         help="MB at which a batch ends; at most 2 · writers + 1 batches are in memory.",
     ),
-    click.option(
-        "--max-errors",
-        metavar="N|P%",
-        default=str(Writing.max_errors),
-        show_default=True,
-        callback=lambda context, option, text: parse_max_errors(text),
-        help="Stop after this many rejected documents, or this percentage of the records.",
-    ),
+    max_errors_option,
     click.option(
         "--patience",
         "retry",

@@ -125,10 +125,10 @@ def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Search
 
 
 def findings_of(client: OpenSearch, index: str, body: Body, meta: IndexMeta | None = None) -> list[Finding]:
-    """The linter's findings. If there are any by OpenSearch's default limits, the index's own limits, fields and pipelines
-    decide, if they can be read. Those of a pattern are not: it may match hundreds of indexes.
+    """The linter's findings.
 
-    Raises opensearch-py's errors."""
+    If the body breaks OpenSearch's default limits, it is checked again with the index's own limits, fields and pipelines, if
+    these can be read. A pattern's are not read: it may match hundreds of indexes. Raises opensearch-py's errors."""
     capabilities = quick_capabilities(client)
     findings = lint(body, capabilities, meta)
     described = None

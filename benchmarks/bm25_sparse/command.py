@@ -36,21 +36,8 @@ from typing import Any
 import click
 
 from benchmarks.bm25_sparse.cost import BYTES, RATE, check_load, cost_rows
-from benchmarks.bm25_sparse.measures import (
-    BM25,
-    DENSE_ENGINES,
-    SPARSE_ENGINES,
-    SUM,
-    TERMS,
-    quality_rows,
-)
-from benchmarks.bm25_sparse.models import (
-    ARMS,
-    PUBLISHED,
-    Experiment,
-    check_models,
-    experiment_options,
-)
+from benchmarks.bm25_sparse.measures import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM, TERMS, quality_rows
+from benchmarks.bm25_sparse.models import ARMS, PUBLISHED, Experiment, check_models, experiment_options
 from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
 from benchmarks.grown.index import set_of_size
 from benchmarks.load.blocks import Level
@@ -95,9 +82,9 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
             f"bm25-sparse {arm}: nDCG@10 above BM25 with its interval on at least 7 of {len(sets)} sets, below on none",
             "7, 0", f"{len(above)}, {len(below)}", len(above) >= 7 and not below,
         ))  # fmt: skip
-        targets = {f"mean of {len(sets)} sets": LEAST_GAIN.get(arm, LEAST_TRAINED)}
+        targets = {experiment.mean_of_all: LEAST_GAIN.get(arm, LEAST_TRAINED)}
         if arm != PUBLISHED:
-            targets[f"mean of {len(experiment.unseen)} unseen sets"] = LEAST_UNSEEN
+            targets[experiment.mean_of_unseen] = LEAST_UNSEEN
         for label, target in targets.items():
             row = table.difference(label, SUM, BM25, "nDCG@10", variant=arm)
             points = None if row is None else 100 * row.value

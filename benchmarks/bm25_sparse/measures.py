@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
-from benchmarks.cluster_bm25 import cluster_bm25, corpus_of, tuned_bm25
+from benchmarks.cluster_bm25 import Bm25Settings, cluster_bm25, corpus_of, similarity_of_new, tuned_bm25
 from benchmarks.experiment import Baseline, compared, kept, kept_measured, mean_values, means, pairs, slug
 from benchmarks.local_cluster import ingested
 from ingest.corpus import CorpusSource
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 
 BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST = "bm25", "bm25 tuned", "bm25-sparse", "sparse", "high-idf-first"
+TUNED_SUM = "bm25-sparse, bm25 tuned"
+"""The sum with BM25 as it is tuned for the set, instead of the index's own."""
 HYBRID = "hybrid"
 RARE_CASCADE, SUM_CASCADE = CASCADES = ("cascade after rare tokens", "cascade after bm25-sparse")
 DENSE_ENGINES = (HYBRID, *CASCADES)
@@ -72,10 +74,12 @@ def hybrid_of(experiment: Experiment) -> MeasuredEngine:
 def differences_of(experiment: Experiment) -> list[tuple[str, Baseline]]:
     """(engine, baseline) of the differences in the rows; the last two show what training adds."""
     measured = [
-        engine for engine in (TUNED, *SPARSE_ENGINES, *DENSE_ENGINES) if engine != HYBRID or experiment.pq is None
+        engine
+        for engine in (TUNED, *SPARSE_ENGINES, TUNED_SUM, *DENSE_ENGINES)
+        if engine != HYBRID or experiment.pq is None
     ]
     pairs: list[tuple[str, Baseline]] = [(engine, BM25) for engine in measured]
-    pairs += [(SUM, TUNED), (HIGH_IDF_FIRST, SPARSE), (SUM_CASCADE, hybrid_of(experiment))]
+    pairs += [(SUM, TUNED), (TUNED_SUM, TUNED), (HIGH_IDF_FIRST, SPARSE), (SUM_CASCADE, hybrid_of(experiment))]
     pairs += [(engine, MeasuredEngine(engine, None, PUBLISHED)) for engine in (SUM, SUM_CASCADE)]
     return [pair for pair in pairs if pair[0] in DENSE_ENGINES or not experiment.beside]
 
@@ -93,9 +97,11 @@ def ways_of(engines: Iterable[str]) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def measured_set(
-    client: OpenSearch, experiment: Experiment, name: str
+    client: OpenSearch, experiment: Experiment, name: str, tuned: Bm25Settings | None
 ) -> tuple[dict[MeasuredEngine, Measured], list[Row]]:
-    """The measures of every engine with every model on the set, and rows of the terms that a document has."""
+    """The measures of every engine with every model on the set, and rows of the terms that a document has.
+
+    tuned: of BM25; None with --beside, which measures only engines that need --dense"""
     measured: dict[MeasuredEngine, Measured] = {}
     rows: list[Row] = []
     for model in experiment.models:
@@ -103,9 +109,13 @@ def measured_set(
             # BM25's hits do not depend on the index's vectors.
             names = SPARSE_ENGINES if MeasuredEngine(BM25) in measured else (BM25, *SPARSE_ENGINES)
             place = measured_with(experiment, model, name, with_dense=False)
-            for engine, own in kept_measures(client, experiment, model, name, ways_of(names), place).items():
+            for engine, of_engine in kept_measures(client, experiment, model, name, ways_of(names), place).items():
                 of_model = MeasuredEngine(engine, model.seed, model.name)
-                measured[MeasuredEngine(BM25) if engine == BM25 else of_model] = own
+                measured[MeasuredEngine(BM25) if engine == BM25 else of_model] = of_engine
+            if tuned is not None:
+                ways: dict[str, tuple[str, dict[str, Any]]] = {TUNED_SUM: (SUM, {})}
+                own = kept_measures(client, experiment, model, name, ways, place, bm25=tuned)[TUNED_SUM]
+                measured[MeasuredEngine(TUNED_SUM, model.seed, model.name)] = own
             terms = kept(place / "facts.json", partial(active_terms, experiment, model, name))[TERMS]
             rows.append(Row(name, SUM, TERMS, terms, None, None, 1, seed=model.seed, variant=model.name))
         if experiment.dense:
@@ -150,16 +160,19 @@ def kept_measures(
     with_dense: bool = False,
     judged: BeirData | None = None,
     measures: Sequence[str] = MEASURES,
+    bm25: Bm25Settings | None = None,
 ) -> dict[str, Measured]:
     """{way to search the set with the model: its measures}, kept in `place`; an index is made only if measures are missing.
 
-    ways: {name: (engine, its settings)}; judged: the questions, None for those of the test split
+    ways: {name: (engine, its settings)}; judged: the questions, None for those of the test split; bm25: see `opened_index`
     """
     with ExitStack() as stack:
 
         @cache
         def opened() -> tuple[Engines, BeirData]:
-            engines = stack.enter_context(opened_index(client, experiment, model, name, with_dense=with_dense))
+            engines = stack.enter_context(
+                opened_index(client, experiment, model, name, with_dense=with_dense, bm25=bm25)
+            )
             return engines, judged or judged_queries(experiment.sets[name])
 
         def measured(way: str) -> Measured:
@@ -173,22 +186,32 @@ def kept_measures(
 
 @contextmanager
 def opened_index(
-    client: OpenSearch, experiment: Experiment, model: MeasuredEngine, name: str, *, with_dense: bool = False
+    client: OpenSearch,
+    experiment: Experiment,
+    model: MeasuredEngine,
+    name: str,
+    *,
+    with_dense: bool = False,
+    bm25: Bm25Settings | None = None,
 ) -> Iterator[Engines]:
-    """The engines of an index of the set with the model's sparse vectors; with_dense: also dense vectors and codes."""
+    """The engines of an index of the set with the model's sparse vectors.
+
+    with_dense: also dense vectors and codes; bm25: the index's analyzer, k1 and b, None for the defaults"""
     vectors = (dense.all_vectors if with_dense else dense.sparse_vectors)(experiment, model, name)
     index = f"osn-{vectors.parent.name}"
+    new_index = NewIndex(replicas=0) if bm25 is None else NewIndex(replicas=0, analyzer=bm25.analyzer)
     job = Job(
         CorpusSource(str(corpus_of(experiment.sets[name]))),
         index,
         models=Models(pq=dense.quantized(experiment) if with_dense else None),
         vectors=vectors,
-        new_index=NewIndex(replicas=0),
+        new_index=new_index,
         dead_letters=experiment.work / f"{index}.dead-letters.jsonl",
         writing=Writing(merge=True, restart=True),
     )
     how: dict[str, Any] = {**dense.query_models(experiment), "backend": BACKEND} if with_dense else {}
-    with ingested(client, job, show_progress=False), translate_errors():
+    similarity = nullcontext() if bm25 is None else similarity_of_new(client, index, bm25)
+    with similarity, ingested(client, job, show_progress=False), translate_errors():
         yield open_engines(client, index, **how)
 
 
@@ -212,37 +235,54 @@ def active_terms(experiment: Experiment, model: MeasuredEngine, name: str) -> di
 
 def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
     """Values, differences and active terms of every set, and their means over all sets and over the unseen sets."""
-    tuned = {} if experiment.beside else tuned_measured(client, experiment)
-    differences = differences_of(experiment)
-    of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
+    settings = {} if experiment.beside else tuned_settings(client, experiment)
+    tuned = {} if experiment.beside else tuned_measured(client, experiment, settings)
+    terms: list[Row] = []
+
+    def measured(name: str) -> dict[MeasuredEngine, Measured]:
+        own, of_set = measured_set(client, experiment, name, settings.get(name))
+        terms.extend([*of_set, *mean_values(of_set, experiment.seeds)])
+        return own | ({MeasuredEngine(TUNED): tuned[name]} if tuned else {})
+
+    rows = rows_of_sets(experiment, measured, differences_of(experiment), sets_of_means(experiment))
+    return [*rows, *terms, *mean_terms(experiment, terms)]
+
+
+def rows_of_sets(
+    experiment: Experiment,
+    measured: Callable[[str], Mapping[MeasuredEngine, Measured]],
+    differences: Sequence[tuple[str, Baseline]],
+    sets_of: Mapping[str, Sequence[str]],
+) -> list[Row]:
+    """Rows of every set and of means over sets, with means over the seeds.
+
+    measured: name of a set → the measures of its engines; sets_of: {name of a mean: its sets}
+    """
+    of_sets: dict[str, Mapping[MeasuredEngine, Measured]] = {}
     rows: list[Row] = []
     for name in experiment.sets:
-        measured, terms = measured_set(client, experiment, name)
-        if name in tuned:
-            measured[MeasuredEngine(TUNED)] = tuned[name]
-        of_sets[name] = measured = measured | means(measured, experiment.seeds)
-        rows += compared(name, measured, differences, seeds=experiment.seeds)
-        rows += [*terms, *mean_values(terms, experiment.seeds)]
-    for label, names in sets_of_means(experiment).items():
+        own = measured(name)
+        of_sets[name] = {**own, **means(own, experiment.seeds)}
+        rows += compared(name, of_sets[name], differences, seeds=experiment.seeds)
+    for label, names in sets_of.items():
         rows += mean_rows(label, {name: of_sets[name] for name in names}, differences)
-    return rows + mean_terms(f"mean of {len(of_sets)} sets", rows, experiment)
+    return rows
 
 
 def sets_of_means(experiment: Experiment) -> dict[str, list[str]]:
     """{name of a mean: its sets}: all sets, and those that no arm is trained on."""
-    groups = {"sets": [*experiment.sets], "unseen sets": experiment.unseen}
-    return {f"mean of {len(names)} {kind}": names for kind, names in groups.items() if names}
+    groups = {experiment.mean_of_all: [*experiment.sets], experiment.mean_of_unseen: experiment.unseen}
+    return {label: names for label, names in groups.items() if names}
 
 
-def mean_terms(label: str, rows: Sequence[Row], experiment: Experiment) -> list[Row]:
-    """The mean over sets of each model's active terms, for every engine that searches them."""
+def mean_terms(experiment: Experiment, rows: Sequence[Row]) -> list[Row]:
+    """The mean over sets of each model's active terms (`rows`), for every engine that searches them."""
     of_model: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        if row.measure == TERMS:
-            of_model.setdefault((row.seed, row.variant, row.seeds), []).append(row)
+        of_model.setdefault((row.seed, row.variant, row.seeds), []).append(row)
     made: list[Row] = []
     for own in of_model.values():
-        mean = replace(own[0], set=label, sets=len(own), value=fmean(row.value for row in own))
+        mean = replace(own[0], set=experiment.mean_of_all, sets=len(own), value=fmean(row.value for row in own))
         made += [replace(mean, engine=engine) for engine in SPARSE_ENGINES]
         if experiment.dense:
             variant = dense.variant(experiment, mean.variant)
@@ -251,24 +291,28 @@ def mean_terms(label: str, rows: Sequence[Row], experiment: Experiment) -> list[
     return made
 
 
-def tuned_measured(client: OpenSearch, experiment: Experiment) -> dict[str, Measured]:
-    """{set: measures of BM25 with the analyzer, k1 and b that are best on its train split; without one, best on average}"""
-    with_train = {name: path for name, path in experiment.sets.items() if (path / "qrels" / "train.tsv").exists()}
-    chosen = tuned_bm25(client, with_train, experiment.work / "bm25")
+def tuned_settings(client: OpenSearch, experiment: Experiment) -> dict[str, Bm25Settings]:
+    """{set: analyzer, k1 and b that are best on its train split; without one, best on average}"""
+    chosen = tuned_bm25(client, experiment.with_train, experiment.work / "bm25")
+    return {name: chosen.get(name, chosen[""]) for name in experiment.sets}
+
+
+def tuned_measured(
+    client: OpenSearch, experiment: Experiment, settings: Mapping[str, Bm25Settings]
+) -> dict[str, Measured]:
+    """{set: measures of BM25 with its settings of `tuned_settings`}"""
 
     def measure_set(folder: Path) -> Measured:
-        settings, judged = chosen.get(folder.name, chosen[""]), judged_queries(folder)
-        with cluster_bm25(client, corpus_of(folder), [settings.analyzer]) as rival:
-            return measure(rival.run(judged.queries, 100, settings), judged.qrels, MEASURES)
+        judged, tuned = judged_queries(folder), settings[folder.name]
+        with cluster_bm25(client, corpus_of(folder), [tuned.analyzer]) as rival:
+            return measure(rival.run(judged.queries, 100, tuned), judged.qrels, MEASURES)
 
     files = {name: experiment.work / "measured" / f"{name}-{slug(TUNED)}.json" for name in experiment.sets}
     return {name: kept_measured(file, partial(measure_set, experiment.sets[name])) for name, file in files.items()}
 
 
 def mean_rows(
-    label: str,
-    of_sets: Mapping[str, Mapping[MeasuredEngine, Measured]],
-    differences: Iterable[tuple[str, Baseline]],
+    label: str, of_sets: Mapping[str, Mapping[MeasuredEngine, Measured]], differences: Iterable[tuple[str, Baseline]]
 ) -> list[Row]:
     """The mean over sets of each engine's nDCG@10, and of differences in it. Intervals resample each set's queries."""
     rows: list[Row] = []

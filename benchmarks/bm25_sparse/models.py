@@ -44,7 +44,7 @@ AVERAGED = {f"{arm}, averaged": arm for arm in (*STEPS, ON_CORPUS)}
 """{arm: the trained arm whose weights it averages with the start's (`osn model average`)}"""
 ARMS = (PUBLISHED, *STEPS, ON_CORPUS, *AVERAGED)
 OF_CORPORA = tuple(arm for arm in ARMS if AVERAGED.get(arm, arm) == ON_CORPUS)
-"""Arms with a model for each set. Every seed is a training of every set, so they are measured only where they are named."""
+"""Arms with a model for each set and seed: so many trainings that they are measured only if they are named."""
 start_option = click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
 
 
@@ -148,8 +148,23 @@ class Experiment:
         return {file.parents[1].name: file.parents[1] for file in sorted(self.data.glob("*/qrels/test.tsv"))}
 
     @property
+    def with_train(self) -> dict[str, Path]:
+        """{name: folder} of the sets that have a train split too."""
+        return {name: folder for name, folder in self.sets.items() if (folder / "qrels" / "train.tsv").exists()}
+
+    @property
     def unseen(self) -> list[str]:
         return [name for name in self.sets if name not in TRAINED_ON]
+
+    @property
+    def mean_of_all(self) -> str:
+        """The name of the mean over all sets."""
+        return f"mean of {len(self.sets)} sets"
+
+    @property
+    def mean_of_unseen(self) -> str:
+        """The name of the mean over the sets that no arm is trained on."""
+        return f"mean of {len(self.unseen)} unseen sets"
 
     @property
     def models(self) -> list[MeasuredEngine]:

@@ -18,15 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.bm25_sparse import dense
-from benchmarks.bm25_sparse.measures import (
-    BM25,
-    SUM,
-    SUM_CASCADE,
-    judged_queries,
-    kept_measures,
-    mean_rows,
-    way_of,
-)
+from benchmarks.bm25_sparse.measures import BM25, SUM, SUM_CASCADE, judged_queries, kept_measures, mean_rows, way_of
 from benchmarks.bm25_sparse.models import (
     OF_CORPORA,
     PUBLISHED,

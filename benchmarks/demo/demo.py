@@ -51,7 +51,7 @@ DENSE = "all-MiniLM-L6-v2"
 INDEX = NODE = "osn-demo"
 EXAMPLES = 3
 # Each engine answers this many requests in the timed part, one after the other.
-TIMED_REQUESTS = 900
+TIMED_REQUESTS = 600
 TRAIN_STEPS = 60
 """If the published model is not installed: two minutes on two cores."""
 
@@ -123,7 +123,8 @@ def demo(
         step("Three queries, their first hits explained")
         examples(client, engines, data)
         step("Result")
-        print_table(rows, data)
+        print(result_table(rows, ["nDCG@10", "nDCG@10 - bm25", "R@100", "P50 ms", "P99 ms", "encode P50 ms"]))
+        print(f"\n{len(data.qrels)} held-out queries; latency of one client, top 10, query encoding apart")
         if json_folder:
             write_summary(json_folder, rows, data, corpus)
         if keep:
@@ -274,17 +275,9 @@ def examples(client: OpenSearch, engines: Engines, data: BeirData) -> None:
         print_hits(hits, "bm25-sparse", answer["took"])
 
 
-def print_table(rows: list[Row], data: BeirData) -> None:
-    print(result_table(rows, ["nDCG@10", "nDCG@10 - bm25", "R@100", "P50 ms", "P99 ms", "encode P50 ms"]))
-    print(f"\n{len(data.qrels)} held-out queries; latency of one client, top 10, query encoding apart")
-
-
 def write_summary(folder: Path, rows: list[Row], data: BeirData, corpus: str | None) -> None:
     name = "Python's documentation strings" if corpus is None else Path(corpus).name
     summary = Summary.of_this_run(
-        data=[data_facts(data.corpus_path.parent)],
-        seeds=[0],
-        rows=rows,
-        title=f"The demo: {name}",
+        data=[data_facts(data.corpus_path.parent)], seeds=[0], rows=rows, title=f"The demo: {name}"
     )
     print(f"written: {summary.write(folder)}")

@@ -121,7 +121,8 @@ def hold_out(item: Documented) -> HeldOut | None:
     words = query.split()
     if len(words) not in QUERY_WORDS or not _is_prose(sentence, words):
         return None
-    telling = {word.lower() for word in _WORD.findall(query)} - _name_words(item.name) - _COMMON
+    named = {word.lower() for word in _WORD.findall(f"{_spaced(item.name)} {item.name}")}
+    telling = {word.lower() for word in _WORD.findall(query)} - named - _COMMON
     if len(telling) < 2:
         return None
     rest = item.docstring[len(sentence) :]
@@ -156,10 +157,6 @@ def _is_prose(sentence: str, words: Sequence[str]) -> bool:
 def _spaced(name: str) -> str:
     """A name with its capitalized words apart: "JSONEncoder" is "JSON Encoder"."""
     return re.sub(r"([a-z0-9])([A-Z])|([A-Z])(?=[A-Z][a-z])", r"\1\3 \2", name)
-
-
-def _name_words(name: str) -> set[str]:
-    return {word.lower() for word in _WORD.findall(_spaced(name))} | {word.lower() for word in _WORD.findall(name)}
 
 
 def _key(text: str) -> str:

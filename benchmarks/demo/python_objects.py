@@ -14,17 +14,23 @@ import re
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from opensearch_neural.corpus.documents import MAX_ID_BYTES
+from opensearch_neural.errors import OsnError
 from opensearch_neural.progress import counted
 
 log = logging.getLogger(__name__)
 
 MIN_WORDS = 20  # of a docstring
 SIGNATURE_CHARACTERS = 400
+FILES_OF_ONE_PROCESS = 500
+"""Fewer files than these are read by one process: others take a second to start."""
 
 _TESTS = re.compile(r"tests?|test_.*|.*_tests?|conftest")
 _VENDORED = {"vendor", "vendored", "third_party", "thirdparty", "extern", "externals", "externs"}
@@ -111,25 +117,46 @@ def _is_public_module(name: str) -> bool:
     return name.isidentifier() and not excluded
 
 
+_Source = tuple[Path, str, bool]  # path, module, whether it is of the standard library
+
+
 def read_objects(sources: Sequence[ModuleFolder], counts: CorpusCounts) -> list[Documented]:
     """All documented public objects of MIN_WORDS or more, each name and each docstring once, the first one kept."""
     files = [
         (path, module, source.standard_library) for source in sources for path, module in source_files(source.folder)
     ]
     objects: list[Documented] = []
-    for path, module, standard_library in counted(files, "reading sources", total=len(files), unit="files"):
+    for of_file in counted(_read(files), "reading sources", total=len(files), unit="files"):
         counts.files += 1
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # other people's invalid escapes
-                tree = ast.parse(path.read_bytes())
-            objects += _documented(tree, module, "module", module, standard_library)
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            counts.unreadable += 1
-            log.info("%s passed over: %s", module, error)
+        counts.unreadable += of_file is None
+        objects += of_file or []
     if counts.unreadable:
         log.warning("%d of %d source files could not be parsed and were passed over", counts.unreadable, counts.files)
     return _distinct(objects, counts)
+
+
+def _read(files: Sequence[_Source]) -> Iterator[list[Documented] | None]:
+    """`_objects_of` each file; of many files in as many processes as there are cores."""
+    if len(files) < FILES_OF_ONE_PROCESS:
+        yield from map(_objects_of, files)
+        return
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as processes:
+        try:
+            yield from processes.map(_objects_of, files, chunksize=50)
+        except BrokenProcessPool:
+            raise OsnError("a process that read sources was killed", "is there enough memory?") from None
+
+
+def _objects_of(source: _Source) -> list[Documented] | None:
+    """The documented public objects of a file; None if it cannot be parsed."""
+    path, module, standard_library = source
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # other people's invalid escapes
+            tree = ast.parse(path.read_bytes())
+        return list(_documented(tree, module, "module", module, standard_library))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def _documented(node: Any, name: str, kind: str, module: str, standard_library: bool) -> Iterator[Documented]:

@@ -50,13 +50,7 @@ class Resampler:
     except that it is drawn again if its text already exists."""
 
     def __init__(
-        self,
-        documents: Sequence[Document],
-        vectors: Vectors,
-        query: TableEncoder | None,
-        *,
-        mix: float,
-        seed: int,
+        self, documents: Sequence[Document], vectors: Vectors, query: TableEncoder | None, *, mix: float, seed: int
     ) -> None:
         """vectors: of the documents, in their order; query: the query encoder of the sparse vectors, if there are any.
 

@@ -18,7 +18,7 @@ from benchmarks.load import result
 from benchmarks.load.command import NumberList, finish, load_settings, measuring_options, queries_of, run
 from benchmarks.load.measurement import Measurement
 from benchmarks.load.variants import parse_variants
-from benchmarks.load.workload import ModelChoice, allowed_target
+from benchmarks.load.workload import allowed_target, prepared
 from benchmarks.local_cluster import NODE, heap_option, reachable
 from benchmarks.publish import record_option
 from benchmarks.speed.turns import say
@@ -137,12 +137,7 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
 @record_option("Write summary.json there too.")
 @click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --output.")
 @click.option(
-    "--keep-indexes",
-    "--keep",
-    "keep",
-    cls=Renamed,
-    is_flag=True,
-    help="Keep the indexes (and the local node's data).",
+    "--keep-indexes", "--keep", "keep", cls=Renamed, is_flag=True, help="Keep the indexes (and the local node's data)."
 )
 @growing_options
 @measuring_options
@@ -183,23 +178,23 @@ def scale(
     folder = corpus_or_docstrings(data, out)
     first = growth_of(str(folder), "", sizes[0], options)
     settings = load_settings(options)
-    models = ModelChoice()  # the index's record leads to the models that wrote it
     _, texts = queries_of(None, folder, split, limit_queries)
     with reachable(connection, NODE, keep=keep, goes_on=True, heap=heap) as chosen:
         client = connect(settings=chosen)
         target = allowed_target(chosen, owned=owned)
         say("encoding the corpus")
-        prepared = growth.resampler_of(first)
+        drawn = growth.resampler_of(first)
         runs: dict[int, Measurement] = {}
         facts, whole = [data_facts(folder)], True
         field_rows: list[Row] = []
         for size in sizes:
             wanted = replace(first, index=f"{prefix}-{size}", documents=size)
-            growth.grow(client, wanted, prepared, say=say)
+            growth.grow(client, wanted, drawn, say=say)
             if not field_rows:
-                field_rows = _field_rows(client, prefix, prepared, wanted)
+                field_rows = _field_rows(client, prefix, drawn, wanted)
             place = out / str(size)
-            measured = run(client, target, wanted.index, variants, texts, models, settings, None, place, restart)
+            prepares = prepared(client, target, wanted.index, variants, texts)
+            measured = run(client, prepares, settings, place, restart=restart)
             measured.more += field_rows
             runs[size] = measured
             whole &= finish(measured, place, False, facts, _title({size: measured}, folder.name))
@@ -228,9 +223,9 @@ def corpus_or_docstrings(data: Path | None, out: Path) -> Path:
     return folder
 
 
-def _field_rows(client: Any, prefix: str, prepared: Any, wanted: Growth) -> list[Row]:
+def _field_rows(client: Any, prefix: str, drawn: Any, wanted: Growth) -> list[Row]:
     say("what each field costs on disk")
-    meta, resampler = prepared
+    meta, resampler = drawn
     sample = list(resampler.take(min(FIELD_SAMPLE, wanted.documents)))
     sizes = bytes_by_field(client, meta, sample, drawn_vectors(wanted, resampler))
     set_ = f"{prefix}, by field"

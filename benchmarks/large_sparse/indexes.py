@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +17,10 @@ from benchmarks.grown.field_bytes import Alone, bytes_by_field
 from benchmarks.grown.index import Growth, resampler_of
 from benchmarks.load.run import RESAMPLED
 from benchmarks.load.server import index_facts
+from benchmarks.local_cluster import write_in_threads
 from ingest.writing.bulk import Action
 from ingest.writing.bulk_actions import prepare
 from ingest.writing.short_weights import shortest
-from opensearch_neural.errors import ClusterError
 from opensearch_neural.files import write_json
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import IndexMeta, read_record, write_record
@@ -47,8 +45,8 @@ LEAF = 16
 LEAST_BLOCK, MOST_BLOCKS = 32, 4096
 """The fewest documents of a block, and about the most blocks."""
 BATCH = 500
-IN_FLIGHT = 4
-"""Bulk requests at once."""
+THREADS = 4
+"""Threads that send documents."""
 FIELD_SAMPLE = 2000
 """Documents that are written field by field to measure the bytes of each field."""
 WHOLE = "large_sparse"
@@ -201,9 +199,12 @@ def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) 
         _create(client, layout, name, meta, pruned)
         if name == BLOCKS:
             assert maxima is not None
-            _bulk(client, layout.index(name), _block_sources(maxima))
+            actions: Iterable[Action] = (
+                Action(str(at), orjson.dumps({"sparse": _features(maxima, at)})) for at in range(len(maxima))
+            )
         else:
-            _bulk(client, layout.index(name), _sources(documents, own, meta, pruned, place, layout.block))
+            actions = _sources(documents, own, meta, pruned, place, layout.block)
+        write_in_threads(client, layout.index(name), actions, batch=BATCH, threads=THREADS)
     for name in lacking:  # after all are written: a merge waits until OpenSearch drops what it keeps for replicas
         say(f"merging {layout.index(name)}")
         merge_segments(client, layout.index(name))
@@ -253,34 +254,10 @@ def _sources(
         yield from prepare(batch, own, meta).actions
 
 
-def _block_sources(maxima: SparseVectors) -> Iterator[Action]:
-    for number in range(len(maxima)):
-        yield Action(str(number), orjson.dumps({"sparse": _features(maxima, number)}))
-
-
 def _features(vectors: SparseVectors, row: int) -> dict[str, float]:
     weights = vectors.row(row)
     short = shortest(np.array(list(weights.values()), np.float32)).tolist()
     return rank_features(dict(zip(weights, short, strict=True)))
-
-
-def _bulk(client: OpenSearch, index: str, actions: Iterator[Action]) -> None:
-    # Not `parallel_bulk`: after an error it sends all that is left (2.7), or goes on in the background (3.2).
-    def send(batch: list[Action]) -> None:
-        lines = [line for each in batch for line in (orjson.dumps({"index": {"_id": each.id}}), each.source)]
-        answer = client.bulk(index=index, body=b"\n".join(lines) + b"\n", params={"request_timeout": 300})
-        if answer["errors"]:
-            wrong = next(item["index"]["error"] for item in answer["items"] if "error" in item["index"])
-            raise ClusterError(f"the cluster rejected documents of {index}: {wrong.get('reason')}")
-
-    with ThreadPoolExecutor(IN_FLIGHT) as pool:
-        under_way: list[Future[None]] = []
-        while batch := list(islice(actions, BATCH)):
-            under_way.append(pool.submit(send, batch))
-            if len(under_way) > IN_FLIGHT:
-                under_way.pop(0).result()
-        for sent in under_way:
-            sent.result()
 
 
 # ------------------------------------------------ bytes

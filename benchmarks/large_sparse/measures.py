@@ -14,28 +14,12 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.experiment import kept, kept_rows, slug
 from benchmarks.grown.index import set_of_size
 from benchmarks.large_sparse.arms import BestBlocks, DocumentsOfBlocks, FieldSearch
-from benchmarks.large_sparse.indexes import (
-    BLOCKS,
-    CLUSTERED,
-    PLAIN,
-    Layout,
-    bytes_of,
-    field_of,
-    remove_all,
-    write_all,
-)
+from benchmarks.large_sparse.indexes import BLOCKS, CLUSTERED, PLAIN, Layout, bytes_of, field_of, remove_all, write_all
 from benchmarks.load import quality
 from benchmarks.load.command import rows_under_load
 from benchmarks.load.measurement import LoadSettings, WarmupSettings
 from benchmarks.load.variants import TWO_PHASE, Variant, parameters
-from benchmarks.load.workload import (
-    LoadTarget,
-    ModelChoice,
-    Workload,
-    body_builders,
-    follow_builder,
-    prepared,
-)
+from benchmarks.load.workload import LoadTarget, ModelChoice, Workload, body_builders, follow_builder, prepared
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.evaluation import measures, result_rows
@@ -220,11 +204,11 @@ def timed(client: OpenSearch, workload: Workload, variants: Sequence[Variant]) -
     fastest: dict[tuple[str, str], float] = {}
     for _, text, variant in product(range(PASSES), workload.texts, variants):
         began = time.perf_counter()
-        pipeline = parameters(workload.pipelines.get(variant.name))
-        answer = search(client, workload.index_of(variant), built[variant.name](text), **pipeline)
+        asked = parameters(variant)
+        answer = search(client, workload.index_of(variant), built[variant.name](text), **asked)
         second = follow[variant.name]
         if second is not None and variant.follow is not None:
-            search(client, variant.follow.index, second(text, answer), **pipeline)
+            search(client, variant.follow.index, second(text, answer), **asked)
         spent = 1000 * (time.perf_counter() - began)
         fastest[variant.name, text] = min(spent, fastest.get((variant.name, text), spent))
     texts = dict.fromkeys(workload.texts)

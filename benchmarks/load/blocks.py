@@ -107,14 +107,7 @@ def round_of(number: int, levels: Sequence[Level], variants: Sequence[str], seed
 
 
 def run_block(
-    generators: Generators,
-    probe: ServerProbe,
-    turn: Turn,
-    *,
-    settle: float,
-    length: float,
-    seed: int,
-    run_began: float,
+    generators: Generators, probe: ServerProbe, turn: Turn, *, settle: float, length: float, seed: int, run_began: float
 ) -> Block:
     """Measure one turn: `settle` seconds of load that is not measured, then a window of `length` seconds.
 

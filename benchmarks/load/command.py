@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from importlib import import_module
 from itertools import islice
@@ -22,7 +22,7 @@ from benchmarks.load.measurement import LoadSettings, Measurement, WarmupSetting
 from benchmarks.load.run import measure
 from benchmarks.load.statistics import cells
 from benchmarks.load.variants import parse_variants
-from benchmarks.load.workload import ModelChoice, allowed_target, prepared
+from benchmarks.load.workload import ModelChoice, Workload, allowed_target, prepared
 from benchmarks.publish import record_option
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -211,9 +211,9 @@ def load(
     target = allowed_target(connection, owned=owned)
     judged, texts = queries_of(queries, data, split, limit_queries)
     folder = out or Path(f"load-{index}")
-    measurement = run(
-        connect(settings=connection), target, index, variants, texts, models, settings, judged, folder, restart
-    )
+    client = connect(settings=connection)
+    prepares = prepared(client, target, index, variants, texts, models)
+    measurement = run(client, prepares, settings, folder, judged=judged, restart=restart)
     facts = read_facts(place for place in (data, queries) if place is not None)
     if not finish(measurement, folder, as_json, facts, record=record, page=report):
         sys.exit(1)
@@ -221,21 +221,15 @@ def load(
 
 def run(
     client: Any,
-    target: Any,
-    index: str,
-    variants: Any,
-    texts: list[str],
-    models: ModelChoice,
+    prepares: AbstractContextManager[Workload],
     settings: LoadSettings,
-    judged: JudgedQueries | None,
     folder: Path,
-    restart: bool,
+    *,
+    judged: JudgedQueries | None = None,
+    restart: bool = False,
 ) -> Measurement:
-    """Prepare and measure, with progress on stderr."""
-    with (
-        prepared(client, target, index, variants, texts, models) as workload,
-        progress(f"load → {index}") as (say, on_block),
-    ):
+    """Prepare and measure, with progress on stderr. prepares: `prepared` with what to measure."""
+    with prepares as workload, progress(f"load → {workload.index}") as (say, on_block):
         return measure(
             client, workload, settings, judged=judged, out=folder, restart=restart, say=say, on_block=on_block
         )
@@ -286,7 +280,8 @@ def rows_under_load(
     Raises ClusterError if it stopped, InputError for settings that cannot work.
     """
     _, texts = queries_of(None, data, "test", None)
-    measured = run(client, target, index, variants, texts, models, settings.validate(), None, folder, False)
+    prepares = prepared(client, target, index, variants, texts, models)
+    measured = run(client, prepares, settings.validate(), folder)
     if measured.partial:
         raise ClusterError(
             f"the load test of {index} stopped: {measured.partial}", "run the same command again to continue"

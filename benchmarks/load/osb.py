@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 
 from benchmarks.load.command import models_options, queries_of
-from benchmarks.load.variants import parse_variants
+from benchmarks.load.variants import parse_variants, pipeline_parameter
 from benchmarks.load.workload import LoadTarget, ModelChoice, Workload, encoders, prepare
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
@@ -103,7 +103,7 @@ def export(workload: Workload, folder: Path, *, title: str = "osn") -> list[Path
     commands = "".join(
         f"\nThe pipeline must be there first:\n\n    curl -X PUT HOST:PORT/_search/pipeline/{name} "
         f"-H 'content-type: application/json' -d '{json.dumps(body)}'\n"
-        for name, body in workload.pipeline_bodies().items()
+        for name, body in workload.pipelines.items()
     )
     engines = ", ".join(variant.name for variant in workload.variants)
     texts = {
@@ -130,7 +130,6 @@ def workload_json(workload: Workload, title: str) -> str:
     operations, closed, opened = [], [], []
     names = file_names(workload)
     for variant in workload.variants:
-        pipeline = workload.pipelines.get(variant.name)
         operations.append(
             {
                 "name": variant.name,
@@ -139,7 +138,7 @@ def workload_json(workload: Workload, title: str) -> str:
                 "bodies": names[variant.name],
                 "index": workload.index_of(variant),
                 "cache": False,
-                "request-params": {} if pipeline is None else {"search_pipeline": pipeline},
+                "request-params": pipeline_parameter(variant),
             }
         )
         times = {"warmup-time-period": "<<warmup | default(30)>>", "time-period": "<<seconds | default(60)>>"}

@@ -116,7 +116,7 @@ def exact_dense(engines: Engines, text: str, size: int) -> Body:
 def retriever(client: OpenSearch, workload: Workload, variant: Variant) -> OpenSearchRetriever:
     """A retriever that sends the variant's requests, but with its own number of hits. If the variant has two requests,
     making the second one's body sends the first."""
-    asked, index = parameters(workload.pipelines.get(variant.name)), workload.index_of(variant)
+    asked, index = parameters(variant), workload.index_of(variant)
 
     @cache
     def builder(size: int) -> Callable[[str], Body]:

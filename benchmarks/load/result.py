@@ -68,10 +68,7 @@ def _is_known(value: Estimate | None) -> TypeGuard[Estimate]:
 
 
 def summary(
-    measurement: Measurement,
-    data: Sequence[Data] = (),
-    title: str = "",
-    levels: Levels | None = None,
+    measurement: Measurement, data: Sequence[Data] = (), title: str = "", levels: Levels | None = None
 ) -> Summary:
     """The result file."""
     levels = cells(measurement) if levels is None else levels

@@ -57,9 +57,8 @@ def genuine_answers(client: OpenSearch, workload: Workload) -> dict[str, bytes]:
     builders = body_builders(workload)
     answers = {}
     for variant in workload.variants:
-        asked = parameters(workload.pipelines.get(variant.name))
         body = builders[variant.name](workload.texts[0])
-        answers[variant.name] = orjson.dumps(search(client, workload.index_of(variant), body, **asked))
+        answers[variant.name] = orjson.dumps(search(client, workload.index_of(variant), body, **parameters(variant)))
         request_heads(workload, variant)  # raises here if a header cannot be sent
     return answers
 

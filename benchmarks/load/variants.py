@@ -26,10 +26,13 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+import orjson
 
 from opensearch_neural.engines import ENGINES, Engines
 from opensearch_neural.engines.settings import First, parse_first
@@ -104,10 +107,10 @@ class Variant:
     expansion: float = 5.0
 
     whole: bool = False
-    """bm25-sparse, and sparse in an index with pruned postings: over all documents, without a window."""
+    """Search all documents, without a window (bm25-sparse, and sparse with pruned postings)."""
 
     bodies: Bodies | None = None
-    """Makes the bodies instead of the engine; they approach the engine's exact result."""
+    """Makes the request bodies in the engine's place. Their result approaches the engine's exact one."""
     follow: Follow | None = None
     """Makes a second request from the first answer; None: there is only one request."""
 
@@ -261,20 +264,28 @@ def page_of(variant: Variant) -> dict[str, Any]:
     return page
 
 
-def parameters(pipeline: str | None) -> dict[str, str]:
-    """The URL parameters of requests."""
-    return {"request_cache": "false"} | ({} if pipeline is None else {"search_pipeline": pipeline})
+def parameters(variant: Variant) -> dict[str, str]:
+    """The URL parameters of the variant's requests."""
+    return {"request_cache": "false", **pipeline_parameter(variant)}
 
 
-def pipeline_body(variant: Variant) -> Body | None:
-    """The search pipeline that the variant needs on the cluster; None if it needs none.
+def pipeline_parameter(variant: Variant) -> dict[str, str]:
+    """The URL parameter that names the variant's search pipeline; empty if it needs none."""
+    pipeline = pipeline_of(variant)
+    return {} if pipeline is None else {"search_pipeline": pipeline[0]}
 
-    It is stored under a name, because OpenSearch parses a pipeline in a request every time.
+
+def pipeline_of(variant: Variant) -> tuple[str, Body] | None:
+    """(name, body) of the search pipeline that the variant needs on the cluster; None if it needs none.
+
+    It is stored under a name, because OpenSearch parses a pipeline in a request every time. Equal pipelines have one name.
     """
     if variant.engine != TWO_PHASE:
         return None
     parameter = {"prune_ratio": variant.prune, "expansion_rate": variant.expansion, "max_window_size": 10_000}
-    return {"request_processors": [{"neural_sparse_two_phase_processor": {"two_phase_parameter": parameter}}]}
+    body = {"request_processors": [{"neural_sparse_two_phase_processor": {"two_phase_parameter": parameter}}]}
+    digest = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()[:12]
+    return f"osn-bench-{digest}", body
 
 
 def spec_of(variant: Variant) -> str:

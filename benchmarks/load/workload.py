@@ -6,7 +6,6 @@ an application does.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import random
 import ssl
@@ -19,7 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 
-from benchmarks.load.variants import Variant, body_builder, page_of, parameters, pipeline_body
+from benchmarks.load.variants import Variant, body_builder, page_of, parameters, pipeline_of
 from opensearch_neural.cluster.addresses import is_loopback
 from opensearch_neural.cluster.authentication import authorization, ssl_context
 from opensearch_neural.cluster.connect import connect
@@ -141,10 +140,6 @@ class Workload:
     index: str
     """The index of variants that do not name another."""
     models: ModelChoice = field(default_factory=ModelChoice)
-    pipelines: dict[str, str] = field(default_factory=dict)
-    """{variant: name of its stored search pipeline}"""
-    fixed_bodies: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
-    """{variant: bodies in the order of `texts`}: made beforehand, so that encoding is not measured."""
     _opened: dict[str, Engines] = field(default_factory=dict, init=False, repr=False, compare=False)
     """{index: its engines}, with their loaded models."""
 
@@ -176,13 +171,13 @@ class Workload:
 
     def path_of(self, variant: Variant) -> str:
         """Path and parameters of the variant's requests."""
-        asked = parameters(self.pipelines.get(variant.name))
-        return f"/{quote(self.index_of(variant), safe=',*-_')}/_search?{urlencode(asked, safe=',._*')}"
+        asked = urlencode(parameters(variant), safe=",._*")
+        return f"/{quote(self.index_of(variant), safe=',*-_')}/_search?{asked}"
 
-    def pipeline_bodies(self) -> dict[str, Body]:
+    @property
+    def pipelines(self) -> dict[str, Body]:
         """{name: search pipeline} that the variants need on the cluster."""
-        of_variants = {variant.name: pipeline_body(variant) for variant in self.variants}
-        return {name: body for variant, name in self.pipelines.items() if (body := of_variants[variant]) is not None}
+        return dict(pipeline for variant in self.variants if (pipeline := pipeline_of(variant)) is not None)
 
 
 def body_builders(workload: Workload, variants: Iterable[Variant] | None = None) -> dict[str, Callable[[str], Body]]:
@@ -196,9 +191,7 @@ def body_builders(workload: Workload, variants: Iterable[Variant] | None = None)
 
 def encoders(workload: Workload) -> dict[str, Encode]:
     """{variant: position of a query → request body as bytes}."""
-    made: dict[str, Encode] = {name: bodies.__getitem__ for name, bodies in workload.fixed_bodies.items()}
-    encoded = [variant for variant in workload.variants if variant.name not in made]
-    return made | {name: _encode(build, workload.texts) for name, build in body_builders(workload, encoded).items()}
+    return {name: _encode(build, workload.texts) for name, build in body_builders(workload).items()}
 
 
 def _encode(build: Callable[[str], Body], texts: tuple[str, ...]) -> Encode:
@@ -289,19 +282,7 @@ def prepare(
         if meta.sparse and any(variant.engine in (Bm25Sparse.name, CascadeEngine.name) for variant in variants):
             meta = meta.with_extra(**{SCALE: Bm25Sparse(opened).scale})
         indexes[name] = SearchedIndex(meta, opened.plugin, opened.models.stored_encoder())
-    pipelines = pipeline_names(variants)
-    return Workload(target, tuple(texts), tuple(variants), indexes, index, models or ModelChoice(), pipelines)
-
-
-def pipeline_names(variants: Sequence[Variant]) -> dict[str, str]:
-    """{variant: name of its search pipeline}, for variants that need one; the same pipeline has the same name."""
-    names = {}
-    for variant in variants:
-        body = pipeline_body(variant)
-        if body is not None:
-            digest = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()[:12]
-            names[variant.name] = f"osn-bench-{digest}"
-    return names
+    return Workload(target, tuple(texts), tuple(variants), indexes, index, models or ModelChoice())
 
 
 @contextmanager
@@ -318,7 +299,7 @@ def prepared(
     try:
         with translate_errors():
             workload = prepare(client, target, index, variants, texts, models)
-            for name, body in workload.pipeline_bodies().items():
+            for name, body in workload.pipelines.items():
                 client.transport.perform_request("PUT", f"/_search/pipeline/{name}", body=body)
                 stored.append(name)
             yield workload

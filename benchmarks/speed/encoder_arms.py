@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from benchmarks.speed.turns import Timed, say
+from benchmarks.speed.turns import Timed, in_turn, say
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import InputError
@@ -127,16 +127,13 @@ def time_arms(
     """({arm: its seconds on each block}, {arm: its vectors, (texts, vocabulary)})."""
     from scipy.sparse import vstack
 
-    names = list(arms)
     for arm in arms.values():
         arm.encode(texts[:BATCH])
-    times = {name: Timed() for name in names}
-    outputs: dict[str, list[csr_matrix]] = {name: [] for name in names}
+    times = {name: Timed() for name in arms}
+    outputs: dict[str, list[csr_matrix]] = {name: [] for name in arms}
     for block in range(sizes.blocks):
         part = texts[block * sizes.block : (block + 1) * sizes.block]
-        for name in (
-            names[block % len(names) :] + names[: block % len(names)]
-        ):  # so that no arm always follows the same one
+        for name in in_turn(arms, block):
             wall, cpu = time.perf_counter(), time.process_time()
             vectors = arms[name].encode(part)
             times[name].wall.append(time.perf_counter() - wall)
@@ -187,14 +184,7 @@ def file_rows(set_: str, corpus: Path, documents: Sequence[Document], matrix: cs
     from ingest.corpus import CorpusSource, everything
     from ingest.vectorizers import Vectors
     from ingest.vectors.ray_encode import packed
-    from ingest.vectors.shards import (
-        SHARD_RECORDS,
-        LoadedShard,
-        encode_shard,
-        shard_path,
-        shards_of,
-        write_shard,
-    )
+    from ingest.vectors.shards import SHARD_RECORDS, LoadedShard, encode_shard, shard_path, shards_of, write_shard
     from opensearch_neural.models.vectors import SparseVectors
 
     vectors = SparseVectors(

@@ -14,11 +14,9 @@ The cluster is that of OSN_URL or --url, else a local node that is started for i
 from __future__ import annotations
 
 import os
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +24,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 
-from benchmarks.local_cluster import cluster_or_node
+from benchmarks.local_cluster import cluster_or_node, write_in_threads
 from benchmarks.publish import publish
-from benchmarks.speed.turns import SEED, Timed, rate, ratio, ratio_row, say
+from benchmarks.speed.turns import SEED, Timed, in_turn, rate, ratio, ratio_row, say
+from ingest.writing.bulk import Action
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.renamed import output_option
@@ -118,8 +117,7 @@ def race(client: OpenSearch, full: Sources, short: Sources, sizes: WritingSizes)
     }
     times = {arm: Timed() for arm in ARMS}
     for round in range(-1, sizes.rounds):
-        shift = round % len(ARMS)
-        for arm in ARMS[shift:] + ARMS[:shift]:
+        for arm in in_turn(ARMS, round):
             write, documents = work[arm]
             wall, cpu = written(client, write, documents, sizes)
             if round >= 0:
@@ -157,26 +155,8 @@ def with_parallel_bulk(client: OpenSearch, index: str, documents: Sources, sizes
 
 
 def with_osn(client: OpenSearch, index: str, documents: Sources, sizes: WritingSizes) -> None:
-    """Write as the pipeline does: this thread makes the bytes, others send them, with limited requests at once."""
-    from ingest.writing.bulk import Action, BulkWriter
-
-    writer = BulkWriter(client, index)
-    free = threading.Semaphore(2 * sizes.threads)
-
-    def write(actions: list[Action]) -> None:
-        try:
-            assert not writer.write(actions).failures
-        finally:
-            free.release()
-
-    with ThreadPoolExecutor(sizes.threads) as pool:
-        sent = []
-        for start in range(0, len(documents), sizes.chunk):
-            free.acquire()
-            part = documents[start : start + sizes.chunk]
-            sent.append(pool.submit(write, [Action(id, orjson.dumps(source)) for id, source in part]))
-        for each in sent:
-            each.result()
+    actions = (Action(id, orjson.dumps(source)) for id, source in documents)
+    write_in_threads(client, index, actions, batch=sizes.chunk, threads=sizes.threads)
 
 
 # ---------------------------------------------------------------- results
@@ -205,5 +185,5 @@ def goals(times: dict[str, Timed]) -> list[Goal]:
             1.0,
             round(value, 3),
             low >= 1.0,
-        ),
+        )
     ]

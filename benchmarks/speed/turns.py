@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,13 @@ class Timed:
 
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
+
+
+def in_turn(arms: Iterable[str], turn: int) -> list[str]:
+    """The arms in their order, beginning with another one each turn, so that a slow moment does not always meet the same."""
+    every = list(arms)
+    at = turn % len(every)
+    return every[at:] + every[:at]
 
 
 RatioInterval = tuple[float, float, float]

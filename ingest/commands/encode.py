@@ -6,17 +6,21 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ingest.corpus import CorpusSource, corpus_options
-from ingest.dead_letters import EXIT_WITH_LETTERS
-from ingest.settings import Models, RayOptions, encoding_options
+from ingest.dead_letters import EXIT_WITH_LETTERS, none_accepted
+from ingest.settings import Models, RayOptions, dead_letters_option, encoding_options, max_errors_option
 from ingest.vectors.shards import SHARD_RECORDS
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.option_groups import FiniteRange
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.errors import InputError
+
+if TYPE_CHECKING:
+    from ingest.vectors.encode_corpus import EncodeReport
 
 
 @click.command(cls=Headed, first="output sparse dense passages text-field title-field limit dtype json")
@@ -57,11 +61,15 @@ from opensearch_neural.errors import InputError
     "--ray-cpus", type=click.IntRange(min=1), default=RayOptions.cpus, show_default=True, help="CPUs of each worker."
 )
 @click.option("--ray-gpus", type=FiniteRange(min=0), help="GPUs of each worker.  [default: 1 if there are any]")
+@max_errors_option
+@dead_letters_option("OUTPUT")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def encode(
     corpus: CorpusSource,
     out: Path,
     models: Models,
+    max_errors: int | float,
+    dead_letters: Path | None,
     faiss: Path | None,
     faiss_candidates: int | None,
     shard_docs: int,
@@ -75,7 +83,8 @@ def encode(
 
     CORPUS is a BEIR folder, jsonl(.gz/.zst), parquet, csv, tsv, hf:NAME, or - (standard input).
 
-    If it is interrupted or killed, run the same command again to encode only what is missing.
+    If it is interrupted or killed, run the same command again to encode only what is missing. Records that cannot be read or
+    encoded are written to the dead-letter file, and the exit status is 3; `osn ingest` rejects them too.
 
     \b
     osn encode docs.jsonl.gz --output vectors --dense sentence-transformers/all-MiniLM-L6-v2
@@ -94,19 +103,35 @@ def encode(
     if ray_address is not None:
         ray = RayOptions(ray_address, ray_workers, ray_cpus, ray_gpus)
     job = EncodeJob(
-        corpus, out, models, shard_records=shard_docs, ray=ray, faiss=faiss, faiss_candidates=faiss_candidates
+        corpus,
+        out,
+        models,
+        shard_records=shard_docs,
+        ray=ray,
+        faiss=faiss,
+        faiss_candidates=faiss_candidates,
+        max_errors=max_errors,
+        dead_letters=dead_letters,
     )
     try:
         encoded = run_encode(job)
     except KeyboardInterrupt:
         print("\ninterrupted; run the same command again to continue", file=sys.stderr)
         raise
+    letters = encoded.rejected + encoded.unfit
     if as_json:
         print(json.dumps(asdict(encoded), default=str))
-        raise click.exceptions.Exit(EXIT_WITH_LETTERS if encoded.rejected + encoded.unfit else 0)
+    else:
+        _show(encoded)
+    if encoded.dead_letters is not None and not encoded.documents:
+        raise none_accepted(letters, encoded.dead_letters, encoded.first_reason)
+    if letters:
+        raise click.exceptions.Exit(EXIT_WITH_LETTERS)
+
+
+def _show(encoded: EncodeReport) -> None:
     print(f"{encoded.documents} documents in {encoded.manifest} ({encoded.shards} shards, {encoded.seconds:.1f} s)")
     if encoded.reused:
         print(f"{encoded.reused} shards existed already")
-    if encoded.rejected or encoded.unfit:
-        print(f"{encoded.rejected + encoded.unfit} records have no vectors: `osn ingest` rejects them as dead letters")
-        raise click.exceptions.Exit(EXIT_WITH_LETTERS)
+    if letters := encoded.rejected + encoded.unfit:
+        print(f"{letters} records have no vectors: see {encoded.dead_letters}")

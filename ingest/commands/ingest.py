@@ -11,14 +11,21 @@ from typing import TYPE_CHECKING
 import click
 
 from ingest.corpus import CorpusSource, corpus_options
-from ingest.dead_letters import EXIT_WITH_LETTERS
-from ingest.settings import Models, NewIndex, Writing, model_options, new_index_options, writing_options
+from ingest.dead_letters import EXIT_WITH_LETTERS, none_accepted
+from ingest.settings import (
+    Models,
+    NewIndex,
+    Writing,
+    dead_letters_option,
+    model_options,
+    new_index_options,
+    writing_options,
+)
 from ingest.versions.swap import Gate, gate_options
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.headings import Headed
-from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:
     from ingest.writing.pipeline import Report
@@ -27,9 +34,7 @@ if TYPE_CHECKING:
 @click.command(cls=Headed, first="index alias sparse dense passages text-field title-field limit restart json")
 @corpus_options(required=False)
 @click.option(
-    "--vectors",
-    type=click.Path(path_type=Path),
-    help="A folder of vectors that `osn encode` wrote, instead of models.",
+    "--vectors", type=click.Path(path_type=Path), help="A folder of vectors that `osn encode` wrote, instead of models."
 )
 @click.option("--index", default="", help="The index to write.")
 @click.option("--alias", help="Build a new index, and move this alias to it once it is verified.")
@@ -40,11 +45,7 @@ if TYPE_CHECKING:
 )
 @new_index_options
 @writing_options
-@click.option(
-    "--dead-letters",
-    type=click.Path(path_type=Path),
-    help="File for rejected documents.  [default: INDEX.dead-letters.jsonl]",
-)
+@dead_letters_option("INDEX")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @connection_options
 def ingest(
@@ -98,11 +99,7 @@ def ingest(
     else:
         _show(report)
     if report.dead_letters is not None and not report.documents:
-        first = f"; the first of {report.letters}: {report.first_reason}" if report.first_reason else ""
-        raise InputError(
-            f"no document was accepted{first}",
-            f"see {report.dead_letters}; if the fields have other names, give --id-field, --text-field and --title-field",
-        )
+        raise none_accepted(report.letters, report.dead_letters, report.first_reason)
     if report.letters:
         raise click.exceptions.Exit(EXIT_WITH_LETTERS)
 

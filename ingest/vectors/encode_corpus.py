@@ -10,21 +10,24 @@ from typing import TYPE_CHECKING
 
 from ingest.corpus import CorpusSource, Records, everything, spooled
 from ingest.corpus_table import Asked
+from ingest.dead_letters import DeadLetters, letters_path
+from ingest.error_limit import ErrorLimit
 from ingest.models import ChosenModels, choose, quantized_meta, sparse_meta, splitting_tokenizer
-from ingest.settings import Models, RayOptions
+from ingest.settings import Models, RayOptions, Writing
 from ingest.vectorizers import Encoders
 from ingest.vectors.shards import (
     SHARD_RECORDS,
     LoadedShard,
     ShardDone,
     encode_shard,
+    set_aside,
     shard_path,
     shard_written_before,
     shards_of,
+    unfit_in,
     write_shard,
 )
 from ingest.vectors.stored_vectors import DenseInfo, Manifest, StoredVectors
-from opensearch_neural.corpus.documents import Rejected
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import replaced, write_json, write_text
 from opensearch_neural.progress import Progress
@@ -52,6 +55,10 @@ class EncodeJob:
     """A file for a faiss index of the codes; the ids by position are written to FILE.ids.json."""
     faiss_candidates: int | None = None
     """How many codes that index scores per requested hit. None: all."""
+    max_errors: int | float = Writing.max_errors
+    """As in `Writing`."""
+    dead_letters: Path | None = None
+    """The file for records that have no vectors. None: OUT.dead-letters.jsonl."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +76,22 @@ class EncodeReport:
     reused: int
     """Shards that an earlier run had written."""
     seconds: float
+    dead_letters: Path | None = None
+    """The file of the records that have no vectors; None if there are none."""
+    first_reason: str | None = None
+    """Why the first of them has none."""
 
 
 def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
     """Encode a corpus into `job.out`. After an interruption, run it again: it encodes only the missing shards.
 
-    Raises ModelError if a model is missing, InputError if the corpus cannot be read or differs from that of existing shards.
+    Raises ModelError if a model is missing, InputError if the corpus cannot be read or differs from that of existing shards,
+    TooManyErrors if more than `job.max_errors` records have no vectors.
     """
     started = time.monotonic()
     _check(job)
+    letters = DeadLetters(letters_path(job.dead_letters, str(job.out), job.corpus.path))
+    limit = ErrorLimit(job.max_errors)
     with spooled(job.corpus.path) as place:
         chosen = choose(Asked(job.models, None, "", job.corpus.reader(place), job.corpus.name))
         encoders = chosen.encoders
@@ -99,9 +113,9 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
         prepare_folder(folder, chosen)
         if not (job.out / f"{manifest.hash}.json").exists():  # a complete manifest stays until the next is complete
             manifest.write(job.out)
-        rejected = shards = reused = records = documents = unfit = 0
+        rejected = shards = reused = records = documents = unfit = aside = 0
         with Progress("encode", total=chosen.total, show=show_progress) as progress:
-            for done in _shards(job, chosen.records, folder, encoders, progress.ahead):
+            for done in _shards(job, chosen.records, folder, encoders, limit, progress.ahead):
                 shard = LoadedShard.read(shard_path(folder, done.start), [])
                 shards += 1
                 reused += done.reused
@@ -109,14 +123,30 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
                 documents += len(shard.rows)
                 unfit += len(shard.unfit)
                 rejected += done.rejected
+                for record, reason in done.set_aside:
+                    letters.add(record, reason)
+                letters.sync()
+                aside += len(done.set_aside)
+                if aside:
+                    progress.remark(f"{aside} set aside")
                 progress.update(done.records, skipped=done.reused)
+                limit.check(aside, records, letters.path)
+            limit.check(aside, records, letters.path, ended=True)
         manifest = replace(manifest, records=records, documents=documents, unfit=unfit)
         manifest.write(job.out)
         if job.faiss is not None and encoders.pq is not None:
             ids, codes = StoredVectors(job.out, manifest).codes()
             write_index(job.faiss, ids, codes, encoders.pq.quantizer, candidates=job.faiss_candidates)
     return EncodeReport(
-        job.out / f"{manifest.hash}.json", documents, rejected, unfit, shards, reused, time.monotonic() - started
+        job.out / f"{manifest.hash}.json",
+        documents,
+        rejected,
+        unfit,
+        shards,
+        reused,
+        time.monotonic() - started,
+        letters.path if aside else None,
+        letters.first_reason,
     )
 
 
@@ -165,15 +195,20 @@ def write_index(
 
 
 def _shards(
-    job: EncodeJob, records: Records, folder: Path, encoders: Encoders, encoded: Callable[[int], None]
+    job: EncodeJob,
+    records: Records,
+    folder: Path,
+    encoders: Encoders,
+    limit: ErrorLimit,
+    encoded: Callable[[int], None],
 ) -> Iterator[ShardDone]:
     batch = BATCHES * job.models.encode_batch
     if job.ray is None:
-        return shards_here(records, folder, job.shard_records, encoders, batch, encoded)
+        return shards_here(records, folder, job.shard_records, encoders, batch, limit, encoded)
     from ingest.vectors.ray_encode import PackedModels, shards_on_ray
 
     models = PackedModels.of(encoders, job.models.device, job.models.dtype)
-    return shards_on_ray(records, folder, job.shard_records, models, batch, job.ray)
+    return shards_on_ray(records, folder, job.shard_records, models, batch, job.ray, limit)
 
 
 def shards_here(
@@ -182,18 +217,21 @@ def shards_here(
     shard_records: int,
     encoders: Encoders,
     batch: int,
+    limit: ErrorLimit,
     encoded: Callable[[int], object] = lambda documents: None,
 ) -> Iterator[ShardDone]:
     """Encode the shards that `folder` lacks, in this process and in the corpus's order.
 
-    batch, encoded: as in `encode_shard`.
+    batch, encoded: as in `encode_shard`. limit: ends reading if too many records cannot be read.
     """
-    for start, part in shards_of(everything(records), shard_records):
+    for start, part in shards_of(everything(records, limit.too_many), shard_records):
         path = shard_path(folder, start)
-        reused = shard_written_before(path, start, part) is not None
-        if not reused:
-            write_shard(path, encode_shard(start, part, encoders, batch, encoded))
-        yield ShardDone(start, len(part), sum(isinstance(record, Rejected) for record in part), reused)
+        before = shard_written_before(path, start, part)
+        if before is None:
+            content = encode_shard(start, part, encoders, batch, encoded)
+            write_shard(path, content)
+        unfit = unfit_in(content) if before is None else before.unfit
+        yield ShardDone(start, len(part), set_aside(part, unfit), before is not None)
 
 
 def prepare_folder(folder: Path, chosen: ChosenModels) -> None:

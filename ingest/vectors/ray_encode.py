@@ -16,7 +16,7 @@ import logging
 import os
 import socket
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -24,18 +24,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest.corpus import Records, everything
+from ingest.error_limit import ErrorLimit
 from ingest.settings import Dtype, RayOptions
 from ingest.vectorizers import Encoders
 from ingest.vectors.shards import (
+    SetAside,
     ShardDone,
     encode_shard,
+    set_aside,
     shard_path,
     shard_written_before,
     shards_of,
+    unfit_in,
     write_shard,
 )
 from opensearch_neural import __version__
 from opensearch_neural.corpus.documents import Document, Rejected
+from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.errors import InputError, MissingExtra, ModelError, OsnError
 from opensearch_neural.models.sparse.pruning import Pruning
 
@@ -102,12 +107,18 @@ class PackedModels:
 
 
 def shards_on_ray(
-    records: Records, folder: Path, shard_records: int, models: PackedModels, batch: int, options: RayOptions
+    records: Records,
+    folder: Path,
+    shard_records: int,
+    models: PackedModels,
+    batch: int,
+    options: RayOptions,
+    limit: ErrorLimit,
 ) -> Iterator[ShardDone]:
     """Encode the shards that `folder` lacks, and write each as it comes back, in any order.
 
-    batch: documents that `encode_shard` passes to the models at once. Raises OsnError if the cluster cannot be reached or
-    has too few CPUs, and the errors of readers and workers.
+    batch: documents that `encode_shard` passes to the models at once. limit: as in `shards_here`. Raises OsnError if the
+    cluster cannot be reached or has too few CPUs, and the errors of readers and workers.
     """
     import ray
     import ray.data
@@ -115,7 +126,7 @@ def shards_on_ray(
     with _connected(options):
         options = _sized(options, ray.cluster_resources())
         log.info("%d workers on %d nodes", options.workers, sum(node["Alive"] for node in ray.nodes()))
-        reader = _ReadShards(records, folder, shard_records)
+        reader = _ReadShards(records, folder, shard_records, limit)
         here = next(node for node in ray.nodes() if node["NodeID"] == ray.get_runtime_context().get_node_id())
         blocks = ray.data.read_datasource(
             _datasource(reader),
@@ -136,7 +147,7 @@ def shards_on_ray(
                 for row in block.to_pylist():
                     if row["error"]:
                         raise _told(row["error"])
-                    done = ShardDone(row["start"], row["records"], row["rejected"], row["reused"])
+                    done = ShardDone(row["start"], row["records"], unpacked_aside(row["set_aside"]), row["reused"])
                     if not done.reused:
                         write_shard(shard_path(folder, done.start), row["content"])
                         log.debug("shard %d came from process %d", done.start, row["process"])
@@ -174,7 +185,9 @@ class EncodeShards:
                 if self.error is not None:
                     row["error"] = _telling(self.error)
                 else:
-                    row["content"] = encode_shard(row["start"], unpacked(row["items"]), self.encoders, self.batch)
+                    records = unpacked(row["items"])
+                    row["content"] = encode_shard(row["start"], records, self.encoders, self.batch)
+                    row["set_aside"] = packed_aside(set_aside(records, unfit_in(row["content"])))
             rows.append({**row, "items": ""})
         return _table(rows)
 
@@ -187,23 +200,25 @@ class _ReadShards:
     records: Records
     folder: Path
     shard_records: int
+    limit: ErrorLimit
 
     def __call__(self) -> Iterator[pyarrow.Table]:
         try:
-            for start, items in shards_of(everything(self.records), self.shard_records):
-                reused = shard_written_before(shard_path(self.folder, start), start, items) is not None
-                yield _table([_row(start, items, reused)])
+            for start, items in shards_of(everything(self.records, self.limit.too_many), self.shard_records):
+                before = shard_written_before(shard_path(self.folder, start), start, items)
+                yield _table([_row(start, items, None if before is None else before.unfit)])
         except OsnError as error:
-            yield _table([{**_row(0, [], True), "error": _telling(error)}])
+            yield _table([{**_row(0, [], {}), "error": _telling(error)}])
 
 
-def _row(start: int, items: list[Document | Rejected], reused: bool) -> dict[str, Any]:
+def _row(start: int, items: list[Document | Rejected], unfit: Mapping[bytes, str] | None) -> dict[str, Any]:
+    """unfit: of a shard that an earlier run wrote; None if it must be encoded."""
     return {
         "start": start,
         "records": len(items),
-        "rejected": sum(isinstance(item, Rejected) for item in items),
-        "reused": reused,
-        "items": "" if reused else packed(items),
+        "set_aside": "" if unfit is None else packed_aside(set_aside(items, unfit)),
+        "reused": unfit is not None,
+        "items": packed(items) if unfit is None else "",
         "content": b"",
         "process": 0,
         "error": None,
@@ -213,26 +228,41 @@ def _row(start: int, items: list[Document | Rejected], reused: bool) -> dict[str
 def _table(rows: list[dict[str, Any]]) -> pyarrow.Table:
     import pyarrow as pa
 
-    numbers = [(name, pa.int64()) for name in ("start", "records", "rejected", "process")]
-    contents = [("items", pa.large_string()), ("content", pa.large_binary())]
+    numbers = [(name, pa.int64()) for name in ("start", "records", "process")]
+    contents = [("items", pa.large_string()), ("set_aside", pa.large_string()), ("content", pa.large_binary())]
     others = [("reused", pa.bool_()), ("error", pa.string())]
     return pa.Table.from_pylist(rows, pa.schema([*numbers, *contents, *others]))
 
 
 def packed(items: Iterable[Document | Rejected]) -> str:
-    """Records as sent to a worker: only the parts that determine a shard."""
-    parts = [
-        [item.file, item.line, item.reason, item.raw]
-        if isinstance(item, Rejected)
-        else [item.id, item.text, item.title, item.url, item.fields]
-        for item in items
-    ]
-    return json.dumps(parts, default=str)
+    """Records as sent to a worker, which `unpacked` reads."""
+    return json.dumps([_parts(item) for item in items], default=str)
+
+
+def _parts(item: Document | Rejected) -> list[Any]:
+    if isinstance(item, Rejected):
+        return [item.file, item.line, item.reason, item.raw]
+    parts: list[Any] = [item.id, item.text, item.title, item.url, item.fields, item.file, item.line]
+    return [*parts, item.parent, item.number, item.start, item.end] if isinstance(item, Passage) else parts
 
 
 def unpacked(text: str) -> list[Document | Rejected]:
     """Records with the same digests and contents as the packed ones."""
-    return [Rejected(*parts) if len(parts) == 4 else Document(*parts) for parts in json.loads(text)]
+    return [_item(parts) for parts in json.loads(text)]
+
+
+def _item(parts: list[Any]) -> Document | Rejected:
+    if len(parts) == 4:
+        return Rejected(*parts)
+    return Document(*parts) if len(parts) == 7 else Passage(*parts)
+
+
+def packed_aside(aside: Iterable[SetAside]) -> str:
+    return json.dumps([[_parts(record), reason] for record, reason in aside], default=str)
+
+
+def unpacked_aside(text: str) -> list[SetAside]:
+    return [(_item(parts), reason) for parts, reason in json.loads(text)]
 
 
 def _telling(error: OsnError) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,9 @@ from opensearch_neural.models.vectors import SparseVectors
 
 SHARD_RECORDS = 4096
 """Records of the corpus in one shard, by default."""
+
+SetAside = tuple[Document | Rejected, str]
+"""A record that has no vectors, and why."""
 
 
 def shard_written_before(path: Path, start: int, records: list[Document | Rejected]) -> LoadedShard | None:
@@ -69,12 +72,39 @@ class ShardDone:
     start: int
     """The number of its first record in the corpus."""
     records: int
-    rejected: int
-    """How many of its records could not be read."""
+    set_aside: list[SetAside]
+    """Its records that have no vectors: those that could not be read, and those that a model could not encode."""
     reused: bool
     """Whether an earlier run wrote it."""
     process: int | None = None
     """The process that encoded it on a Ray cluster."""
+
+    @property
+    def rejected(self) -> int:
+        """How many of its records could not be read."""
+        return sum(isinstance(record, Rejected) for record, _ in self.set_aside)
+
+
+def set_aside(records: Sequence[Document | Rejected], unfit: Mapping[bytes, str]) -> list[SetAside]:
+    """The records without vectors, in order. unfit: as in `LoadedShard`."""
+    aside: list[SetAside] = []
+    for record in records:
+        if isinstance(record, Rejected):
+            aside.append((record, record.reason))
+        elif unfit and (reason := unfit.get(record_digest(record))) is not None:
+            aside.append((record, f"cannot be encoded: {reason}"))
+    return aside
+
+
+def unfit_in(content: bytes) -> dict[bytes, str]:
+    """`LoadedShard.unfit` of a shard's content that `encode_shard` made."""
+    from safetensors.numpy import load
+
+    return _unfit(json.loads(load(content)["info"].tobytes()))
+
+
+def _unfit(info: dict[str, Any]) -> dict[bytes, str]:
+    return {bytes.fromhex(key): reason for key, reason in info["unfit"]}
 
 
 def shard_path(folder: Path, start: int) -> Path:
@@ -194,7 +224,7 @@ class LoadedShard:
                 info["start"],
                 info["end"],
                 info["digest"],
-                {bytes.fromhex(key): reason for key, reason in info["unfit"]},
+                _unfit(info),
                 {digests[row].tobytes(): row for row in range(len(digests))},
                 sparse,
                 tensors.get("dense"),

@@ -22,7 +22,7 @@ from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index import query_side
 from opensearch_neural.index.health import index_health
-from opensearch_neural.index.record import IndexMeta, existing_record, write_record
+from opensearch_neural.index.record import IndexMeta, existing_record, record_in, write_record
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -67,12 +67,8 @@ def versions(client: OpenSearch, alias: str, *, closed: bool = False) -> list[Ve
     builds = []
     which = {"allow_no_indices": "true", "expand_wildcards": "open,closed" if closed else "open"}
     for name, index in client.indices.get(index=f"{alias}-*", params=which).items():
-        try:
-            meta = IndexMeta.from_mapping(index["mappings"], name)
-        except ModelError:
-            continue  # `osn` did not write it
-        build = meta.extra.get(BUILD, {})
-        if build.get("alias") != alias:
+        meta = record_in(index["mappings"], name)
+        if meta is None or (build := meta.extra.get(BUILD, {})).get("alias") != alias:
             continue
         complete = targets.LOADING not in meta.extra
         created = int(index["settings"]["index"]["creation_date"])

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import orjson
 
+from opensearch_neural.causes import causes
 from opensearch_neural.cluster.errors import reason_of, translate
 from opensearch_neural.cluster.patience import RetryPolicy, may_pass_later, patience
 from opensearch_neural.errors import ClusterError
@@ -370,10 +371,5 @@ def refusal_reason(result: Mapping[str, Any]) -> str:
     """Why OpenSearch refused a document, with all causes: the outermost may only say "failed to parse".
 
     result: an item of a bulk response, or an error response"""
-    error = result.get("error", {})
-    parts = [str(error.get("reason", error))]
-    cause = error.get("caused_by")
-    while isinstance(cause, dict):
-        parts.append(str(cause.get("reason")))
-        cause = cause.get("caused_by")
-    return ": ".join(dict.fromkeys(parts))
+    error = result.get("error")
+    return causes(error) or str(error)

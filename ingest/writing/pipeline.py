@@ -7,7 +7,6 @@ batches are journalled in the order of the corpus.
 from __future__ import annotations
 
 import json
-import math
 import threading
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from ingest.corpus import Records, everything
 from ingest.dead_letters import DeadLetters
+from ingest.error_limit import ErrorLimit, TooManyErrors
 from ingest.record_digests import changed_corpus, digest
 from ingest.settings import Writing
 from ingest.vectorizers import Vectorizer
@@ -31,7 +31,7 @@ from ingest.writing.journal import Identity, Journal, WrittenBatch, journal_path
 from ingest.writing.target import Target
 from ingest.writing.verification import Verification
 from opensearch_neural.corpus.documents import Document, Rejected
-from opensearch_neural.errors import InputError, OsnError
+from opensearch_neural.errors import InputError
 from opensearch_neural.progress import Progress
 
 if TYPE_CHECKING:
@@ -73,10 +73,6 @@ class Report:
     """The reason of the first rejection in this run."""
     passages: bool = False
     """Whether the index holds documents in passages."""
-
-
-class TooManyErrors(OsnError):
-    """More documents were refused than `max_errors` allows."""
 
 
 def ingest(
@@ -168,10 +164,6 @@ def holds_nothing(corpus_name: str) -> InputError:
     return InputError(f"{corpus_name} holds no document", "name a corpus with at least one")
 
 
-SHARE_RECORDS = 1000
-"""A share of errors is checked from so many records on while reading, and always at the end."""
-
-
 def _open_records(
     target: Target,
     content: Content,
@@ -233,6 +225,7 @@ class _Run:
     """Ends the waiting of writers between attempts."""
 
     def __post_init__(self) -> None:
+        self.limit = ErrorLimit(self.writing.max_errors)
         self.writer = BulkWriter(
             self.client,
             self.target.index,
@@ -279,7 +272,7 @@ class _Run:
             encode_and_write()
             while pending:
                 self._settle_first(pending, progress)
-            self._check_errors(self.records)
+            self.limit.check(self.letter_count, self.records, self.letters.path, ended=True)
         except BaseException:
             # Requests in flight are answered soon, give up at their next attempt, or are sent again by the next run.
             # Acknowledged batches are journalled.
@@ -312,7 +305,7 @@ class _Run:
                 return len(items) == earlier.end - earlier.start
             return len(items) >= self.writing.batch_documents or size >= self.writing.batch_bytes
 
-        for item in everything(records, self._too_many):
+        for item in everything(records, self.limit.too_many):
             items.append(item)
             size += size_of(item)
             if full():
@@ -380,28 +373,7 @@ class _Run:
             progress.remark(f"{self.letter_count} set aside")
         progress.update(batch.length)
         self.records += batch.length
-        self._check_errors(self.records if self.records >= SHARE_RECORDS else None)
-
-    def _too_many(self, letters: int, records: int) -> bool:
-        """Whether the run ends after so many letters of so many records, so that nothing more needs to be read."""
-        return letters > self._allowed(records if records >= SHARE_RECORDS else None)
-
-    def _check_errors(self, records: int | None) -> None:
-        """Raise TooManyErrors if too many of the records so far were rejected. None: too few records to judge a share."""
-        if self.letter_count > self._allowed(records):
-            most = self.writing.max_errors
-            limit = f"{most:.4g} of {records} records" if isinstance(most, float) else str(most)
-            raise TooManyErrors(
-                f"{self.letter_count} documents were rejected, more than --max-errors {limit} allows",
-                f"read the reasons in {self.letters.path}; run the same command again to continue",
-            )
-
-    def _allowed(self, records: int | None) -> float:
-        """How many of so many records may be rejected. None: too few records to judge a share."""
-        most = self.writing.max_errors
-        if not isinstance(most, float):
-            return most
-        return math.inf if records is None else most * records
+        self.limit.check(self.letter_count, self.records, self.letters.path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from opensearch_neural.causes import causes
 from opensearch_neural.cluster.credentials import SET_CREDENTIALS
 from opensearch_neural.cluster.network_errors import Attempt, not_opensearch, plain_http_to_tls, translate_network
 from opensearch_neural.errors import ClusterError, TooManyClauses
@@ -64,7 +65,8 @@ def allowed(request: Callable[[], Any]) -> Any:
 
 
 def reason_of(error: BaseException) -> tuple[str, str]:
-    """(type, reason) of the innermost cause in OpenSearch's error response; ("", text) if the response names no cause."""
+    """(type of the innermost cause, all causes on one line) of OpenSearch's error response; ("", text) if the response names
+    no cause."""
     info: Any = getattr(error, "info", None)
     text = str(getattr(error, "error", "") or error)
     if not isinstance(info, dict):
@@ -86,7 +88,7 @@ def reason_of(error: BaseException) -> tuple[str, str]:
         cause = innermost.get("caused_by")
         while isinstance(cause, dict):
             innermost, cause = cause, cause.get("caused_by")
-        return str(innermost.get("type") or ""), str(innermost.get("reason") or text)
+        return str(innermost.get("type") or ""), causes(body) or text
     message = body or info.get("message") or info.get("Message")
     return "", str(message or text)
 

@@ -26,15 +26,15 @@ from opensearch_neural.commands.evaluation_options import Evaluation, chosen_bas
 from opensearch_neural.commands.headings import HeadedGroup
 from opensearch_neural.commands.option_groups import warn
 from opensearch_neural.corpus.judgements import JudgedQueries
-from opensearch_neural.engines import ENGINES, Engines, open_engines
+from opensearch_neural.engines import ENGINES, BodyOf, Engines, open_engines
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import ClusterError, InputError, ModelError, Unanswerable
 from opensearch_neural.evaluation import engine_comparison
 from opensearch_neural.evaluation.engine_comparison import EngineResult
+from opensearch_neural.evaluation.measures import relevant_documents
 from opensearch_neural.evaluation.provenance import machine_facts
 from opensearch_neural.progress import Progress
 from opensearch_neural.queries import MOST_HITS
-from opensearch_neural.retrievers import Retriever
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 from opensearch_neural.retrievers.template import absent_count, template_retriever
 
@@ -168,7 +168,7 @@ class Production:
 
     def warn_of_absent(self, client: OpenSearch, judged: JudgedQueries) -> None:
         """Warn of relevant documents that the index lacks. Raises InputError if it holds none of them."""
-        relevant = sorted({document for of in judged.qrels.values() for document, grade in of.items() if grade > 0})
+        relevant = relevant_documents(judged.qrels)
         absent = absent_count(client, self.index, relevant, self.id_field)
         if absent == len(relevant):
             raise InputError(
@@ -271,53 +271,46 @@ def searched(
 
     A query that an engine cannot answer gets no hits from it, with a warning, and is not timed.
     """
-    queries, qrels = judged.queries, judged.qrels
-    bodies = {} if opened is None else {engine: opened.body_of(engine) for engine in chosen}
+    queries, templates = judged.queries, production.templates
+    bodies: dict[str, BodyOf] = {} if opened is None else {engine: opened.body_of(engine) for engine in chosen}
+    bodies |= {name: template.body for name, template in templates.items()}
+    indexes = dict.fromkeys(templates, production.index)
     if opened is not None:
-        warn_of_engines(opened, bodies)
-    engines = len(chosen) + len(production.templates)
-    passes = engines * len(engine_comparison.sizes_of(measures))
+        indexes |= dict.fromkeys(chosen, opened.index)
+        warn_of_engines(opened, chosen)
+    passes = len(bodies) * len(engine_comparison.sizes_of(measures))
     passes += sum(issubclass(ENGINES[engine], Windowed) for engine in chosen)
-    total = len(queries) * passes + engines * min(timed, len(queries))
+    total = len(queries) * passes + len(bodies) * min(timed, len(queries))
+    unanswered: dict[str, dict[str, Unanswerable]] = {name: {} for name in bodies}
     with Progress("eval", total=total, unit="queries") as shown:
         advance = shown.update
 
-        def measured(retriever: Retriever, most: int) -> EngineResult:
-            return engine_comparison.run_retriever(
-                retriever, queries, qrels, measures, own_documents=own_documents, most=most
-            )
+        def retriever(name: str) -> OpenSearchRetriever:
+            how: dict[str, Any] = {"progress": advance, "unanswered": unanswered[name].__setitem__}
+            if name in templates:
+                how["id_field"] = production.id_field
+                return template_retriever(client, indexes[name], name, templates[name], **how)
+            return OpenSearchRetriever(client, indexes[name], name, bodies[name], **how)
 
         results = []
-        unanswered: dict[str, dict[str, Unanswerable]] = {name: {} for name in (*bodies, *production.templates)}
-        for engine, body_of in bodies.items():
-            assert opened is not None
-            retriever = OpenSearchRetriever(
-                client, opened.index, engine, body_of, progress=advance, unanswered=unanswered[engine].__setitem__
+        for name, without in unanswered.items():
+            most = MOST_HITS if name in templates else ENGINES[name].most_hits
+            result = engine_comparison.run_retriever(
+                retriever(name), queries, judged.qrels, measures, own_documents=own_documents, most=most
             )
-            result = measured(retriever, ENGINES[engine].most_hits)
-            refuse_without_answers(engine, unanswered[engine], list(queries))
-            answered = [text for query, text in queries.items() if query not in unanswered[engine]]
-            certain = engine_comparison.certified_queries(client, opened, engine, answered, progress=advance)
-            results.append(replace(result, certified=certain or None))
-        for name, template in production.templates.items():
-            of_template = template_retriever(
-                client,
-                production.index,
-                name,
-                template,
-                id_field=production.id_field,
-                progress=advance,
-                unanswered=unanswered[name].__setitem__,
-            )
-            result = measured(of_template, MOST_HITS)
-            refuse_without_answers(name, unanswered[name], list(queries))
+            refuse_without_answers(name, without, list(queries))
+            if opened is not None and name not in templates:
+                answered = [text for query, text in queries.items() if query not in without]
+                certain = engine_comparison.certified_queries(client, opened, name, answered, progress=advance)
+                if certain is not None:
+                    shown.update(len(queries) - len(answered), skipped=True)
+                result = replace(result, certified=certain or None)
             results.append(result)
         warn_of_unanswered(unanswered, list(queries))
         answered = [text for query, text in queries.items() if not any(query in of for of in unanswered.values())]
-        if texts := answered[:timed]:
-            bodies |= {name: template.body for name, template in production.templates.items()}
-            indexes = dict.fromkeys(bodies, production.index if opened is None else opened.index)
-            indexes |= dict.fromkeys(production.templates, production.index)
+        texts = answered[:timed]
+        shown.update(len(unanswered) * (min(timed, len(queries)) - len(texts)), skipped=True)
+        if texts:
             times = engine_comparison.time_engines(client, indexes, bodies, texts, progress=advance)
             results = [
                 replace(result, latency=times[result.engine][0], encode_ms=times[result.engine][1])

@@ -25,13 +25,7 @@ def export() -> None:
 @click.option("--trust-remote-code", is_flag=True, help="Run the code that the model brings along. Read it first.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def ml_commons(
-    model: str,
-    out: Path,
-    name: str | None,
-    version: str,
-    queries_only: bool,
-    trust_remote_code: bool,
-    as_json: bool,
+    model: str, out: Path, name: str | None, version: str, queries_only: bool, trust_remote_code: bool, as_json: bool
 ) -> None:
     """Write a sparse MODEL for OpenSearch's own model framework: an encoder and a tokenizer, each with its configuration.
 

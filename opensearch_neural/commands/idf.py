@@ -17,8 +17,7 @@ from opensearch_neural.errors import InputError
 @click.option("--merge", multiple=True, type=click.Path(path_type=Path), help="Counts of a shard; repeatable.")
 @click.option("--tokenizer", help="Hub id, model directory or tokenizer.json; default: BERT's word pieces.")
 @click.option(
-    "--model",
-    help="A sparse model, also a SPLADE: write it to --output with this corpus's table and its own weights.",
+    "--model", help="A sparse model, also a SPLADE: write it to --output with this corpus's table and its own weights."
 )
 @output_option("Where to write the table, {token: weight}; with --model, the model's folder.")
 @click.option("--counts", type=click.Path(dir_okay=False, path_type=Path), help="Write the counts here, for --merge.")

@@ -23,17 +23,20 @@ def list_models(folders: tuple[Path, ...], as_json: bool) -> None:
     osn model list ~/models --json
     """
     from opensearch_neural.models.sparse.on_this_machine import local_models
-    from opensearch_neural.models.sparse.published import PUBLISHED
+    from opensearch_neural.models.sparse.published import DOCUMENT_TOKENS, PUBLISHED
 
     here = local_models(folders or [Path("models")])
     if as_json:
-        lists = {"published": [asdict(each) for each in PUBLISHED], "here": [asdict(each) for each in here]}
-        print(json.dumps(lists, default=str, indent=2))
+        published = [asdict(each) | {"multiply_adds": each.multiply_adds} for each in PUBLISHED]
+        print(json.dumps({"published": published, "here": [asdict(each) for each in here]}, default=str, indent=2))
         return
-    print("Published (the time to read a document grows with the parameters; queries need no network):")
+    print("Published (the time to read a document grows with its multiply-adds; queries need no network):")
     for each in PUBLISHED:
         print(f"\n  {each.name}")
         print(f"    {each.parameters:g} million parameters, {each.language}, {each.licence}, queries by {each.queries}")
+        if each.multiply_adds is not None:
+            billions = each.multiply_adds / 1e9
+            print(f"    {billions:.1f} billion multiply-adds for a document of {DOCUMENT_TOKENS} tokens")
         if each.score:
             print(f"    {each.score}")
         print(f"    {each.source}")

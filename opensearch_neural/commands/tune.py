@@ -69,10 +69,7 @@ SHOWN_BELOW = 0.1
 @click.option("--dry-run", is_flag=True, help="Do not store the chosen setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print all settings that were tried as JSON.")
 @click.option(
-    "--report",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="Write an HTML report here; needs the extra [ui].",
+    "--report", type=click.Path(path_type=Path), default=None, help="Write an HTML report here; needs the extra [ui]."
 )
 @models_options
 @connection_options

@@ -109,7 +109,7 @@ def _judged(query_file: Path, qrels_file: Path) -> tuple[dict[str, str], dict[st
             raise InputError(
                 f"{qrels_file} judges {without_text:,} queries, and {query_file} has the text of none of "
                 f"them, for instance {first!r}",
-                f"the queries have ids like {next(iter(texts))!r}" if texts else "it holds no query",
+                f"the queries have ids like {next(iter(texts))!r}",
             )
         log.warning(
             "%s: %s judged queries are left out, %r first: %s has no text of them",
@@ -122,7 +122,8 @@ def read_queries(path: str | Path) -> dict[str, str]:
     """{query id: text} from jsonl (`_id` and `text`), tsv (id and text, with or without header) or TREC topics, also
     compressed.
 
-    Raises InputError with file and line at the first line that is not a query, or repeats an id with another text.
+    Raises InputError with file and line at the first line that is not a query, or repeats an id with another text, and for a
+    file without any query.
     """
     place = Path(path)
     if is_folder(place):
@@ -141,6 +142,8 @@ def read_queries(path: str | Path) -> dict[str, str]:
     for line, id, text in entries:
         if queries.setdefault(id, text) != text:
             raise InputError(f"{file}, line {line}: the query id {id!r} occurs twice with different texts")
+    if not queries:
+        raise InputError(f"{file} holds no query", 'expected lines {"_id": …, "text": …}, or ids and texts in columns')
     return queries
 
 
@@ -197,7 +200,8 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, float]]:
     Blanks at the end of a line are ignored, as in trec_eval. A grade may be a fraction, as from clicks, and is kept
     (trec_eval would truncate it); a whole grade is an int. Lines that begin with # are comments, unless they judge a query
     such as "#1"; a warning counts the comments.
-    Raises InputError with file and line at the first line that is not a judgement, or that contradicts an earlier one.
+    Raises InputError with file and line at the first line that is not a judgement, or that contradicts an earlier one, and
+    for a file without any judgement.
     """
     stream, file = open_binary(str(path))
     qrels: dict[str, dict[str, float]] = {}
@@ -226,8 +230,7 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, float]]:
             order = (0, 1, 2) if len(cells) == 3 else (0, 2, 3)
         if len(cells) != (3 if max(order) == 2 else 4) or not all(cells[index] for index in order):
             raise InputError(
-                f"{file}, line {number}: not a judgement: {text[:80]!r}",
-                "expected query-id, corpus-id, score (tabs; BEIR), or query, 0, document, grade (TREC)",
+                f"{file}, line {number}: not a judgement: {text[:80]!r}", f"{_QRELS}; found {len(cells)} columns"
             )
         query, document, grade = (cells[index] for index in order)
         if not _GRADE.fullmatch(grade):
@@ -237,6 +240,8 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, float]]:
             raise InputError(f"{file}, line {number}: {query!r} and {document!r} were judged otherwise before")
     if comments:
         log.warning("%s: %s comments are left out", file, f"{comments:,}")
+    if not qrels:
+        raise InputError(f"{file} holds no judgement", _QRELS)
     return qrels
 
 
@@ -245,4 +250,5 @@ def _is_comment(text: str, cells: Sequence[str]) -> bool:
     return text.startswith("#") and (text[1:2].isspace() or len(cells) not in (3, 4) or not _GRADE.fullmatch(cells[-1]))
 
 
-_GRADE = re.compile(r"[+-]?(\d{1,9}(\.\d*)?|\.\d+)([eE](-\d{1,2}|\+?0?\d))?")
+_QRELS = "expected query-id, corpus-id, score (tabs; BEIR), or query, 0, document, grade (TREC)"
+_GRADE = re.compile(r"[+-]?(\d{1,9}(\.\d*)?|\.\d+)([eE](-\d{1,2}|\+?0?\d))?", re.ASCII)

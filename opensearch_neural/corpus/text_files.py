@@ -7,6 +7,7 @@ A line that is too long for a document is skipped without keeping it in memory.
 
 from __future__ import annotations
 
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -19,6 +20,17 @@ from opensearch_neural.errors import InputError, MissingExtra
 
 MAX_LINE_BYTES = 100 * 1024 * 1024  # OpenSearch refuses requests above 100 MB (http.max_content_length)
 RAW_BYTES = 10_000  # how much of a too long line is kept
+
+OTHERS = {
+    rb"PK\x03\x04": "a zip archive",
+    rb"BZh[1-9]1AY&SY": "a file of bzip2",
+    rb"\xfd7zXZ\x00": "a file of xz",
+    rb"PAR1[\x00-\x08\x0e-\x1f]": "a parquet file",
+    rb"\x89PNG\r": "an image",
+    rb"%PDF-\d\.\d": "a PDF",
+    rb"SQLite format 3\x00": "a database",
+}
+"""{first bytes of a file: what it is}, of kinds that are named like text by mistake."""
 
 HOLE = bytes(16)
 """Zeros that no text contains: a part of a file that was never written."""
@@ -106,9 +118,10 @@ def decompressed(stream: BufferedReader, name: str) -> Iterator[bytes]:
         start = stream.read1(_READ)  # not `read`, which waits until all bytes are there: a pipe may be slow
         while 0 < len(start) < 4 and (more := stream.read1(_READ)):
             start += more
-        if start.startswith(b"\x1f\x8b") or (start and name.endswith(".gz")):
+        is_zstd = start.startswith(b"\x28\xb5\x2f\xfd")
+        if start.startswith(b"\x1f\x8b") or (start and name.endswith(".gz") and not is_zstd):
             yield from _members(stream, start, _gzip(), name)
-        elif start.startswith(b"\x28\xb5\x2f\xfd") or (start and name.endswith(".zst")):
+        elif is_zstd or (start and name.endswith(".zst")):
             yield from _members(stream, start, _zstd(), name)
         else:
             while start:
@@ -161,7 +174,7 @@ def read_lines(stream: BufferedReader, name: str, *, blanks: bool = False) -> It
 
     A last line without an end is `Unterminated`.
 
-    Raises InputError if the stream is damaged (see `decompressed`), for a hole in it, and for UTF-16.
+    Raises InputError if the stream is damaged (see `decompressed`), for a hole in it, and for UTF-16 and what is no text.
     """
     number = 0
     pending: list[bytes] = []
@@ -170,6 +183,10 @@ def read_lines(stream: BufferedReader, name: str, *, blanks: bool = False) -> It
     for piece in decompressed(stream, name):
         if first and piece.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise InputError(f"{name} is UTF-16 text", "write it as UTF-8 (iconv -f utf-16 -t utf-8)")
+        if first and (kind := next((OTHERS[magic] for magic in OTHERS if re.match(magic, piece)), None)):
+            raise InputError(
+                f"{name} is {kind}, not text", "gzip and zstd are unpacked while reading: unpack other archives first"
+            )
         if first and piece.startswith(b"\xef\xbb\xbf"):
             piece = piece[3:]
         first = False

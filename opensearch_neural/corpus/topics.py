@@ -23,10 +23,7 @@ from opensearch_neural.corpus.text_files import BadLine, Unterminated, cut_off, 
 from opensearch_neural.errors import InputError
 
 # Only fields of TREC topics: a title may contain other tags, such as H<sub>2</sub>O.
-_TAG = re.compile(
-    r"<(?P<end>/?)(?P<name>top|num|title|desc|narr|head|dom|smry|con|fac|def)\s*>",
-    re.IGNORECASE,
-)
+_TAG = re.compile(r"<(?P<end>/?)(?P<name>top|num|title|desc|narr|head|dom|smry|con|fac|def)\s*>", re.IGNORECASE)
 _LABEL = {"num": re.compile(r"^Number\s*:", re.IGNORECASE), "title": re.compile(r"^Topic\s*:", re.IGNORECASE)}
 
 

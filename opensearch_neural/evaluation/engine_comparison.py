@@ -18,7 +18,16 @@ from opensearch_neural.engines import BodyOf, Engines
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.comparison import detectable
-from opensearch_neural.evaluation.measures import Measured, Qrels, cutoff, label, measure, parse_measures, rank
+from opensearch_neural.evaluation.measures import (
+    Measured,
+    Qrels,
+    cutoff,
+    label,
+    measure,
+    parse_measures,
+    rank,
+    relevant_documents,
+)
 from opensearch_neural.evaluation.result_rows import holm_rows, rows
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.index.record import existing_record
@@ -202,7 +211,7 @@ def absent_documents(client: OpenSearch, index: str, qrels: Qrels) -> tuple[int,
 
     Raises InputError if it holds none of them: these judgements are about another corpus.
     """
-    relevant = sorted({document for judged in qrels.values() for document, grade in judged.items() if grade > 0})
+    relevant = relevant_documents(qrels)
     absent = len(relevant) - sum(1 for _ in _documents(client, index, relevant, source=False))
     if relevant and absent == len(relevant):
         raise InputError(

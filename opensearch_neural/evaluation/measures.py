@@ -133,6 +133,11 @@ def require_fitting(qrels: Qrels, measures: Iterable[str]) -> None:
             )
 
 
+def relevant_documents(qrels: Qrels) -> list[str]:
+    """The ids of the documents that are relevant to any query, sorted, each once."""
+    return sorted({document for judged in qrels.values() for document, grade in judged.items() if grade > 0})
+
+
 def has_fractions(qrels: Qrels) -> bool:
     """Whether any grade is not a whole number."""
     return any(not float(grade).is_integer() for judged in qrels.values() for grade in judged.values())

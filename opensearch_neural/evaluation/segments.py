@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from opensearch_neural.evaluation.engine_comparison import UNJUDGED, EngineResul
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.result_rows import holm_rows, rows
 from opensearch_neural.evaluation.results import Row
+from opensearch_neural.evaluation.run_files import NUMBER
 
 SEGMENT = ("segment",)
 FREQUENCY = ("frequency", "count", "searches")
@@ -31,20 +32,26 @@ def read_query_values(path: str | Path, names: Sequence[str]) -> dict[str, str]:
 
     Raises InputError with file and line at the first invalid line, or at a second value for a query.
     """
+    return {query: value for _, query, value in _query_values(path, names)}
+
+
+def _query_values(path: str | Path, names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """(file and line, query id, value) of each query. Raises InputError as `read_query_values` does."""
     stream, file = open_binary(str(path))
     values: dict[str, str] = {}
     for number, line in read_lines(stream, file):
+        where = f"{file}, line {number}"
         try:
             if isinstance(line, BadLine):
                 raise Defect(line.reason)
             query, value = _json_value(line, names) if line.lstrip()[:1] == b"{" else _cells(line, names)
         except Defect as defect:
-            raise InputError(f"{file}, line {number}: {defect}") from None
+            raise InputError(f"{where}: {defect}") from None
         if value in names and not values:
             continue  # the header
         if values.setdefault(query, value) != value:
-            raise InputError(f"{file}, line {number}: the query {query!r} has another {names[0]} on an earlier line")
-    return values
+            raise InputError(f"{where}: the query {query!r} has another {names[0]} on an earlier line")
+        yield where, query, value
 
 
 def _json_value(line: bytes, names: Sequence[str]) -> tuple[str, str]:
@@ -58,13 +65,16 @@ def _json_value(line: bytes, names: Sequence[str]) -> tuple[str, str]:
 
 
 def _cells(line: bytes, names: Sequence[str]) -> tuple[str, str]:
-    text = line.decode("utf-8", "replace").strip()
+    try:
+        text = line.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise Defect(f"invalid UTF-8 at byte {error.start + 1} of the line") from None
     try:
         *first, value = text.rsplit("\t", 1) if "\t" in text else next(csv.reader([text], skipinitialspace=True), [""])
     except csv.Error as error:
         raise Defect(f"the line is not csv: {error}") from None
     query = ",".join(first)  # an id may hold a comma
-    if not query.strip() or not value.strip():
+    if not query.strip() or not value.strip() or "\t" in query.strip():
         raise Defect(f"expected a query id and its {names[0]}, with a tab or a comma between them, found {text[:80]!r}")
     return query.strip(), value.strip()
 
@@ -72,13 +82,13 @@ def _cells(line: bytes, names: Sequence[str]) -> tuple[str, str]:
 def read_frequencies(path: str | Path) -> dict[str, float]:
     """{query id: number of searches}. Raises InputError as `read_query_values` does, and for an invalid number."""
     frequencies = {}
-    for query, text in read_query_values(path, FREQUENCY).items():
-        try:
-            frequencies[query] = float(text)
-        except ValueError:
-            frequencies[query] = math.nan
-        if not 0 <= frequencies[query] < math.inf:
-            raise InputError(f"{path}: the frequency of the query {query!r} is not a number of searches: {text[:40]!r}")
+    for where, query, text in _query_values(path, FREQUENCY):
+        frequency = float(text) if NUMBER.fullmatch(text) else math.nan
+        if not 0 <= frequency < math.inf:
+            raise InputError(
+                f"{where}: the frequency of the query {query!r} is not a number of searches: {text[:40]!r}"
+            )
+        frequencies[query] = frequency
     return frequencies
 
 

@@ -45,10 +45,7 @@ def result_table(
     return table(
         [*first, *columns],
         [
-            [
-                *([data, engine] if sets else [engine]),
-                *(cell(values.get(name), intervals) for name in columns),
-            ]
+            [*([data, engine] if sets else [engine]), *(cell(values.get(name), intervals) for name in columns)]
             for data, engine, values in lines
         ],
     )

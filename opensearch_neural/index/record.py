@@ -228,6 +228,14 @@ def _damaged(index: str, what: str) -> ModelError:
     return ModelError(f"the record of the index {index!r} is damaged: {what}", "ingest again, into another --index")
 
 
+def record_in(mapping: Mapping[str, Any], index: str) -> IndexMeta | None:
+    """The record in the mapping of an index; None if `osn` did not write the index, or if the record is damaged."""
+    try:
+        return IndexMeta.from_mapping(mapping, index)
+    except ModelError:
+        return None
+
+
 def read_record(client: OpenSearch, index: str) -> IndexMeta | None:
     """The record of an index, or of the index behind an alias; None if there is no such index.
 

@@ -41,8 +41,7 @@ def fusion(request: LintedRequest) -> None:
 
 
 def ranker(request: LintedRequest, combination: Body, parameters: Body, path: Path) -> None:
-    if request.capabilities and request.capabilities.rrf is False:
-        request.report_missing_plugin(path, RANKER, "queries.hybrid(…, method='min_max')")
+    request.check_cluster("rrf", path, RANKER, "queries.hybrid(…, method='min_max')")
     if "weights" in parameters and (refused := request.unless_release(3, 1)):
         message = "rank fusion takes weights from OpenSearch 3.1 on"
         remedy = "leave them out, or fuse by a normalization-processor"

@@ -15,8 +15,7 @@ MOST_HYBRID_QUERIES = 5
 
 
 def hybrid(request: LintedRequest, inner: Body, path: Path) -> None:
-    if request.capabilities and request.capabilities.hybrid is False:
-        request.report_missing_plugin(path, "hybrid", "search with each query and fuse the hits in the application")
+    request.check_cluster("hybrid", path, "hybrid", "search with each query and fuse the hits in the application")
     if path != ("query", "hybrid"):
         nested_hybrid(request, path)
     queries = inner.get("queries")

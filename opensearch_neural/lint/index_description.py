@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural.errors import ClusterError, ModelError
-from opensearch_neural.index.record import IndexMeta
+from opensearch_neural.errors import ClusterError
+from opensearch_neural.index.record import IndexMeta, record_in
 from opensearch_neural.queries import MOST_HITS, MOST_RESCORED
 
 if TYPE_CHECKING:
@@ -53,15 +53,8 @@ class IndexDescription:
             fields=dict(_flat_fields(answer["mappings"].get("properties", {}))),
             default_pipeline=settings.get("index.search.default_pipeline") or None,
             pipelines=_pipelines(client),
-            meta=_record(answer["mappings"], index),
+            meta=record_in(answer["mappings"], index),
         )
-
-
-def _record(mapping: Mapping[str, Any], index: str) -> IndexMeta | None:
-    try:
-        return IndexMeta.from_mapping(mapping, index)
-    except ModelError:  # osn did not write the index: its mapping tells what is known
-        return None
 
 
 def _flat_fields(properties: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from opensearch_neural.lint.findings import Verdict
 from opensearch_neural.lint.request import Body, LintedRequest
+from opensearch_neural.lint.values import as_object, is_time
 
 _MEMBERS_BY_KINDS = {
     "object": "aggregations aggs collapse derived ext highlight pit post_filter query script_fields slice suggest",
@@ -74,6 +75,7 @@ REMEDIES = {
     "runtime_mappings": "define such fields in `derived`",
 }
 """{name that is no member: what to do with it}"""
+TIMES = 'write a whole number with its unit, in quotation marks: "500ms", "10s", "1m"'
 
 
 def members(request: LintedRequest, body: Body) -> None:
@@ -95,6 +97,12 @@ def members(request: LintedRequest, body: Body) -> None:
         elif kind and kind not in MEMBERS[name].split(" or ") and name not in CHECKED_ELSEWHERE:
             article = "an" if MEMBERS[name].startswith("object") else "a"
             request.report("member", verdict, path, f"{name} takes no {kind}", f"write {article} {MEMBERS[name]}")
+        elif name == "timeout" and kind and not is_time(value):
+            request.report("member", verdict, path, f"timeout is no time: {value!r}", TIMES)
+        elif name == "pit" and "keep_alive" in as_object(value):
+            kept = value["keep_alive"]
+            if not (isinstance(kept, str) and is_time(kept)):
+                request.report("member", verdict, ("pit", "keep_alive"), f"keep_alive is no time: {kept!r}", TIMES)
 
 
 def kind_of(value: Any) -> str | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from opensearch_neural.lint.findings import Path, Verdict
+from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.values import as_list, as_number, as_object, float32
 
@@ -17,8 +17,7 @@ def knn(request: LintedRequest, inner: Body, path: Path) -> None:
     without_plugin(request, path, "knn")
     for name, options in inner.items():
         where, options = (*path, name), as_object(options)
-        if (type_ := request.type_of(name)) not in (None, "knn_vector"):
-            request.report_wrong_field(where, name, "knn_vector", "rejected", type_)
+        request.check_field(name, "knn_vector", where)
         check_k(request, options, where)
         check_vector(request, name, options.get("vector"), (*where, "vector"))
         if isinstance(options.get("filter"), list):
@@ -32,16 +31,14 @@ def scored(request: LintedRequest, params: Body, path: Path) -> None:
     """Check the parameters of the k-NN plugin's script, which `queries.dense_rescore` uses."""
     without_plugin(request, path, "the script knn_score")
     where, name = (*path, "script", "params"), str(params.get("field"))
-    if (type_ := request.type_of(name)) not in (None, "knn_vector"):
-        # If the field does not exist, no document has it, and none is scored.
-        outcome: Verdict = "rejected" if type_ else "bends"
-        request.report_wrong_field((*where, "field"), name, "knn_vector", outcome, type_)
+    # If the field does not exist, no document has it, and none is scored.
+    request.check_field(name, "knn_vector", (*where, "field"), missing="bends")
     check_vector(request, name, params.get("query_value"), (*where, "query_value"))
 
 
 def without_plugin(request: LintedRequest, path: Path, what: str) -> None:
-    if request.capabilities and request.capabilities.knn_lucene is False and not request.capabilities.knn_faiss:
-        request.report_missing_plugin(path, what, "osn doctor shows what the cluster has")
+    if not (request.capabilities and request.capabilities.knn_faiss):
+        request.check_cluster("knn_lucene", path, what, "osn doctor shows what the cluster has")
 
 
 def check_k(request: LintedRequest, options: Body, where: Path) -> None:

@@ -10,8 +10,8 @@ from opensearch_neural.lint.weights import ONE_FIELD
 def nested(request: LintedRequest, inner: Body, path: Path) -> None:
     if not isinstance(name := inner.get("path"), str):
         request.report("malformed", "rejected", path, "nested has no path", 'give "path": the field of type nested')
-    elif (type_ := request.type_of(name)) not in (None, "nested"):
-        request.report_wrong_field((*path, "path"), name, "nested", "rejected", type_)
+    else:
+        request.check_field(name, "nested", (*path, "path"))
 
 
 def finds_nothing(request: LintedRequest, inner: Body) -> bool:

@@ -12,12 +12,9 @@ from opensearch_neural.look_up_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
 
 def forward(request: LintedRequest, params: Body, path: Path) -> None:
     """Check the parameters of the script that `queries.bm25_sparse(…, forward=True)` rescores with."""
-    if request.capabilities and request.capabilities.painless is False:
-        request.report_missing_plugin(path, "painless scripts", "forward=False rescores by clauses")
+    request.check_cluster("painless", path, "painless scripts", "forward=False rescores by clauses")
     where = (*path, "script", "params")
-    name = str(params.get("field"))
-    if (type_ := request.type_of(name)) not in (None, "binary"):
-        request.report_wrong_field((*where, "field"), name, "binary", "rejected", type_)
+    request.check_field(str(params.get("field")), "binary", (*where, "field"))
     try:
         tokens = forward_index.tokens_of(params)
     except ValueError as error:
@@ -40,12 +37,10 @@ def script_score(request: LintedRequest, inner: Body, path: Path) -> None:
         return
     if script.get("source") not in (SCRIPT, WEIGHTED_SCRIPT):
         return
-    if request.capabilities and request.capabilities.painless is False:
-        request.report_missing_plugin(path, "painless scripts", "queries.knn needs none")
+    request.check_cluster("painless", path, "painless scripts", "queries.knn needs none")
     params, where = as_object(script.get("params")), (*path, "script", "params")
     field_ = str(params.get("field"))
-    if (type_ := request.type_of(field_)) not in (None, "binary"):
-        request.report_wrong_field((*where, "field"), field_, "binary", "rejected", type_)
+    if not request.check_field(field_, "binary", (*where, "field")):
         return
     remedy = "queries.quantized_rescore makes it from Quantizer.table"
     try:

@@ -36,16 +36,12 @@ class LintedRequest:
         assert rule in RULES
         self.findings.append(Finding(rule, outcome, path_text(path), message, remedy))
 
-    def report_missing_plugin(self, path: Path, what: str, remedy: str) -> None:
-        self.report("plugin", "rejected", path, f"this cluster cannot do {what}", remedy)
-
-    def report_wrong_field(self, path: Path, name: str, wanted: str, outcome: Verdict, type_: str | None) -> None:
-        """Report a field that is missing, or of another type than the query needs."""
-        is_ = f"is of type {type_}" if type_ else "does not exist in this index"
-        remedy = f"name a field of type {wanted}: GET INDEX/_mapping lists them"
-        self.report("field", outcome, path, f"the field {name!r} {is_}, and the query needs {wanted}", remedy)
-
     # The cluster
+
+    def check_cluster(self, capability: str, path: Path, what: str, remedy: str) -> None:
+        """Report `what` the cluster cannot do if it certainly lacks the capability."""
+        if self.capabilities and getattr(self.capabilities, capability) is False:
+            self.report("plugin", "rejected", path, f"this cluster cannot do {what}", remedy)
 
     @property
     def release(self) -> tuple[int, int]:
@@ -79,6 +75,22 @@ class LintedRequest:
         if name == forward_index.FIELD:
             return "binary" if self.meta.forward_index else ""
         return "binary" if name == "pq" else None
+
+    def check_field(
+        self, name: str, wanted: str, path: Path, outcome: Verdict = "rejected", *, missing: Verdict | None = None
+    ) -> bool:
+        """Whether the field may be of the type that the query needs; reports one that certainly is not.
+
+        missing: the verdict on a field that does not exist; None: `outcome`
+        """
+        type_ = self.type_of(name)
+        if type_ in (None, wanted):
+            return True
+        is_ = f"is of type {type_}" if type_ else "does not exist in this index"
+        message = f"the field {name!r} {is_}, and the query needs {wanted}"
+        remedy = f"name a field of type {wanted}: GET INDEX/_mapping lists them"
+        self.report("field", outcome if type_ else missing or outcome, path, message, remedy)
+        return False
 
     @property
     def prune_postings(self) -> str | None:

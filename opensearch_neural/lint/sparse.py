@@ -11,23 +11,21 @@ SEISMIC_IDS = 32_768
 
 
 def neural_sparse(request: LintedRequest, inner: Body, path: Path) -> None:
-    if request.capabilities and request.capabilities.neural_sparse is False:
-        request.report_missing_plugin(
-            path, "neural_sparse with raw tokens", "queries.neural_sparse(…, plugin=False) needs no plugin"
-        )
+    remedy = "queries.neural_sparse(…, plugin=False) needs no plugin"
+    request.check_cluster("neural_sparse", path, "neural_sparse with raw tokens", remedy)
     for name, options in inner.items():
         where, options = (*path, name), as_object(options)
         tokens = options.get("query_tokens")
-        type_ = request.type_of(name)
-        if type_ not in (None, "rank_features", "sparse_vector"):
-            request.report_wrong_field(where, name, "rank_features", "rejected", type_)
+        seismic_field = request.type_of(name) == "sparse_vector"
+        if not seismic_field:
+            request.check_field(name, "rank_features", where)
         if not isinstance(tokens, dict):
             continue
         if not tokens:
             request.report("empty-query", "bends", (*where, "query_tokens"), "no token: finds nothing", "send no query")
         for token, weight in tokens.items():
             check_weight(request, weight, (*where, "query_tokens", token))
-        if type_ == "sparse_vector":
+        if seismic_field:
             seismic(request, tokens, (*where, "query_tokens"))
 
 
@@ -78,12 +76,9 @@ def rank_feature(request: LintedRequest, inner: Body, path: Path) -> None:
             'add "linear": {}',
         )
     field_, token = feature(request, name)
-    type_ = request.type_of(field_)
-    if type_ == "rank_feature":
+    if request.type_of(field_) == "rank_feature":
         return
-    if type_ is not None and type_ != "rank_features":
-        request.report_wrong_field((*path, "field"), field_, "rank_features", "bends", type_)
-    elif not token or "." in token:
+    if request.check_field(field_, "rank_features", (*path, "field"), "bends") and (not token or "." in token):
         request.report(
             "dot-token",
             "bends",

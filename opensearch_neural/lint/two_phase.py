@@ -19,8 +19,7 @@ def two_phase(request: LintedRequest) -> None:
         config = as_object(config)
         if name != TWO_PHASE or config.get("enabled") is False:
             continue
-        if request.capabilities and request.capabilities.two_phase is False:
-            request.report_missing_plugin(path, name, "queries.high_idf_first needs no processor")
+        request.check_cluster("two_phase", path, name, "queries.high_idf_first needs no processor")
         parameters = as_object(config.get("two_phase_parameter"))
         if not two_phase_parameters(request, parameters, (*path, "two_phase_parameter")):
             continue

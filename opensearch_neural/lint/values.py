@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import struct
 from typing import Any
 
@@ -46,6 +48,20 @@ def float32(value: Any) -> float | None:
         return struct.unpack("f", struct.pack("f", number))[0]
     except OverflowError:
         return math.copysign(math.inf, number)
+
+
+# A space after minutes, and M, which would be months, are refused; other units may be in capitals. Java's Long reads the
+# digits of all scripts, as \d does, and trims control characters.
+_BLANK = r"[\0-\x20]*"
+_TIME = re.compile(
+    rf"{_BLANK}(?:(?P<number>[+-]?\d+){_BLANK}(?:(?ai:nanos|micros|ms|s|h|d){_BLANK}|m)|-0*1{_BLANK}|0+{_BLANK})"
+)
+
+
+def is_time(value: Any) -> bool:
+    """Whether OpenSearch reads a value as a time: a whole number with a unit ("10s"), or 0 or -1 without one."""
+    match = _TIME.fullmatch(value if isinstance(value, str) else json.dumps(value))
+    return match is not None and -(2**63) <= int(match["number"] or 0) < 2**63
 
 
 def sort_field(entry: Any) -> str:

@@ -319,10 +319,10 @@ def _wait_for_health(cluster: ClusterState, timeout: float, report: Say) -> None
     while True:
         for node in cluster.nodes:
             if not cluster.is_up(node):
-                lost = not all(configuration.is_free(port) for port in (node.http_port, node.transport_port))
-                raise (_PortLost if lost else ClusterError)(
-                    f"node {node.index} of {cluster.name!r} died while starting; the end of its log:\n"
-                    + _tail(cluster.log(node)),
+                log = _read(cluster.log(node))
+                # The log alone can tell: whoever took the port may have left it again.
+                raise (_PortLost if "java.net.BindException" in log else ClusterError)(
+                    f"node {node.index} of {cluster.name!r} died while starting; the end of its log:\n{_tail(log)}",
                     f"the whole log: {cluster.log(node)}",
                 )
         pending = [node for node in pending if not _has_joined(cluster, node)]
@@ -333,7 +333,7 @@ def _wait_for_health(cluster: ClusterState, timeout: float, report: Say) -> None
             node = pending[0]
             raise ClusterError(
                 f"{cluster.name!r} is not healthy after {timeout:.0f} s (node {node.index}); the end of its log:\n"
-                + _tail(cluster.log(node)),
+                + _tail(_read(cluster.log(node))),
                 f"a slow machine may need more (--wait); the whole log: {cluster.log(node)}",
             )
         if now - shown >= 5:
@@ -353,8 +353,12 @@ def _has_joined(cluster: ClusterState, node: NodeState) -> bool:
     return any(member.get("process", {}).get("id") == node.pid for member in local.get("nodes", {}).values())
 
 
-def _tail(log: Path) -> str:
+def _read(log: Path) -> str:
     try:
-        return "\n".join(f"  | {line}" for line in log.read_text(errors="replace").splitlines()[-20:])
+        return log.read_text(errors="replace")
     except OSError:
-        return "  | (there is none)"
+        return "(there is none)"
+
+
+def _tail(log: str) -> str:
+    return "\n".join(f"  | {line}" for line in log.splitlines()[-20:])

@@ -66,11 +66,6 @@ class BM25Retriever:
         if not texts:
             return []
         tokens: Any = self._tokenize(
-            texts,
-            stopwords="en",
-            stemmer=self._stemmer,
-            return_ids=False,
-            show_progress=False,
-            allow_empty=False,
+            texts, stopwords="en", stemmer=self._stemmer, return_ids=False, show_progress=False, allow_empty=False
         )
         return tokens

@@ -15,15 +15,7 @@ from opensearch_neural.index.record import existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, count_shard_documents
 from opensearch_neural.progress import Progress
 from opensearch_neural.retrievers import Run
-from opensearch_neural.tune.trials import (
-    Questions,
-    Tried,
-    asker,
-    body_of,
-    halves,
-    reads_every_row,
-    try_all,
-)
+from opensearch_neural.tune.trials import Questions, Tried, asker, body_of, halves, reads_every_row, try_all
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

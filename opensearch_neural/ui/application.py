@@ -182,14 +182,7 @@ def judge(request: Request) -> Response:
     shown = compared(searcher, state, explain=False) if state.id and state.who else []
     random.Random(f"{state.who} {state.id}").shuffle(shown)
     return HTMLResponse(
-        render(
-            "judge.html",
-            state=state,
-            place=place,
-            shown=shown,
-            given=grades.of(state.id, state.who),
-            grades=WHAT,
-        )
+        render("judge.html", state=state, place=place, shown=shown, given=grades.of(state.id, state.who), grades=WHAT)
     )
 
 

@@ -69,7 +69,7 @@ class Searcher:
         if column.engine == OWN_BODY:
             if state.clauses():
                 raise InputError("a body of your own holds its own filters")
-            body = own_template(column.body).body(state.query, state.size)
+            body = BodyTemplate.parse(column.body, where="the body").body(state.query, state.size)
             return {**body, "timeout": f"{SECONDS}s"}
         with self.lock:
             engines = self.engines(column.index).with_settings(**column.settings())
@@ -107,11 +107,6 @@ class Searcher:
 def body_of(asked: Request | Body) -> Body:
     """The body of an engine's request, or the user's own body."""
     return asked.body if isinstance(asked, Request) else asked
-
-
-def own_template(text: str) -> BodyTemplate:
-    """The template of the user's body. Raises InputError for an invalid template."""
-    return BodyTemplate.parse(text, where="the body")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from cluster_servers import (
@@ -11,6 +12,7 @@ from cluster_servers import (
     http_server,
 )
 
+from opensearch_neural.causes import causes
 from opensearch_neural.cluster.connect import connect, connect_async
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -66,6 +68,81 @@ def test_an_error_status_is_told_with_the_reason_of_the_server(
     assert expected in str(caught.value)
     assert "OSN_USER" not in str(caught.value), "no credentials would help"
     assert server.url in caught.value.message
+
+
+SCRIPT = {
+    "type": "script_exception",
+    "reason": "runtime error",
+    "script": "doc['n'].value / 0",
+    "caused_by": {"type": "arithmetic_exception", "reason": "/ by zero"},
+}
+PARSED = {"type": "mapper_parsing_exception", "reason": "failed to parse field [n] of type [long]"}
+"""Errors as OpenSearch nests them."""
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            {
+                "root_cause": [{key: value for key, value in SCRIPT.items() if key != "caused_by"}],
+                "type": "search_phase_execution_exception",
+                "reason": "all shards failed",
+                "failed_shards": [{"shard": 0, "index": "docs", "reason": SCRIPT}],
+                "caused_by": SCRIPT,
+            },
+            "runtime error: / by zero",
+        ),
+        (
+            {
+                "root_cause": [PARSED],
+                **PARSED,
+                "caused_by": {"type": "illegal_argument_exception", "reason": 'For input string:\n"MCM"'},
+            },
+            'failed to parse field [n] of type [long]: For input string: "MCM"',
+        ),
+        (
+            {
+                "root_cause": [{"type": "query_shard_exception", "reason": "failed to create query: too deep"}],
+                "type": "search_phase_execution_exception",
+                "reason": "all shards failed",
+                "caused_by": {"type": "illegal_argument_exception", "reason": "too deep"},
+            },
+            "failed to create query: too deep",
+        ),
+        (
+            {
+                "root_cause": [
+                    {"type": "query_shard_exception", "reason": "no field [a]", "index": "one"},
+                    {"type": "query_shard_exception", "reason": "no field [b]", "index": "two"},
+                ],
+                "type": "search_phase_execution_exception",
+                "reason": "all shards failed",
+                "caused_by": {"type": "query_shard_exception", "reason": "no field [b]"},
+            },
+            "no field [a]; no field [b]",
+        ),
+        (
+            {
+                "root_cause": [],
+                "type": "search_phase_execution_exception",
+                "reason": "",
+                "caused_by": {"type": "null_pointer_exception", "reason": None},
+            },
+            "search_phase_execution_exception: null_pointer_exception",
+        ),
+    ],
+    ids=["of a script", "of a field", "twice the same", "of two indexes", "without words"],
+)
+def test_all_causes_are_told_on_one_line(error: dict[str, Any], told: str) -> None:
+    assert causes(error) == told
+    with http_server(lambda _: Answer.of_json({"error": error, "status": 400}, 400)) as server:
+        settings = ConnectionSettings(urls=(server.url,), patience=0)
+        client = connect(settings=settings, check=False)
+        with pytest.raises(ClusterError) as caught, translate_errors():
+            client.search(index="docs", body={})
+        client.close()
+    assert caught.value.message.endswith(f"refused POST /docs/_search (400): {told}")
 
 
 def test_other_exceptions_pass_through_translation_unchanged() -> None:

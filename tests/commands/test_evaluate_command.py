@@ -372,6 +372,7 @@ def test_a_query_without_a_vector_gets_no_hits_and_the_evaluation_goes_on(
     )
     times = [row for row in json.loads(result.stdout)["rows"] if row["measure"] == "P50 ms"]
     assert {row["engine"]: row["n"] for row in times} == {"bm25": 1, "dense": 1, "hybrid": 1}
+    assert "eval: 18 of 18 queries" in result.stderr, "those that are not timed are done, too"
     assert "all zeros" not in osn_eval(*named, "--engines", "bm25", catch_exceptions=False).stderr
 
     alone = CliRunner().invoke(search, ["--index", index_name, "--url", toy.url, "--engine", "dense", "☃"])
@@ -400,6 +401,7 @@ def test_a_query_of_too_many_words_gets_no_hits_and_the_evaluation_goes_on(
     assert "all zeros" not in result.stderr
     times = [row for row in json.loads(result.stdout)["rows"] if row["measure"] == "P50 ms"]
     assert {row["engine"]: row["n"] for row in times} == {"bm25": 1, "bm25-sparse": 1, "ours": 1}
+    assert "eval: 14 of 14 queries" in result.stderr, "those that are not timed or certified are done, too"
 
 
 def test_an_engine_that_can_answer_no_query_ends_the_evaluation(toy: Toy, osn_eval: Osn, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from opensearch_neural.commands.evaluate import evaluate
 from opensearch_neural.errors import ClusterError, InputError, MissingExtra, ModelError
 from opensearch_neural.evaluation.results import Row, Summary
 from opensearch_neural.evaluation.run_files import read_run
-from opensearch_neural.evaluation.segments import by_frequency, read_query_values
+from opensearch_neural.evaluation.segments import by_frequency, read_frequencies, read_query_values
 from opensearch_neural.retrievers.template import absent_count
 
 QRELS = "q1 0 a 1\nq1 0 b 0\nq2 0 c 0.5\nq3 0 d 2\nq4 0 e 1\n"
@@ -181,7 +181,7 @@ def test_what_cannot_be_compared_is_named(folder: Path, options: list[str], mess
 
 def test_a_line_that_is_none_is_named_with_its_file(folder: Path) -> None:
     (folder / "better.trec").write_text(BETTER + "q1 Q0 z 3 high x\n")
-    with pytest.raises(InputError, match=r"better\.trec, line 7: the score 'high' is not a number"):
+    with pytest.raises(InputError, match=r"better\.trec, line 7: the score 'high' is not a finite number"):
         runs(folder)
     (folder / "better.trec").write_text("q77 Q0 z 1 1 x\n")
     with pytest.raises(InputError, match=r"better\.trec has hits for none of the 4 judged queries"):
@@ -189,6 +189,14 @@ def test_a_line_that_is_none_is_named_with_its_file(folder: Path) -> None:
     (folder / "segments.csv").write_text("query-id,segment\nq1\n")
     with pytest.raises(InputError, match=r"segments\.csv, line 2: expected a query id and its segment"):
         read_query_values(folder / "segments.csv", ["segment"])
+    for line in (b"q\xe91,brand", b"q1\tbrand\tmore"):
+        (folder / "segments.csv").write_bytes(b"query-id,segment\n" + line + b"\n")
+        with pytest.raises(InputError, match=r"segments\.csv, line 2: "):
+            read_query_values(folder / "segments.csv", ["segment"])
+    for count in ("-1", "inf", "nan", "1_000", "many"):
+        (folder / "searches.csv").write_text(f"query-id,count\nq2,5\nq1,{count}\n")
+        with pytest.raises(InputError, match=rf"searches\.csv, line 3: the frequency of the query 'q1' .*'{count}'"):
+            read_frequencies(folder / "searches.csv")
 
 
 def test_judgements_come_from_one_place_and_options_stand_behind_the_subcommand(folder: Path) -> None:

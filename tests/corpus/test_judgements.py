@@ -40,6 +40,9 @@ def test_queries(name: str, data: bytes, tmp_path: Path) -> None:
         ),
         (b'{"_id": "1"}', "line 1: expected a query with _id and text; the record has: _id"),
         (b"\n\n[]", "line 3: expected a JSON object"),
+        (b"", "q.jsonl holds no query"),
+        (b'{"_id": "1", "text": " "}', "q.jsonl holds no query"),
+        (b"PAR1\x15\x04", "q.jsonl is a parquet file, not text"),
     ],
 )
 def test_queries_that_are_none_are_named_with_their_line(data: bytes, message: str, tmp_path: Path) -> None:
@@ -75,6 +78,11 @@ def test_judgements_of_trec_are_separated_by_any_blanks(tmp_path: Path) -> None:
         (b"q1 0 d1 nan\n", "line 1: the grade must be a number, found 'nan'"),
         (b"q1\td1\t1\nq1\td1\t1\nq1\td1\t2\n", "line 3: 'q1' and 'd1' were judged otherwise before"),
         (b"q1\t\xff\t1\n", "line 1: invalid UTF-8"),
+        (b"q1 0 d1 1\nq1 0 d2 1 2.5 tag\n", "grade (TREC); found 6 columns"),
+        (b"q1 0 d1 \xd9\xa3\n", "line 1: the grade must be a number, found '\u0663'"),
+        (b"", "q.tsv holds no judgement"),
+        (b"query-id\tcorpus-id\tscore\n", "q.tsv holds no judgement"),
+        (b"PK\x03\x04\x14\0", "q.tsv is a zip archive, not text"),
     ],
 )
 def test_judgements_that_are_none_are_named_with_their_line(data: bytes, message: str, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,6 +129,28 @@ def test_a_file_that_ends_within_a_record_is_damaged(name: str, data: bytes, tmp
     assert len(rejected) == 1, "a line that ends is a line"
     assert len(read(written(tmp_path / "c.jsonl", b'{"_id": "a", "text": "t"}'))[0]) == 1
     assert len(read(written(tmp_path / "c.jsonl", b'{"_id": "a", "text": "t"}\n{"_id": "b"}'))[1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"PK\x03\x04\x14\0\0\0", "a zip archive"),
+        (bz2.compress(b'{"_id": "a", "text": "t"}'), "a file of bzip2"),
+        (lzma.compress(b'{"_id": "a", "text": "t"}'), "a file of xz"),
+        (b"PAR1\x15\x04", "a parquet file"),
+        (b"\x89PNG\r\n\x1a\n\0", "an image"),
+        (b"%PDF-1.7\n", "a PDF"),
+        (b"SQLite format 3\0", "a database"),
+    ],
+)
+@pytest.mark.parametrize("name", ["c.jsonl", "c.csv", "c.tsv"])
+def test_a_file_of_another_kind_that_is_named_like_text_is_refused_by_its_kind(
+    name: str, data: bytes, kind: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=rf"{name} is {kind}, not text"):
+        read(written(tmp_path / name, data))
+    words = b"_id\ttext\nPAR1\tBZh and PK are words too\n"
+    assert [document.id for document in read(written(tmp_path / "words.tsv", words))[0]] == ["PAR1"]
 
 
 CUT = [*RECORDS, {"_id": "last", "title": "Ä", "text": 'of "them" all', "url": "", "lang": 'said "so" αβ'}]

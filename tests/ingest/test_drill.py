@@ -26,12 +26,12 @@ from fault_proxy import Fault, FaultProxy, Request
 from ingest import documents
 from ingest.corpus import CorpusSource
 from ingest.documents import Documents
+from ingest.error_limit import TooManyErrors
 from ingest.job import Job, run_job
 from ingest.settings import Models
 from ingest.versions import builds as versions
 from ingest.versions.swap import Gate, Requirement, SwapRefused, parse_requirement
 from ingest.writing import lease, pipeline, target
-from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.cluster.settings import ConnectionSettings

@@ -17,9 +17,9 @@ from corpora import job, letters, records, small_tokenizer, snapshot, write_json
 
 from ingest.content import Content
 from ingest.corpus import Records, everything
+from ingest.error_limit import TooManyErrors
 from ingest.job import run_job
 from ingest.settings import NewIndex
-from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural import queries
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import ClusterError, InputError, ModelError
@@ -461,7 +461,7 @@ def test_too_many_errors_stop_the_run_and_a_higher_limit_continues_it(client, in
 def test_of_a_corpus_of_bad_records_no_more_is_read_than_the_limit_allows(
     client, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good: int, limit: float, read: int
 ) -> None:
-    """Rejected records wait in memory for the next document, and of records without ids there is none."""
+    """Rejected records wait for the next document, and of records without ids there is none."""
     corpus = write_jsonl(tmp_path / "d.jsonl", [*records(good, words=3), *[{"text": "no id"}] * 5000])
     settings = job(corpus, index_name, sparse="none", writing={"max_errors": limit, "batch_documents": 500})
     rejected: list[Rejected] = []

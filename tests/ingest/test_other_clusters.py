@@ -16,10 +16,10 @@ import pytest
 from cluster_servers import Answer, forbidden, forbidding_proxy
 from corpora import WORDS, job, records, snapshot, write_jsonl
 
+from ingest.error_limit import TooManyErrors
 from ingest.inspection import inspect_index
 from ingest.job import run_job
 from ingest.versions.builds import versions
-from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural import QueryEncoder, node
 from opensearch_neural.cluster.capabilities import probe
 from opensearch_neural.cluster.connect import connect

@@ -26,6 +26,9 @@ REJECTED = [
     Case("member", {"query": ALL, "fields": "url"}),
     Case("member", {"query": ALL, "aggs": []}),
     Case("member", {"query": ALL, "explain": 1}),
+    Case("member", {"query": ALL, "timeout": 10}),
+    Case("member", {"query": ALL, "timeout": "10"}),
+    Case("member", {"pit": {"id": "unknown", "keep_alive": 10}}),
 ]
 
 test_what_is_called_rejected_is_rejected = rejected(REJECTED)
@@ -67,6 +70,38 @@ def check_members(client: OpenSearch, index: str, capabilities: Capabilities) ->
 @pytest.mark.cluster
 def test_a_member_passes_with_just_those_kinds_of_values_that_the_node_takes(lint_node: LintNode) -> None:
     check_members(lint_node.client, lint_node.index, lint_node.capabilities)
+
+
+TIMES = [
+    "10s", "10 s", " 10s ", "10S", "10ms", "10MS", "10micros", "10nanos", "1m", "1h", "1d", "+1s", "0", "00", "-1", "٣s",
+]  # fmt: skip
+NO_TIMES = [
+    "10", "", "s", "soon", "1.5s", "1M", "1m ", "1w", "1y", "1 second", "1e3s", "1_0s", "9" * 20 + "s", "-5", "1\u00a0s",
+]  # fmt: skip
+
+
+@pytest.mark.cluster
+def test_a_time_passes_just_as_the_node_takes_it(lint_node: LintNode) -> None:
+    def told(body: Any) -> tuple[str, bool]:
+        """(why the node refuses it, whether the linter lets it pass)"""
+        return refusal(lint_node.client, lint_node.index, body), not lint(body, lint_node.capabilities)
+
+    for value in [*TIMES, *NO_TIMES, 0, -1, 10, 0.0, 1.5]:
+        why, passes = told({"query": ALL, "timeout": value})
+        assert passes == (not why) == (value in [*TIMES, 0, -1] and not isinstance(value, float)), (value, why)
+    unknown, _ = told({"pit": {"id": "unknown"}})
+    for value in [*TIMES, *NO_TIMES, 0, -1, 10, True, None]:
+        why, passes = told({"pit": {"id": "unknown", "keep_alive": value}})
+        assert passes == (why == unknown) == (value in TIMES), (value, why)
+
+
+def test_a_time_is_told_how_it_is_written() -> None:
+    findings = lint({"query": ALL, "timeout": 10, "pit": {"id": "x", "keep_alive": 5}})
+    assert [(finding.path, finding.message) for finding in findings] == [
+        ("timeout", "timeout is no time: 10"),
+        ("pit.keep_alive", "keep_alive is no time: 5"),
+    ]
+    assert all('"10s"' in finding.remedy for finding in findings)
 
 
 def unknown_queries(client: OpenSearch, index: str) -> set[str]:

@@ -125,6 +125,17 @@ def test_what_the_cluster_refuses_becomes_a_message(client: OpenSearch, index_na
         ).retrieve({"q": "x"}, k=1)
 
 
+def test_a_script_that_fails_on_every_shard_or_on_one_is_told_with_what_it_failed_on(
+    client: OpenSearch, index_name: str
+) -> None:
+    create(client, index_name, {str(at): {"contents": "rain", "n": at} for at in range(20)}, shards=2)
+    for divisor in ("0", "(int) doc['n'].value"):
+        script = {"source": f"int by = {divisor}; return 1 / by;"}
+        body = {"query": {"script_score": {"query": {"match_all": {}}, "script": script}}}
+        with pytest.raises(ClusterError, match="runtime error: / by zero"):
+            search(client, index_name, body)
+
+
 def test_each_timed_request_gives_one_time(client: OpenSearch, index_name: str) -> None:
     create(client, index_name, {"a": {"contents": "rain"}})
     latencies = time_queries(client, index_name, (bm25("rain", 10) for _ in range(5)), warmup=2)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -12,24 +14,34 @@ from benchmarks.load.blocks import Block, Level, Turn, block_of
 from benchmarks.load.generator import Generators
 from benchmarks.load.measurement import LoadSettings, Measurement
 from benchmarks.load.variants import Variant
-from benchmarks.load.workload import LoadTarget, Workload
+from benchmarks.load.workload import LoadTarget, SearchedIndex, Workload
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.engines import Engines
+from opensearch_neural.index.record import IndexMeta
+from opensearch_neural.queries import Body
 
-BODY = b'{"query":{"match_all":{}}}'
+QUERIES = 100
 
 
-def workload_at(url: str, *, names: tuple[str, ...] = ("bm25",), timeout: float = 30.0) -> Workload:
-    """Requests made beforehand, so that neither an index nor a model is needed."""
+@dataclass(frozen=True)
+class SameBody:
+    """One body for all queries but those with a number from `known` on, which cannot be encoded."""
+
+    known: int = QUERIES
+
+    def builder(self, engines: Engines, page: Mapping[str, Any]) -> Callable[[str], Body]:
+        bodies: list[Body] = [{"query": {"match_all": {}}}] * self.known
+        return lambda text: bodies[int(text)]
+
+
+def workload_at(
+    url: str, *, names: tuple[str, ...] = ("bm25",), timeout: float = 30.0, known: int = QUERIES
+) -> Workload:
+    """Requests that need neither an index nor a model. known: the number of queries that can be encoded"""
     target = LoadTarget(ConnectionSettings(urls=(url,), timeout=timeout))
-    texts = tuple(f"query {at}" for at in range(100))
-    return Workload(
-        target,
-        texts,
-        tuple(Variant(name, "bm25") for name in names),
-        {},
-        "an-index",
-        fixed_bodies={name: (BODY,) * len(texts) for name in names},
-    )
+    texts = tuple(map(str, range(QUERIES)))
+    variants = tuple(Variant(name, "bm25", bodies=SameBody(known)) for name in names)
+    return Workload(target, texts, variants, {"an-index": SearchedIndex(IndexMeta(), False)}, "an-index")
 
 
 def measured(workload: Workload, level: Level, length: float, *, settle: float = 0.3, processes: int = 2) -> Block:

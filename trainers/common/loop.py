@@ -58,15 +58,15 @@ def train(
     """Train `model` on `data` and write it to `output` as a model directory of `kind`.
 
     collate: turns items of `data` into a batch. config: the configuration to save beside the model (by default the
-    settings). made_from: hashes of files that `data_hash` does not cover, by "start" and "teachers". start_field: the field
-    of `config` that names the model that training starts from; its files, covered by `data_hash` or `made_from`, may lie
-    elsewhere when a run is continued. evaluate: returns dev measures of `model` in its present state, higher is better;
-    called in the main process, in evaluation mode. best_from: states before this share of the steps are measured, but not
-    kept or counted for patience.
+    settings). made_from: hashes of what `data_hash` does not cover: of "start" and "teachers", and of `dev_hashes`.
+    start_field: the field of `config` that names the model that training starts from; its files, covered by `data_hash` or
+    `made_from`, may lie elsewhere when a run is continued. evaluate: returns dev measures of `model` in its present state,
+    higher is better; called in the main process, in evaluation mode. best_from: states before this share of the steps are
+    measured, but not kept or counted for patience.
 
     Called again with the same configuration and data, it continues an interrupted run, to the same weights, and returns at
-    once if training has ended. Raises InputError if `output` belongs to another configuration or other data, or another
-    process trains there; OsnError if the loss is not finite, or memory or the disk runs out.
+    once if training has ended. Raises InputError if `output` belongs to another configuration, other data or other contents
+    of dev sets, or another process trains there; OsnError if the loss is not finite, or memory or the disk runs out.
     """
     try:
         settings.check_measured(evaluate is not None)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import click
 import yaml
@@ -42,6 +42,22 @@ WITHOUT_EFFECT = (
 )
 """Settings that may change between a run and its continuation: they change the weights by rounding at most."""
 YAML = (".yaml", ".yml")
+DEV = "dev set "
+"""In `made_from`, the hash of a dev set has this before the set's name."""
+
+
+class Measured(Protocol):
+    """Data that a run measures its states on."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def hash(self) -> str: ...
+
+
+def dev_hashes(sets: Iterable[Measured]) -> dict[str, str]:
+    """The part of `made_from` for dev sets."""
+    return {f"{DEV}{each.name}": each.hash for each in sets}
 
 
 @dataclass(slots=True)
@@ -162,6 +178,12 @@ class RunFolder:
                     f"{self.output} holds a training run with another configuration"
                     + (f" ({shown})" if fields else ""),
                     f"choose another --output, or remove {self.output}",
+                )
+            if changed and changed[0].startswith(DEV):
+                raise InputError(
+                    f"{self.output} holds a training run that measured its states on another content of the {changed[0]}: "
+                    "which state is best cannot be told from measures on both",
+                    f"give the set as it was, choose another --output, or remove {self.output}",
                 )
             if changed:
                 others = {"start": "from another start", "teachers": "with other teachers"}

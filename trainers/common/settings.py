@@ -151,6 +151,8 @@ class ObjectiveSettings:
             )
         if self.temperature is not None and self.temperature <= 0:
             raise ValueError(f"temperature must be above 0, not {self.temperature}")
+        if self.teacher_weights is not None and not self.distils:
+            raise ValueError("teacher_weights would have no effect: kl and margin_mse are 0: give one of them a weight")
         if self.loss is not None:
             if not self.info_nce:
                 raise ValueError("loss takes the place of info_nce and its weight, which is 0: set info_nce above 0")
@@ -162,7 +164,7 @@ class ObjectiveSettings:
 
 
 def check_dropout(dropout: float | None) -> None:
-    """Raises ValueError for what is no share of dropout."""
+    """Raises ValueError for a dropout outside 0 to 1."""
     if dropout is not None and not 0 <= dropout < 1:
         raise ValueError(f"dropout must be from 0 to below 1, not {dropout}")
 

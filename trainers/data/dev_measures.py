@@ -10,6 +10,7 @@ from pathlib import Path
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import Measured, measure
 from opensearch_neural.retrievers import Run
+from trainers.common.config import fingerprint
 from trainers.data.examples import TrainingData
 from trainers.data.negatives import open_retriever
 
@@ -34,6 +35,11 @@ class DevSet:
     """{query id: {document id: grade}}"""
     own: dict[str, str]
     """{query id: document id} of queries that are documents themselves (`TrainingData.own_documents`)"""
+
+    @property
+    def hash(self) -> str:
+        """16 hex digits that change with what the set measures."""
+        return fingerprint(self.queries, self.documents, self.qrels)
 
 
 def dev_set(data: TrainingData, *, queries: int, documents: int, seed: int) -> DevSet:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -73,9 +74,13 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:
     """The JSON values of a .jsonl file with their line numbers."""
+
+    def no_constant(name: str) -> Any:
+        raise InputError(f"{path}, line {number}: {name} is not JSON: write null, or a number")
+
     for number, line in read_lines(path):
         try:
-            yield number, json.loads(line)
+            yield number, json.loads(line, parse_constant=no_constant)
         except json.JSONDecodeError as error:
             raise InputError(f"{path}, line {number}: not valid JSON ({error.msg}, column {error.colno})") from None
         except (ValueError, RecursionError) as error:
@@ -237,9 +242,12 @@ def _numbers(value: Any, documents: int, where: str, fields: tuple[str, ...]) ->
     if len(values) != documents:
         raise InputError(f"{where}: {len(values)} {fields[0]} for {documents} documents (positives, then negatives)")
     try:
-        return [float(number) for number in values]
+        numbers = [float(number) for number in values]
     except OverflowError:
         raise wrong from None
+    if not all(map(math.isfinite, numbers)):
+        raise wrong
+    return numbers
 
 
 def _labels(value: Any, documents: int, where: str) -> list[int] | None:

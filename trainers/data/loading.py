@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 FORMATS = ("beir", "dpr", "triples", "pairs", "generated")
 TRAIN = "train"
 """The default split of a BEIR folder's judgements."""
-OWN_TEXTS = ("dpr", "pairs")
-"""The formats whose documents and queries are in the file itself, and nowhere else."""
+OWN_TEXTS = ("beir", "dpr", "pairs")
+"""The formats whose documents and queries are in the folder or file itself, and nowhere else."""
 GENERATED = "generated-queries"
 """The kind in the header of a file of `osn data generate-queries`."""
 NEGATIVES = "negatives"
@@ -63,6 +63,8 @@ def load_training(
     """
     path = Path(path)
     format = format or format_of(path)
+    if format == "generated" and queries is not None:
+        raise InputError(f"{path} holds its own queries; `queries` is for triples by id", "leave it out")
     if format in OWN_TEXTS and (corpus is not None or queries is not None):
         raise InputError(
             f"{path} holds its own texts; `corpus` and `queries` are for triples by id and for generated queries",

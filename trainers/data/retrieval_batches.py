@@ -58,9 +58,8 @@ def token_caches(data: TrainingData, model: Tokenizing) -> dict[Role, TokenCache
     }
 
 
-class RetrievalCollate(WholeBatchCollator):
-    """Makes a batch of drawn examples. Every process sees the whole batch, to know the order of the gathered documents, but
-    encodes only its share."""
+class DrawnTexts:
+    """What collators of drawn examples need of each set: its token ids, its known positives, its teachers' scores."""
 
     def __init__(
         self,
@@ -74,17 +73,29 @@ class RetrievalCollate(WholeBatchCollator):
     ) -> None:
         """chunk_size: the most rows in a part; overhead: the cost of one more part, in tokens; teachers: a list per set."""
         self.sets = list(sets)
-        self.ensemble = TeacherEnsemble(sets, teachers, objective) if objective.distils else None
-        self.chunk_size, self.overhead = chunk_size, overhead
-        self.padding = {role: padding_id(model.tokenizers[role]) for role in ROLES}
         self.tokens = [token_caches(data, model) for data in sets]
         self.known = [KnownPositives(data) for data in sets]
+        self.ensemble = TeacherEnsemble(sets, teachers, objective) if objective.distils else None
+        """None: no term of the loss asks teachers"""
+        self._padding = {role: padding_id(model.tokenizers[role]) for role in ROLES}
+        self._chunk_size, self._overhead = chunk_size, overhead
+
+    def parts(self, role: Role, texts: Sequence[TokenIds]) -> list[Part]:
+        return padded_parts(texts, padding=self._padding[role], overhead=self._overhead, largest=self._chunk_size)
+
+
+class RetrievalCollate(WholeBatchCollator):
+    """Makes a batch of drawn examples. Every process sees the whole batch, to know the order of the gathered documents, but
+    encodes only its share."""
+
+    def __init__(self, texts: DrawnTexts) -> None:
+        self.texts = texts
 
     def __call__(self, items: list[Drawn], rank: int = 0, world: int = 1) -> CachedBatch:
         """Roles: "query" and "document"; targets: RetrievalTargets."""
-        at = items[0].at
-        data, known, tokens = self.sets[at], self.known[at], self.tokens[at]
-        batch = known.batch_documents(items, rank, world)
+        at, texts = items[0].at, self.texts
+        tokens = texts.tokens[at]
+        batch = texts.known[at].batch_documents(items, rank, world)
         queries = [item.query for item in batch.own]
         ids = {"query": tokens["query"].rows(queries), "document": tokens["document"].rows(batch.own_documents)}
         targets = RetrievalTargets(
@@ -92,14 +103,10 @@ class RetrievalCollate(WholeBatchCollator):
             lengths=torch.tensor([len(document) for document in ids["document"]]),
             excluded=torch.from_numpy(batch.excluded),
         )
-        if self.ensemble is not None:
-            targets.teacher = self.ensemble.of_candidates(batch.own)
-        return CachedBatch(
-            ids=names(data, batch.own), parts={role: self.parts(role, ids[role]) for role in ROLES}, targets=targets
-        )
-
-    def parts(self, role: Role, texts: Sequence[TokenIds]) -> list[Part]:
-        return padded_parts(texts, padding=self.padding[role], overhead=self.overhead, largest=self.chunk_size)
+        if texts.ensemble is not None:
+            targets.teacher = texts.ensemble.of_candidates(batch.own)
+        parts = {role: texts.parts(role, ids[role]) for role in ROLES}
+        return CachedBatch(ids=names(texts.sets[at], batch.own), parts=parts, targets=targets)
 
 
 def names(data: TrainingData, items: Sequence[Drawn]) -> list[str]:

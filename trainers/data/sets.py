@@ -133,7 +133,7 @@ def small(config: Config, rows: int, **changes: Any) -> Config:
 
 
 def rehearsed(hold_back: float | int | None, rows: int) -> float | int | None:
-    """How much of `rows` a dry run can hold back: a small share of few is none, or less than a passage's questions."""
+    """What a dry run of `rows` holds back: a number of at most a quarter of them, or a share of at least a quarter."""
     if hold_back is None:
         return None
     return min(hold_back, rows // 4) if isinstance(hold_back, int) else max(hold_back, 0.25)

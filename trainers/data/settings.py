@@ -66,7 +66,7 @@ class SetSettings:
 
 
 def check_limit(limit: int | None) -> None:
-    """Raises ValueError for a limit that no example or document is below."""
+    """Raises ValueError for a limit below 1."""
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, not {limit}")
 
@@ -97,6 +97,18 @@ def refuse_unread_of_teachers(train: Sequence[SetSettings], objective: Objective
         )
 
 
+def refuse_unread(field: str, sets: Sequence[SetSettings], *names: str, why: str) -> None:
+    """Raises ValueError if one of the sets that `field` of a configuration names has a setting that this training does not
+    read there. names: of these settings. why: what the training does instead."""
+    for name in names:
+        if named := [settings.title for settings in sets if getattr(settings, name)]:
+            raise ValueError(f"{field}[].{name} ({', '.join(named)}) would have no effect: {why}")
+
+
+UNTAUGHT = "teachers score the training sets alone"
+"""Why `teachers` of a set that is measured on, or left out, are refused."""
+
+
 @dataclass(slots=True)
 class DevSettings:
     """The data for dev measures."""
@@ -125,8 +137,13 @@ class CandidateSettings:
     """the retriever that mines negatives if the data has none; null mines nothing"""
 
     def __post_init__(self) -> None:
-        if self.negatives < 0 or self.depth < 1:
-            raise ValueError(f"negatives {self.negatives} and depth {self.depth}: expected at least 0 and 1")
+        check_candidates(self.negatives, self.depth)
+
+
+def check_candidates(negatives: int, depth: int) -> None:
+    """Raises ValueError for numbers of negatives that cannot be drawn."""
+    if negatives < 0 or depth < 1:
+        raise ValueError(f"negatives {negatives} and depth {depth}: expected at least 0 and 1")
 
 
 def refuse_without_negatives(settings: Mapping[str, bool]) -> None:

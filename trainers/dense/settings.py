@@ -7,10 +7,12 @@ from pathlib import Path
 
 from trainers.common.settings import EncoderSettings, ObjectiveSettings, TrainingSettings
 from trainers.data.settings import (
+    UNTAUGHT,
     CandidateSettings,
     DevSettings,
     SetSettings,
     check_teachers,
+    refuse_unread,
     refuse_unread_of_teachers,
     refuse_without_negatives,
 )
@@ -78,4 +80,6 @@ class DenseConfig:
             )
         check_teachers(self.train, self.objective.distils)
         refuse_unread_of_teachers(self.train, self.objective)
+        refuse_unread("dev", self.dev, "teachers", why=UNTAUGHT)
+        refuse_unread("unseen", self.unseen, "teachers", why=UNTAUGHT)
         self.training.check_measured(bool(self.dev) or self.selection.hold_back is not None)

@@ -28,13 +28,13 @@ from trainers.common.config import fingerprint
 from trainers.common.loop import train
 from trainers.common.own_loss import loss_hash
 from trainers.common.precision import computed_in, computing_in
-from trainers.common.run_folder import Trained
+from trainers.common.run_folder import Trained, dev_hashes
 from trainers.common.settings import FIRST, FOLDER, EncoderSettings, Role, TrainingSettings
 from trainers.data.candidates import RetrievalData
 from trainers.data.dev_measures import DevSet, dev_measures
 from trainers.data.examples import TrainingData
 from trainers.data.negatives import with_mined
-from trainers.data.retrieval_batches import RetrievalCollate
+from trainers.data.retrieval_batches import DrawnTexts, RetrievalCollate
 from trainers.data.sets import PreparedSets, prepare, small
 from trainers.data.teacher_ensemble import open_teachers
 from trainers.data.teachers import Teacher, teachers_hash
@@ -141,14 +141,8 @@ def train_retriever(
     data = RetrievalData(sets, negatives=config.candidates.negatives, depth=config.candidates.depth)
     device, teachers = config.training.device_type, _teachers(config, sets)
     computed = computed_in(config.training.precision, device)
-    collate = RetrievalCollate(
-        data.parts,
-        model,
-        config.objective,
-        chunk_size=config.training.chunk_size,
-        overhead=PART_OVERHEAD[device],
-        teachers=teachers,
-    )
+    chunk_size, overhead = config.training.chunk_size, PART_OVERHEAD[device]
+    texts = DrawnTexts(data.parts, model, config.objective, chunk_size=chunk_size, overhead=overhead, teachers=teachers)
 
     def measured() -> dict[str, float]:
         with computing_in(computed, device):
@@ -157,13 +151,13 @@ def train_retriever(
     return train(
         model,
         data,
-        collate,
+        RetrievalCollate(texts),
         settings=config.training,
         output=output,
         kind=model.kind,
         config=config,
         data_hash=fingerprint(data.hash, hash_files(locate(config.start)), *loss_hash(config.objective.loss)),
-        made_from=teachers_hash(teachers),
+        made_from=teachers_hash(teachers) | dev_hashes(dev),
         start_field="start",
         evaluate=measured if dev else None,
     )

@@ -10,7 +10,7 @@ from opensearch_neural.models.dense.quantized import CENTROIDS
 from trainers.common.settings import FOLDER, TrainingSettings, check_dropout
 from trainers.data.examples import TrainingData, training_pairs
 from trainers.data.loading import text_store
-from trainers.data.settings import Apart
+from trainers.data.settings import Apart, refuse_unread
 from trainers.doc2query.question_sets import QuestionSet
 
 DocumentForm = Literal["quantized", "uncompressed"]
@@ -63,6 +63,10 @@ class QuantizerSettings:
             raise ValueError(f"subvectors and rotation_iterations must be at least 1, sample at least {CENTROIDS}")
         if self.learning_rate is not None and self.learning_rate <= 0:
             raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
+        if self.learning_rate is not None and not self.train_centroids:
+            raise ValueError(
+                "learning_rate would have no effect: it is that of the centroids, and train_centroids is false"
+            )
 
     def centroid_learning_rate(self, dimension: int) -> float:
         """The learning rate of the centroids. The paper (section 4.3) gives it for D = 768 and M = 16 and 24, 32, 48 and
@@ -169,6 +173,9 @@ class JpqConfig:
     def __post_init__(self) -> None:
         if not self.train:
             raise ValueError("train names no data set")
+        refuse_unread("train", self.train, "negatives", why="negatives are the model's own best documents at each step")
+        for name, sets in (("train", self.train), ("dev", self.dev), ("unseen", self.unseen)):
+            refuse_unread(name, sets, "teachers", why="the start is the teacher")
         check_dropout(self.dropout)
         self.training.check_measured(bool(self.dev) or self.selection.hold_back is not None)
         if self.query_length is not None and self.query_length < 3:

@@ -20,7 +20,7 @@ from opensearch_neural.models.dense.quantized import KIND
 from trainers.common.config import fingerprint
 from trainers.common.loop import train
 from trainers.common.processes import main_process_first
-from trainers.common.run_folder import Trained, check_output
+from trainers.common.run_folder import Trained, check_output, dev_hashes
 from trainers.data import tokenized
 from trainers.data.sets import rehearsed, small
 from trainers.jpq.preparation import Preparation, dev_measures
@@ -62,6 +62,7 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
         kind=KIND,
         config=config,
         data_hash=fingerprint(data.hash, ready.start.info.hash),
+        made_from=dev_hashes(ready.dev_data),
         start_field="start",
         evaluate=partial(dev_measures, model, dev) if dev else None,
     )

@@ -79,6 +79,8 @@ def train_masked_lm(config: MaskedLmConfig, *, limit: int | None = None) -> Path
     model, tokenizer = _starting_point(config, working, limit)
     backbones.check_length(model, "max_length", config.max_length)
     spans = bool(model.config.is_encoder_decoder)
+    if spans and config.whole_word:
+        raise InputError("whole_word would have no effect: a T5 learns from spans of tokens", "leave it out")
     special_tokens = 1 if spans else 2  # per window
     train_windows, dev_windows = tokenize_corpus(
         config.corpus,

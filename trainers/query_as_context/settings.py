@@ -8,7 +8,7 @@ from typing import Literal
 
 from opensearch_neural.corpus.documents import Document
 from trainers.common.settings import FOLDER, TrainingSettings
-from trainers.data.settings import DevSettings, SetSettings, check_limit
+from trainers.data.settings import DevSettings, SetSettings, check_limit, refuse_unread
 from trainers.dense.settings import DenseConfig
 from trainers.doc2query.settings import GenerationSettings
 
@@ -123,6 +123,10 @@ class QueryAsContextConfig:
             raise ValueError("corpora names no corpus")
         if not 0 <= self.dev_share < 1:
             raise ValueError(f"dev_share must be from 0 to below 1, not {self.dev_share}")
+        for name, sets in (("unseen", self.unseen), ("dev", self.dev), ("test", self.test)):
+            refuse_unread(name, sets, "teachers", why="no teacher is asked")
+        if self.selection.hold_back is not None:
+            raise ValueError("selection.hold_back would have no effect: dev_share says how many articles are held back")
         for training in (self.training, self.condenser):
             if training is not None:
                 training.check_measured(self.dev_share > 0 or bool(self.dev))

@@ -33,7 +33,7 @@ from trainers.common.config import fingerprint
 from trainers.common.grad_cache import in_order
 from trainers.common.loop import train
 from trainers.common.processes import is_main_process
-from trainers.common.run_folder import Trained, check_output, history
+from trainers.common.run_folder import Trained, check_output, dev_hashes, history
 from trainers.common.sampling import Visit
 from trainers.common.settings import FIRST, FOLDER
 from trainers.data.dev_measures import DevSet, corpus_measures, dev_measures, dev_set
@@ -168,6 +168,7 @@ def pretrain(config: QueryAsContextConfig, passages: Passages, dev: Sequence[Dev
         kind=KIND,
         config=alone,
         data_hash=fingerprint(passages.hash, hash_files(locate(config.backbone))),
+        made_from=dev_hashes(dev),
         start_field="backbone",
         evaluate=measured if len(held) or dev else None,
     )

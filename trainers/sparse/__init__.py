@@ -4,8 +4,8 @@
 student (section 3), IDF inside the matching function (4.1), an ensemble of heterogeneous teachers (4.2), pre-training
 and fine-tuning (5.1).
 
-    settings.py       the settings of `osn train sparse`
     train.py          the whole flow (read this first): data, warm-up, miner, pre-training, fine-tuning
+    settings.py       the settings of `osn train sparse`
     stage_data.py     hard negatives and teachers of a stage
     start.py          from a backbone or a sparse model to an untrained student
     warm_up.py        adds a calibrated masked-LM head to a backbone that has none

@@ -11,9 +11,10 @@ import numpy.typing as npt
 import torch
 
 from opensearch_neural.retrievers.bm25 import BM25Retriever
+from trainers.common.batches import WholeBatchCollator
 from trainers.data.candidates import Drawn
 from trainers.data.examples import TrainingData
-from trainers.data.retrieval_batches import RetrievalCollate, names
+from trainers.data.retrieval_batches import DrawnTexts, names
 from trainers.data.teachers import Teacher
 from trainers.data.tokenized import PART_OVERHEAD
 from trainers.sparse.lexicon import Lexicon
@@ -22,7 +23,7 @@ from trainers.sparse.student import SparseBatch, SparsePart, SparseStudent, Spar
 from trainers.sparse.tiled_head import VocabularySample, sample_entries
 
 
-class SparseCollate(RetrievalCollate):
+class SparseCollate(WholeBatchCollator):
     """Makes batches of drawn examples. Their vocabulary entries are the query tokens and a sample of the others, or all."""
 
     def __init__(
@@ -35,18 +36,14 @@ class SparseCollate(RetrievalCollate):
     ) -> None:
         """Batches for `student`, with the student's IDF or each set's own."""
         objective, training = config.objective, config.training
-        super().__init__(
-            sets,
-            student,
-            objective,
-            chunk_size=training.chunk_size,
-            overhead=PART_OVERHEAD[training.device_type],
-            teachers=teachers,
+        overhead = PART_OVERHEAD[training.device_type]
+        self.texts = DrawnTexts(
+            sets, student, objective, chunk_size=training.chunk_size, overhead=overhead, teachers=teachers
         )
         self.settings, self.seed = student.settings, training.seed
         self.ordinary_entries, self.vocabulary_size = student.ordinary_entries, len(student.head.weight)
         self.all_pairs, self.encodes_queries = objective.all_pairs, student.encodes_queries
-        self.idf = [student.lexicon.idf] * len(self.sets)
+        self.idf = [student.lexicon.idf] * len(sets)
         if config.student.idf == "own":
             tokenizer, size = student.tokenizers["document"], self.vocabulary_size
             self.idf = [Lexicon.of([data.documents], tokenizer, size, config.student).idf for data in sets]
@@ -55,9 +52,9 @@ class SparseCollate(RetrievalCollate):
             self.bm25 = [BM25Retriever(data.documents.ids, data.documents.values()) for data in sets]
 
     def __call__(self, items: list[Drawn], rank: int = 0, world: int = 1) -> SparseBatch:
-        at = items[0].at
-        data, tokens, idf = self.sets[at], self.tokens[at], self.idf[at]
-        batch = self.known[at].batch_documents(items, rank, world)
+        at, texts = items[0].at, self.texts
+        data, tokens, idf = texts.sets[at], texts.tokens[at], self.idf[at]
+        batch = texts.known[at].batch_documents(items, rank, world)
         query_tokens = [np.unique(ids) for ids in tokens["query"].rows([item.query for item in items])]
         share = len(batch.own)
         own_query_tokens = query_tokens[rank * share : (rank + 1) * share]
@@ -75,18 +72,18 @@ class SparseCollate(RetrievalCollate):
         if self.bm25:
             scores = self.bm25[at].scores([data.queries.text_at(item.query) for item in batch.own])
             targets.base = torch.from_numpy(np.stack([of_query[batch.documents] for of_query in scores]))
-        if self.ensemble is not None and self.all_pairs:
+        if texts.ensemble is not None and self.all_pairs:
             ids = data.documents.ids
             # Other known positives, and copies of the positive, are not candidates.
-            targets.teacher = self.ensemble.of_documents(
+            targets.teacher = texts.ensemble.of_documents(
                 batch.own, [ids[row] for row in batch.documents], excluded=targets.excluded
             )
-        elif self.ensemble is not None:
-            targets.teacher = self.ensemble.of_candidates(batch.own)
-        documents = self.parts("document", tokens["document"].rows(batch.own_documents))
+        elif texts.ensemble is not None:
+            targets.teacher = texts.ensemble.of_candidates(batch.own)
+        documents = texts.parts("document", tokens["document"].rows(batch.own_documents))
         parts = {"document": [SparsePart(**vars(part), entries=targets.entries) for part in documents]}
         if self.encodes_queries:
-            queries = self.parts("query", tokens["query"].rows([item.query for item in batch.own]))
+            queries = texts.parts("query", tokens["query"].rows([item.query for item in batch.own]))
             parts["query"] = [SparsePart(**vars(part)) for part in queries]
         return SparseBatch(ids=names(data, batch.own), parts=parts, targets=targets)
 

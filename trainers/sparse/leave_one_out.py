@@ -90,14 +90,16 @@ def gains(config: SparseConfig, train: Callable[[SparseConfig], Trained]) -> dic
 
 
 def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
-    """`config` trained on all sets but `left`, and measured on `left` at the end; with epochs in place of steps, along the
-    way too, which chooses nothing."""
+    """`config` without the set `left`, on which the last state is measured.
+
+    If the length is given in epochs, it is also measured on the way; those measures choose nothing."""
 
     def others(stage: Stage, title: str) -> Stage:
         kept = [at for at, settings in enumerate(stage.train) if sources(settings).isdisjoint(sources(left))]
         if not kept:
             raise InputError(
-                f"without the corpus of {left.title} {title} has no set", f"add sets of other corpora to {title}"
+                f"{title} has only sets of the corpus of {left.title}: without them nothing is left to train on",
+                f"add sets of other corpora to {title}",
             )
         weights = stage.training.set_weights
         if isinstance(weights, list) and len(weights) == len(stage.train):

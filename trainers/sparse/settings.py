@@ -10,9 +10,11 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.models.sparse.pruning import Pruning
 from trainers.common.settings import FOLDER, ObjectiveSettings, Role, TrainingSettings, check_dropout
 from trainers.data.settings import (
-    CandidateSettings,
+    UNTAUGHT,
     DevSettings,
+    check_candidates,
     check_teachers,
+    refuse_unread,
     refuse_unread_of_teachers,
     refuse_without_negatives,
 )
@@ -178,19 +180,21 @@ class RegularizationSettings:
 
 
 @dataclass(slots=True)
-class SparseCandidates(CandidateSettings):
+class SparseCandidates:
     """The documents that a query is compared with, in addition to its positive."""
 
     negatives: int = 1
+    """hard negatives of a query, drawn at each visit; random documents if there are too few"""
     depth: int = 100
-    mine: str | None = "bm25"  # type: ignore[assignment]  # a dense training mines with BM25 only
+    """negatives are drawn from this many of the hardest"""
+    mine: str | None = "bm25"
     """the retriever that mines more negatives if there are too few: "bm25", "student" (not pre-trained), or a retriever of
     `osn data mine`; null mines nothing"""
     consistency: int | None = None
     """leave out queries without a positive in this many best documents of the miner; null keeps all queries"""
 
     def __post_init__(self) -> None:
-        CandidateSettings.__post_init__(self)
+        check_candidates(self.negatives, self.depth)
         if self.consistency is not None and self.mine is None:
             raise ValueError("consistency needs a miner: name it in candidates.mine")
 
@@ -262,6 +266,8 @@ class SparseConfig(StageSettings):
                     "regularization.query_weight is for queries that the network encodes: set student.queries"
                 )
         StageSettings.__post_init__(self)
+        refuse_unread("dev", self.dev, "teachers", why=UNTAUGHT)
+        refuse_unread("unseen", self.unseen, "teachers", why=UNTAUGHT)
 
     @property
     def folder(self) -> Path:

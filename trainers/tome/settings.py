@@ -8,7 +8,7 @@ from typing import Literal
 
 from opensearch_neural.models.generative.settings import GenerativeSettings
 from trainers.common.settings import LAST, TrainingSettings
-from trainers.data.settings import SetSettings
+from trainers.data.settings import SetSettings, refuse_unread
 from trainers.doc2query.settings import GenerationSettings
 
 
@@ -62,6 +62,9 @@ class TomeConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.dev_share < 1:
             raise ValueError(f"dev_share must be from 0 to below 1, not {self.dev_share}")
+        why = "the texts to write are the loss, and nothing else is compared"
+        for name, sets in (("queries", self.queries), ("unseen", self.unseen)):
+            refuse_unread(name, sets, "negatives", "teachers", why=why)
         for training in (self.training, self.url_training):
             training.check_measured(self.dev_share > 0)
         if self.spans < 0 or (self.candidates is not None and self.candidates < 1):

@@ -28,7 +28,7 @@ from opensearch_neural.models.generative.settings import FILE, KIND, PASSAGE, UR
 from trainers.common.config import fingerprint, save_config, to_dict
 from trainers.common.loop import train
 from trainers.common.processes import is_main_process, main_process_first
-from trainers.common.run_folder import Trained, check_output, differing
+from trainers.common.run_folder import DEV, Trained, check_output, differing
 from trainers.common.settings import TrainingSettings
 from trainers.encoders import backbones
 from trainers.encoders.sequence_to_sequence import Batched, SequenceToSequence, Some, log_likelihood, share_written
@@ -150,6 +150,8 @@ def _train_stage(
             hash_files(locate(backbone)),
             *([data.corpus.contents.hash] if data.spans else []),
         ),
+        # Stage 2 is measured on passages that it is trained on.
+        made_from={f"{DEV}held-back queries": dev.queries.hash} if isinstance(dev, ToPassage) else None,
         start_field="backbone",
         evaluate=evaluate if dev is not None else None,
     )

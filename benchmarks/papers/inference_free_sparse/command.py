@@ -33,17 +33,15 @@ from typing import Any
 import click
 
 from benchmarks.bm25_sparse import dense
-from benchmarks.bm25_sparse.measures import MEASURES, TUNED, mean_rows, sets_of_means, tuned_measured
+from benchmarks.bm25_sparse.measures import MEASURES, TUNED, rows_of_sets, sets_of_means, tuned_measured, tuned_settings
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment, check_models, start_option
 from benchmarks.experiment import (
     PaperPart,
     RowsAndGoals,
     Table,
-    compared,
     goal_of,
     is_above,
     kept_measured,
-    means,
     paper_options,
     run_parts,
     slug,
@@ -90,12 +88,12 @@ def quality(experiment: Experiment) -> RowsAndGoals:
     """Every model searched without BM25, and the engines without a model."""
     differences = [(engine, TUNED) for engine in (PRESENCE, PIECES, *experiment.arms)]
     with cluster_or_node(experiment.connection, "osn-bench-sparse") as client:
-        tuned = tuned_measured(client, experiment)
+        tuned = tuned_measured(client, experiment, tuned_settings(client, experiment))
     pieces = tokenizer_of(experiment.start)
-    with_train = [name for name, folder in experiment.sets.items() if (folder / "qrels" / "train.tsv").exists()]
-    saturations = tuned_pieces(experiment.data, with_train, experiment.work, pieces)
+    saturations = tuned_pieces(experiment.data, experiment.with_train, experiment.work, pieces)
 
-    def measured(test: SparseTest) -> dict[MeasuredEngine, Measured]:
+    def measured(name: str) -> dict[MeasuredEngine, Measured]:
+        test = sparse_test(experiment.data, name, experiment.work)
         without = untrained(test, test.lexical(pieces, saturations.get(test.name, saturations[""])))
         engines = {MeasuredEngine(TUNED): tuned[test.name]}
         engines |= {MeasuredEngine(name): own for name, own in without.items()}
@@ -108,7 +106,8 @@ def quality(experiment: Experiment) -> RowsAndGoals:
 def high_idf_first(experiment: Experiment) -> RowsAndGoals:
     """The best 100 by rare tokens, rescored with all tokens; a row's variant is the model."""
 
-    def measured(test: SparseTest) -> dict[MeasuredEngine, Measured]:
+    def measured(name: str) -> dict[MeasuredEngine, Measured]:
+        test = sparse_test(experiment.data, name, experiment.work)
         return {
             MeasuredEngine(engine, model.seed, model.name): own
             for model in experiment.models
@@ -116,36 +115,8 @@ def high_idf_first(experiment: Experiment) -> RowsAndGoals:
         }
 
     differences = [(of_ratio(ratio), ALL_TOKENS) for ratio in RATIOS]
-    rows = rows_of_sets(experiment, measured, differences, {of_all(experiment): list(experiment.sets)})
+    rows = rows_of_sets(experiment, measured, differences, {experiment.mean_of_all: list(experiment.sets)})
     return rows, rare_goals(experiment, rows)
-
-
-def rows_of_sets(
-    experiment: Experiment,
-    measured: Callable[[SparseTest], dict[MeasuredEngine, Measured]],
-    differences: Sequence[tuple[str, str]],
-    label_of: Mapping[str, Sequence[str]],
-) -> list[Row]:
-    """Rows of every set, and of means over sets. label_of: {name of a mean: its sets}"""
-    of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
-    rows: list[Row] = []
-    for name in experiment.sets:
-        own = measured(sparse_test(experiment.data, name, experiment.work))
-        of_sets[name] = own | means(own, experiment.seeds)
-        rows += compared(name, of_sets[name], differences, seeds=experiment.seeds)
-    for label, names in label_of.items():
-        rows += mean_rows(label, {name: of_sets[name] for name in names}, differences)
-    return rows
-
-
-def of_all(experiment: Experiment) -> str:
-    """The name of the mean over all sets."""
-    return f"mean of {len(experiment.sets)} sets"
-
-
-def unseen(experiment: Experiment) -> str:
-    """The name of the mean over sets that no training saw."""
-    return f"mean of {len(experiment.unseen)} unseen sets"
 
 
 def of_ratio(ratio: float) -> str:
@@ -198,7 +169,7 @@ def rescored(
 
 def quality_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
     """The paper's claim (table 3): the student alone is better than BM25, in the mean of sets that it did not see."""
-    table, label = Table(rows, experiment.seeds), unseen(experiment)
+    table, label = Table(rows, experiment.seeds), experiment.mean_of_unseen
     goals: list[Goal] = []
     for arm in experiment.arms:
         row = table.difference(label, arm, TUNED, "nDCG@10")
@@ -209,7 +180,7 @@ def quality_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
 
 def rare_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
     """The paper's "negligible impact on search relevance" (section 5.3.2): at most 0.5 points lost, interval included."""
-    table, label = Table(rows, experiment.seeds), of_all(experiment)
+    table, label = Table(rows, experiment.seeds), experiment.mean_of_all
     goals: list[Goal] = []
     for arm in experiment.arms:
         for ratio in RATIOS:

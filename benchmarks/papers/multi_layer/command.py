@@ -236,13 +236,7 @@ def lambdas(experiment: MultiLayerExperiment) -> RowsAndGoals:
 )
 @setting_options(Recipe)
 def multi_layer(
-    data: Path,
-    work: Path,
-    record: Path | None,
-    chosen: tuple[str, ...],
-    steps: int,
-    seeds: int,
-    **recipe: Any,
+    data: Path, work: Path, record: Path | None, chosen: tuple[str, ...], steps: int, seeds: int, **recipe: Any
 ) -> None:
     """Train multi-layer representations, a dual encoder and its rivals, and compare them.
 

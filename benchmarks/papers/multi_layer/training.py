@@ -69,9 +69,7 @@ class Recipe:
         "mean", "Pooling of a layer's tokens; the paper's is cls, which T5 lacks.", choices=get_args(Pooling)
     )
     cosine: bool = setting(
-        True,
-        "Compare vectors of length 1, or raw inner products as in the paper.",
-        option="--cosine/--inner-products",
+        True, "Compare vectors of length 1, or raw inner products as in the paper.", option="--cosine/--inner-products"
     )
     learning_rate: float = setting(5e-5, "Learning rate of every training.")
     batch: int = setting(32, "Questions of a step.")

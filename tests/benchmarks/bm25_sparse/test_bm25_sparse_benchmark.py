@@ -35,13 +35,16 @@ from benchmarks.bm25_sparse.measures import (  # noqa: E402
     SUM,
     SUM_CASCADE,
     TUNED,
+    TUNED_SUM,
     mean_interval,
     mean_rows,
+    opened_index,
 )
-from benchmarks.bm25_sparse.models import PUBLISHED  # noqa: E402
+from benchmarks.bm25_sparse.models import PUBLISHED, Experiment  # noqa: E402
 from benchmarks.experiment import slug  # noqa: E402
 from benchmarks.grown.index import Growth  # noqa: E402
 from benchmarks.render import gains, quality_and_cost  # noqa: E402
+from opensearch_neural.cluster.settings import ConnectionSettings  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.measures import Measured  # noqa: E402
 from opensearch_neural.evaluation.results import MeasuredEngine, Row, read  # noqa: E402
@@ -95,7 +98,11 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
     assert {row.against for row in summary.rows if row.sets and row.baseline == BM25} == {BM25}
     taught = {row.set: row.line for row in summary.rows if (row.against, row.seeds) == (f"{SUM}, {PUBLISHED}", (1, 2))}
     assert taught.keys() >= {"one", "two", "mean of 2 sets"} and {*taught.values()} == {f"{SUM}, seeds 1 to 2, {arm}"}
-    assert {row.engine for row in summary.rows if row.set == "two" and row.measure == "nDCG@10"} >= {BM25, TUNED, SUM}
+    measured = {row.engine for row in summary.rows if row.set == "two" and row.measure == "nDCG@10"}
+    assert measured >= {BM25, TUNED, SUM, TUNED_SUM}
+    of_mean = [row for row in summary.rows if (row.engine, row.set) == (TUNED_SUM, "mean of 2 sets")]
+    of_tuned = {(row.baseline, row.variant) for row in of_mean}
+    assert of_tuned >= {(BM25, PUBLISHED), (TUNED, PUBLISHED), (BM25, arm), (TUNED, arm)}
     loaded = {
         (row.engine, row.variant) for row in summary.rows if row.set == "200 documents" and row.measure == "score kept"
     }
@@ -122,8 +129,23 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
         for name in client.indices.get(index="osn-one*,osn-two*,osn-as-published*,osn-trained*")
         if "osn-test" not in name
     ]
+    assert not client.indices.exists_index_template(name="osn-*")
     again = CliRunner().invoke(command.bm25_sparse, arguments, catch_exceptions=False)
     assert again.exit_code == 0 and read(tmp_path / "results").rows == summary.rows, "what is kept is measured again"
+
+
+def test_an_index_of_the_sum_can_have_a_tuned_bm25(
+    client: OpenSearch, cluster_url: str, data: Path, start: Path, tmp_path: Path
+) -> None:
+    connection = ConnectionSettings(urls=(cluster_url,))
+    experiment = Experiment(data, str(start), tmp_path, (1,), (PUBLISHED,), connection)
+    tuned = cluster_bm25.Bm25Settings("standard", 0.6, 0.3)
+    with opened_index(client, experiment, MeasuredEngine(PUBLISHED), "one", bm25=tuned) as engines:
+        (made,) = client.indices.get(index=engines.index).values()
+    similarity = made["settings"]["index"]["similarity"]["default"]
+    assert similarity == {"type": "BM25", "k1": "0.6", "b": "0.3"}
+    assert made["mappings"]["properties"]["text"]["analyzer"] == "standard"
+    assert not client.indices.exists_index_template(name="osn-*")
 
 
 def test_a_model_of_one_corpus_is_trained_on_no_judgement(

@@ -35,9 +35,7 @@ def test_refusals_and_errors_are_counted_by_kind_and_never_dropped() -> None:
 @pytest.mark.parametrize("level", [Level("closed", 3), Level("open", 200.0)], ids=str)
 def test_queries_that_cannot_be_encoded_are_failures_of_their_own_kind(level: Level) -> None:
     with programmed() as url:
-        workload = workload_at(url)
-        known = workload.fixed_bodies["bm25"][:50]  # the other half of the queries raises IndexError
-        block = measured(replace(workload, fixed_bodies={"bm25": known}), level, 1.0)
+        block = measured(workload_at(url, known=50), level, 1.0)  # the other half of the queries raises IndexError
     assert block.failures["encoding"] > 10 and "IndexError" in block.example
     assert block.completed > 10 and block.requests == block.failed + hdr.counts(hdr.decode(block.latency)).sum()
 
@@ -107,7 +105,6 @@ def test_workers_end_with_their_parent() -> None:
 
 
 def test_what_a_worker_cannot_load_is_an_error_and_no_hang() -> None:
-    from dataclasses import replace
 
     from benchmarks.load.workload import ModelChoice, SearchedIndex
     from opensearch_neural.errors import ModelError
@@ -120,7 +117,6 @@ def test_what_a_worker_cannot_load_is_an_error_and_no_hang() -> None:
         variants=(replace(workload.variants[0], engine="sparse"),),
         indexes={"an-index": SearchedIndex(meta, True)},
         models=ModelChoice(sparse="/no/such/model"),
-        fixed_bodies={},
     )
     with pytest.raises(ModelError), Generators(needs_model, 2):
         pass

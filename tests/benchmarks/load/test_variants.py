@@ -122,7 +122,7 @@ def test_quality_is_shown_where_there_are_judgements_and_overlap_where_not(clien
     )
     texts = list(data.queries.values())
     with prepared(client, LoadTarget(ConnectionSettings()), loaded, variants, texts) as workload:
-        names = set(workload.pipelines.values())
+        names = set(workload.pipelines)
         assert names and names <= stored_now(client)
         judged = judged_rows(client, workload, data, loaded, baseline="bm25")
         rows = nearness_rows(client, workload, data.queries, loaded)

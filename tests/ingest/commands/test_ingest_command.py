@@ -23,6 +23,7 @@ from ingest.job import run_job
 from ingest.writing import pipeline
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.patience import RetryPolicy
+from opensearch_neural.models.sparse.published import PUBLISHED
 
 Osn = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -94,6 +95,25 @@ def test_a_warning_names_the_corpus_and_not_its_copy_and_is_told_once(
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.count("stdin, line 4: no text, only a title") == ran.stderr.count("no text") == 1, ran.stderr
     assert tempfile.gettempdir() not in ran.stderr
+
+
+def test_without_sparse_one_line_says_what_it_would_bring_and_which_models_there_are(
+    osn: Osn, client: Any, index_name: str, tmp_path: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(5))
+
+    def told(*arguments: str) -> list[str]:
+        ran = osn(*arguments)
+        assert ran.returncode == 0, ran.stderr
+        return [line for line in (ran.stderr + ran.stdout).splitlines() if "--sparse" in line]
+
+    plain = ["ingest", str(corpus), "--index", index_name, "--replicas", "0"]
+    (line,) = told(*plain)
+    assert "no sparse vectors are written; with --sparse MODEL, searches rank BM25's hits better" in line
+    assert any(model.name in line for model in PUBLISHED) and "`osn model list`" in line
+    assert told(*plain) == [], "an index that is there has the models that it has"
+    for at, model in enumerate(("none", "lexical")):
+        assert told(*small(corpus, f"{index_name}-{at}", "--sparse", model)) == [], "who names one knows of it"
 
 
 def test_passages_are_called_passages(osn: Osn, client: Any, index_name: str, tmp_path: Path) -> None:

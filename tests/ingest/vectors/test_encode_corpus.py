@@ -14,6 +14,7 @@ import pytest
 from corpora import TEXT, job, letters, parts_of, records, small_tokenizer, snapshot, write_jsonl
 
 from ingest.corpus import CorpusSource
+from ingest.error_limit import TooManyErrors
 from ingest.job import run_job
 from ingest.settings import Models
 from ingest.vectorizers import Encoders
@@ -192,14 +193,7 @@ def test_what_no_model_can_encode_ends_as_a_dead_letter(
     client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", records(100))
-    encode = LexicalEncoder.encode_documents
-
-    def choosy(self: Any, texts: Any, **more: Any) -> Any:
-        if any("prism" in text for text in texts):
-            raise ModelError("not finite")
-        return encode(self, texts, **more)
-
-    monkeypatch.setattr(LexicalEncoder, "encode_documents", choosy)
+    prism_is_not_finite(monkeypatch)
     encoded = run_encode(encoding(corpus, tmp_path / "v"), show_progress=False)
     assert 0 < encoded.unfit < 50 and encoded.documents == 100 - encoded.unfit
     report = run_job(client, job(corpus, index_name, tokenizer=None, vectors=tmp_path / "v"), show_progress=False)
@@ -208,6 +202,87 @@ def test_what_no_model_can_encode_ends_as_a_dead_letter(
     for letter in letters(report.dead_letters):
         assert "prism" in letter["document"]["text"] + letter["document"]["title"]
         assert letter["reason"] == "cannot be encoded: not finite"
+
+
+def prism_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that fails on every text with the word."""
+    encode = LexicalEncoder.encode_documents
+
+    def choosy(self: Any, texts: Any, **more: Any) -> Any:
+        if any("prism" in text for text in texts):
+            raise ModelError("not finite")
+        return encode(self, texts, **more)
+
+    monkeypatch.setattr(LexicalEncoder, "encode_documents", choosy)
+
+
+@pytest.mark.parametrize("passages", [None, PassageMeta(5, 3)], ids=["documents", "passages"])
+def test_what_has_no_vectors_is_in_the_dead_letter_file_once_and_can_be_encoded_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passages: PassageMeta | None
+) -> None:
+    lines: list[Any] = records(200)
+    lines[100:100] = ["torn"]
+    settings = encoding(write_jsonl(tmp_path / "d.jsonl", lines), tmp_path / "v", passages=passages)
+    prism_is_not_finite(monkeypatch)
+    for again in (False, True):
+        encoded = run_encode(settings, show_progress=False)
+        assert encoded.dead_letters == tmp_path / "v.dead-letters.jsonl"
+        told = letters(encoded.dead_letters)
+        assert (encoded.rejected, len(told)) == (1, 1 + encoded.unfit) and encoded.unfit > 1
+        assert (encoded.reused == encoded.shards) == again
+    assert {letter["reason"] for letter in told if "document" in letter} == {"cannot be encoded: not finite"}
+    assert [letter["raw"] for letter in told if "raw" in letter] == ["torn"]
+    file = encoded.dead_letters
+    file.write_text(file.read_text().replace("prism", "cube").replace('"torn"', '{"_id": "t", "text": "whole"}'))
+    mended = run_encode(encoding(file, tmp_path / "w", passages=passages), show_progress=False)
+    assert (mended.documents, mended.dead_letters) == (len(told), None)
+
+
+@pytest.mark.parametrize("most", [20, 0.1])
+def test_more_errors_than_are_allowed_end_the_encoding_and_a_higher_limit_continues_it(
+    tmp_path: Path, most: float
+) -> None:
+    lines: list[Any] = records(1200)
+    lines[600:600] = ["torn"] * 150
+    settings = encoding(write_jsonl(tmp_path / "d.jsonl", lines), tmp_path / "v", max_errors=most)
+    told = rf"{'150' if most == 0.1 else '21'} documents were rejected, more than --max-errors "
+    with pytest.raises(TooManyErrors, match=told):
+        run_encode(settings, show_progress=False)
+    encoded = run_encode(replace(settings, max_errors=0.2), show_progress=False)
+    assert (encoded.documents, encoded.rejected) == (1200, 150) and encoded.reused > 5
+    assert len(letters(tmp_path / "v.dead-letters.jsonl")) == 150
+
+
+def test_documents_that_a_model_cannot_encode_count_as_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = encoding(write_jsonl(tmp_path / "d.jsonl", records(200)), tmp_path / "v", max_errors=3)
+    prism_is_not_finite(monkeypatch)
+    with pytest.raises(
+        TooManyErrors, match=r"more than --max-errors 3 allows\n  read the reasons in .*v\.dead-letters"
+    ):
+        run_encode(settings, show_progress=False)
+    assert len(letters(tmp_path / "v.dead-letters.jsonl")) > 3
+
+
+def test_the_command_tells_of_what_has_no_vectors_as_an_ingest_does(
+    osn: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [*records(20), "torn"])
+    command = ["encode", str(corpus), "--output", "v", "--sparse", "lexical", "--tokenizer", small_tokenizer()]
+    ran = osn(*command)
+    assert ran.returncode == 3 and "1 records have no vectors: see v.dead-letters.jsonl" in ran.stdout, ran.stderr
+    assert len(letters(tmp_path / "v.dead-letters.jsonl")) == 1
+    ran = osn(*command, "--dead-letters", "own.jsonl", "--max-errors", "0", "--json")
+    assert ran.returncode == 1 and "more than --max-errors 0 allows" in ran.stderr
+    assert len(letters(tmp_path / "own.jsonl")) == 1
+    ran = osn(*command, "--json")
+    assert ran.returncode == 3 and json.loads(ran.stdout)["dead_letters"] == "v.dead-letters.jsonl"
+    ran = osn(*command, "--dead-letters", str(corpus))
+    assert ran.returncode == 1 and "is the corpus; it cannot be the dead-letter file too" in ran.stderr
+    assert osn(*command, "--max-errors", "200%").returncode == 1
+    model = lexical_model(write_jsonl(tmp_path / "good.jsonl", records(20)), tmp_path)
+    write_jsonl(corpus, ["torn"])
+    ran = osn("encode", str(corpus), "--output", "w", "--sparse", str(model))
+    assert ran.returncode == 1 and "no document was accepted; the first of 1: not JSON" in ran.stderr
 
 
 def test_documents_are_found_in_any_order(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from corpora import letters
 from tokenizers import Tokenizer
 
 pytest.importorskip("ray", reason="needs the extra [ray]")
@@ -18,11 +19,21 @@ torch = pytest.importorskip("torch", reason="needs the extra [encode]")
 
 from ingest.commands.encode import encode  # noqa: E402
 from ingest.corpus import CorpusSource  # noqa: E402
+from ingest.error_limit import ErrorLimit, TooManyErrors  # noqa: E402
 from ingest.record_digests import record_digest  # noqa: E402
 from ingest.settings import Models, RayOptions  # noqa: E402
 from ingest.vectorizers import Encoders  # noqa: E402
 from ingest.vectors.encode_corpus import EncodeJob, run_encode  # noqa: E402
-from ingest.vectors.ray_encode import PackedModels, _connected, _sized, packed, shards_on_ray, unpacked  # noqa: E402
+from ingest.vectors.ray_encode import (  # noqa: E402
+    PackedModels,
+    _connected,
+    _sized,
+    packed,
+    packed_aside,
+    shards_on_ray,
+    unpacked,
+    unpacked_aside,
+)
 from ingest.vectors.shards import shard_path  # noqa: E402
 from opensearch_neural.corpus.documents import Document, Rejected  # noqa: E402
 from opensearch_neural.corpus.passages import Passage  # noqa: E402
@@ -106,7 +117,7 @@ def test_two_workers_one_killed_in_the_middle_write_what_one_process_writes(
     records = CorpusSource(str(corpus)).reader(str(corpus))
     done = []
     killed: int | None = None
-    for shard in shards_on_ray(records, folder, SHARD, models, 8 * 32, RayOptions(workers=2)):
+    for shard in shards_on_ray(records, folder, SHARD, models, 8 * 32, RayOptions(workers=2), ErrorLimit(1)):
         done.append(shard)
         if killed is None and not shard.reused:
             killed = shard.process
@@ -135,8 +146,13 @@ def test_a_network_gives_the_same_bytes_in_a_worker(
     here = job(corpus, tmp_path / "here", network)
     run_encode(here, show_progress=False)
     there = replace(here, out=tmp_path / "there", ray=RayOptions(workers=1, cpus=2))
-    assert run_encode(there, show_progress=False).reused == 0
+    with pytest.raises(TooManyErrors, match="1 documents were rejected, more than --max-errors 0 allows"):
+        run_encode(replace(there, max_errors=0), show_progress=False)
+    for _ in range(2):  # the second time the shards are there
+        assert run_encode(there, show_progress=False).rejected == 1
     assert content(tmp_path / "there") == content(tmp_path / "here")
+    here_, there_ = (letters(tmp_path / f"{name}.dead-letters.jsonl") for name in ("here", "there"))
+    assert there_ == here_ and [letter["raw"] for letter in here_] == ["{broken"]
 
 
 def test_what_the_reader_meets_is_told_as_without_ray(
@@ -162,7 +178,10 @@ def test_records_that_travelled_make_the_same_shard() -> None:
         ),
     ]
     travelled = unpacked(packed(items))
-    assert [type(item) for item in travelled] == [Document, Rejected, Rejected, Document]
+    assert travelled[1:] == items[1:]
+    aside = [(items[1], "no text"), (items[3], "cannot be encoded: not finite")]
+    assert unpacked_aside(packed_aside(aside)) == aside
+    assert [type(item) for item in travelled] == [Document, Rejected, Rejected, Passage]
     assert [record_digest(item) for item in travelled] == [record_digest(item) for item in items]
     contents = [item.contents for item in items if isinstance(item, Document)]
     assert [item.contents for item in travelled if isinstance(item, Document)] == contents

@@ -16,11 +16,11 @@ import pytest
 from corpora import job, records, snapshot, write_jsonl
 
 from ingest.documents import Documents
+from ingest.error_limit import TooManyErrors
 from ingest.job import Job, run_job
 from ingest.versions import builds as versions
 from ingest.versions import unfinished
 from ingest.versions.swap import Gate, Requirement, SwapRefused
-from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta

@@ -28,7 +28,7 @@ from trainers.common import losses, run_folder  # noqa: E402
 from trainers.common.batches import Batch, CachedBatch, Part, WholeBatchCollator  # noqa: E402
 from trainers.common.grad_cache import CachedModel, Encoded, gather  # noqa: E402
 from trainers.common.loop import train  # noqa: E402
-from trainers.common.run_folder import RunFolder, Trained  # noqa: E402
+from trainers.common.run_folder import RunFolder, Trained, dev_hashes  # noqa: E402
 from trainers.common.sampling import EpochBatches, Visit, total_steps  # noqa: E402
 from trainers.common.set_range import SetRange  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
@@ -324,6 +324,41 @@ def test_an_output_of_another_configuration_or_other_data_is_refused(tmp_path: P
         run(tmp_path / "model", data_hash="b")
     # How often it logs or saves does not make another run of it.
     run(tmp_path / "model", data_hash="a", settings=settings(log_every=1, save_every=2, keep=5))
+
+
+@dataclass
+class Judged:
+    """A dev set, as far as a run folder knows it."""
+
+    name: str
+    hash: str
+
+
+def test_a_run_is_not_continued_on_another_content_of_a_dev_set(tmp_path: Path) -> None:
+    """Its best state would be chosen by measures on two sets."""
+    output, before = tmp_path / "model", dev_hashes([Judged("a", "1"), Judged("b", "2")])
+    broken = Regression()
+    broken.fail_at = die_at(5)
+    with pytest.raises(Killed):
+        run(output, broken, made_from=before)
+    with pytest.raises(InputError, match=r"another content of the dev set b: .*\n  give the set as it was"):
+        run(output, made_from=dev_hashes([Judged("a", "1"), Judged("b", "3")]))
+    run(output, made_from=before)
+    assert (output / "osn.json").exists()
+
+
+def test_a_run_that_noted_no_dev_sets_is_continued_and_notes_them(tmp_path: Path) -> None:
+    """Earlier versions noted none."""
+    output, broken = tmp_path / "model", Regression()
+    broken.fail_at = die_at(5)
+    with pytest.raises(Killed):
+        run(output, broken)
+    broken.fail_at = die_at(5)
+    with pytest.raises(Killed):
+        run(output, broken, made_from=dev_hashes([Judged("a", "1")]))
+    with pytest.raises(InputError, match="another content of the dev set a"):
+        run(output, made_from=dev_hashes([Judged("a", "2")]))
+    run(output, made_from=dev_hashes([Judged("a", "1")]))
 
 
 def test_a_model_that_was_not_trained_there_is_not_overwritten(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,28 @@ def test_the_settings_of_a_second_stage_may_be_left_out_or_named() -> None:
     ]
     config = load_config(DenseConfig, None, given)
     assert config.output == Path("out") and config.two_stage is not None and config.two_stage.epochs == 0.5
+
+
+UNREAD: list[tuple[Any, str, str]] = [
+    (JpqConfig, "train=[{path: a, negatives: n.jsonl}]", "train[].negatives (a)"),
+    (JpqConfig, "train=[{path: a, teachers: [t]}, {path: b, teachers: [t]}]", "train[].teachers (a, b)"),
+    (JpqConfig, "dev=[{path: d, teachers: [t]}]", "dev[].teachers (d)"),
+    (JpqConfig, "quantizer={train_centroids: false, learning_rate: 1e-3}", "learning_rate"),
+    (TomeConfig, "queries=[{path: a, negatives: n.jsonl}]", "queries[].negatives (a)"),
+    (TomeConfig, "queries=[{path: a, teachers: [t]}]", "queries[].teachers (a)"),
+    (TomeConfig, "unseen=[{path: u, teachers: [t]}]", "unseen[].teachers (u)"),
+    *(
+        (kind, "dev=[{path: d, teachers: [t]}]", "dev[].teachers (d)")
+        for kind in (DenseConfig, MlrConfig, SparseConfig)
+    ),
+    *((kind, "unseen=[{path: u, teachers: [t]}]", "unseen[].teachers (u)") for kind in (DenseConfig, SparseConfig)),
+    *((kind, "objective.teacher_weights=[1.0]", "teacher_weights") for kind in (DenseConfig, MlrConfig, SparseConfig)),
+    (QueryAsContextConfig, "test=[{path: t, teachers: [t]}]", "test[].teachers (t)"),
+    (QueryAsContextConfig, "selection.hold_back=0.1", "selection.hold_back"),
+]
+
+
+@pytest.mark.parametrize(("kind", "setting", "named"), UNREAD)
+def test_a_setting_that_a_training_does_not_read_is_refused(kind: Any, setting: str, named: str) -> None:
+    with pytest.raises(InputError, match=rf"{re.escape(named)} would have no effect: "):
+        load_config(kind, None, [*NEEDED[kind], setting])

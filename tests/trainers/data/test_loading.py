@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,8 @@ def test_every_shape_of_sentence_transformers_lines_is_read(tmp_path: Path) -> N
         (["q"], "a list of texts"),
         ("q", "an object or a list"),
         ({"query": "q", "positive": "p", "scores": [10**400]}, "expected numbers"),
+        ({"query": "q", "positive": "p", "scores": [math.nan]}, r"bad\.jsonl, line 2: NaN is not JSON"),
+        ({"query": "q", "positive": "p", "scores": [-math.inf]}, r"bad\.jsonl, line 2: -Infinity is not JSON"),
         ({"query": "q", "positive": "p", "negative_²": "n", "negative_2": 3}, "a list of texts in negative_2"),
     ],
 )
@@ -224,6 +227,13 @@ def test_a_bad_line_is_named_with_file_line_and_field(tmp_path: Path, value: obj
     with pytest.raises(InputError, match=message) as caught:
         load_training(path)
     assert f"{path}, line 2" in str(caught.value)
+
+
+def test_a_score_beyond_all_numbers_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"query": "q", "positive": "p", "scores": [1e999]}\n')
+    with pytest.raises(InputError, match=r"bad\.jsonl, line 1: expected numbers"):
+        load_training(path)
 
 
 def test_labels_decide_which_documents_are_relevant(tmp_path: Path) -> None:
@@ -304,9 +314,16 @@ def test_a_corpus_beside_data_that_holds_its_own_texts_is_refused(animals: Path,
     """It was not read: `osn data mine pairs.jsonl --corpus …` took negatives from the pairs' own documents."""
     write_lines(tmp_path / "pairs.jsonl", [{"query": "who barks", "positive": "dogs"}])
     (tmp_path / "dpr.json").write_text('[{"question": "who barks", "positive_ctxs": [{"text": "dogs"}]}]')
-    for name in ("pairs.jsonl", "dpr.json"):
-        with pytest.raises(InputError, match=rf"{name} holds its own texts"):
-            load_training(tmp_path / name, **{field: animals})  # type: ignore[arg-type]
+    for path in (tmp_path / "pairs.jsonl", tmp_path / "dpr.json", animals):
+        with pytest.raises(InputError, match=rf"{path.name} holds its own texts"):
+            load_training(path, **{field: animals})  # type: ignore[arg-type]
+
+
+def test_queries_beside_generated_ones_are_refused(animals: Path, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "g.jsonl", [{"_id": "d1", "queries": [{"text": "purring"}]}])
+    assert len(load_training(path, corpus=animals)) == 1
+    with pytest.raises(InputError, match="holds its own queries"):
+        load_training(path, corpus=animals, queries=animals)
 
 
 def test_the_hash_follows_the_content_and_nothing_else(tmp_path: Path) -> None:

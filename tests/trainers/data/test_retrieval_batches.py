@@ -20,7 +20,7 @@ from trainers.common.settings import ObjectiveSettings  # noqa: E402
 from trainers.data.candidates import Drawn, RetrievalData  # noqa: E402
 from trainers.data.examples import TrainingData  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
-from trainers.data.retrieval_batches import RetrievalCollate  # noqa: E402
+from trainers.data.retrieval_batches import DrawnTexts, RetrievalCollate  # noqa: E402
 from trainers.dense.train import build  # noqa: E402
 from trainers.encoders import bi_encoder  # noqa: E402
 from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402
@@ -58,7 +58,7 @@ def answers(tmp_path: Path) -> TrainingData:
 
 def collate_of(data: TrainingData, backbone: Path, **objective: Any) -> RetrievalCollate:
     model = build(configuration(backbone, Path("unused"), Path("unused")))
-    return RetrievalCollate([data], model, ObjectiveSettings(**objective), chunk_size=None, overhead=0)
+    return RetrievalCollate(DrawnTexts([data], model, ObjectiveSettings(**objective), chunk_size=None, overhead=0))
 
 
 def drawn(data: TrainingData, example: int, positive: str, *negatives: str) -> Drawn:
@@ -96,7 +96,7 @@ def test_two_processes_see_the_loss_of_one(backbone: Path, beir: Path, monkeypat
     items = [data[Visit(index, 0, 0, 1)] for index in (0, 1, 2, 3, 1, 5)]
     config = configuration(backbone, beir, Path("unused"))
     model = build(config).eval()
-    collate = RetrievalCollate(data.parts, model, config.objective, chunk_size=None, overhead=0)
+    collate = RetrievalCollate(DrawnTexts(data.parts, model, config.objective, chunk_size=None, overhead=0))
     alone = model(collate(items, 0, 1)).total
     shares = [collate(items, rank, 2) for rank in (0, 1)]
     everyone = {role: torch.cat([joined(share, model, role) for share in shares]) for role in ("query", "document")}
@@ -120,7 +120,8 @@ def test_chunks_have_the_gradient_of_the_whole_batch(backbone: Path, beir: Path)
     gradients = []
     for chunk_size in (None, 3):
         model = build(config).eval()
-        batch = RetrievalCollate(data.parts, model, config.objective, chunk_size=chunk_size, overhead=0)(items)
+        texts = DrawnTexts(data.parts, model, config.objective, chunk_size=chunk_size, overhead=0)
+        batch = RetrievalCollate(texts)(items)
         if chunk_size is None:
             model(batch).total.backward()
         else:

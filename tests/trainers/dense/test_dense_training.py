@@ -318,6 +318,17 @@ def test_a_start_that_does_not_fit_is_named(
         build(configuration(backbone, beir, tmp_path, **changes))
 
 
+def test_a_model_is_not_measured_on_two_contents_of_a_dev_set(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    data = shutil.copytree(beir, tmp_path / "data")
+    dev, training = [SetSettings(data, split="dev", name="dev")], TrainingSettings(steps=1, batch_size=8)
+    config = configuration(backbone, data, tmp_path / "model", dev=dev, training=training)
+    assert train_dense(config).steps == 1 == train_dense(config).steps
+    judged = (data / "qrels/dev.tsv").read_text().splitlines(keepends=True)
+    (data / "qrels/dev.tsv").write_text("".join(judged[:-1]))
+    with pytest.raises(InputError, match="another content of the dev set dev"):
+        train_dense(config)
+
+
 def test_distillation_needs_candidates() -> None:
     with pytest.raises(ValueError, match=r"candidates\.negatives"):
         DenseConfig(Path("x"), [SetSettings(Path("y"))], objective=ObjectiveSettings(kl=1.0))

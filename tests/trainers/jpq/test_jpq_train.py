@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from jpq_setup import DOCUMENTS  # noqa: E402
 from sentence_transformers import SentenceTransformer  # noqa: E402
 from tiny import WORDS, tiny_beir  # noqa: E402
 
-from opensearch_neural.errors import ModelError  # noqa: E402
+from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.dense.quantized import load_quantized  # noqa: E402
 from opensearch_neural.models.dense.torch_encoder import documents_alike, load_dense  # noqa: E402
 from trainers.common.batches import Batch  # noqa: E402
@@ -42,6 +43,17 @@ def test_training_improves_the_quantized_ranking_and_writes_a_directory_that_giv
     assert np.abs(queries - start.encode_queries(texts)).max() > 1e-2
     # The same again returns at once.
     assert train_jpq(config).measures == trained.measures
+
+
+def test_a_model_is_not_measured_on_two_contents_of_a_dev_set(config: JpqConfig, beir: Path, tmp_path: Path) -> None:
+    data = shutil.copytree(beir, tmp_path / "data")
+    dev, training = [JpqSet(data, split="dev", name="dev")], replace(config.training, steps=1)
+    config = replace(config, dev=dev, training=training)
+    assert train_jpq(config).steps == 1
+    judged = (data / "qrels/dev.tsv").read_text().splitlines(keepends=True)
+    (data / "qrels/dev.tsv").write_text("".join(judged[:-1]))
+    with pytest.raises(InputError, match="another content of the dev set dev"):
+        train_jpq(config)
 
 
 def test_what_the_directory_retrieves_is_what_was_measured_on_dev(config: JpqConfig) -> None:

@@ -89,6 +89,8 @@ def test_a_new_t5_learns_to_fill_spans(corpus: Path, tmp_path: Path) -> None:
     new = NewBackbone("t5", layers=1, hidden=32, heads=2, vocabulary=450, dropout=0.0)
     config = small(corpus, tmp_path / "t5", new=new)
     config.training = replace(config.training, steps=40)
+    with pytest.raises(InputError, match="whole_word would have no effect: a T5 learns from spans"):
+        train_masked_lm(replace(config, whole_word=True))
     found = measures(train_masked_lm(config))
     assert found["log_likelihood"] > found["start log_likelihood"] + 1
     model, tokenizer = backbones.sequence_to_sequence(tmp_path / "t5")

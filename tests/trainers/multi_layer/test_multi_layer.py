@@ -37,7 +37,7 @@ from trainers.data.candidates import RetrievalData, unique_documents  # noqa: E4
 from trainers.data.examples import TrainingData  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
 from trainers.data.negatives import open_retriever  # noqa: E402
-from trainers.data.retrieval_batches import RetrievalCollate  # noqa: E402
+from trainers.data.retrieval_batches import DrawnTexts, RetrievalCollate  # noqa: E402
 from trainers.data.settings import CandidateSettings, SetSettings  # noqa: E402
 from trainers.dense import train as dense  # noqa: E402
 from trainers.dense.settings import TwoStageSettings  # noqa: E402
@@ -192,9 +192,8 @@ def batch_of(
 ) -> Any:
     data = RetrievalData([load_training(beir)], negatives=1, depth=5)
     items = [data[Visit(index, 0, 0, 1)] for index in range(6)]
-    return RetrievalCollate(data.parts, model, ObjectiveSettings(), chunk_size=chunk_size, overhead=0)(
-        items, rank, world
-    )
+    texts = DrawnTexts(data.parts, model, ObjectiveSettings(), chunk_size=chunk_size, overhead=0)
+    return RetrievalCollate(texts)(items, rank, world)
 
 
 @pytest.mark.parametrize("source", ["layers", "first-tokens", "tokens"])

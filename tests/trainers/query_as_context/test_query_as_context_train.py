@@ -119,6 +119,18 @@ def test_the_checkpoint_is_a_backbone_that_every_trainer_takes(tmp_path: Path, b
         assert result.exit_code == 0, result.output
 
 
+def test_a_model_is_not_measured_on_two_contents_of_a_dev_set(tmp_path: Path, backbone: Path, corpus: Path) -> None:
+    beir = tiny_beir(tmp_path / "beir", documents=24)
+    training = TrainingSettings(steps=1, batch_size=8, device="cpu")
+    dev = [SetSettings(beir, split="dev", name="dev")]
+    config = settings(corpus, backbone, tmp_path / "pretrained", training=training, dev=dev)
+    train_query_as_context(config)
+    judged = (beir / "qrels/dev.tsv").read_text().splitlines(keepends=True)
+    (beir / "qrels/dev.tsv").write_text("".join(judged[:-1]))
+    with pytest.raises(InputError, match="another content of the dev set dev"):
+        train_query_as_context(config)
+
+
 def test_a_rehearsal_does_without_the_documents_that_are_tested_on(
     tmp_path: Path, backbone: Path, corpus: Path
 ) -> None:
@@ -278,7 +290,7 @@ def test_a_schedule_that_was_interrupted_between_steps_goes_on(
     for step in (
         "query_as_context.train.pretrain",
         "query_as_context.train.train_dense",
-        "dense.with_mined",
+        "dense.train.with_mined",
     ):
         with monkeypatch.context() as patch:
             for earlier in done:

@@ -58,6 +58,17 @@ def test_what_cannot_be_trained_is_said_before_it_begins(
         train_sparse(configuration(backbone, beir, tmp_path / "model", **changes))
 
 
+def test_a_model_is_not_measured_on_two_contents_of_a_dev_set(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    data = shutil.copytree(beir, tmp_path / "data")
+    dev, training = [QuestionSet(data, split="dev", name="dev")], TrainingSettings(steps=1, batch_size=8)
+    config = configuration(backbone, data, tmp_path / "model", dev=dev, training=training)
+    assert train_sparse(config).steps == 1
+    judged = (data / "qrels/dev.tsv").read_text().splitlines(keepends=True)
+    (data / "qrels/dev.tsv").write_text("".join(judged[:-1]))
+    with pytest.raises(InputError, match="another content of the dev set dev"):
+        train_sparse(config)
+
+
 def test_pre_training_alone_has_every_setting_of_its_stage(tmp_path: Path, backbone: Path, beir: Path) -> None:
     stage = StageSettings(
         train=[QuestionSet(beir, name="pairs")],

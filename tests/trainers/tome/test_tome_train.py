@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,23 @@ def test_stages_trained_apart_make_the_model_that_both_together_make(zoo: Path, 
     before = (apart / "url" / "model.safetensors").stat().st_mtime_ns
     train_tome(config_for(apart, zoo, t5))
     assert (apart / "url" / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_stage_is_not_measured_on_two_contents_of_its_held_back_queries(zoo: Path, t5: Path, tmp_path: Path) -> None:
+    data = shutil.copytree(zoo, tmp_path / "data")
+    config = config_for(tmp_path / "tome", data, t5, steps=1, stages="passage", dev_share=0.1)
+    train_tome(config)
+    file = data / "qrels/train.tsv"
+    header, *judged = file.read_text().splitlines()
+    told = set()
+    for at, line in enumerate(judged):  # two of sixteen are held back
+        query, document, grade = line.split("\t")
+        other = "\t".join((query, "d0" if document != "d0" else "d1", grade))
+        file.write_text("\n".join([header, *judged[:at], other, *judged[at + 1 :], ""]))
+        with pytest.raises(InputError, match="holds a training run") as refused:
+            train_tome(config)
+        told.add("of the dev set held-back queries" in refused.value.message)
+    assert told == {True, False}
 
 
 def test_another_configuration_is_refused(zoo: Path, t5: Path, tmp_path: Path) -> None:

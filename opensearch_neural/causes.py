@@ -1,0 +1,55 @@
+"""All causes of an error that OpenSearch answers with, on one line.
+
+An error holds its causes at several depths: "all shards failed" outside, "runtime error" as the root cause, and what the
+script stumbled over in a `caused_by` of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+MOST = 3
+"""So many root causes are told, of shards or indexes that failed for different reasons."""
+
+
+def causes(error: Any) -> str:
+    """The reasons of an error on one line, the outer before the inner ("failed to parse field [n]: For input string"); ""
+    if it tells none.
+
+    error: the object `error` of a response, or the `reason` of a failed shard. The outermost reason is left out if there
+    are root causes: it says "all shards failed". A reason that repeats another is left out too. A cause without a reason is
+    told by its type. Different root causes are told one after the other, with semicolons.
+    """
+    if not isinstance(error, Mapping):
+        return _on_one_line(error)
+    listed = error.get("root_cause")
+    roots = [root for root in listed if isinstance(root, Mapping)] if isinstance(listed, list) else []
+    if not any(root.get("reason") for root in roots):
+        return _joined(_chain(error))
+    shards = error.get("failed_shards")
+    failed = shards[0].get("reason") if isinstance(shards, list) and shards and isinstance(shards[0], Mapping) else None
+    first, *others = (_joined(_chain(root)) for root in roots)
+    inner = (*_chain(failed), *_chain(error.get("caused_by")))
+    # Causes below another root would be told as if they were the first one's.
+    told = first if any(other != first for other in others) else _joined((first, *inner))
+    return "; ".join([told, *[other for other in dict.fromkeys(others) if other and other != first][: MOST - 1]])
+
+
+def _chain(error: Any) -> Iterator[str]:
+    """The reasons of an error and of what caused it, the outer first."""
+    while isinstance(error, Mapping):
+        yield _on_one_line(error.get("reason") or error.get("type"))
+        error = error.get("caused_by")
+
+
+def _joined(reasons: Iterator[str] | tuple[str, ...]) -> str:
+    kept: list[str] = []
+    for reason in reasons:
+        if reason and not any(reason in other for other in kept):
+            kept = [*(other for other in kept if other not in reason), reason]
+    return ": ".join(kept)
+
+
+def _on_one_line(text: Any) -> str:
+    return "" if text is None else " ".join(str(text).split())

@@ -1,0 +1,46 @@
+"""The records of a corpus in their order, however many of them are rejected."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+
+from ingest.corpus import KEPT_CHARACTERS, KEPT_RECORDS, everything
+from opensearch_neural.corpus.documents import Document, Rejected
+
+
+def numbered(*counts: int, raw: str = "") -> Callable[[Callable[[Rejected], None]], Iterator[Document]]:
+    """Records that number themselves: so many rejected ones, a document, so many rejected ones, …"""
+
+    def read(on_reject: Callable[[Rejected], None]) -> Iterator[Document]:
+        line = 0
+        for at, count in enumerate(counts):
+            for _ in range(count):
+                line += 1
+                on_reject(Rejected("f", line, "bad \ud83d", f"{line} {raw}"))
+            if at < len(counts) - 1:
+                line += 1
+                yield Document(str(line), "text", file="f", line=line)
+
+    return read
+
+
+def test_rejected_records_keep_their_place_and_content_however_many_wait() -> None:
+    for raw in ("", "\ud83d\n" * 2000):
+        counts = (3, 0, 2 * KEPT_RECORDS, 1, 2 * KEPT_RECORDS)
+        read = list(everything(numbered(*counts, raw=raw)))
+        assert [record.line for record in read] == list(range(1, sum(counts) + len(counts)))
+        rejected = [record for record in read if isinstance(record, Rejected)]
+        assert {(each.file, each.reason) for each in rejected} == {("f", "bad \ud83d")}
+        assert all(each.raw == f"{each.line} {raw}" for each in rejected)
+
+
+def test_of_rejected_records_that_wait_few_are_in_memory() -> None:
+    large = "x" * 10_000
+    tracemalloc.start()
+    try:
+        count = sum(isinstance(record, Rejected) for record in everything(numbered(5_000, raw=large)))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert count == 5_000 and most < 4 * KEPT_CHARACTERS < 5_000 * len(large) / 10
