@@ -108,15 +108,18 @@ def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
         train = [stage.train[at] for at in kept]
         return replace(stage, train=train, objective=_as_read(stage.objective, train), training=training)
 
-    fine_tuning = others(config, "train")
+    fine_tuning, measured = (
+        others(config, "train"),
+        replace(left, teachers=[]),
+    )  # No teacher scores what is measured on.
     place = config.output / FOLDER / "leave-one-out" / fingerprint(replace(config, output=Path("output"), cache=None))
     return replace(
         fine_tuning,
         output=place / left.title,
         cache=config.folder,
         pretraining=None if config.pretraining is None else others(config.pretraining, "pretraining.train"),
-        dev=[left],
-        unseen=[*config.unseen, left],
+        dev=[measured],
+        unseen=[*config.unseen, measured],
         selection=replace(config.selection, hold_back=None),
         training=replace(fine_tuning.training, evaluate_every=config.training.steps),
     )

@@ -86,7 +86,9 @@ def test_what_only_the_set_left_out_reads_of_the_objective_goes_with_it(config: 
     scaled = SparseObjective(kl=1.0, teacher_scale=30.0)
     config = replace(config, train=[one, taught, two], objective=scaled)
     assert leaving_out(config, one).objective == scaled
-    assert leaving_out(config, taught).objective == SparseObjective(kl=1.0)
+    without = leaving_out(config, taught)
+    assert without.objective == SparseObjective(kl=1.0)
+    assert without.dev == without.unseen == [replace(taught, teachers=[])], "no teacher scores it there"
     asked = replace(scaled, teachers=["lexical"])
     config = replace(config, train=[one, taught], objective=asked)
     assert leaving_out(config, taught).objective == asked
