@@ -100,11 +100,16 @@ def _refuse_without_effect(model: TrainingModel, data: SampledData, settings: Tr
     if settings.chunk_size is not None and not isinstance(model, CachedModel):
         raise InputError(
             "training.chunk_size would have no effect: no text of a batch is compared with others here",
-            "leave it out; activation_checkpointing=true or a smaller batch_size need less memory",
+            "leave it out; activation_checkpointing=true or a smaller batch_size with more gradient_accumulation need less",
         )
     if settings.set_weights is not None and getattr(data, "sets", None) is None:
         raise InputError(
             "training.set_weights would have no effect: the data of this training are one set", "leave it out"
+        )
+    if settings.bucket > 1 and getattr(data, "lengths", None) is None:
+        raise InputError(
+            "training.bucket would have no effect: this training does not know the lengths of its examples beforehand",
+            "leave it out",
         )
 
 
@@ -140,8 +145,8 @@ def _advice(error: Exception, settings: TrainingSettings, output: Path, in_chunk
             return OsnError(
                 f"memory ran out with training.batch_size {settings.batch_size}",
                 "--set training.activation_checkpointing=true needs less and trains the same: run the same command with it "
-                "to continue. A smaller batch_size, shorter texts and precision auto need less too, in a training of their "
-                "own",
+                "to continue. A smaller batch_size with more gradient_accumulation, shorter texts and precision auto need "
+                "less too, in a training of their own",
             )
         smaller = max(1, (settings.chunk_size or settings.batch_size) // 2)
         return OsnError(

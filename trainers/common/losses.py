@@ -1,7 +1,8 @@
 """The losses of the papers: pure functions, tensors in, scalar out, one equation each.
 
-Shapes are written as (queries, documents). Every loss is the mean over queries, so it does not grow with the batch. Scores
-are raw inner products unless a function says otherwise. Reductions run in float32 for every input type.
+Shapes are written as (queries, documents). A loss is the mean over queries unless a function says otherwise (`margin_mse` is
+a mean over pairs, `masked_lm` a sum beside its count), so it does not grow with the batch. Scores are raw inner products
+unless a function says otherwise. Reductions run in float32 for every input type.
 
 Abbreviations of the references:
     sparse   "Towards Competitive Search Relevance For Inference-Free Learned Sparse Retrievers"
@@ -49,8 +50,8 @@ def pair_targets(keys: Tensor, everyone: Tensor, first: int) -> tuple[Tensor, Te
 
 
 def margin_mse(student: Tensor, teacher: Tensor, *, known: Tensor | None = None) -> Tensor:
-    """Mean of ((s⁺ − s⁻) − (t⁺ − t⁻))² over the negatives (Hofstätter et al. 2020, "Improving Efficient Neural Ranking
-    Models with Cross-Architecture Knowledge Distillation", eq. 4).
+    """((s⁺ − s⁻) − (t⁺ − t⁻))², the mean over all pairs of a positive and a negative (Hofstätter et al. 2020, "Improving
+    Efficient Neural Ranking Models with Cross-Architecture Knowledge Distillation", eq. 4).
 
     student, teacher: (queries, candidates), the positive in column 0; known: (queries, candidates), False where the
     teacher has no score. A pair counts if both of its scores are known.
@@ -128,8 +129,8 @@ def flops(weights: Tensor, shares: Tensor | None = None) -> Tensor:
 def flops_per_slot(weights: Tensor, shares: Tensor | None = None) -> Tensor:
     """`flops` of each candidate slot over the queries, summed over the slots, as the paper's authors compute it.
 
-    weights: (queries, slots, vocabulary): slot 0 holds the positives, the others the hard negatives. The result is up to
-    slots times `flops` of the same documents, so the two need different λ.
+    weights: (queries, slots, vocabulary): slot 0 holds the positives, the others the hard negatives. The result is at least
+    slots times `flops` of the same documents, and at most slots² times, so the two need different λ.
     """
     return flops(weights, shares)
 

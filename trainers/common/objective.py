@@ -24,13 +24,20 @@ class TeacherScores:
 
 
 def objective_terms(
-    objective: ObjectiveSettings, scores: Tensor, targets: Targets, *, temperature: float, all_pairs: bool = False
+    objective: ObjectiveSettings,
+    scores: Tensor,
+    targets: Targets,
+    *,
+    temperature: float,
+    student_temperature: float = 1.0,
+    all_pairs: bool = False,
 ) -> dict[str, Tensor]:
     """The terms of the loss by name, weighted.
 
     The first compares each query's positive with all documents of the batch: InfoNCE, or the user's own loss, which gets
     scores, (queries, documents), without the temperature. The others compare the scores of the query's candidates, or if
-    `all_pairs` of all documents, with the teachers' scores. Raises ValueError if the batch lacks teachers' scores.
+    `all_pairs` of all documents, with the teachers' scores; `student_temperature` divides the former. Cosines need it: they
+    differ by 2 at most, the teachers' scores by `teacher_scale`. Raises ValueError if the batch lacks teachers' scores.
     """
     terms: dict[str, Tensor] = {}
     if objective.loss is not None:
@@ -43,7 +50,7 @@ def objective_terms(
         teacher: TeacherScores | None = targets.teacher
         if teacher is None:
             raise ValueError("the objective distils, but the batch has no teacher scores")
-        compared = scores if all_pairs else scores.gather(1, targets.candidates)
+        compared = (scores if all_pairs else scores.gather(1, targets.candidates)) / student_temperature
         if objective.margin_mse:
             terms["margin_mse"] = objective.margin_mse * losses.margin_mse(
                 compared, teacher.scores, known=teacher.known

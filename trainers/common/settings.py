@@ -19,6 +19,8 @@ FIRST = "retriever-1"
 """The folder in `FOLDER` of the model that the first of two stages trains."""
 LAST = "last"
 """The value of `TrainingSettings.select` that keeps the last state."""
+TEACHER_SCALE = 10.0
+"""The default of `ObjectiveSettings.teacher_scale`."""
 Role = Literal["query", "document"]
 ROLES: tuple[Role, ...] = ("query", "document")
 
@@ -36,7 +38,8 @@ class TrainingSettings:
     gradient_accumulation: int = 1
     """batches in one step; each has its own in-batch negatives"""
     chunk_size: int | None = None
-    """rows that gradient caching encodes at a time, with the same gradient; null encodes all at once"""
+    """rows that gradient caching encodes at a time, with the same gradient (dense, mlr, sparse, query-as-context); null
+    encodes all at once"""
     learning_rate: float = 2e-5
     """the highest learning rate, at the end of the warm-up"""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
@@ -66,7 +69,7 @@ class TrainingSettings:
     patience: int | None = None
     """evaluations without a gain before training stops; null never stops early"""
     bucket: int = 1
-    """sort examples by length within this many batches, if the data knows the lengths; 1 does not sort"""
+    """sort examples by length within this many batches, where lengths are known (mlm, doc2query); 1 does not sort"""
     set_weights: list[float] | float | None = None
     """each set's share of the steps, as a list; a number p: shares in proportion to size ** p; null: to size"""
     embedding_rate: float | None = None
@@ -130,13 +133,14 @@ class ObjectiveSettings:
     margin_mse: float = 0.0
     """weight of distillation by margin MSE over the query's candidates; scores from teachers or from the data"""
     kl: float = 0.0
-    """weight of distillation by Kullback-Leibler divergence, at temperature 1"""
+    """weight of distillation by Kullback-Leibler divergence from the teachers' scores, whose own temperature is 1"""
     temperature: float | None = None
-    """divides the scores in InfoNCE; null is 0.05 for normalized vectors and 1 for others"""
+    """divides the scores in InfoNCE, and those of normalized vectors in kl and margin_mse, too; null is 0.05 for normalized
+    vectors and 1 for others"""
     teacher_weights: list[float] | None = None
     """weights of the teachers, in their order; null weighs them equally"""
-    teacher_scale: float = 10.0
-    """the scale S of the ensemble's scores"""
+    teacher_scale: float = TEACHER_SCALE
+    """the scale S of the ensemble's scores; scores that come with the data are compared as they are"""
     normalize_teachers: bool = True
     """scale each teacher's scores of a query to the range 0 to 1 before adding them"""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +35,9 @@ class RetrievalData:
     """
 
     def __init__(self, sets: Sequence[TrainingData], *, negatives: int, depth: int) -> None:
-        self.parts, self.negatives, self.depth = list(sets), negatives, depth
+        # What is no negative matters only where negatives are drawn: without them the hash does not tell it.
+        self.parts = [data if negatives else replace(data, withheld=data.withheld[:0]) for data in sets]
+        self.negatives, self.depth = negatives, depth
         starts = np.cumsum([0, *(len(data) for data in sets)]).tolist()
         self.sets = tuple(
             SetRange(data.name, start, stop, 0, len(data.documents))
@@ -62,7 +64,7 @@ def sample_candidates(
     """(positive, `count` negatives) of the example at `index`, as document rows.
 
     The negatives are drawn from the first `depth` hard negatives; if there are too few, the rest are random documents of
-    the set that are not known to be relevant. Raises InputError if the set has too few documents.
+    the set that are not known to be relevant and not withheld. Raises InputError if the set has too few documents.
     """
     positives = data.positives[index]
     chosen = int(positives[rng.randrange(len(positives))])
@@ -76,10 +78,10 @@ def sample_candidates(
         while len(rows) < count:
             row = rng.randrange(part.document_start, part.document_stop)
             tries += 1
-            if (text := int(canonical[row])) not in known:
+            if row not in data.withheld_rows and (text := int(canonical[row])) not in known:
                 rows.append(row)
                 known.add(text)
-            elif tries > 100 * (count + len(known)):
+            elif tries > 100 * (count + len(known) + len(data.withheld)):
                 raise InputError(
                     f"{part.name} has too few documents for {count} negatives per query "
                     f"(query {data.queries.ids[int(data.query_rows[index])]!r})"

@@ -15,7 +15,8 @@ from trainers.data.examples import TrainingData
 from trainers.data.negatives import open_retriever
 
 MEASURES = ("nDCG@10", "RR@10", "R@100")
-DEPTH = 100
+DEPTH = 101
+"""Documents to find: 100 for the measures, and a query's own document, which is no hit."""
 
 Retrieve = Callable[[Mapping[str, str], Mapping[str, str]], Run]
 """({query id: text}, {document id: text}) → run of `DEPTH` documents per query, by the model in its present state."""
@@ -32,6 +33,8 @@ class DevSet:
     """{document id: text}"""
     qrels: dict[str, dict[str, int]]
     """{query id: {document id: grade}}"""
+    own: dict[str, str]
+    """{query id: document id} of queries that are documents themselves (`TrainingData.own_documents`)"""
 
     @property
     def hash(self) -> str:
@@ -47,7 +50,10 @@ def dev_set(data: TrainingData, *, queries: int, documents: int, seed: int) -> D
     texts, qrels = data.query_texts(), data.qrels()
     drawn = random.Random(f"{seed} dev {data.name}")
     chosen = sorted(drawn.sample(sorted(texts), min(queries, len(texts))))
-    judged = {query: dict.fromkeys(data.known_positives(query), 1) | qrels[query] for query in chosen}
+    own = own_ids(data)
+    # A query's own document is no hit, so it is not relevant either, even if it reads as a relevant one does.
+    relevant = {query: [each for each in data.known_positives(query) if each != own.get(query)] for query in chosen}
+    judged = {query: dict.fromkeys(relevant[query], 1) | qrels[query] for query in chosen}
     kept = sorted({document for of_query in judged.values() for document in of_query})
     known = set(kept)
     others = [document for document in data.documents.ids if document not in known]
@@ -57,14 +63,31 @@ def dev_set(data: TrainingData, *, queries: int, documents: int, seed: int) -> D
         {query: texts[query] for query in chosen},
         {document: data.documents[document] for document in kept},
         judged,
+        own,
     )
+
+
+def own_ids(data: TrainingData) -> dict[str, str]:
+    """`TrainingData.own_documents` by ids."""
+    return {data.queries.ids[query]: data.documents.ids[row] for query, row in data.own_documents.items()}
+
+
+def without_own(run: Run, own: Mapping[str, str]) -> Run:
+    """The run without each query's own document, as `osn eval` measures it."""
+    return {
+        query: {document: score for document, score in hits.items() if document != own.get(query)}
+        for query, hits in run.items()
+    }
 
 
 def dev_measures(sets: Sequence[DevSet], retrieve: Retrieve) -> dict[str, float]:
     """The mean of each measure over the sets; with several sets, also the first measure of each set."""
     if not sets:
         raise InputError("there is no dev set to measure on")
-    each = {dev.name: measure(retrieve(dev.queries, dev.documents), dev.qrels, MEASURES).mean for dev in sets}
+    each: dict[str, Mapping[str, float]] = {}
+    for dev in sets:
+        run = without_own(retrieve(dev.queries, dev.documents), dev.own)
+        each[dev.name] = measure(run, dev.qrels, MEASURES).mean
     means = {name: sum(measures[name] for measures in each.values()) / len(each) for name in MEASURES}
     if len(each) == 1:
         return means
@@ -76,4 +99,4 @@ def dev_measures(sets: Sequence[DevSet], retrieve: Retrieve) -> dict[str, float]
 def corpus_measures(retriever: str, test: TrainingData, *, cache: Path | None = None) -> Measured:
     """Measures of a retriever (see `open_retriever`) on a test split: the whole corpus, all judgements."""
     run = open_retriever(retriever, test.documents, cache=cache).retrieve(test.query_texts(), DEPTH)
-    return measure(run, test.qrels(), MEASURES)
+    return measure(without_own(run, own_ids(test)), test.qrels(), MEASURES)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainers.common.set_range import SetRange
-from trainers.data.texts import Ragged, TextStore
+from trainers.data.texts import Ragged, TextStore, normalised
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,9 @@ class TrainingData:
     """the range of each set in merged data"""
     notes: list[str] = field(default_factory=list)
     """messages about what was left out when reading, with counts"""
+    withheld: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """rows of documents that are no example's negatives, ascending: those that held-back questions are about
+    (`splits.withholding`)"""
 
     def __post_init__(self) -> None:
         if not self.sets:
@@ -78,6 +81,7 @@ class TrainingData:
         for ragged in (self.positives, self.negatives, self.judged, self.scored):
             digest.update(ragged.offsets.tobytes() + ragged.values.tobytes())
         digest.update(self.query_rows.tobytes() + self.score_values.tobytes())
+        digest.update(self.withheld.tobytes())  # Nothing, most often: hashes of data without such documents stay.
         return digest.hexdigest()[:16]
 
     def example(self, index: int) -> Example:
@@ -104,6 +108,32 @@ class TrainingData:
             self.queries.ids[query]: {ids[row]: 1 for row in positives}
             for query, positives in zip(self.query_rows.tolist(), self.positives, strict=True)
         }
+
+    @cached_property
+    def withheld_rows(self) -> frozenset[int]:
+        """`withheld` to look rows up in."""
+        return frozenset(self.withheld.tolist())
+
+    @cached_property
+    def own_documents(self) -> dict[int, int]:
+        """{query row: document row} of the examples' queries that are documents themselves, with the same id and text, as
+        in ArguAna and Quora. A query that is judged relevant to itself is not among them."""
+        own: dict[int, int] = {}
+        for part in self.sets:
+            # `merge` puts the names of sets before ids; a corpus of several sets has the name of the first.
+            named = f"{part.name}/" if len(self.sets) > 1 else ""
+            corpus = next(each.name for each in self.sets if each.document_start == part.document_start)
+            for query in set(self.query_rows[part.start : part.stop].tolist()):
+                document = self.queries.ids[query].removeprefix(named)
+                document = f"{corpus}/{document}" if named else document
+                if document not in self.documents:
+                    continue
+                row = self.documents.row(document)
+                # A title may come before the text.
+                same = normalised(self.documents.text_at(row)).endswith(normalised(self.queries.text_at(query)))
+                if same and row not in self.judged[query]:
+                    own[query] = row
+        return own
 
     def known_positives(self, query_id: str) -> frozenset[str]:
         """Every document known to be relevant to the query, and all documents with the same normalised text."""

@@ -49,7 +49,7 @@ from trainers.data.examples import TrainingData
 from trainers.data.loading import NEGATIVES, load_training, with_negatives
 from trainers.data.resumable_chunks import Chunk, summary, write_in_chunks
 from trainers.data.teacher_models import sparse_sides
-from trainers.data.texts import TextStore, normalised
+from trainers.data.texts import TextStore
 
 DEPTH = 200
 CHUNK = 256
@@ -62,6 +62,7 @@ COUNTS = (
     "same_texts",
     "ids_without_document",
     "own_documents",  # the query itself, if queries are documents
+    "withheld",  # what held-back questions are about; counted where something is held back
 )
 MODELS = ("dense", "multi-layer", "quantized", "sparse")
 """The kinds of retrievers that are a model, which encodes the documents."""
@@ -86,7 +87,7 @@ def mine(
     depth: documents to retrieve; keep: negatives to keep at most, the hardest first, None keeps all; skip_top: ranks to
     skip at the top, where unjudged positives are most likely; consistency: queries whose best positive ranks below this are
     left out. Never negatives: known positives, documents with the normalised text of a positive or an earlier negative, ids
-    without a document (faiss's -1), and a query's own document (same id and text).
+    without a document (faiss's -1), a query's own document (same id and text), and documents that `data` withholds.
 
     A line is {"query_id", "positives", "negatives", "scores", "rank"}: the retriever's scores of the negatives, and the rank
     of the best positive (null if not found). After an interruption, the same call continues (`chunk` queries at a time); it
@@ -122,7 +123,7 @@ def mine(
         run = retriever.retrieve(queries, max(depth, consistency or 0))
         _refuse_other_corpus(run, data.documents, retriever.name)
         lines: list[dict[str, Any]] = []
-        counts = dict.fromkeys(COUNTS, 0)
+        counts = dict.fromkeys(COUNTS if len(data.withheld) else COUNTS[:-1], 0)
         for query in queries:
             line = _select(data, query, run.get(query, {}), depth, keep, skip_top, counts)
             counts["queries"] += 1
@@ -177,6 +178,7 @@ def _select(
     positives = data.known_positives(query)
     ranked = rank(hits)
     best = next((at for at, (document, _) in enumerate(ranked, start=1) if document in positives), None)
+    own = data.own_documents.get(data.queries.row(query))
     seen: set[int] = set()
     negatives: list[tuple[str, float]] = []
     for document, score in ranked[skip_top:depth]:
@@ -184,9 +186,11 @@ def _select(
             counts["known_positives"] += 1
         elif document not in data.documents:
             counts["ids_without_document"] += 1
-        elif document == query and _is_own(data.documents[document], data.queries[query]):
+        elif (row := data.documents.row(document)) == own:
             counts["own_documents"] += 1
-        elif (text := int(canonical[data.documents.row(document)])) in seen:
+        elif row in data.withheld_rows:
+            counts["withheld"] += 1
+        elif (text := int(canonical[row])) in seen:
             counts["same_texts"] += 1
         elif keep is None or len(negatives) < keep:
             seen.add(text)
@@ -198,11 +202,6 @@ def _select(
         "scores": [score for _, score in negatives],
         "rank": best,
     }
-
-
-def _is_own(document: str, query: str) -> bool:
-    """Whether a document (title and text) is the query itself: in ArguAna and Quora, queries are documents."""
-    return normalised(document).endswith(normalised(query))
 
 
 def _refuse_other_corpus(run: Run, documents: TextStore, name: str) -> None:

@@ -14,7 +14,7 @@ from trainers.data.dev_measures import DevSet, dev_set
 from trainers.data.examples import TrainingData
 from trainers.data.leaks import without_documents_of, without_questions_of
 from trainers.data.settings import DevSettings, SetSettings
-from trainers.data.splits import dev_name, fewer_documents, hold_back
+from trainers.data.splits import dev_name, fewer_documents, hold_back, withholding
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class PreparedSets:
     """The data of a run."""
 
     train: list[TrainingData]
-    """the train sets, without held-back and unseen questions"""
+    """the train sets, without held-back and unseen questions, and without held-back documents as negatives"""
     dev: list[DevSet]
     """the sets to measure on"""
     held: list[TrainingData]
@@ -90,7 +90,8 @@ def prepare(
     held: Sequence[TrainingData] = (),
 ) -> PreparedSets:
     """Load the data, hold back questions if asked, and remove the questions of `unseen`, dev and `held` from train. What one
-    set holds back is removed from the others too: examples with its documents, and hard negatives among them.
+    set holds back is removed from the others too: examples with its documents, and hard negatives among them. Nor are
+    such documents mined or drawn as negatives of any set.
 
     folder: for generated questions. documents: how many to read of each corpus, besides those of its questions; None reads
     all. held: data of another stage's dev sets.
@@ -106,6 +107,7 @@ def prepare(
         sets = [
             without_documents_of(part, [*held_back[:at], *held_back[at + 1 :]]) for at, (part, _) in enumerate(parted)
         ]
+        sets = [withholding(data, held_back) for data in sets]
         measured += held_back
     sets = [without_questions_of(data, (*measured, *held)) for data in sets]
     for data in sets:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from trainers.common.settings import TEACHER_SCALE, ObjectiveSettings
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 
@@ -77,6 +78,22 @@ def check_teachers(train: Sequence[SetSettings], distils: bool) -> None:
         raise ValueError(
             f"{', '.join(named)}: teachers are named, but objective.kl and objective.margin_mse are 0: give one of them a "
             "weight"
+        )
+
+
+def refuse_unread_of_teachers(train: Sequence[SetSettings], objective: ObjectiveSettings, models: bool = False) -> None:
+    """Raises ValueError for settings of teachers' scores if no train set has a teacher: scores that come with the data are
+    compared as they are. models: whether the objective names teachers."""
+    settings = {
+        "teacher_weights": objective.teacher_weights is not None,
+        "teacher_scale": objective.teacher_scale != TEACHER_SCALE,
+        "normalize_teachers": not objective.normalize_teachers,
+    }
+    unread = [f"objective.{name}" for name, is_set in settings.items() if is_set]
+    if unread and objective.distils and not models and not any(each.teachers for each in train):
+        raise ValueError(
+            f"{' and '.join(unread)} would have no effect: no train set has teachers, and scores that come with the data "
+            "are compared as they are"
         )
 
 

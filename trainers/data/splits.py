@@ -1,6 +1,7 @@
 """Merges sets and splits them: `merge`, `hold_back`, `fewer_documents`.
 
-train, dev = hold_back(data, share=0.05)                  dev shares no document with train
+train, dev = hold_back(data, share=0.05)                  dev shares no document with train's examples
+train = withholding(train, [dev])                         nor with negatives that are mined or drawn for train
 data = merge([a, b])                                      several sets; each batch comes from one set
 """
 
@@ -19,7 +20,7 @@ from opensearch_neural.errors import InputError
 from trainers.common.set_range import SetRange
 from trainers.data.examples import TrainingData
 from trainers.data.settings import Apart
-from trainers.data.texts import Ragged, TextStore
+from trainers.data.texts import Ragged, TextStore, normalised
 
 
 def fewer_documents(data: TrainingData, count: int) -> TrainingData:
@@ -36,6 +37,7 @@ def fewer_documents(data: TrainingData, count: int) -> TrainingData:
     return replace(
         data,
         documents=TextStore((data.documents.ids[row], data.documents.text_at(row)) for row in kept.tolist()),
+        withheld=place[data.withheld][place[data.withheld] >= 0],
         positives=moved(data.positives),
         negatives=moved(data.negatives),
         judged=moved(data.judged),
@@ -59,6 +61,7 @@ def merge(sets: Sequence[TrainingData]) -> TrainingData:
     notes: list[str] = []
     query_rows: list[npt.NDArray[np.int32]] = []
     rows: dict[str, list[list[int]]] = {"positives": [], "negatives": [], "judged": [], "scored": []}
+    withheld: list[npt.NDArray[np.int64]] = []
     start = 0
     merged: dict[str, int] = {}  # {hash of documents: row of the first}
     for data in sets:
@@ -72,6 +75,7 @@ def merge(sets: Sequence[TrainingData]) -> TrainingData:
         query_rows.append(data.query_rows + query_base)
         for part, target_rows in rows.items():
             target_rows.extend((documents_of_one + document_base).tolist() for documents_of_one in getattr(data, part))
+        withheld.append(data.withheld + document_base)
         document_stop = document_base + len(data.documents)
         ranges.append(SetRange(data.name, start, start + len(data), document_base, document_stop))
         start += len(data)
@@ -85,6 +89,7 @@ def merge(sets: Sequence[TrainingData]) -> TrainingData:
         score_values=np.concatenate([data.score_values for data in sets]),
         sets=tuple(ranges),
         notes=notes,
+        withheld=np.unique(np.concatenate(withheld)),
     )
 
 
@@ -100,7 +105,8 @@ def hold_back(
 
     share: dev's share of the examples, or their number per set. Examples with the same query text or positive's text stay
     together in one part. A negative is removed if it is a positive of the other part or, in dev, a negative of train
-    (counted in the notes). To lose no negatives, mine them after splitting.
+    (counted in the notes). To lose no negatives, mine them after splitting, for train as `withholding` returns it: mining
+    searches the whole corpus.
     apart: with "questions", only queries are kept apart and no negative is removed: dev has new questions, in part about
     documents that train asks about, too. sets: the names of the sets to hold examples back from, by default all.
 
@@ -151,6 +157,24 @@ def hold_back(
     if apart == "questions":
         return data.take(train), data.take(dev, name=dev_name(data.name))
     return _disjoint(data, train, dev)
+
+
+def withholding(train: TrainingData, others: Iterable[TrainingData]) -> TrainingData:
+    """`train`, for which no document that is relevant to a question of `others` is mined or drawn as a negative, by
+    normalised text. The hard negatives that it has already are not looked at."""
+    withheld = [train.withheld]
+    texts: set[str] = set()
+    for other in others:
+        rows = np.unique(other.positives.values)
+        if other.documents is train.documents:
+            withheld.append(train.documents.copies(rows))
+        else:
+            texts |= {normalised(other.documents.text_at(row)) for row in rows.tolist()}
+    if texts:
+        different = np.unique(train.documents.canonical).tolist()
+        same = [row for row in different if normalised(train.documents.text_at(row)) in texts]
+        withheld.append(train.documents.copies(np.array(same, np.int64)))
+    return replace(train, withheld=np.unique(np.concatenate(withheld)))
 
 
 def dev_name(train: str) -> str:

@@ -13,6 +13,7 @@ from trainers.data.settings import (
     SetSettings,
     check_teachers,
     refuse_unread,
+    refuse_unread_of_teachers,
     refuse_without_negatives,
 )
 
@@ -78,6 +79,7 @@ class DenseConfig:
                 }
             )
         check_teachers(self.train, self.objective.distils)
+        refuse_unread_of_teachers(self.train, self.objective)
         refuse_unread("dev", self.dev, "teachers", why=UNTAUGHT)
         refuse_unread("unseen", self.unseen, "teachers", why=UNTAUGHT)
         self.training.check_measured(bool(self.dev) or self.selection.hold_back is not None)

@@ -79,7 +79,7 @@ def train_dense(config: DenseConfig, build: Build = build) -> Trained:
         sets = [
             data
             if len(data.negatives.values)
-            else with_mined(data, miner, folder / f"{data.name}.{miner}.jsonl", depth=depth)
+            else with_mined(data, miner, _mined_file(folder, data, miner), depth=depth)
             for data in sets
         ]
     settings = config.two_stage
@@ -93,7 +93,7 @@ def train_dense(config: DenseConfig, build: Build = build) -> Trained:
         with_mined(
             data,
             f"{kind}:{folder / FIRST}",
-            folder / f"{data.name}.{FIRST}.jsonl",
+            _mined_file(folder, data, FIRST),
             depth=settings.depth,
             keep=settings.keep,
             cache=folder / f"{data.name}.vectors",
@@ -103,6 +103,12 @@ def train_dense(config: DenseConfig, build: Build = build) -> Trained:
     ]
     second = replace(config, training=second_stage(config.training, settings))
     return train_retriever(second, mined, prepared.dev, config.output, build)
+
+
+def _mined_file(folder: Path, data: TrainingData, miner: str) -> Path:
+    """The file of what is mined for `data`. It is named by what is withheld, too: what an earlier version mined without
+    leaving it out is not taken, and not in the way."""
+    return folder / f"{data.name}.{miner}{f'-{data.hash}' if len(data.withheld) else ''}.jsonl"
 
 
 def second_stage(training: TrainingSettings, settings: TwoStageSettings) -> TrainingSettings:

@@ -47,6 +47,8 @@ class BiEncoder(CachedModel):
         self.objective, self.onnx = objective, onnx
         cosine = self.document.normalize
         self.temperature = objective.temperature or (COSINE_TEMPERATURE if cosine else 1.0)
+        # Cosines reach a teacher's scores only as InfoNCE sees them; raw inner products may grow.
+        self.student_temperature = self.temperature if cosine else 1.0
 
     @property
     def kind(self) -> str:
@@ -65,7 +67,13 @@ class BiEncoder(CachedModel):
         """vectors: "query" (queries, dimension) and "document" (documents, dimension) of this process."""
         queries, documents = vectors["query"], gather(vectors["document"])
         scores = self.scores(queries, documents, targets)
-        terms = objective_terms(self.objective, scores, targets, temperature=self.temperature)
+        terms = objective_terms(
+            self.objective,
+            scores,
+            targets,
+            temperature=self.temperature,
+            student_temperature=self.student_temperature,
+        )
         return Losses(terms, {"in_batch_accuracy": in_batch_accuracy(scores, targets)})
 
     def scores(self, queries: Tensor, documents: Tensor, targets: RetrievalTargets) -> Tensor:

@@ -57,6 +57,8 @@ class JpqModel(TrainingModel):
     """Query encoder and scoring centroids for coded documents."""
 
     rotation: Tensor
+    left_out: Tensor | None
+    """(documents,) bool, True for documents that the search of a training step does not find; None finds all"""
 
     def __init__(
         self, start: TorchDenseEncoder, quantizer: Quantizer, documents: CodedDocuments, config: JpqConfig
@@ -69,8 +71,21 @@ class JpqModel(TrainingModel):
         learns = ranks and config.quantizer.train_centroids and config.objective.documents == "quantized"
         self.scoring = nn.Parameter(torch.from_numpy(quantizer.scoring.copy()), learns)
         self.register_buffer("rotation", torch.from_numpy(quantizer.rotation), persistent=False)
+        self.register_buffer("left_out", None, persistent=False)
         normalized = ends_normalized(start.info.path)
         self.scale = config.objective.scale or (NORMALIZED_SCALE if normalized else 1.0)
+
+    def leave_out(self, rows: Rows) -> None:
+        """These documents are no negatives: the search of a training step does not find them. On dev all are found."""
+        self.left_out = self.mask(rows)
+
+    def mask(self, rows: Rows) -> Tensor | None:
+        """(documents,) bool, True at `rows`; None without rows."""
+        if not len(rows):
+            return None
+        mask = torch.zeros(len(self.documents), dtype=torch.bool)
+        mask[torch.from_numpy(rows)] = True
+        return mask.to(self.scoring.device)
 
     # ------------------------------------------------ scores
 
@@ -88,11 +103,18 @@ class JpqModel(TrainingModel):
 
     @torch.no_grad()
     def search(
-        self, queries: Tensor, k: int, documents: CodedDocuments, by: DocumentForm, excluded: Tensor | None = None
+        self,
+        queries: Tensor,
+        k: int,
+        documents: CodedDocuments,
+        by: DocumentForm,
+        excluded: Tensor | None = None,
+        left_out: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """(scores, rows) of the k best documents of each query (q, D) by exact search: both (q, k), best first.
 
-        excluded: (2, pairs), the (query, row) pairs to leave out. Beyond the last document, rows are -1 and scores -inf.
+        excluded: (2, pairs), the (query, row) pairs to leave out. left_out: (documents,) bool, True for documents to leave
+        out for every query. Beyond the last document, rows are -1 and scores -inf.
         """
         best = queries.new_full((len(queries), k), -torch.inf)
         rows = torch.full((len(queries), k), -1, dtype=torch.long, device=queries.device)
@@ -107,15 +129,24 @@ class JpqModel(TrainingModel):
             if excluded is not None:
                 here = (excluded[1] >= start) & (excluded[1] < start + scores.shape[1])
                 scores[excluded[0, here], excluded[1, here] - start] = -torch.inf
+            if left_out is not None:
+                scores = scores.masked_fill(left_out[start : start + scores.shape[1]], -torch.inf)
             top, at = scores.topk(min(k, scores.shape[1]), dim=1)
             at = (at + start).masked_fill(top == -torch.inf, -1)
             best, order = torch.cat([best, top], dim=1).topk(k, dim=1)
             rows = torch.cat([rows, at], dim=1).gather(1, order)
         return best, rows
 
-    def search_all(self, queries: Tensor, k: int, documents: CodedDocuments, by: DocumentForm) -> tuple[Rows, Any]:
+    def search_all(
+        self,
+        queries: Tensor,
+        k: int,
+        documents: CodedDocuments,
+        by: DocumentForm,
+        left_out: Tensor | None = None,
+    ) -> tuple[Rows, Any]:
         """(rows, scores) of `search` for any number of queries (n, D): both (n, k), in numpy."""
-        parts = [self.search(block, k, documents, by) for block in queries.split(256)]
+        parts = [self.search(block, k, documents, by, left_out=left_out) for block in queries.split(256)]
         rows, scores = torch.cat([rows for _, rows in parts]), torch.cat([scores for scores, _ in parts])
         return rows.cpu().numpy(), scores.cpu().numpy()
 
@@ -138,7 +169,9 @@ class JpqModel(TrainingModel):
         """
         positives, relevant, negatives = batch.positives, batch.relevant, self.settings.negatives
         searched = self.query.without_dropout(vectors, batch.parts)
-        ranked, rows = self.search(searched, negatives.depth, self.documents, negatives.search, relevant)  # (q, depth)
+        ranked, rows = self.search(
+            searched, negatives.depth, self.documents, negatives.search, relevant, self.left_out
+        )  # (q, depth)
         own = self.scores(searched, positives[:, None], negatives.search).detach()  # (q, 1)
         # If scores are equal, the positive counts as lower: the model has not separated the two.
         positive_ranks = 1 + (ranked >= own).sum(dim=1)

@@ -20,7 +20,7 @@ from opensearch_neural.models.dense.dense_encoder import DenseEncoder
 from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, load_dense
 from trainers.common.config import fingerprint
 from trainers.common.processes import main_process_first
-from trainers.data.dev_measures import DEPTH, MEASURES
+from trainers.data.dev_measures import DEPTH, MEASURES, own_ids, without_own
 from trainers.data.embedding_cache import dense_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.texts import TextStore
@@ -54,6 +54,8 @@ class CodedDevSet:
     qrels: dict[str, dict[str, int]]
     """{query id: {document id: grade}}"""
     documents: CodedDocuments
+    own: dict[str, str]
+    """{query id: document id} of queries that are documents themselves, which are no hits of theirs"""
 
 
 class Preparation:
@@ -111,14 +113,16 @@ class Preparation:
         return np.asarray(vectors[data.query_rows], np.float32)
 
     def ranking(self, data: TrainingData, k: int) -> Rows:
-        """The k best documents of each example by the start model, uncompressed: (examples, k)."""
+        """The k best documents of each example by the start model, uncompressed, but for those that the data withholds:
+        (examples, k)."""
         made_of = fingerprint(data.hash, self.start.info.hash, self.config.query_length, k, "uncompressed")
         file = self.config.folder / f"ranking-{made_of}.npy"
         if not file.exists():
             logger.info("ranking the documents for %d questions", len(data))
             device = self.model.scoring.device
             queries = torch.from_numpy(self.question_vectors(data)).to(device)
-            best, _ = self.model.search_all(queries, k, self.documents.to(device), "uncompressed")
+            withheld = self.model.mask(data.withheld)
+            best, _ = self.model.search_all(queries, k, self.documents.to(device), "uncompressed", withheld)
             with replaced(file) as beside:
                 np.save(beside, best)
         rows: Rows = np.load(file, allow_pickle=False)
@@ -145,7 +149,8 @@ class Preparation:
                 query: {ids[row]: 1 for row in rows.tolist() if row >= 0}
                 for query, rows in zip(qrels, self.ranking(data, 10), strict=True)
             }
-        return CodedDevSet(data.query_texts(), qrels, documents)
+        own = {query: document for query, document in own_ids(data).items() if document not in qrels[query]}
+        return CodedDevSet(data.query_texts(), qrels, documents, own)
 
 
 def dev_measures(model: JpqModel, sets: Sequence[CodedDevSet]) -> dict[str, float]:
@@ -159,5 +164,5 @@ def dev_measures(model: JpqModel, sets: Sequence[CodedDevSet]) -> dict[str, floa
             query: {documents.ids[row]: float(score) for row, score in zip(best, values, strict=True) if row >= 0}
             for query, best, values in zip(dev.queries, rows.tolist(), scores.tolist(), strict=True)
         }
-        means.append(measure(run, dev.qrels, MEASURES).mean)
+        means.append(measure(without_own(run, dev.own), dev.qrels, MEASURES).mean)
     return {name: sum(of_set[name] for of_set in means) / len(means) for name in MEASURES}

@@ -19,7 +19,7 @@ from trainers.data.candidates import KnownPositives
 from trainers.data.examples import TrainingData
 from trainers.data.leaks import without_questions_of
 from trainers.data.sets import load_sets
-from trainers.data.splits import hold_back, merge
+from trainers.data.splits import hold_back, merge, withholding
 from trainers.data.tokenized import TokenCache, padded_parts
 from trainers.jpq.query_tower import QueryTower
 from trainers.jpq.settings import JpqConfig
@@ -31,8 +31,8 @@ Rows = npt.NDArray[np.int64]
 
 
 def load_data(config: JpqConfig, documents: int | None = None) -> tuple[TrainingData, list[TrainingData]]:
-    """(train, dev). train: all train sets merged, without the questions of `unseen` and dev. dev: the sets of `dev`, then
-    the held-back questions.
+    """(train, dev). train: all train sets merged, without the questions of `unseen` and dev; it withholds the documents of
+    held-back questions if these are to be apart. dev: the sets of `dev`, then the held-back questions.
 
     documents: how many to read of each corpus, besides those of its questions; None reads all.
     """
@@ -47,6 +47,8 @@ def load_data(config: JpqConfig, documents: int | None = None) -> tuple[Training
             apart=config.selection.apart,
             sets=judged or None,
         )
+        if config.selection.apart == "documents" and config.lambda_rank:  # Without LambdaRank there are no negatives.
+            data = withholding(data, [held])
         dev.append(held)
     data = without_questions_of(data, dev)
     if not len(data):
@@ -62,12 +64,18 @@ def relevant_rows(data: TrainingData) -> list[Rows]:
     return [data.documents.copies(positives.known(query)) for query in data.query_rows.tolist()]
 
 
+def own_rows(data: TrainingData) -> list[Rows]:
+    """For each example, the row of the document that its query is, as in ArguAna and Quora; empty for most."""
+    own = data.own_documents
+    return [np.array([own[query]] if query in own else [], np.int64) for query in data.query_rows.tolist()]
+
+
 class Question(NamedTuple):
     """An example at one visit; documents are rows."""
 
     example: int  # its row in the data
     positive: int  # the document that was drawn as positive
-    relevant: Rows  # documents that must not be negatives; includes the positive
+    relevant: Rows  # documents that must not be negatives; includes the positive, and the document that the query is
     ranked: bool  # whether relevance comes from the uncompressed model's ranking
 
 
@@ -82,7 +90,7 @@ class TrainingQuestions:
         """ranked: one value per set of the data. ranking: (examples, depth) document rows, best first, -1 beyond the last
         document; needed if any set is ranked."""
         self.data, self.sets, self.ranking = data, data.sets, ranking
-        self.judged = relevant_rows(data)
+        self.judged, self.own = relevant_rows(data), own_rows(data)
         self.by_ranking = np.zeros(len(data), bool)
         for part, by_ranking in zip(data.sets, ranked, strict=True):
             self.by_ranking[part.start : part.stop] = by_ranking
@@ -90,17 +98,32 @@ class TrainingQuestions:
     def __len__(self) -> int:
         return len(self.data)
 
+    def no_negatives(self, *, asked_only: bool) -> Rows:
+        """The rows of documents that are no negatives of any question: those that the data withholds, and if `asked_only`
+        all that no question is about, by judgement or ranking."""
+        if not asked_only:
+            return self.data.withheld
+        about = [*self.judged]
+        if self.ranking is not None:
+            best = self.ranking[self.by_ranking]
+            about.append(self.data.documents.copies(best[best >= 0]))
+        not_asked = np.ones(len(self.data.documents), bool)
+        not_asked[np.concatenate(about)] = False
+        not_asked[self.data.withheld] = True
+        return np.flatnonzero(not_asked)
+
     def __getitem__(self, visit: Visit) -> Question:
         index = visit.index
         if not self.by_ranking[index]:
             positives = self.data.positives[index]
             drawn = int(positives[visit.random().randrange(len(positives))])
-            return Question(index, drawn, self.judged[index], ranked=False)
+            return Question(index, drawn, np.union1d(self.judged[index], self.own[index]), ranked=False)
         assert self.ranking is not None
         best = self.ranking[index]
         best = best[best >= 0]
         at = visit.random().randrange(len(best))
-        return Question(index, int(best[at]), self.data.documents.copies(best[: at + 1]), ranked=True)
+        relevant = self.data.documents.copies(best[: at + 1])
+        return Question(index, int(best[at]), np.union1d(relevant, self.own[index]), ranked=True)
 
 
 @dataclass

@@ -114,6 +114,8 @@ class NegativeSettings:
     """number of negatives; reciprocal ranks below this rank count as 0"""
     search: DocumentForm = "quantized"
     """the document vectors that are searched"""
+    asked_only: bool = False
+    """only documents that a training question is about are negatives; false: all, as in the paper"""
 
     def __post_init__(self) -> None:
         if self.depth < 1:
@@ -183,6 +185,10 @@ class JpqConfig:
         if self.query_layers == 0 and self.training.embedding_rate is not None:
             raise ValueError(
                 "training.embedding_rate is for transformers; with query_layers 0 set training.learning_rate"
+            )
+        if self.negatives.asked_only and not self.lambda_rank:
+            raise ValueError(
+                "negatives.asked_only would have no effect: objective.lambda_rank is 0, nothing is searched"
             )
         if not self.alignment and not self.lambda_rank:
             raise ValueError("objective.lambda_rank and objective.alignment are both 0: nothing is learned")

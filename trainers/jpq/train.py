@@ -50,10 +50,12 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
             ranking = ready.ranking(data, min(RANKING_DEPTH, len(data.documents)))
     # Without LambdaRank, nothing is drawn from a ranking.
     ranked = config.ranked if config.lambda_rank else [False] * len(data.sets)
+    questions = TrainingQuestions(data, ranked, ranking)
+    model.leave_out(questions.no_negatives(asked_only=config.negatives.asked_only))
     overhead = PART_OVERHEAD[config.training.device_type]
     return train(
         model,
-        TrainingQuestions(data, ranked, ranking),
+        questions,
         JpqCollate(data, model.query, overhead, teacher=teacher, aligns=config.alignment > 0),
         settings=config.training,
         output=config.output,

@@ -18,10 +18,10 @@ from statistics import fmean
 from opensearch_neural.errors import InputError
 from trainers.common.config import fingerprint, load_config
 from trainers.common.run_folder import Trained
-from trainers.common.settings import FOLDER, LAST
+from trainers.common.settings import FOLDER, LAST, TEACHER_SCALE
 from trainers.doc2query.question_sets import QuestionSet
 from trainers.sparse.dev_measures import BASELINES, SUM
-from trainers.sparse.settings import SparseConfig, Stage
+from trainers.sparse.settings import SparseConfig, SparseObjective, Stage
 
 logger = logging.getLogger(__name__)
 
@@ -105,20 +105,35 @@ def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
         if isinstance(weights, list) and len(weights) == len(stage.train):
             weights = [weights[at] for at in kept]
         training = replace(stage.training, set_weights=weights, select=LAST, patience=None)
-        return replace(stage, train=[stage.train[at] for at in kept], training=training)
+        train = [stage.train[at] for at in kept]
+        return replace(stage, train=train, objective=_as_read(stage.objective, train), training=training)
 
-    fine_tuning = others(config, "train")
+    fine_tuning, measured = (
+        others(config, "train"),
+        replace(left, teachers=[]),
+    )  # No teacher scores what is measured on.
     place = config.output / FOLDER / "leave-one-out" / fingerprint(replace(config, output=Path("output"), cache=None))
     return replace(
         fine_tuning,
         output=place / left.title,
         cache=config.folder,
         pretraining=None if config.pretraining is None else others(config.pretraining, "pretraining.train"),
-        dev=[left],
-        unseen=[*config.unseen, left],
+        dev=[measured],
+        unseen=[*config.unseen, measured],
         selection=replace(config.selection, hold_back=None),
         training=replace(fine_tuning.training, evaluate_every=config.training.steps),
     )
+
+
+def _as_read(objective: SparseObjective, train: Sequence[QuestionSet]) -> SparseObjective:
+    """`objective` without what these sets do not read of it, and a configuration of them would be refused for."""
+    if not objective.distils:
+        return objective
+    if all(settings.teachers for settings in train):
+        return replace(objective, teachers=[])
+    if not objective.teachers and not any(settings.teachers for settings in train):
+        return replace(objective, teacher_weights=None, teacher_scale=TEACHER_SCALE, normalize_teachers=True)
+    return objective
 
 
 def sources(settings: QuestionSet) -> set[Path]:

@@ -15,6 +15,7 @@ from trainers.data.settings import (
     check_candidates,
     check_teachers,
     refuse_unread,
+    refuse_unread_of_teachers,
     refuse_without_negatives,
 )
 from trainers.doc2query.question_sets import QuestionSet
@@ -109,7 +110,8 @@ class SparseObjective(ObjectiveSettings):
     temperature: float | None = 1.0
     """divides the scores of the contrastive term"""
     teachers: list[str] = field(default_factory=list)
-    """teachers, as for `osn data teach` ("lexical" too); their scores for each set are computed once"""
+    """teachers, as for `osn data teach` ("lexical" too); their scores are computed once for each set that names no teachers
+    of its own"""
     all_pairs: bool = False
     """kl compares all documents of the batch, not only the query's candidates; teachers must be siamese"""
     base: Literal["bm25"] | None = None
@@ -224,6 +226,9 @@ class StageSettings:
                 }
             )
         check_teachers(self.train, self.objective.distils)
+        refuse_unread_of_teachers(self.train, self.objective, models=bool(self.objective.teachers))
+        if self.objective.teachers and all(settings.teachers for settings in self.train):
+            raise ValueError("objective.teachers would have no effect: each train set names teachers of its own")
 
 
 Stage = TypeVar("Stage", bound=StageSettings)

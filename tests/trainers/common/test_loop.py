@@ -655,6 +655,7 @@ def test_out_of_memory_becomes_advice(tmp_path: Path, error: Exception) -> None:
     with pytest.raises(OsnError, match=r"memory ran out with training\.batch_size 4") as failure:
         run(tmp_path / "rows", model)
     assert "training.activation_checkpointing=true" in str(failure.value)
+    assert "A smaller batch_size with more gradient_accumulation" in str(failure.value)
     assert "chunk_size" not in str(failure.value), "it has no effect where rows are not compared"
     with pytest.raises(OsnError, match=r"training\.batch_size 4, chunk_size None\n  --set training\.chunk_size=2 "):
         train_pairs(tmp_path / "pairs", None, OutOfMemory(error))
@@ -682,9 +683,14 @@ def test_settings_that_this_training_does_not_read_are_refused_before_anything_i
     for weights_of_sets in (0.5, [1.0]):
         with pytest.raises(InputError, match=r"training\.set_weights would have no effect"):
             run(tmp_path / "model", settings=settings(set_weights=weights_of_sets))
+    with pytest.raises(InputError, match=r"training\.bucket would have no effect"):
+        run(tmp_path / "model", settings=settings(bucket=2))
     assert not (tmp_path / "model").exists()
     two = (SetRange("a", 0, 8, 0, 0), SetRange("b", 8, 20, 0, 0))
     run(tmp_path / "model", data=Numbers(sets=two), settings=settings(set_weights=0.5))
+    measured = Numbers()
+    measured.lengths = list(range(20))  # type: ignore[attr-defined]
+    run(tmp_path / "bucketed", data=measured, settings=settings(bucket=2))
 
 
 def test_memory_that_runs_out_while_measuring_gives_the_same_advice(tmp_path: Path) -> None:

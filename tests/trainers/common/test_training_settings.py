@@ -20,6 +20,7 @@ from trainers.sparse.settings import SparseConfig
 from trainers.tome.settings import TomeConfig
 
 TRAIN = ["output=out", "train=[{path: a}]"]
+TAUGHT = ["objective.kl=1", "candidates.negatives=1"]
 PRETRAINING = "pretraining={train: [{path: b}], training: {patience: 2}}"
 NEEDED: dict[Any, list[str]] = {
     DenseConfig: TRAIN,
@@ -84,11 +85,50 @@ def test_what_goes_by_dev_measures_needs_some(
         (DenseConfig, ["train=[{path: a, limit: 0}]"], "limit must be at least 1, not 0"),
         (SparseConfig, ["train=[{path: a, questions: title, limit: -1}]"], "limit must be at least 1, not -1"),
         (QueryAsContextConfig, ["corpora=[{path: a, limit: -1}]"], "limit must be at least 1, not -1"),
+        (
+            MlrConfig,
+            [*TAUGHT, "objective.teacher_scale=30"],
+            r"objective\.teacher_scale would have no effect: no train set",
+        ),
+        (
+            DenseConfig,
+            [*TAUGHT, "objective.normalize_teachers=false"],
+            r"normalize_teachers would have no effect: no train",
+        ),
+        (SparseConfig, [*TAUGHT, "objective.teacher_weights=[1]"], r"teacher_weights would have no effect: no train"),
+        (
+            SparseConfig,
+            [*TAUGHT, "train=[{path: a, teachers: [t]}]", "objective.teachers=[lexical]"],
+            r"objective\.teachers would have no effect: each train set names teachers of its own",
+        ),
+        (
+            SparseConfig,
+            ["pretraining={train: [{path: b}], objective: {kl: 1, teacher_scale: 30}}"],
+            "teacher_scale would have no effect",
+        ),
+        (
+            JpqConfig,
+            ["negatives.asked_only=true", "objective.lambda_rank=0", "query_layers=0"],
+            "asked_only would have no",
+        ),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(kind: Any, settings: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words):
         load_config(kind, None, [*NEEDED[kind], *settings])
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (DenseConfig, ["train=[{path: a}, {path: b, teachers: [t]}]", "objective.teacher_scale=30"]),
+        (SparseConfig, ["train=[{path: a}, {path: b, teachers: [t]}]", "objective.teacher_scale=30"]),
+        (SparseConfig, ["train=[{path: a}, {path: b, teachers: [t]}]", "objective.teachers=[lexical]"]),
+        (SparseConfig, ["objective.teachers=[lexical]", "objective.normalize_teachers=false"]),
+    ],
+)
+def test_settings_of_teachers_that_one_set_reads_are_taken(kind: Any, settings: list[str]) -> None:
+    assert load_config(kind, None, [*NEEDED[kind], *TAUGHT, *settings])
 
 
 def test_the_settings_of_a_second_stage_may_be_left_out_or_named() -> None:

@@ -26,6 +26,7 @@ from trainers.data.embedding_cache import dense_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 from trainers.data.negatives import RunRetriever, mine, mine_command, open_retriever
+from trainers.data.splits import withholding
 from trainers.data.texts import TextStore
 
 
@@ -110,6 +111,14 @@ def test_a_query_that_is_a_document_is_no_negative_of_itself(tmp_path: Path) -> 
     )
     assert [line["negatives"] for line in lines(output)] == [["c"], ["b"]]
     assert json.loads(output.read_text().splitlines()[0])["counts"]["own_documents"] == 1
+
+
+def test_what_held_back_questions_are_about_is_not_mined(data: TrainingData, tmp_path: Path) -> None:
+    train = withholding(data.take([0, 1]), [data.take([2], name="dev")])
+    output = mine(train, Fixed({"q1": ["d3", "d2", "d5"], "q2": ["d4", "d5"]}), output=tmp_path / "n.jsonl", depth=3)
+    # d5 has the text of d3, which q3 is about.
+    assert [line["negatives"] for line in lines(output)] == [["d2"], ["d4"]]
+    assert json.loads(output.read_text().splitlines()[0])["counts"]["withheld"] == 3
 
 
 def test_depth_skip_top_and_keep_choose_the_ranks(data: TrainingData, tmp_path: Path) -> None:

@@ -10,11 +10,14 @@ import pytest
 from training_files import beir, write_lines
 
 from opensearch_neural.errors import InputError
+from trainers.common.sampling import Visit
+from trainers.data.candidates import RetrievalData
 from trainers.data.leaks import find_leaks
 from trainers.data.loading import load_training
 from trainers.data.sets import PreparedSets, prepare
 from trainers.data.settings import DevSettings, SetSettings
-from trainers.data.splits import hold_back
+from trainers.data.splits import hold_back, withholding
+from trainers.data.texts import normalised
 
 
 def prepared(train: list[SetSettings], tmp_path: Path, **changes: Any) -> PreparedSets:
@@ -60,6 +63,14 @@ def test_a_held_back_part_shares_no_document_with_any_train_set(tmp_path: Path) 
     for train in data.train:
         for part in data.held:
             assert not find_leaks(train, part).of("document"), (train.name, part.name)
+        held_back = {normalised(part.documents.text_at(row)) for part in data.held for row in part.positives.values}
+        withheld = {normalised(train.documents.text_at(row)) for row in train.withheld}
+        assert withheld == held_back & {normalised(text) for text in train.documents.values()}
+        assert len(withheld) >= len(held_back) - 2
+        # Random documents fill up what is missing.
+        drawn = RetrievalData([train], negatives=15, depth=1)
+        visits = (drawn[Visit(index, epoch, 0, 1)] for epoch in range(4) for index in range(len(train)))
+        assert not withheld & {normalised(train.documents.text_at(row)) for one in visits for row in one.negatives}
     assert any("examples left out, whose documents are in b-dev" in note for note in data.train[0].notes)
     assert any("hard negatives left out, which are in " in note for note in data.train[2].notes), data.train[2].notes
 
@@ -72,7 +83,8 @@ def test_sets_without_a_document_in_common_are_held_back_one_by_one(tmp_path: Pa
     files = [named("one"), named("two")]
     data = prepared([SetSettings(file) for file in files], tmp_path, selection=DevSettings(hold_back=0.1))
     for train, file in zip(data.train, files, strict=True):
-        assert train.hash == hold_back(load_training(file), 0.1)[0].hash
+        alone, held = hold_back(load_training(file), 0.1)
+        assert train.hash == withholding(alone, [held]).hash
 
 
 @pytest.mark.parametrize("wrong", [{"queries": 0}, {"queries": -1}, {"documents": -1}])

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from training_files import pairs, write_lines
 
 from opensearch_neural.errors import InputError
+from trainers.data.candidates import RetrievalData
 from trainers.data.examples import TrainingData
 from trainers.data.leaks import find_leaks
 from trainers.data.loading import load_training
-from trainers.data.splits import fewer_documents, hold_back, merge
+from trainers.data.splits import fewer_documents, hold_back, merge, withholding
 from trainers.data.texts import normalised
 
 SHARED = Path(os.environ.get("OSN_DATA", Path(__file__).parents[3] / ".." / "shared" / "data"))
@@ -135,6 +136,25 @@ def test_a_number_is_held_back_of_each_set(tmp_path: Path) -> None:
     assert len(hold_back(both, 0.1)[1]) == 10
     with pytest.raises(InputError, match="few: cannot hold back 10 of 10 examples"):
         hold_back(both, 10)
+
+
+def test_what_is_withheld_follows_its_documents_and_counts_as_other_data(animals: Path, tmp_path: Path) -> None:
+    data = load_training(animals)
+    others = load_training(pairs(tmp_path, "others", [("who purrs", "CATS purr."), ("who barks", "wolves")]))
+
+    def withheld(train: TrainingData) -> list[str]:
+        return [train.documents.ids[row] for row in train.withheld]
+
+    assert data.hash == withholding(data, []).hash
+    train = withholding(data, [others])
+    assert withheld(train) == ["d1", "d4"], "by normalised text"
+    assert withheld(withholding(train, [data.take([1])])) == ["d1", "d2", "d4"]
+    assert train.hash != data.hash
+    assert withheld(fewer_documents(train, 1)) == ["d1"]
+    assert withheld(merge([others, train])) == ["animals/d1", "animals/d4"]
+    # What is no negative changes no training that draws none.
+    hashes = [RetrievalData([each], negatives=0, depth=1).hash for each in (data, train)]
+    assert hashes[0] == hashes[1] != RetrievalData([train], negatives=1, depth=1).hash
 
 
 @pytest.mark.skipif(not (SHARED / "tldr").is_dir(), reason="the data sets for quality checks are not here")

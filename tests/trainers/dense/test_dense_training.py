@@ -22,8 +22,11 @@ from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.dense.torch_encoder import load_dense  # noqa: E402
 from trainers.common import attention, precision  # noqa: E402
 from trainers.common.precision import Precision  # noqa: E402
+from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.settings import EncoderSettings, ObjectiveSettings, TrainingSettings  # noqa: E402
-from trainers.data.loading import load_training  # noqa: E402
+from trainers.data.candidates import RetrievalData  # noqa: E402
+from trainers.data.loading import load_training, with_negatives  # noqa: E402
+from trainers.data.negatives import with_mined  # noqa: E402
 from trainers.data.settings import CandidateSettings, DevSettings, SetSettings  # noqa: E402
 from trainers.data.teach import teach  # noqa: E402
 from trainers.dense.settings import DenseConfig, TwoStageSettings  # noqa: E402
@@ -242,6 +245,42 @@ def test_held_back_questions_and_unseen_ones_are_not_trained_on(tmp_path: Path, 
     assert not trained & prepared.dev[0].queries.keys()
     assert len(prepared.dev[0].documents) == 30
     assert all(answer in prepared.dev[0].documents for of in prepared.dev[0].qrels.values() for answer in of)
+
+
+def test_held_back_documents_are_negatives_of_no_stage_also_beside_files_of_an_earlier_version(
+    tmp_path: Path, backbone: Path, beir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configuration(
+        backbone,
+        beir,
+        tmp_path / "model",
+        candidates=CandidateSettings(negatives=2, depth=10, mine="bm25"),
+        two_stage=TwoStageSettings(depth=10),
+        selection=DevSettings(hold_back=0.2),
+        training=TrainingSettings(steps=2, batch_size=8, learning_rate=1e-3),
+    )
+    prepared = prepared_sets(config)
+    (train,), (held,) = prepared.train, prepared.held
+    everything = replace(train, withheld=train.withheld[:0])
+    before = with_mined(everything, "bm25", tmp_path / "model/.stages/tiny.bm25.jsonl", depth=10)
+    answers = set(held.positives.values.tolist())
+    assert answers & set(before.negatives.values.tolist()), "BM25 finds some of them"
+
+    drawn: list[Any] = []
+    sample = RetrievalData.__getitem__
+
+    def noted(self: RetrievalData, visit: Visit) -> Any:
+        drawn.append(sample(self, visit))
+        return drawn[-1]
+
+    monkeypatch.setattr(RetrievalData, "__getitem__", noted)
+    train_dense(config)
+    stages = tmp_path / "model/.stages"
+    files = [*stages.glob("tiny.bm25-*.jsonl"), *stages.glob("tiny.retriever-1-*.jsonl")]
+    assert len(files) == 2
+    for file in files:
+        assert not answers & set(with_negatives(train, file).negatives.values.tolist())
+    assert len(drawn) >= 2 * 2 * 8 and not answers & {row for one in drawn for row in one.negatives}
 
 
 def test_a_dry_run_goes_through_all_stages_and_keeps_nothing(tmp_path: Path, backbone: Path, beir: Path) -> None:

@@ -17,10 +17,15 @@ from tiny_dense import TEXTS, configuration  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.dense.torch_encoder import load_dense  # noqa: E402
+from trainers.common.objective import TeacherScores  # noqa: E402
 from trainers.common.settings import EncoderSettings, ObjectiveSettings  # noqa: E402
+from trainers.data.retrieval_batches import RetrievalTargets  # noqa: E402
+from trainers.data.settings import CandidateSettings  # noqa: E402
 from trainers.dense.train import build  # noqa: E402
 from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402
 from trainers.encoders.tower import read_start  # noqa: E402
+
+SOME = CandidateSettings(negatives=3)
 
 
 def randomly_different(model: BiEncoder) -> BiEncoder:
@@ -142,3 +147,32 @@ def test_temperature_follows_normalization_unless_given(backbone: Path, beir: Pa
     normalized = EncoderSettings(normalize=True, query_length=16, document_length=32)
     assert (temperature(), temperature(encoder=normalized)) == (1.0, 0.05)
     assert temperature(encoder=normalized, objective=ObjectiveSettings(temperature=0.3)) == 0.3
+
+
+@pytest.mark.parametrize("term", ["kl", "margin_mse"])
+def test_cosines_reach_teachers_scores_that_are_scaled_to_ten(backbone: Path, beir: Path, term: str) -> None:
+    """Their differences are at most 2; undivided, all candidates below the best two would be pushed to the antipode."""
+    taught = torch.tensor([[10.0, 6.0, 2.0, 0.0]])
+    known = torch.ones(1, 4, dtype=torch.bool)
+    teacher = TeacherScores(taught, known)
+    targets = RetrievalTargets(torch.arange(4)[None], torch.ones(4, dtype=torch.long), ~known, teacher)
+
+    def loss(normalize: bool, cosines: Any, temperature: float | None = None) -> float:
+        encoder = EncoderSettings(normalize=normalize, query_length=16, document_length=32)
+        objective = ObjectiveSettings(**{"info_nce": 0.0, term: 1.0}, temperature=temperature)
+        model = build(
+            configuration(backbone, beir, Path("unused"), encoder=encoder, objective=objective, candidates=SOME)
+        )
+        documents = torch.stack([cosines, (1 - cosines**2).sqrt()], dim=1)
+        return model.loss_terms({"query": torch.tensor([[1.0, 0.0]]), "document": documents}, targets).total.item()
+
+    reached = torch.tensor([0.5, 0.3, 0.1, 0.0])  # the teachers' scores, times the temperature of 0.05
+    assert loss(True, reached) == pytest.approx(0.0, abs=1e-6)
+    assert loss(True, torch.tensor([0.5, 0.1, 0.3, 0.0])) > 0.5
+    # As before, with the temperature at 1, and wherever vectors are not normalized.
+    for undivided in (
+        loss(True, reached, temperature=1.0),
+        loss(False, reached),
+        loss(False, reached, temperature=0.1),
+    ):
+        assert undivided == pytest.approx(loss(True, reached, temperature=1.0)) > 0.5

@@ -20,7 +20,7 @@ from trainers.common.run_folder import Trained  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.sparse.command import sparse_command  # noqa: E402
 from trainers.sparse.leave_one_out import changed, chosen, leaving_out, told, trials  # noqa: E402
-from trainers.sparse.settings import SparseConfig, StageSettings  # noqa: E402
+from trainers.sparse.settings import SparseConfig, SparseObjective, StageSettings  # noqa: E402
 
 
 @pytest.fixture
@@ -79,6 +79,20 @@ def test_the_weight_of_the_set_left_out_goes_with_it(config: SparseConfig) -> No
     assert left_out.pretraining is not None and left_out.pretraining.training.set_weights == [4.0, 6.0]
     power = replace(config, training=replace(training, set_weights=0.5))
     assert leaving_out(power, config.train[1]).training.set_weights == 0.5
+
+
+def test_what_only_the_set_left_out_reads_of_the_objective_goes_with_it(config: SparseConfig) -> None:
+    one, taught, two = config.train[0], replace(config.train[1], teachers=[Path("t")]), config.train[2]
+    scaled = SparseObjective(kl=1.0, teacher_scale=30.0)
+    config = replace(config, train=[one, taught, two], objective=scaled)
+    assert leaving_out(config, one).objective == scaled
+    without = leaving_out(config, taught)
+    assert without.objective == SparseObjective(kl=1.0)
+    assert without.dev == without.unseen == [replace(taught, teachers=[])], "no teacher scores it there"
+    asked = replace(scaled, teachers=["lexical"])
+    config = replace(config, train=[one, taught], objective=asked)
+    assert leaving_out(config, taught).objective == asked
+    assert leaving_out(config, one).objective == scaled
 
 
 def test_no_set_of_the_corpus_that_is_left_out_is_trained_on(config: SparseConfig) -> None:

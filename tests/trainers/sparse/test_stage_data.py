@@ -19,6 +19,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder
 from trainers.data.loading import load_training
 from trainers.data.negatives import open_retriever
+from trainers.data.settings import DevSettings
 from trainers.data.teach import teach
 from trainers.data.teachers import PairTeacher, open_teacher
 from trainers.doc2query.question_sets import QuestionSet
@@ -65,6 +66,23 @@ def test_a_limit_counts_what_the_consistency_filter_leaves(tmp_path: Path, backb
     assert QuestionSet(beir).load().take(range(6)).query_texts() != left.take(range(6)).query_texts()
     assert [example.query_id for example in first.examples] == [example.query_id for example in left.examples[:6]]
     assert [example.negatives for example in first.examples] == [example.negatives for example in left.examples[:6]]
+
+
+def test_what_is_mined_of_held_back_documents_is_mined_anew_without_them(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    candidates = SparseCandidates(negatives=2, depth=10, mine="bm25")
+    config = configuration(
+        backbone, beir, tmp_path, candidates=candidates, selection=DevSettings(hold_back=0.2), cache=tmp_path / "cache"
+    )
+    prepared = prepared_sets(config)
+    (train,), (held,) = prepared.train, prepared.held
+    answers = set(held.positives.values.tolist())
+    (before,) = mined(config, [replace(train, withheld=train.withheld[:0])])
+    (after,) = mined(config, [train])
+    assert answers & set(before.negatives.values.tolist())
+    assert not answers & set(after.negatives.values.tolist())
+    assert len(list((tmp_path / "cache/negatives").glob("*.jsonl"))) == 2
 
 
 def test_one_judged_negative_does_not_end_mining_for_the_others(tmp_path: Path, backbone: Path, beir: Path) -> None:
