@@ -90,7 +90,6 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
     """
     started = time.monotonic()
     _check(job)
-    letters = DeadLetters(letters_path(job.dead_letters, str(job.out), job.corpus.path))
     limit = ErrorLimit(job.max_errors)
     with spooled(job.corpus.path) as place:
         chosen = choose(Asked(job.models, None, "", job.corpus.reader(place), job.corpus.name))
@@ -111,6 +110,7 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
         )
         folder = job.out / manifest.hash
         prepare_folder(folder, chosen)
+        letters = DeadLetters(letters_path(job.dead_letters, str(job.out), job.corpus.path))
         if not (job.out / f"{manifest.hash}.json").exists():  # a complete manifest stays until the next is complete
             manifest.write(job.out)
         rejected = shards = reused = records = documents = unfit = aside = 0

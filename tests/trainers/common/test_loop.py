@@ -671,7 +671,7 @@ def test_the_advice_on_memory_can_be_followed(tmp_path: Path) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
     broken.fail_at = fail
-    with pytest.raises(OsnError, match="Then run the same command again to continue"):
+    with pytest.raises(OsnError, match="run the same command with it to continue"):
         run(tmp_path / "resumed", broken)
     run(tmp_path / "resumed", Regression(), settings=settings(activation_checkpointing=True))
     assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
