@@ -33,7 +33,7 @@ def load_model(
     import torch
 
     refuse_unsafe(folder)
-    with quiet():
+    with quiet(), code_refused(folder):
         try:
             model, report = auto.from_pretrained(
                 folder,
@@ -45,12 +45,8 @@ def load_model(
                 **({} if config is None else {"config": config}),
             )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-            if "trust_remote_code" in str(error):
-                raise ModelError(
-                    f"{folder} has code of its own, which is not run",
-                    "read that code; if you trust it, give --trust-remote-code, "
-                    "which osn ingest, encode, documents, model idf and model export ml-commons have",
-                ) from None
+            if asks_for_trust(error):
+                raise
             what = what or auto.__name__.removeprefix("AutoModelFor")
             whole = "give a folder that has the model's config.json, model.safetensors and tokenizer"
             remedy = whole if isinstance(error, OSError) else None  # a file is missing, or cannot be read
@@ -100,6 +96,26 @@ def most_tokens(model: torch.nn.Module) -> int | None:
         if isinstance(table, torch.nn.Embedding):
             return table.num_embeddings - (padding + 1 if isinstance(padding, int) else 0)
     return getattr(model.config, "max_position_embeddings", None)
+
+
+def asks_for_trust(error: Exception) -> bool:
+    """Whether transformers did not load a model because its own code is not trusted."""
+    return isinstance(error, ValueError) and "trust_remote_code" in str(error)
+
+
+@contextmanager
+def code_refused(folder: Path) -> Iterator[None]:
+    """Raises ModelError, with the option that runs it, if loading `folder` needs code of the model's own."""
+    try:
+        yield
+    except ValueError as error:
+        if not asks_for_trust(error):
+            raise
+        raise ModelError(
+            f"{folder} has code of its own, which is not run",
+            "read that code; if you trust it, give --trust-remote-code, which osn ingest, encode, documents, model idf, "
+            "model export ml-commons, train sparse and data teach have",
+        ) from None
 
 
 def first_line(error: Exception) -> str:

@@ -62,22 +62,25 @@ def teach(
     device: str | None = None,
     batch_size: int = 32,
     max_length: int | None = None,
+    trust_remote_code: bool = False,
 ) -> Path:
     """Cache the vectors or scores of the teacher `model` for `data` in the folder `output`; `open_teacher` reads it.
 
     model: a directory or hub id of a dense encoder, a sparse encoder or a cross-encoder with one output (detected by its
     files unless `kind` is given); or "lexical", BM25 over word pieces with the statistics of the data's documents.
     depth: hard negatives of a query that a cross-encoder scores, beside all positives. precision: of dense vectors.
+    trust_remote_code: whether the model's own code may run.
 
     After an interruption, the same call continues; if the cache is complete, it returns at once; while another process does
-    the same work, it waits. Raises ModelError if `output` holds a cache of another model, other data, or other settings.
+    the same work, it waits. Raises ModelError if `output` holds a cache of another model, other data, or other settings, or
+    if the model has code of its own and that may not run.
     """
     settings: dict[str, Any] = {"max_length": max_length}
     if str(model) == LEXICAL:
         lexical = build_lexical(data.documents.values())
         info, settings = ModelInfo(LEXICAL, output, "sparse", lexical.info.hash), {}
     else:
-        folder = directory.locate(model)
+        folder = directory.locate(model, code=trust_remote_code)
         info = directory.model_info(folder, name=model, kind=kind or detect(folder))
     if info.kind == "dense":
         settings["precision"] = precision
@@ -96,7 +99,7 @@ def teach(
         if _is_complete(output, record):
             return output
         if info.kind == "dense":
-            dense = load_dense(model, device=device, max_length=max_length)
+            dense = load_dense(model, device=device, max_length=max_length, trust_remote_code=trust_remote_code)
             record["dimension"] = dense.dimension
             for what, store, encode in (
                 ("queries", data.queries, partial(dense.encode_queries, batch_size=batch_size)),
@@ -107,14 +110,14 @@ def teach(
             if str(model) == LEXICAL:
                 sides = table_sides(lexical, CHUNK)
             else:
-                sides = sparse_sides(model, folder, device, batch_size, max_length)
+                sides = sparse_sides(model, folder, device, batch_size, max_length, trust_remote_code=trust_remote_code)
             record["dimension"] = len(sides.vocabulary)
             sparse_vectors(sides.queries, data.queries, output / "queries", model=info, vocabulary=sides.vocabulary)
             sparse_vectors(
                 sides.documents, data.documents, output / "documents", model=info, vocabulary=sides.vocabulary
             )
         else:
-            predict = cross_encoder(folder, device, batch_size, max_length)
+            predict = cross_encoder(folder, device, batch_size, max_length, trust_remote_code=trust_remote_code)
             record["count"] = _score_pairs(predict, info.name, data, pairs, output)
         write_json(output / "teacher.json", record)
         (output / "begun.json").unlink(missing_ok=True)
@@ -204,6 +207,7 @@ def _score_pairs(predict: ScoresOfPairs, name: str, data: TrainingData, pairs: R
 @click.option("--device", help="cpu, cuda, …  [default: a GPU if there is one]")
 @click.option("--batch-size", default=32, show_default=True, help="Texts or pairs to encode at once.")
 @click.option("--max-length", type=int, help="Tokens read of a text.  [default: the model's]")
+@click.option("--trust-remote-code", is_flag=True, help="Run the code that MODEL brings along. Read it first.")
 def teach_command(
     model: str,
     data: Path,
@@ -218,6 +222,7 @@ def teach_command(
     device: str | None,
     batch_size: int,
     max_length: int | None,
+    trust_remote_code: bool,
 ) -> None:
     """Cache a teacher's vectors or scores of training data, for distillation.
 
@@ -240,5 +245,6 @@ def teach_command(
         device=device,
         batch_size=batch_size,
         max_length=max_length,
+        trust_remote_code=trust_remote_code,
     )
     click.echo(output)

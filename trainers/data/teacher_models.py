@@ -12,7 +12,7 @@ import numpy as np
 from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
-from opensearch_neural.models.pretrained import quiet_loading
+from opensearch_neural.models.pretrained import code_refused, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.sparse.encoder import SparseDocumentEncoder, load_sparse
 from opensearch_neural.models.tokenizer import encodable
@@ -50,13 +50,22 @@ class SparseSides:
 
 
 def sparse_sides(
-    model: str | Path, folder: Path, device: str | None, batch_size: int, max_length: int | None
+    model: str | Path,
+    folder: Path,
+    device: str | None,
+    batch_size: int,
+    max_length: int | None,
+    *,
+    trust_remote_code: bool = False,
 ) -> SparseSides:
-    """The encoders of a sparse model: inference-free queries, or the same network on both sides (SPLADE)."""
+    """The encoders of a sparse model: inference-free queries, or the same network on both sides (SPLADE).
+
+    trust_remote_code: whether the model's own code may run. Raises ModelError if it is needed and may not."""
     modules = directory.routes(folder)
     if set(modules) <= {""} and not (folder / "idf.json").exists():
-        return _siamese_network(folder, device, batch_size, max_length)
-    return table_sides(load_sparse(model, device=device, max_length=max_length), batch_size)
+        return _siamese_network(folder, device, batch_size, max_length, trust_remote_code=trust_remote_code)
+    encoder = load_sparse(model, device=device, max_length=max_length, trust_remote_code=trust_remote_code)
+    return table_sides(encoder, batch_size)
 
 
 def table_sides(encoder: SparseDocumentEncoder, batch_size: int) -> SparseSides:
@@ -68,15 +77,21 @@ def table_sides(encoder: SparseDocumentEncoder, batch_size: int) -> SparseSides:
     )
 
 
-def _siamese_network(folder: Path, device: str | None, batch_size: int, max_length: int | None) -> SparseSides:
+def _siamese_network(
+    folder: Path, device: str | None, batch_size: int, max_length: int | None, *, trust_remote_code: bool
+) -> SparseSides:
     try:
         from sentence_transformers import SparseEncoder
     except ModuleNotFoundError:
         raise MissingExtra("a sparse teacher that encodes queries too", "encode") from None
     refuse_unsafe(folder)
-    with quiet_loading():
+    with quiet_loading(), code_refused(folder):
         model = SparseEncoder(
-            str(folder), device=device, local_files_only=True, model_kwargs={"use_safetensors": True}
+            str(folder),
+            device=device,
+            local_files_only=not trust_remote_code,
+            trust_remote_code=trust_remote_code,
+            model_kwargs={"use_safetensors": True},
         ).eval()
     if max_length is not None:
         model.max_seq_length = min(max_length, model.max_seq_length or max_length)
@@ -107,8 +122,12 @@ ScoresOfPairs = Callable[[list[tuple[str, str]]], Scores]
 """Pairs of texts to scores: (pairs,)."""
 
 
-def cross_encoder(folder: Path, device: str | None, batch_size: int, max_length: int | None) -> ScoresOfPairs:
-    """The scores of a cross-encoder, before any activation."""
+def cross_encoder(
+    folder: Path, device: str | None, batch_size: int, max_length: int | None, *, trust_remote_code: bool = False
+) -> ScoresOfPairs:
+    """The scores of a cross-encoder, before any activation.
+
+    trust_remote_code: whether the model's own code may run. Raises ModelError if it is needed and may not."""
     try:
         from sentence_transformers import CrossEncoder
         from torch import nn
@@ -121,11 +140,12 @@ def cross_encoder(folder: Path, device: str | None, batch_size: int, max_length:
             f"{folder} is a classifier with {len(labels)} outputs, not a cross-encoder with one score",
             "expected a model with one label, such as cross-encoder/ms-marco-MiniLM-L-6-v2",
         )
-    with quiet_loading():
+    with quiet_loading(), code_refused(folder):
         model = CrossEncoder(
             str(folder),
             device=device,
-            local_files_only=True,
+            local_files_only=not trust_remote_code,
+            trust_remote_code=trust_remote_code,
             max_length=max_length,
             model_kwargs={"use_safetensors": True},
         )

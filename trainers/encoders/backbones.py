@@ -132,15 +132,17 @@ def train_tokenizer(texts: Iterable[str], pieces: Pieces, vocabulary: int, *, po
     )
 
 
-def masked_language_model(name_or_path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, bool]:
+def masked_language_model(
+    name_or_path: str | Path, *, trust_remote_code: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, bool]:
     """(model, tokenizer, whether its head is new) of any BERT-like directory or hub id.
 
     An encoder without a masked-LM head (all-MiniLM-L6-v2) gets a new head: output layer tied to the word embeddings, random
-    transform, output bias `HEAD_BIAS`. Raises ModelError if the directory holds another kind of model, or its tokenizer has
-    more tokens than it.
+    transform, output bias `HEAD_BIAS`. trust_remote_code: whether the model's own code may run. Raises ModelError if the
+    directory holds another kind of model, if its tokenizer has more tokens than it, or if its code may not run but has to.
     """
-    folder = directory.locate(name_or_path)
-    model, missing = load_model(AutoModelForMaskedLM, folder)
+    folder = directory.locate(name_or_path, code=trust_remote_code)
+    model, missing = load_model(AutoModelForMaskedLM, folder, trust_remote_code=trust_remote_code)
     base = f"{model.base_model_prefix}."
     # A masked language model has no pooler; other missing weights of the body would be untrained.
     body = [key for key in missing if key.startswith(base) and ".pooler." not in key]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from trainers.common.config import backbone_option, config_options
@@ -19,7 +21,8 @@ from trainers.sparse.settings import SparseConfig
     help="Also try these settings: train without each train set in turn, and keep the settings that are best on the sets "
     "left out; repeatable.",
 )
-def sparse_command(config: SparseConfig, dry_run: bool, tries: tuple[str, ...]) -> None:
+@click.option("--trust-remote-code", is_flag=True, help="Run the code that the start brings along. Read it first.")
+def sparse_command(config: SparseConfig, dry_run: bool, tries: tuple[str, ...], trust_remote_code: bool) -> None:
     """Train an inference-free sparse model: documents are encoded, queries only tokenized.
 
     \b
@@ -38,15 +41,16 @@ def sparse_command(config: SparseConfig, dry_run: bool, tries: tuple[str, ...]) 
     from trainers.sparse.dev_measures import BASELINES
     from trainers.sparse.train import rehearse, train_sparse
 
+    train = partial(train_sparse, trust_remote_code=trust_remote_code)
     if dry_run:
         for text in tries:
-            rehearse(leave_one_out.changed(config, text))
+            rehearse(leave_one_out.changed(config, text), trust_remote_code=trust_remote_code)
     elif tries:
-        tried = leave_one_out.trials(config, tries, train_sparse)
+        tried = leave_one_out.trials(config, tries, train)
         best = leave_one_out.chosen(tried)
         if is_main_process():
             click.echo(f"{leave_one_out.told(tried)}\ntaken: {best.name}")
         config = best.config
-    trained = rehearse(config) if dry_run else train_sparse(config)
+    trained = rehearse(config, trust_remote_code=trust_remote_code) if dry_run else train(config)
     # The baselines are the same before and after training.
     tell(config.output, trained, dry_run, width=40, without=tuple(f"start {baseline} nDCG" for baseline in BASELINES))

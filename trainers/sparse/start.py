@@ -16,6 +16,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.files import read_json_object
 from opensearch_neural.models.directory import locate, max_active, prompt, routes
 from opensearch_neural.models.sparse import encoder as sparse_models
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
@@ -28,15 +29,18 @@ from trainers.sparse.student import SparseStudent
 logger = logging.getLogger(__name__)
 
 
-def load_start(name_or_path: str | Path, student: StudentSettings) -> tuple[Any, PreTrainedTokenizerBase, bool]:
+def load_start(
+    name_or_path: str | Path, student: StudentSettings, *, trust_remote_code: bool = False
+) -> tuple[Any, PreTrainedTokenizerBase, bool]:
     """(masked language model, tokenizer, whether its head is new) of a start. A sparse model's are those that
     encode documents.
 
-    Raises ModelError if the directory is no such model or its head lacks weights, InputError if `document_length` exceeds
-    its positions.
+    trust_remote_code: whether the start's own code may run.
+    Raises ModelError if the directory is no such model, its head lacks weights, or its code is needed and may not run;
+    InputError if `document_length` exceeds its positions.
     """
-    folder, _ = _document_side(locate(name_or_path))
-    model, tokenizer, fresh = backbones.masked_language_model(folder)
+    folder, _ = _document_side(locate(name_or_path, code=trust_remote_code))
+    model, tokenizer, fresh = backbones.masked_language_model(folder, trust_remote_code=trust_remote_code)
     if fresh:
         backbones.identity_head(model)
     if student.dropout is not None:
@@ -74,6 +78,13 @@ def _document_side(folder: Path) -> tuple[Path, LogActivation | None]:
     return folder, "log" if (folder / "idf.json").exists() else None
 
 
+def has_own_code(name_or_path: str | Path) -> bool:
+    """Whether a start's network needs code that comes with it."""
+    folder, _ = _document_side(locate(name_or_path))
+    file = folder / "config.json"
+    return file.exists() and "auto_map" in read_json_object(file)
+
+
 def warn_of_what_is_left(name_or_path: str | Path, student: StudentSettings) -> None:
     """Log a warning of each thing that a sparse start has and the student does not: prompts, a limit of terms, its table."""
     start = locate(name_or_path)
@@ -101,13 +112,15 @@ def start_table(name_or_path: str | Path) -> Mapping[str, float]:
         ) from None
 
 
-def build(config: SparseConfig, stores: Sequence[Mapping[str, str]]) -> SparseStudent:
+def build(
+    config: SparseConfig, stores: Sequence[Mapping[str, str]], *, trust_remote_code: bool = False
+) -> SparseStudent:
     """The untrained student; its statistics, and by default its table, come from the texts in `stores`.
 
-    Raises as `load_start` and `start_table` do."""
+    trust_remote_code and errors: as in `load_start`; errors of `start_table`, too."""
     set_seed(config.training.seed)
     config = with_own_activation(config.with_lengths())
-    model, tokenizer, _ = load_start(config.start, config.student)
+    model, tokenizer, _ = load_start(config.start, config.student, trust_remote_code=trust_remote_code)
     backbones.check_length(model, "document_length", config.document_length)
     size = len(model.get_output_embeddings().weight)
     table = start_table(config.start) if config.student.idf == "start" else None
@@ -120,4 +133,5 @@ def build(config: SparseConfig, stores: Sequence[Mapping[str, str]]) -> SparseSt
         document_length=config.document_length,
         lexicon=Lexicon.of(stores, tokenizer, size, config.student, table=table),
         name=locate(config.start),
+        trust_remote_code=trust_remote_code,
     )

@@ -87,7 +87,8 @@ class SparseStudent(CachedModel):
     """A document encoder with distillation terms, a contrastive term and the FLOPS regularizer. If `student.queries` is
     "network", it encodes queries in the same way; else queries are not encoded.
 
-    model: a masked language model; its last layer becomes `head`.
+    model: a masked language model; its last layer becomes `head`. trust_remote_code: whether its own code may run; it is
+    written with the model.
     """
 
     def __init__(
@@ -101,8 +102,10 @@ class SparseStudent(CachedModel):
         document_length: int,
         lexicon: Lexicon,
         name: Path,
+        trust_remote_code: bool = False,
     ) -> None:
         super().__init__()
+        self.trust_remote_code = trust_remote_code
         self.head, self.head_names = sparse_models.take_out_last_layer(model.eval(), name)
         self.model = model
         self.has_bias = self.head.bias is not None
@@ -280,7 +283,7 @@ class SparseStudent(CachedModel):
         self.save_network(network)
         activation: Activation = "log1p_relu" if settings.double_log else "relu"
         if self.encodes_queries:
-            _write_siamese(network, folder, activation, settings)
+            _write_siamese(network, folder, activation, settings, trust_remote_code=self.trust_remote_code)
         else:
             write_inference_free(
                 network,
@@ -289,6 +292,7 @@ class SparseStudent(CachedModel):
                 activation=activation,
                 max_active=settings.max_active,
                 max_length=settings.document_length,
+                trust_remote_code=self.trust_remote_code,
             )
         shutil.rmtree(network)
         if settings.pruning is not None:
@@ -308,14 +312,24 @@ def _frozen(model: Any, layers: int) -> list[nn.Module]:
     return [embeddings, *stack[:layers]]
 
 
-def _write_siamese(masked_lm: Path, folder: Path, activation: Activation, settings: StudentSettings) -> None:
+def _write_siamese(
+    masked_lm: Path, folder: Path, activation: Activation, settings: StudentSettings, *, trust_remote_code: bool
+) -> None:
     """Write a SPLADE, whose network encodes both queries and documents."""
     from sentence_transformers import SparseEncoder
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sparse_encoder.modules import SpladePooling
 
     with quiet_loading():
-        network = Transformer(str(masked_lm), transformer_task="fill-mask", max_seq_length=settings.document_length)
+        trust = {"trust_remote_code": trust_remote_code}
+        network = Transformer(
+            str(masked_lm),
+            transformer_task="fill-mask",
+            max_seq_length=settings.document_length,
+            model_kwargs=trust,
+            config_kwargs=trust,
+            processor_kwargs=trust,
+        )
         model = SparseEncoder(
             modules=[network, SpladePooling("max", activation_function=activation)],
             similarity_fn_name="dot",

@@ -26,6 +26,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +47,19 @@ from trainers.sparse.batches import SparseCollate
 from trainers.sparse.dev_measures import DevRetrieval
 from trainers.sparse.settings import STUDENT, SparseConfig, Stage
 from trainers.sparse.stage_data import check_names, mined, teachers
-from trainers.sparse.start import build, start_table, warn_of_what_is_left, with_own_activation
+from trainers.sparse.start import build, has_own_code, start_table, warn_of_what_is_left, with_own_activation
 from trainers.sparse.warm_up import warmed_up
 
 DRY_RUN_DOCUMENTS = 200
 """Documents of each corpus in a dry run, in addition to those of its questions."""
 
 
-def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Trained:
+def train_sparse(config: SparseConfig, *, documents: int | None = None, trust_remote_code: bool = False) -> Trained:
     """The whole schedule: warm-up, the miner if the settings name one, pre-training, fine-tuning.
 
     All stages use the same IDF, of the last stage's documents. After an interruption, the same call continues; finished
     stages are not repeated. documents: how many to read of each corpus, besides those of its questions; None reads all.
+    trust_remote_code: whether the start's own code may run; the trained model has it too.
     """
     check_output(config.output, KIND)
     pretraining = config.pretraining
@@ -70,6 +72,13 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Train
         )
     for stage in stages:
         check_names(stage)
+    # Fetched with its code, if that may run: later steps find the same folder.
+    locate(config.start, code=trust_remote_code)
+    if STUDENT in miners and has_own_code(config.start):
+        raise InputError(
+            f"candidates.mine is student, and {config.start} has code of its own: the models that mine are loaded without",
+            "name another miner, such as bm25",
+        )
     config = with_own_activation(config.with_lengths())
     warn_of_what_is_left(config.start, config.student)
     if config.student.idf == "start":
@@ -77,24 +86,25 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Train
     elif config.student.idf not in ("train", "own", "none"):
         load_idf(config.student.idf)
     fine_tuning_sets = prepared_sets(config, documents=documents)
-    start = warmed_up(config, fine_tuning_sets)
+    start = warmed_up(config, fine_tuning_sets, trust_remote_code=trust_remote_code)
+    train_one = partial(train_stage, trust_remote_code=trust_remote_code)
     if config.pretraining is None:
-        return train_stage(config.fine_tuning_from(start), fine_tuning_sets, output=config.output, whole=config)
+        return train_one(config.fine_tuning_from(start), fine_tuning_sets, output=config.output, whole=config)
     miner, pretrained = (config.output / FOLDER / name for name in ("miner", "pretrained"))
     before = config.pretraining_from(start, pretrained)
     pretraining_sets = prepared_sets(before, documents=documents, held=fine_tuning_sets.held)
     if STUDENT in miners:
         mine = "bm25" if config.candidates.mine == STUDENT else config.candidates.mine
         not_pretrained = replace(config.fine_tuning_from(start), candidates=replace(config.candidates, mine=mine))
-        train_stage(not_pretrained, fine_tuning_sets, output=miner)
-    train_stage(
+        train_one(not_pretrained, fine_tuning_sets, output=miner)
+    train_one(
         before,
         pretraining_sets,
         output=pretrained,
         lexicon=[data.documents for data in fine_tuning_sets.train],
         miner=miner,
     )
-    return train_stage(
+    return train_one(
         config.fine_tuning_from(str(pretrained)), fine_tuning_sets, output=config.output, miner=miner, whole=config
     )
 
@@ -107,14 +117,17 @@ def train_stage(
     lexicon: Sequence[Mapping[str, str]] | None = None,
     miner: Path | None = None,
     whole: SparseConfig | None = None,
+    trust_remote_code: bool = False,
 ) -> Trained:
     """One stage of `config` on prepared data, written to `output`.
 
     lexicon: the texts whose statistics weight query tokens, by default the stage's documents. miner: the model that
-    candidates.mine "student" means. whole: the whole configuration, if this is its last stage.
+    candidates.mine "student" means. whole: the whole configuration, if this is its last stage. trust_remote_code: whether
+    the start's own code may run.
     """
     sets = mined(config, prepared.train, miner)
-    student = build(config, [data.documents for data in sets] if lexicon is None else lexicon)
+    stores = [data.documents for data in sets] if lexicon is None else lexicon
+    student = build(config, stores, trust_remote_code=trust_remote_code)
     dev = DevRetrieval(student, prepared.dev) if prepared.dev else None
     data = RetrievalData(sets, negatives=config.candidates.negatives, depth=config.candidates.depth)
     taught = teachers(config, sets)
@@ -170,8 +183,9 @@ def _within(start: str, *folders: Path) -> str:
     return start
 
 
-def rehearse(config: SparseConfig) -> Trained:
-    """Run all of `config` on the first rows of its data, two steps per stage; nothing is kept."""
+def rehearse(config: SparseConfig, *, trust_remote_code: bool = False) -> Trained:
+    """Run all of `config` on the first rows of its data, two steps per stage; nothing is kept. trust_remote_code: as in
+    `train_sparse`."""
 
     def of_stage(stage: Stage, **changes: Any) -> Stage:
         if stage.candidates.negatives < 1:  # The consistency filter alone uses what is mined.
@@ -185,4 +199,4 @@ def rehearse(config: SparseConfig) -> Trained:
         output = Path(folder) / config.output.name
         pretraining = None if config.pretraining is None else of_stage(config.pretraining)
         tried = of_stage(config, output=output, cache=None, pretraining=pretraining)
-        return train_sparse(tried, documents=DRY_RUN_DOCUMENTS)
+        return train_sparse(tried, documents=DRY_RUN_DOCUMENTS, trust_remote_code=trust_remote_code)

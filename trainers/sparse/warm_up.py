@@ -35,12 +35,12 @@ CALIBRATION = 64
 """Number of documents for setting a head's bias."""
 
 
-def warmed_up(config: SparseConfig, prepared: PreparedSets) -> str:
+def warmed_up(config: SparseConfig, prepared: PreparedSets, *, trust_remote_code: bool = False) -> str:
     """The model that the first stage starts from: `config.start`, warmed up if it has no head.
 
-    A trained head is not warmed up: calibration would rescale it.
+    A trained head is not warmed up: calibration would rescale it. trust_remote_code and errors: as in `load_start`.
     """
-    _, _, fresh = load_start(config.start, config.student)
+    _, _, fresh = load_start(config.start, config.student, trust_remote_code=trust_remote_code)
     if not fresh:
         return config.start
     settings, training = config.warm_up, config.training
@@ -58,7 +58,7 @@ def warmed_up(config: SparseConfig, prepared: PreparedSets) -> str:
     with main_process_first(), locked(ready, done=ready / "config.json"):
         if not (ready / "config.json").exists():
             stores = [data.documents for data in prepared.train]
-            student = build(config, stores).eval()
+            student = build(config, stores, trust_remote_code=trust_remote_code).eval()
             if settings.expansions is not None:
                 rng = np.random.default_rng([training.seed, 64])
                 chosen = [stores[at % len(stores)] for at in range(CALIBRATION)]

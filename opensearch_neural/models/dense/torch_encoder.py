@@ -17,7 +17,7 @@ from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder, 
 from opensearch_neural.models.dense.onnx_encoder import OnnxDenseEncoder
 from opensearch_neural.models.dense.static_table import truncate
 from opensearch_neural.models.directory import ModelInfo
-from opensearch_neural.models.pretrained import quiet_loading
+from opensearch_neural.models.pretrained import asks_for_trust, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.tokenizer import encodable
 
@@ -37,6 +37,7 @@ def load_dense(
     backend: Backend = "torch",
     max_length: int | None = None,
     threads: int | None = None,
+    trust_remote_code: bool = False,
 ) -> DenseEncoder:
     """A dense encoder from a directory or a hub id, with its own pooling, normalization, prompts and routes.
 
@@ -48,18 +49,23 @@ def load_dense(
     max_length: tokens read of a text, at most the model's own limit
     threads: of ONNX Runtime; None: one per core. With two threads, a short query is hardly faster than with one, and uses
         half as much CPU time again.
+    trust_remote_code: whether the model's own code may run (torch only)
+
+    Raises ModelError if the model is unsafe or does not load.
     """
-    folder = located(name_or_path, backend)
+    folder = directory.locate(name_or_path, code=True) if trust_remote_code else located(name_or_path, backend)
     info = directory.model_info(folder, name=name_or_path, kind=KIND)
     if not directory.routes(folder):
         directory.refuse_several_vectors(folder)
         logger.warning("%s has no sentence-transformers files: mean pooling, no normalization", info.name)
     if backend != "torch":
         return OnnxDenseEncoder.load(folder, info, max_length, int8=backend == "onnx-int8", threads=threads)
-    return _load_torch(folder, info, device, max_length)
+    return _load_torch(folder, info, device, max_length, trust_remote_code=trust_remote_code)
 
 
-def _load_torch(folder: Path, info: ModelInfo, device: str | None, max_length: int | None) -> TorchDenseEncoder:
+def _load_torch(
+    folder: Path, info: ModelInfo, device: str | None, max_length: int | None, *, trust_remote_code: bool = False
+) -> TorchDenseEncoder:
     try:
         from sentence_transformers import SentenceTransformer
     except ModuleNotFoundError:
@@ -68,9 +74,19 @@ def _load_torch(folder: Path, info: ModelInfo, device: str | None, max_length: i
     with quiet_loading():
         try:
             model = SentenceTransformer(
-                str(folder), device=device, local_files_only=True, model_kwargs={"use_safetensors": True}
+                str(folder),
+                device=device,
+                local_files_only=not trust_remote_code,  # Code may be in another repository of the hub.
+                trust_remote_code=trust_remote_code,
+                model_kwargs={"use_safetensors": True},
             )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+            if asks_for_trust(error):
+                raise ModelError(
+                    f"{folder} has code of its own, which is not run",
+                    "name another model; only of a teacher does a dense model's code run: read it, then give "
+                    "osn data teach --trust-remote-code",
+                ) from None
             raise ModelError(f"{folder} does not load as a dense encoder: {error}") from error
     model.eval()
     if max_length is not None:

@@ -41,7 +41,8 @@ def test_the_cost_is_what_torch_counts(tokens: int) -> None:
 
 @pytest.mark.parametrize("model", [each for each in PUBLISHED if each.size], ids=lambda model: model.name)
 def test_the_sizes_of_a_published_model_make_its_parameters(model: PublishedModel) -> None:
-    assert (size := model.size) is not None
+    size = model.size
+    assert size is not None
     layer = 4 * size.hidden**2 + 2 * size.hidden * size.intermediate
     embeddings = (size.vocabulary + 512) * size.hidden
     parameters = embeddings + size.layers * layer + size.hidden**2

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from own_code import give_own_code
 
+from opensearch_neural.cli import osn
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.sparse.lexical import build_lexical
@@ -281,8 +284,8 @@ def test_an_interrupted_cross_encoder_goes_on_and_ends_in_the_same_scores(
     calls: list[int] = []
     original = teaching.cross_encoder
 
-    def interrupted(*arguments: object) -> object:
-        predict = original(*arguments)  # type: ignore[arg-type]
+    def interrupted(*arguments: object, **options: object) -> object:
+        predict = original(*arguments, **options)  # type: ignore[arg-type]
 
         def stopping(pairs: list) -> object:
             calls.append(len(pairs))
@@ -329,6 +332,32 @@ def test_who_finds_another_at_a_cache_waits_and_takes_it(
         second = pool.submit(teach, model, data, output=tmp_path / "t")
         assert first.result() == second.result() == tmp_path / "t"
     assert encoded == [data.queries.what, data.documents.what]
+
+
+@pytest.mark.parametrize("kind", ["dense", "splade", "cross_encoder", "inference-free"])
+def test_a_teachers_own_code_runs_only_where_it_is_trusted(
+    kind: str, request: pytest.FixtureRequest, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"), raising=False)
+    known: Path = request.getfixturevalue("bert" if kind == "inference-free" else kind)
+    known = Path(shutil.copytree(known, tmp_path / "known"))
+    if kind == "inference-free":
+        (known / "idf.json").write_text('{"cats": 2.0}')
+    odd = give_own_code(Path(shutil.copytree(known, tmp_path / "odd")))
+    arguments = [str(odd), str(tmp_path / "pairs.jsonl"), "--output", str(tmp_path / "t")]
+    refused = CliRunner().invoke(osn, ["data", "teach", *arguments])
+    assert isinstance(refused.exception, ModelError) and "has code of its own" in refused.exception.message
+    assert refused.exception.remedy is not None and "data teach" in refused.exception.remedy
+    assert "--trust-remote-code" in refused.exception.remedy
+    assert not (odd / ".ran").exists()
+    trusted = CliRunner().invoke(osn, ["data", "teach", *arguments, "--trust-remote-code"], catch_exceptions=False)
+    assert trusted.exit_code == 0 and (odd / ".ran").exists()
+    queries, documents = ids(data)
+    if kind == "cross_encoder":
+        queries, documents = queries[:1], documents[:3]
+    expected = open_teacher(teach(known, data, output=tmp_path / "of-known"), data).scores(queries, documents)
+    assert np.isfinite(expected).any()
+    assert np.array_equal(open_teacher(tmp_path / "t", data).scores(queries, documents), expected, equal_nan=True)
 
 
 def test_the_command_caches_a_teacher(dense: Path, data: TrainingData, tmp_path: Path) -> None:

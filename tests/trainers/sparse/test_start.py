@@ -13,19 +13,24 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from click.testing import CliRunner  # noqa: E402
+from own_code import give_own_code  # noqa: E402
 from tiny import WORDS, tiny_backbone  # noqa: E402
 from tiny_sparse import SMALL, configuration  # noqa: E402
 
-from opensearch_neural.errors import InputError  # noqa: E402
+from opensearch_neural.cli import osn  # noqa: E402
+from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.idf import load_idf, save_idf  # noqa: E402
 from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
+from trainers.common.config import to_yaml  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
-from trainers.sparse.settings import WarmUpSettings  # noqa: E402
+from trainers.sparse.settings import SparseCandidates, StageSettings, WarmUpSettings  # noqa: E402
 from trainers.sparse.start import build, load_start, warn_of_what_is_left  # noqa: E402
 from trainers.sparse.train import prepared_sets, train_sparse  # noqa: E402
 from trainers.sparse.warm_up import warmed_up  # noqa: E402
 
+OUTPUTS = ("model", "of-known")
 TEXTS = ["bab dek fin", "gol kuz lab mek nin pol ruz", " ".join(WORDS[:20])]
 
 
@@ -137,3 +142,53 @@ def test_a_bare_masked_language_model_keeps_its_head(masked_lm: Path, beir: Path
     assert not fresh
     for (name, mine), (_, theirs) in zip(model.named_parameters(), again.named_parameters(), strict=True):
         np.testing.assert_array_equal(mine.detach(), theirs.detach(), err_msg=name)
+
+
+@pytest.mark.parametrize("start", ["with a head", "without a head", "SPLADE"])
+def test_a_starts_own_code_runs_only_where_it_is_trusted_and_goes_with_the_model(
+    start: str, masked_lm: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"), raising=False)
+    known = masked_lm if start != "without a head" else tiny_backbone(tmp_path / "known", seed=5)
+    odd = give_own_code(Path(shutil.copytree(known, tmp_path / "odd")))
+    student = replace(SMALL, queries="network", head="full") if start == "SPLADE" else SMALL
+    config = configuration(odd, beir, tmp_path / "model", student=student)
+    (tmp_path / "sparse.yaml").write_text(to_yaml(config))
+    arguments = ["train", "sparse", "--config", str(tmp_path / "sparse.yaml")]
+    refused = CliRunner().invoke(osn, arguments)
+    assert isinstance(refused.exception, ModelError) and "has code of its own" in refused.exception.message
+    assert refused.exception.remedy is not None and "--trust-remote-code" in refused.exception.remedy
+    assert "train sparse" in refused.exception.remedy
+    assert not (odd / ".ran").exists()
+    # A configuration that others wrote cannot switch it on.
+    switched = CliRunner().invoke(osn, [*arguments, "--set", "trust_remote_code=true"])
+    assert isinstance(switched.exception, InputError) and not (odd / ".ran").exists()
+
+    for more in (["--dry-run"], []):
+        trained = CliRunner().invoke(osn, [*arguments, *more, "--trust-remote-code"], catch_exceptions=False)
+        assert trained.exit_code == 0, trained.output
+    assert (odd / ".ran").exists()
+    train_sparse(replace(config, start=str(known), output=tmp_path / "of-known"))
+    if start == "SPLADE":
+        ours, theirs = (load_start(tmp_path / name, student, trust_remote_code=name == "model")[0] for name in OUTPUTS)
+        pairs = zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True)
+        assert all(torch.allclose(mine, expected, atol=1e-6) for mine, expected in pairs)
+        return
+    with pytest.raises(ModelError, match="has code of its own"):
+        load_sparse(tmp_path / "model", device="cpu")
+    ours, theirs = (
+        load_sparse(tmp_path / name, device="cpu", trust_remote_code=name == "model").encode_documents(TEXTS)
+        for name in OUTPUTS
+    )
+    assert_weighs_alike(ours, weights(theirs))
+
+
+def test_models_of_own_code_that_mine_are_refused_before_anything_is_trained(
+    masked_lm: Path, beir: Path, tmp_path: Path
+) -> None:
+    odd = give_own_code(Path(shutil.copytree(masked_lm, tmp_path / "odd")))
+    plain = configuration(odd, beir, tmp_path / "model", candidates=SparseCandidates(negatives=1, mine="student"))
+    config = replace(plain, pretraining=StageSettings(train=plain.train, training=plain.training))
+    with pytest.raises(InputError, match="has code of its own"):
+        train_sparse(config, trust_remote_code=True)
+    assert not (tmp_path / "model").exists()
