@@ -346,8 +346,9 @@ def test_a_teachers_own_code_runs_only_where_it_is_trusted(
     odd = give_own_code(Path(shutil.copytree(known, tmp_path / "odd")))
     arguments = [str(odd), str(tmp_path / "pairs.jsonl"), "--output", str(tmp_path / "t")]
     refused = CliRunner().invoke(osn, ["data", "teach", *arguments])
-    assert refused.exit_code == 1 and "has code of its own, which is not run" in refused.output
-    assert "data teach" in refused.output and "--trust-remote-code" in refused.output
+    assert isinstance(refused.exception, ModelError) and "has code of its own" in refused.exception.message
+    assert refused.exception.remedy is not None and "data teach" in refused.exception.remedy
+    assert "--trust-remote-code" in refused.exception.remedy
     assert not (odd / ".ran").exists()
     trusted = CliRunner().invoke(osn, ["data", "teach", *arguments, "--trust-remote-code"], catch_exceptions=False)
     assert trusted.exit_code == 0 and (odd / ".ran").exists()

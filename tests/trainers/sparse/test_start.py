@@ -156,12 +156,13 @@ def test_a_starts_own_code_runs_only_where_it_is_trusted_and_goes_with_the_model
     (tmp_path / "sparse.yaml").write_text(to_yaml(config))
     arguments = ["train", "sparse", "--config", str(tmp_path / "sparse.yaml")]
     refused = CliRunner().invoke(osn, arguments)
-    assert refused.exit_code == 1 and "has code of its own, which is not run" in refused.output
-    assert "train sparse" in refused.output and "--trust-remote-code" in refused.output
+    assert isinstance(refused.exception, ModelError) and "has code of its own" in refused.exception.message
+    assert refused.exception.remedy is not None and "--trust-remote-code" in refused.exception.remedy
+    assert "train sparse" in refused.exception.remedy
     assert not (odd / ".ran").exists()
     # A configuration that others wrote cannot switch it on.
     switched = CliRunner().invoke(osn, [*arguments, "--set", "trust_remote_code=true"])
-    assert switched.exit_code != 0 and not (odd / ".ran").exists()
+    assert isinstance(switched.exception, InputError) and not (odd / ".ran").exists()
 
     for more in (["--dry-run"], []):
         trained = CliRunner().invoke(osn, [*arguments, *more, "--trust-remote-code"], catch_exceptions=False)
