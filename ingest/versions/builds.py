@@ -156,11 +156,15 @@ def serve(client: OpenSearch, alias: str, index: str, *, patience: float = REPLI
 
 
 def _name(client: OpenSearch, alias: str, index: str, previous: str | None) -> None:
-    """Move the alias to the index. If the answer to the request is lost, check the alias: it may have been moved."""
+    """Move the alias to the index, with its filter, its routing and whatever else it says.
+
+    If the answer to the request is lost, check the alias: it may have been moved.
+    """
     from opensearchpy.exceptions import ConnectionError as LostConnection
     from opensearchpy.exceptions import TransportError
 
-    actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": alias}}]
+    kept = {} if previous is None else client.indices.get_alias(index=previous, name=alias)[previous]["aliases"][alias]
+    actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": alias, **kept}}]
     if previous is not None and previous != index:
         actions.insert(0, {"remove": {"index": previous, "alias": alias, "must_exist": True}})
     try:

@@ -104,6 +104,28 @@ def test_rolling_back_and_forth(client: Any, index_name: str, tmp_path: Path) ->
     assert len(snapshot(client, index_name)) == 20
 
 
+def test_swap_and_rollback_keep_what_the_alias_says_besides_its_index(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """An alias that hides documents by its filter hid none of them after the next build."""
+    rows = [{"_id": f"d{n}", "text": "rain", "public": n % 2 == 0} for n in range(10)]
+    path = write_jsonl(tmp_path / "d.jsonl", rows)
+    first = run_job(client, build(path, index_name, sparse="none"), show_progress=False).index
+    says = {"filter": {"term": {"public": True}}, "is_write_index": True, "is_hidden": True, "routing": "a"}
+    client.indices.update_aliases(body={"actions": [{"add": {"index": first, "alias": index_name, **says}}]})
+
+    def told() -> Any:
+        ((index, held),) = client.indices.get_alias(name=index_name).items()
+        return index, held["aliases"][index_name]
+
+    before = told()[1]
+    assert before.keys() == {"filter", "is_write_index", "is_hidden", "index_routing", "search_routing"}
+    second = run_job(client, build(path, index_name, sparse="none"), show_progress=False).index
+    assert told() == (second, before)
+    versions.rollback(client, index_name)
+    assert told() == (first, before)
+
+
 def test_a_build_that_is_closed_is_not_rolled_back_to(client: Any, index_name: str, tmp_path: Path) -> None:
     first, second = (
         run_job(client, build(corpus(tmp_path / "d.jsonl", count), index_name), show_progress=False).index
