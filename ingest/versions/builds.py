@@ -53,8 +53,8 @@ class Version:
 
     @property
     def served(self) -> bool:
-        """Whether it serves, or has served."""
-        return self.serving or bool(self.build.get("swapped"))
+        """Whether it serves, or has served. An incomplete one does not, even if an index template gave it the alias."""
+        return (self.serving and self.complete) or bool(self.build.get("swapped"))
 
 
 @translate_errors()
@@ -63,7 +63,7 @@ def versions(client: OpenSearch, alias: str, *, closed: bool = False) -> list[Ve
 
     closed: whether closed ones are listed, too
     """
-    serving = serving_index(client, alias)
+    serving = indexes_of(client, alias)
     builds = []
     which = {"allow_no_indices": "true", "expand_wildcards": "open,closed" if closed else "open"}
     for name, index in client.indices.get(index=f"{alias}-*", params=which).items():
@@ -72,7 +72,7 @@ def versions(client: OpenSearch, alias: str, *, closed: bool = False) -> list[Ve
             continue
         complete = targets.LOADING not in meta.extra
         created = int(index["settings"]["index"]["creation_date"])
-        builds.append(Version(name, created, name == serving, complete, build, meta))
+        builds.append(Version(name, created, name in serving, complete, build, meta))
     return sorted(builds, key=lambda version: (version.created, version.index), reverse=True)
 
 
@@ -87,6 +87,11 @@ def builds_of(client: OpenSearch, aliases: Sequence[str]) -> list[Version]:
     ]
 
 
+def indexes_of(client: OpenSearch, alias: str) -> list[str]:
+    """The indexes that an alias names; none if there is no such alias."""
+    return sorted(client.indices.get_alias(name=alias)) if client.indices.exists_alias(name=alias) else []
+
+
 def serving_index(client: OpenSearch, alias: str) -> str | None:
     """The index that an alias names; None if there is no such alias.
 
@@ -94,19 +99,17 @@ def serving_index(client: OpenSearch, alias: str) -> str | None:
     """
     if not alias:
         raise InputError("the name of the alias is empty", "name one alias")
-    if not client.indices.exists(index=alias):
-        return None
-    if not client.indices.exists_alias(name=alias):
+    names = indexes_of(client, alias)
+    if not names and client.indices.exists(index=alias):
         raise ClusterError(
             f"{alias!r} is an index, so no alias can have its name",
             f"name an alias, or a new one for `osn ingest --alias`; once it serves, the index {alias!r} can be deleted",
         )
-    names = sorted(client.indices.get_alias(name=alias))
     if len(names) > 1:
         raise ClusterError(
             f"the alias {alias!r} names {len(names)} indexes: {', '.join(names)}", "remove all but one of them from it"
         )
-    return names[0]
+    return names[0] if names else None
 
 
 @translate_errors()
@@ -156,14 +159,17 @@ def serve(client: OpenSearch, alias: str, index: str, *, patience: float = REPLI
 
 
 def _name(client: OpenSearch, alias: str, index: str, previous: str | None) -> None:
-    """Move the alias to the index, with its filter, its routing and whatever else it says.
+    """Move the alias to the index, with its filter, its routing and whatever else it says, or an index template says of it.
 
     If the answer to the request is lost, check the alias: it may have been moved.
     """
     from opensearchpy.exceptions import ConnectionError as LostConnection
     from opensearchpy.exceptions import TransportError
 
-    kept = {} if previous is None else client.indices.get_alias(index=previous, name=alias)[previous]["aliases"][alias]
+    if previous is None:
+        kept = existing_record(client, index).extra.get(BUILD, {}).get(targets.ALIAS_SAYS, {})
+    else:
+        kept = client.indices.get_alias(index=previous, name=alias)[previous]["aliases"][alias]
     actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": alias, **kept}}]
     if previous is not None and previous != index:
         actions.insert(0, {"remove": {"index": previous, "alias": alias, "must_exist": True}})

@@ -30,6 +30,8 @@ LOADING = "loading"
 ADDING = "adding"
 """Key in the `_meta` of an index that was complete before: the corpora that are being written into it."""
 WRITE_ALIAS = "osn-write-"
+ALIAS_SAYS = "alias_says"
+"""Key in the `build` of a record: what an index template says of the alias besides its index: its filter, its routing."""
 FIELD_LIMIT = "mapping.total_fields.limit"
 NO_REFRESHES = "-1"
 
@@ -85,6 +87,8 @@ def open_target(
         check_unchanged_models(index, wrote, wanted)
         _check_existing(client, index, wrote, settings)
         wrote = _adapt(client, index, wrote, settings, fields)
+    if wrote.loading and "build" in wrote.extra:
+        wrote = _without_aliases(client, index, wrote)
     name, of_index = _settings(client, index)
     wait_for_primaries(client, name, patience)
     if wrote.loading and of_index.get("refresh_interval") != NO_REFRESHES:
@@ -118,6 +122,26 @@ def _without_refreshes(client: OpenSearch, index: str, wrote: IndexMeta, interva
         wrote = wrote.with_extra(**{LOADING: {**loading, "restore": restore}})
         write_record(client, index, wrote)
     client.indices.put_settings(index=index, body={"index": {"refresh_interval": NO_REFRESHES}})
+    return wrote
+
+
+def _without_aliases(client: OpenSearch, index: str, wrote: IndexMeta) -> IndexMeta:
+    """The record of a build, after aliases that an index template gave it are removed: they would show it half-made."""
+    held = client.indices.get_alias(index=index)[index]["aliases"]
+    given = {alias: says for alias, says in held.items() if not alias.startswith(WRITE_ALIAS)}
+    if not given:
+        return wrote
+    build = wrote.extra["build"]
+    if says := given.get(build["alias"]):
+        wrote = wrote.with_extra(build={**build, ALIAS_SAYS: says})
+        write_record(client, index, wrote)
+    client.indices.update_aliases(body={"actions": [{"remove": {"index": index, "aliases": list(given)}}]})
+    log.warning(
+        "an index template gave %s the aliases %s: removed, since it is not complete; the swap adds %s alone",
+        index,
+        ", ".join(given),
+        build["alias"],
+    )
     return wrote
 
 

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import killable
 import pytest
 from corpora import job, records, snapshot, write_jsonl
 
+from ingest import kept_for_searches
 from ingest.documents import Documents
 from ingest.job import Job, run_job
 from ingest.versions import builds as versions
@@ -124,6 +125,63 @@ def test_swap_and_rollback_keep_what_the_alias_says_besides_its_index(
     assert told() == (second, before)
     versions.rollback(client, index_name)
     assert told() == (first, before)
+
+
+@pytest.fixture
+def template(client: Any, index_name: str) -> Iterator[Callable[..., None]]:
+    """Puts an index template for all builds of the alias."""
+
+    def put(**template: Any) -> None:
+        body = {"index_patterns": [f"{index_name}-*"], "template": template, "priority": 500}
+        client.indices.put_index_template(name=index_name, body=body)
+
+    yield put
+    client.indices.delete_index_template(name=index_name, params={"ignore": 404})
+
+
+def test_no_alias_of_an_index_template_shows_a_half_made_build(
+    client: Any,
+    index_name: str,
+    tmp_path: Path,
+    template: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Searches of the alias found the documents of the old build and, twice, those that the new one had so far."""
+    hidden = {"filter": {"range": {"year": {"gte": 1905}}}}
+    template(aliases={index_name: hidden, f"{index_name}-all": {}})
+    seen: list[dict[str, Any]] = []
+
+    def look(*arguments: Any, **more: Any) -> Any:
+        building = versions.versions(client, index_name)[0].index
+        seen.append(client.indices.get_alias(index=building)[building]["aliases"])
+        return keep_encoder(*arguments, **more)
+
+    keep_encoder = kept_for_searches.keep_encoder
+    monkeypatch.setattr("ingest.job.keep_encoder", look)
+    for count in (10, 20):
+        built = run_job(client, build(corpus(tmp_path / "d.jsonl", count), index_name), show_progress=False).index
+        assert client.indices.get_alias(index=built)[built]["aliases"] == {index_name: hidden}
+        assert client.count(index=index_name)["count"] == count - 5
+    assert [{name for name in names if not name.startswith("osn-write-")} for names in seen] == [set(), set()]
+    assert f"an index template gave {built} the aliases {index_name}, {index_name}-all: removed" in caplog.text
+
+
+def test_a_half_made_build_is_aborted_by_its_name_whatever_its_alias_names(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    first = run_job(client, build(corpus(tmp_path / "d.jsonl", 10), index_name), show_progress=False).index
+    path = write_jsonl(tmp_path / "torn.jsonl", [*records(50), *["torn"] * 30])
+    begun = []
+    for _ in range(2):
+        with pytest.raises(TooManyErrors):
+            run_job(client, build(path, index_name, writing={"max_errors": 5, "restart": True}), show_progress=False)
+        begun.append(versions.versions(client, index_name)[0].index)
+    client.indices.put_alias(index=",".join(begun), name=index_name)
+    assert unfinished.finish(client, begun[0]) == begun[0]
+    assert unfinished.abort(client, begun[1]) == begun[1]
+    client.indices.delete_alias(index=begun[0], name=index_name)
+    assert versions.serving_index(client, index_name) == first
 
 
 def test_a_build_that_is_closed_is_not_rolled_back_to(client: Any, index_name: str, tmp_path: Path) -> None:
