@@ -21,6 +21,7 @@ from ingest.vectorizers import NotingLargest, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.versions.builds import build_record, open_build, serve
 from ingest.versions.swap import Gate, check_swap, check_vectors
+from ingest.versions.tunings import carry_tunings
 from ingest.writing import pipeline
 from ingest.writing.lease import Lease
 from ingest.writing.pipeline import Report
@@ -155,6 +156,7 @@ def _write(
                 if query is not None:
                     keep_measures(client, target, query, noted, everything=wrote is None and not skipped)
                 if job.alias:
+                    carry_tunings(client, job.alias, job.index)
                     replaced = serve(client, job.alias, job.index)
 
             report = pipeline.ingest(
