@@ -19,7 +19,7 @@ from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import Models, NewIndex, Writing
 from ingest.vectorizers import NotingLargest, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
-from ingest.versions.builds import build_record, open_build, serve
+from ingest.versions.builds import build_record, open_build, serve, serving_index, warn_of_running
 from ingest.versions.swap import Gate, check_swap, check_vectors
 from ingest.versions.tunings import carry_tunings
 from ingest.writing import pipeline
@@ -137,6 +137,8 @@ def _write(
                 extra=build_record(job.alias, corpus.name) if job.alias else {},
                 patience=min(60.0, job.writing.retry.patience),
             )
+            if job.alias:  # now, before hours of work, and once more at the swap
+                warn_of_running(client, serving_index(client, job.alias), target.meta, target.index)
             if content.query is not None and content.meta.sparse is not None:
                 keep_encoder(client, content.query, content.meta.sparse.name)
             vectorizer = for_index(content.vectorizer, target.meta, content.query)

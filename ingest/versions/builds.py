@@ -152,7 +152,7 @@ def serve(client: OpenSearch, alias: str, index: str, *, patience: float = REPLI
         write_record(client, index, meta.with_extra(**{BUILD: record}))
     if previous is not None and previous != index:
         _note_swapped(client, previous)  # a kill may have prevented this before
-        _warn_of_running(client, previous, index)
+        warn_of_running(client, previous, existing_record(client, index), index)
     _name(client, alias, index, previous)
     _note_swapped(client, index)
     return previous if previous != index else None
@@ -253,26 +253,31 @@ def _refuse_closed(client: OpenSearch, index: str) -> None:
             raise ClusterError(f"the index {index!r} is closed", f"open it first (POST {index}/_open)") from None
 
 
-def _warn_of_running(client: OpenSearch, present: str, to: str) -> None:
-    """Warn if requests made for the present index are wrong for the other index."""
-    held, wanted = record_if_ours(client, present), record_if_ours(client, to)
-    other = None if held is None or wanted is None else other_for_requests(held, wanted)
+def warn_of_running(client: OpenSearch, present: str | None, wanted: IndexMeta, to: str) -> None:
+    """Warn if requests made for the present index are wrong for another index, `to`, with the record `wanted`."""
+    held = None if present is None or present == to else record_if_ours(client, present)
+    other = None if held is None else other_for_requests(held, wanted)
     if other is not None:
         log.warning(
-            "%s has %s, unlike %s: applications that are running must open their engines again", to, other, present
+            "%s has %s, unlike %s: applications that are running must open their engines again once it serves",
+            to,
+            other,
+            present,
         )
 
 
 def other_for_requests(held: IndexMeta, wanted: IndexMeta) -> str | None:
     """What makes requests for an index with the record `held` wrong for another one; None if nothing does."""
     if held.forward_index and not wanted.forward_index:
-        return "no forward index"
+        return "no forward index, so that requests which read it fail"
     if wanted.prune_postings is not None and held.prune_postings is None:
         return "pruned postings"
     if (held.passages is None) != (wanted.passages is None):
         return "whole documents" if wanted.passages is None else "passages"
     if held.sparse is not None and (wanted.sparse is None or wanted.sparse.query_hash != held.sparse.query_hash):
-        return "no sparse model" if wanted.sparse is None else "another sparse model or IDF table"
+        if wanted.sparse is None:
+            return "no sparse model"
+        return "an IDF table that is counted anew" if wanted.counting else "another sparse model or IDF table"
     # A model may have been named by its hub id once, and by its folder another time.
     if held.dense is not None and (wanted.dense is None or replace(wanted.dense, name=held.dense.name) != held.dense):
         return "no dense model" if wanted.dense is None else "another dense model, or another type of its vectors"

@@ -262,6 +262,7 @@ DENSE = DenseMeta("d", "e", 8, "byte", True, 2.0)
         (IndexMeta(), IndexMeta(SPARSE, DENSE), None),
         (IndexMeta(SPARSE, DENSE), IndexMeta(replace(SPARSE, hash="x"), DENSE), None),
         (IndexMeta(SPARSE), IndexMeta(replace(SPARSE, query_hash="x")), "another sparse model or IDF table"),
+        (IndexMeta(SPARSE), IndexMeta(replace(SPARSE, query_hash="")), "an IDF table that is counted anew"),
         (IndexMeta(SPARSE), IndexMeta(), "no sparse model"),
         (
             IndexMeta(SPARSE, DENSE),
@@ -291,6 +292,18 @@ def test_a_swap_to_another_sparse_model_is_told(
     run_job(client, build(corpus(tmp_path / "d.jsonl", 60), index_name), show_progress=False)
     assert "has another sparse model or IDF table, unlike" in caplog.text
     assert "must open their engines again" in caplog.text
+
+
+def test_that_requests_of_running_applications_will_fail_is_told_before_anything_is_written(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told at the swap, after hours of building."""
+    path = corpus(tmp_path / "d.jsonl", 20)
+    first = run_job(client, build(path, index_name), show_progress=False).index
+    monkeypatch.setattr("ingest.job.pipeline.ingest", lambda *arguments, **more: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_job(client, build(path, index_name, forward_index=False), show_progress=False)
+    assert f"has no forward index, so that requests which read it fail, unlike {first}: applications" in caplog.text
 
 
 def test_killed_before_the_swap_it_is_swapped_by_the_same_command(
