@@ -50,6 +50,8 @@ class Version:
     build: dict[str, Any]
     """`_meta.osn.build`."""
     meta: IndexMeta
+    other_aliases: tuple[str, ...] = ()
+    """Further aliases that name it."""
 
     @property
     def served(self) -> bool:
@@ -72,7 +74,8 @@ def versions(client: OpenSearch, alias: str, *, closed: bool = False) -> list[Ve
             continue
         complete = targets.LOADING not in meta.extra
         created = int(index["settings"]["index"]["creation_date"])
-        builds.append(Version(name, created, name in serving, complete, build, meta))
+        others = [other for other in index["aliases"] if other != alias and not other.startswith(targets.WRITE_ALIAS)]
+        builds.append(Version(name, created, name in serving, complete, build, meta, tuple(others)))
     return sorted(builds, key=lambda version: (version.created, version.index), reverse=True)
 
 
@@ -291,16 +294,21 @@ def other_for_requests(held: IndexMeta, wanted: IndexMeta) -> str | None:
 def prune(client: OpenSearch, alias: str, *, keep: int = 1) -> list[str]:
     """Delete old builds of an alias that have served; returns the deleted indexes.
 
-    It keeps the serving build, the `keep` newest others that are open and as many closed ones, and every build that has not
-    served yet, since it may be being written (`osn index abort` deletes it by its name).
+    It keeps the serving build, the `keep` newest others that are open and as many closed ones. Beside these it keeps, with a
+    warning, builds that another alias names, and every build that has not served yet, since it may be being written (`osn
+    index abort` deletes it by its name).
     """
     listed = versions(client, alias, closed=True)
     opened = {version.index for version in versions(client, alias)}
-    others = [version for version in listed if version.served and version.complete and not version.serving]
+    old = [version for version in listed if version.served and version.complete and not version.serving]
+    others = [version for version in old if not version.other_aliases]
     if serving_index(client, alias) is None:
         raise ClusterError(f"there is no alias {alias!r}", "`osn ingest --alias` makes one")
     kept = [version for version in others if version.index in opened][:keep]
     kept += [version for version in others if version.index not in opened][:keep]
+    for version in old:
+        if version.other_aliases:
+            log.warning("%s is kept: it is named by %s", version.index, ", ".join(version.other_aliases))
     gone = [version for version in others if version not in kept]
     for version in gone:
         client.indices.delete(index=version.index)

@@ -215,6 +215,21 @@ def test_closed_builds_are_pruned_and_aborted_too(client: Any, index_name: str, 
     assert list(left) == [built[3]]
 
 
+def test_a_build_that_another_alias_names_is_not_pruned(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    built = [
+        run_job(client, build(corpus(tmp_path / "d.jsonl", count), index_name), show_progress=False).index
+        for count in (5, 10, 20)
+    ]
+    client.indices.put_alias(index=built[0], name=f"{index_name}-archive")
+    client.indices.put_alias(index=built[1], name=f"osn-write-{index_name}")
+    assert versions.prune(client, index_name, keep=0) == [built[1]]
+    assert f"{built[0]} is kept: it is named by {index_name}-archive" in caplog.text
+    client.indices.delete_alias(index=built[0], name=f"{index_name}-archive")
+    assert versions.prune(client, index_name, keep=0) == [built[0]]
+
+
 def test_finishing_passes_over_closed_builds(client: Any, index_name: str, tmp_path: Path) -> None:
     """A closed index takes no refresh, and the open build of the alias is the one that is meant."""
     begun = []
