@@ -172,7 +172,7 @@ def _name(client: OpenSearch, alias: str, index: str, previous: str | None) -> N
     if previous is None:
         kept = existing_record(client, index).extra.get(BUILD, {}).get(targets.ALIAS_SAYS, {})
     else:
-        kept = client.indices.get_alias(index=previous, name=alias)[previous]["aliases"][alias]
+        kept = client.indices.get_alias(name=alias)[previous]["aliases"][alias]
     actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": alias, **kept}}]
     if previous is not None and previous != index:
         actions.insert(0, {"remove": {"index": previous, "alias": alias, "must_exist": True}})
