@@ -70,7 +70,8 @@ def run_job(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Repo
         )
     if not job.alias and job.gate != Gate():
         raise InputError(
-            "--require and --allow-shrink are for the moment when an alias moves to a new index, and this ingest moves none",
+            "--require, --allow-shrink and --least-share are for the moment when an alias moves to a new index, and this "
+            "ingest moves none",
             "give --alias in place of --index, or leave them out",
         )
     stored = None if job.vectors is None else StoredVectors(*find_manifest(job.vectors))
@@ -144,13 +145,14 @@ def _write(
             vectorizer = for_index(content.vectorizer, target.meta, content.query)
             noted = NotingLargest(vectorizer, raising(client, target.index, target.meta))
 
-            replaced = None
+            replaced = counts = None
 
             def when_written() -> None:
+                nonlocal counts
                 if table is not None:
                     keep_table(client, target.index, table)
                 if job.alias:
-                    check_swap(client, job.alias, job.index, job.gate)
+                    counts = check_swap(client, job.alias, job.index, job.gate)
 
             def when_complete(skipped: int) -> None:
                 nonlocal replaced
@@ -177,7 +179,7 @@ def _write(
                 when_complete=when_complete,
                 show_progress=show_progress,
             )
-        return replace(report, alias=job.alias, replaced=replaced)
+        return replace(report, alias=job.alias, replaced=replaced, counts=counts)
 
 
 def check_whole(job: Job, corpus: CorpusSource, place: str) -> None:

@@ -111,6 +111,8 @@ def _show(report: Report) -> None:
     print(f"{report.documents} {unit} in {report.index}, verified ({report.seconds:.1f} s, {rate:.0f}/s)")
     if report.alias:
         print(f"{report.alias} now names {report.index}" + (f", before {report.replaced}" if report.replaced else ""))
+    if report.counts:
+        print(f"  {report.counts}")
     if report.replaced:
         print(f"  `osn index rollback {report.alias}` goes back to it")
     if report.skipped:

@@ -11,7 +11,9 @@ import click
 
 from ingest.versions.builds import record_if_ours, serving_index
 from ingest.writing import stored_documents
-from opensearch_neural.commands.option_groups import options_of
+from ingest.writing.stored_documents import Counts
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.commands.option_groups import FiniteRange, options_of
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.health import index_health
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LEAST_SHARE = 0.9
-"""The share of the current index's documents that the new index must hold."""
 TOP = 10
 
 
@@ -48,7 +48,9 @@ class Gate:
     """The checks before an alias is moved to a new index."""
 
     allow_shrink: bool = False
-    """Whether the new index may be empty, or hold less than LEAST_SHARE of the current index's documents."""
+    """Whether the new index may be empty, or hold less than `least_share` of the current index's documents."""
+    least_share: float = 0.9
+    """The share of the current index's documents that the new index must hold."""
     require: tuple[Requirement, ...] = ()
     """Queries that must find their document."""
 
@@ -70,7 +72,14 @@ gate_options = options_of(
     click.option(
         "--allow-shrink",
         is_flag=True,
-        help="Swap even if the new index is empty or has fewer than 90 % of the current index's documents.",
+        help="Swap even if the new index is empty or has fewer documents than --least-share says.",
+    ),
+    click.option(
+        "--least-share",
+        type=FiniteRange(0, 1),
+        default=Gate.least_share,
+        show_default=True,
+        help="Swap only if the new index has this share of the current index's documents.",
     ),
     click.option(
         "--require",
@@ -82,20 +91,23 @@ gate_options = options_of(
 )
 
 
-def check_swap(client: OpenSearch, alias: str, index: str, gate: Gate) -> None:
-    """Raise SwapRefused if the alias must not be moved to the index, which must have been refreshed."""
-    documents = _documents(client, index)
-    remedy = f"{alias!r} stays as it is; add --allow-shrink to swap all the same"
-    if not documents and not gate.allow_shrink:
-        raise SwapRefused(f"the new index {index!r} holds no document", remedy)
+def check_swap(client: OpenSearch, alias: str, index: str, gate: Gate) -> Counts:
+    """The documents of both indexes. The new index must have been refreshed.
+
+    Raises SwapRefused if the alias must not be moved to it, ClusterError if shards do not answer.
+    """
     serving = serving_index(client, alias)
-    if serving is not None and serving != index and not gate.allow_shrink:
-        if (index_health(client, serving) or {}).get("status") == "red":
-            log.warning("the documents of the current index %s are not counted, because it is red", serving)
-        elif documents < LEAST_SHARE * (before := _documents(client, serving)):
-            raise SwapRefused(
-                f"the new index {index!r} holds {documents} documents, the current index {serving!r} {before}", remedy
-            )
+    before = None if serving is None or serving == index else _before(client, serving, gate)
+    counts = Counts(_documents(client, index), before)
+    remedy = f"{alias!r} stays as it is; add --allow-shrink to swap all the same"
+    if not counts.documents and not gate.allow_shrink:
+        raise SwapRefused(f"the new index {index!r} holds no document", remedy)
+    if before is not None and counts.documents < gate.least_share * before and not gate.allow_shrink:
+        raise SwapRefused(
+            f"the new index {index!r} holds {counts.documents} documents, the current index {serving!r} "
+            f"{before}, and at least {gate.least_share:.0%} of them are asked for",
+            remedy,
+        )
     for required in gate.require:
         engines = open_engines(client, index)
         body = engines.body(engines.default, required.query, size=required.k)
@@ -106,6 +118,7 @@ def check_swap(client: OpenSearch, alias: str, index: str, gate: Gate) -> None:
                 f"{index!r}, but {', '.join(ids[:3]) or 'nothing'}",
                 f"{alias!r} stays as it is; leave out this --require to swap all the same",
             )
+    return counts
 
 
 def check_vectors(client: OpenSearch, alias: str, index: str, models: Models) -> None:
@@ -136,6 +149,21 @@ def check_vectors(client: OpenSearch, alias: str, index: str, models: Models) ->
             f"the current index {serving!r} has {' and '.join(lacking.values())}, and the build would have none",
             f"give {again}{' '.join(give)}, or {without} to build without them",
         )
+
+
+def _before(client: OpenSearch, serving: str, gate: Gate) -> int | None:
+    """The documents of the current index; None if it is red, or cannot be counted and need not be."""
+    if (index_health(client, serving) or {}).get("status") == "red":
+        log.warning("the documents of the current index %s are not counted, because it is red", serving)
+        return None
+    try:
+        with translate_errors():
+            return _documents(client, serving)
+    except ClusterError as error:
+        if not gate.allow_shrink:
+            raise
+        log.warning("the documents of the current index %s are not counted: %s", serving, error.message)
+        return None
 
 
 def _documents(client: OpenSearch, index: str) -> int:

@@ -81,6 +81,20 @@ def test_a_build_without_the_vectors_of_the_serving_index_has_to_be_meant(
     assert meant.replaced == serving
 
 
+def test_the_share_of_documents_that_a_new_build_must_hold_is_chosen_and_both_counts_are_told(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    def count(documents: int, least_share: float) -> Any:
+        settings = build(corpus(tmp_path / "d.jsonl", documents), index_name, sparse="none")
+        return run_job(client, replace(settings, gate=Gate(least_share=least_share)), show_progress=False).counts
+
+    assert str(count(100, 0.9)) == "100 documents"
+    assert str(count(98, 0.98)) == "98 documents, before 100 (98.0%)"
+    with pytest.raises(SwapRefused, match=r"holds 95 documents, the current index '.*' 98, and at least 98% of them"):
+        count(95, 0.98)
+    assert str(count(95, 0.5)) == "95 documents, before 98 (96.9%)"
+
+
 def test_rolling_back_and_forth(client: Any, index_name: str, tmp_path: Path) -> None:
     built = [
         run_job(client, build(corpus(tmp_path / "d.jsonl", count), index_name), show_progress=False).index
@@ -419,7 +433,7 @@ def test_the_commands(
         ran = osn("ingest", "--corpus", str(path), "--alias", index_name, "--replicas", "0", "--sparse", "none")
         assert ran.returncode == 0, ran.stderr
         names.append(versions.serving_index(client, index_name))
-    assert f"{index_name} now names {names[1]}, before {names[0]}" in ran.stdout
+    assert f"{index_name} now names {names[1]}, before {names[0]}\n  20 documents, before 10 (200.0%)\n" in ran.stdout
     ran = osn("index", "inspect", index_name)
     assert f"build       {names[1]}: serves now, 20 documents" in ran.stdout, ran.stderr
     ran = osn("index", "rollback", index_name)
