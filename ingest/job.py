@@ -70,8 +70,8 @@ def run_job(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Repo
         )
     if not job.alias and job.gate != Gate():
         raise InputError(
-            "--require, --allow-shrink and --least-share are for the moment when an alias moves to a new index, and this "
-            "ingest moves none",
+            "--require, --allow-shrink, --least-share and --wait-for-replicas are for the moment when an alias moves to a "
+            "new index, and this ingest moves none",
             "give --alias in place of --index, or leave them out",
         )
     stored = None if job.vectors is None else StoredVectors(*find_manifest(job.vectors))
@@ -161,7 +161,7 @@ def _write(
                     keep_measures(client, target, query, noted, everything=wrote is None and not skipped)
                 if job.alias:
                     carry_tunings(client, job.alias, job.index)
-                    replaced = serve(client, job.alias, job.index)
+                    replaced = serve(client, job.alias, job.index, patience=job.gate.replica_patience)
 
             report = pipeline.ingest(
                 client,

@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ingest.writing import target as targets
-from opensearch_neural.cluster.errors import reason_of, translate_errors
+from opensearch_neural.cluster.errors import allowed, reason_of, translate_errors
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index import query_side
 from opensearch_neural.index.health import index_health
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 BUILD = "build"
 REPLICA_PATIENCE = 300.0
-"""Seconds that a swap waits for replicas that are being created."""
+"""Seconds that a swap waits for replicas that are created now or later."""
 ROLLBACK_PATIENCE = 5.0
 """Seconds that a rollback waits for the primary shards of its target."""
 
@@ -141,8 +141,8 @@ def build_record(alias: str, corpus_name: str) -> dict[str, Any]:
 def serve(client: OpenSearch, alias: str, index: str, *, patience: float = REPLICA_PATIENCE) -> str | None:
     """Move the alias to the index, in one step for all searches; returns the index that it named before.
 
-    Waits up to `patience` seconds for replicas that are being created, so that the index serves with all its copies from the
-    first query. Raises ClusterError if the index is not complete.
+    Waits up to `patience` seconds for replicas that are created now or later, so that the index serves with all its copies
+    from the first query. Raises ClusterError if the index is not complete.
     """
     if targets.LOADING in existing_record(client, index).extra:
         raise ClusterError(f"the index {index!r} is not complete", "run its `osn ingest` command again")
@@ -155,7 +155,7 @@ def serve(client: OpenSearch, alias: str, index: str, *, patience: float = REPLI
         write_record(client, index, meta.with_extra(**{BUILD: record}))
     if previous is not None and previous != index:
         _note_swapped(client, previous)  # a kill may have prevented this before
-        warn_of_running(client, previous, existing_record(client, index), index)
+        warn_of_running(client, previous, meta, index)
     _name(client, alias, index, previous)
     _note_swapped(client, index)
     return previous if previous != index else None
@@ -205,13 +205,27 @@ def _wait_for_replicas(client: OpenSearch, index: str, patience: float) -> None:
         health = index_health(client, index)
         if health is None:
             return  # this user may not ask
-        if health["status"] == "green" or health["initializing_shards"] == health["relocating_shards"] == 0:
-            break  # green, or no missing replica is being created
-        if time.monotonic() > deadline:
+        if health["status"] == "green" or time.monotonic() > deadline:
+            break
+        if health["initializing_shards"] == health["relocating_shards"] == 0 and not _replicas_to_come(client, index):
             break
         time.sleep(0.5)
     if health["status"] != "green":
         log.warning("%s has %d replicas that no node holds yet", index, health["unassigned_shards"])
+
+
+def _replicas_to_come(client: OpenSearch, index: str) -> bool:
+    """Whether a replica that no node holds will be created later: nodes copy others first, or nothing is decided yet.
+
+    False if no node may hold it (as on a single node), and if this user may not ask.
+    """
+    shards = allowed(lambda: client.cat.shards(index=index, params={"format": "json", "h": "shard,state"})) or []
+    for shard in sorted({int(shard["shard"]) for shard in shards if shard["state"] == "UNASSIGNED"}):
+        body = {"index": index, "shard": shard, "primary": False}
+        told = allowed(lambda: client.cluster.allocation_explain(body=body))  # noqa: B023
+        if told is not None and told.get("can_allocate") != "no":
+            return True
+    return False
 
 
 @translate_errors()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ingest.versions.builds import record_if_ours, serving_index
+from ingest.versions.builds import REPLICA_PATIENCE, record_if_ours, serving_index
 from ingest.writing import stored_documents
 from ingest.writing.stored_documents import Counts
 from opensearch_neural.cluster.errors import translate_errors
@@ -45,7 +45,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Gate:
-    """The checks before an alias is moved to a new index."""
+    """The checks before an alias is moved to a new index, and how long its replicas are waited for."""
 
     allow_shrink: bool = False
     """Whether the new index may be empty, or hold less than `least_share` of the current index's documents."""
@@ -53,6 +53,8 @@ class Gate:
     """The share of the current index's documents that the new index must hold."""
     require: tuple[Requirement, ...] = ()
     """Queries that must find their document."""
+    replica_patience: float = REPLICA_PATIENCE
+    """Seconds to wait for the new index's replicas."""
 
 
 def parse_requirement(text: str) -> Requirement:
@@ -87,6 +89,15 @@ gate_options = options_of(
         metavar="'QUERY => ID'",
         callback=lambda context, option, texts: tuple(map(parse_requirement, texts)),
         help="Swap only if the query finds the document in its first 10 hits ('QUERY => ID @3': first 3). Repeatable.",
+    ),
+    click.option(
+        "--wait-for-replicas",
+        "replica_patience",
+        type=FiniteRange(min=0),
+        default=Gate.replica_patience,
+        show_default=True,
+        metavar="SECONDS",
+        help="Seconds to wait, before the swap, for replicas that nodes have yet to copy.",
     ),
 )
 
