@@ -47,6 +47,8 @@ class Job:
     """The index to write; empty if there is an alias."""
     alias: str | None = None
     """Build a new index, and move this alias from the old one to it once it is complete."""
+    swap: bool = True
+    """Whether the alias is moved; if not, `osn index serve` does it later."""
     models: Models = field(default_factory=Models)
     vectors: Path | None = None
     """A folder that `osn encode` wrote; replaces models."""
@@ -68,11 +70,13 @@ def run_job(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Repo
         raise InputError(
             "an ingest writes either to an index or to a new index under an alias", "give --index or --alias"
         )
-    if not job.alias and job.gate != Gate():
+    if not job.alias and not job.swap:
+        raise InputError("--no-swap is for the build of an alias", "give --alias in place of --index, or leave it out")
+    if not (job.alias and job.swap) and job.gate != Gate():
         raise InputError(
             "--require, --allow-shrink, --least-share and --wait-for-replicas are for the moment when an alias moves to a "
             "new index, and this ingest moves none",
-            "give --alias in place of --index, or leave them out",
+            f"give {'them to `osn index serve`' if job.alias else '--alias in place of --index'}, or leave them out",
         )
     stored = None if job.vectors is None else StoredVectors(*find_manifest(job.vectors))
     corpus = corpus_of(job, stored)
@@ -152,7 +156,7 @@ def _write(
                 if table is not None:
                     keep_table(client, target.index, table)
                 if job.alias:
-                    counts = check_swap(client, job.alias, job.index, job.gate)
+                    counts = check_swap(client, job.alias, job.index, job.gate if job.swap else Gate(allow_shrink=True))
 
             def when_complete(skipped: int) -> None:
                 nonlocal replaced
@@ -161,6 +165,7 @@ def _write(
                     keep_measures(client, target, query, noted, everything=wrote is None and not skipped)
                 if job.alias:
                     carry_tunings(client, job.alias, job.index)
+                if job.alias and job.swap:
                     replaced = serve(client, job.alias, job.index, patience=job.gate.replica_patience)
 
             report = pipeline.ingest(
@@ -179,7 +184,8 @@ def _write(
                 when_complete=when_complete,
                 show_progress=show_progress,
             )
-        return replace(report, alias=job.alias, replaced=replaced, counts=counts)
+        alias, waits_for = (job.alias, None) if job.swap else (None, job.alias)
+        return replace(report, alias=alias, waits_for=waits_for, replaced=replaced, counts=counts)
 
 
 def check_whole(job: Job, corpus: CorpusSource, place: str) -> None:

@@ -144,8 +144,7 @@ def serve(client: OpenSearch, alias: str, index: str, *, patience: float = REPLI
     Waits up to `patience` seconds for replicas that are created now or later, so that the index serves with all its copies
     from the first query. Raises ClusterError if the index is not complete.
     """
-    if targets.LOADING in existing_record(client, index).extra:
-        raise ClusterError(f"the index {index!r} is not complete", "run its `osn ingest` command again")
+    _refuse_incomplete(client, index)
     _wait_for_replicas(client, index, patience)
     meta = existing_record(client, index)  # others may have stored something meanwhile
     previous = serving_index(client, alias)
@@ -251,12 +250,23 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
             )
     if not client.indices.exists(index=to):
         raise ClusterError(f"the index {to!r}, which {alias!r} named before, was deleted")
-    if to == present:
-        raise InputError(f"{alias!r} names {to!r} already")
-    _refuse_closed(client, to)
-    targets.wait_for_primaries(client, to, ROLLBACK_PATIENCE)
+    check_can_serve(client, alias, to)
     serve(client, alias, to, patience=0)
     return to, present
+
+
+def check_can_serve(client: OpenSearch, alias: str, index: str) -> None:
+    """Raise ClusterError for an index that is missing, not complete, closed or red, InputError if the alias names it."""
+    if serving_index(client, alias) == index:
+        raise InputError(f"{alias!r} names {index!r} already")
+    _refuse_incomplete(client, index)
+    _refuse_closed(client, index)
+    targets.wait_for_primaries(client, index, ROLLBACK_PATIENCE)
+
+
+def _refuse_incomplete(client: OpenSearch, index: str) -> None:
+    if targets.LOADING in existing_record(client, index).extra:
+        raise ClusterError(f"the index {index!r} is not complete", "run its `osn ingest` command again")
 
 
 def _refuse_closed(client: OpenSearch, index: str) -> None:

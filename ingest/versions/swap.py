@@ -9,14 +9,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ingest.versions.builds import REPLICA_PATIENCE, record_if_ours, serving_index
+from ingest.versions.builds import (
+    REPLICA_PATIENCE,
+    check_can_serve,
+    record_if_ours,
+    serve,
+    serving_index,
+    versions,
+)
+from ingest.versions.tunings import carry_tunings
 from ingest.writing import stored_documents
+from ingest.writing.lease import Lease
 from ingest.writing.stored_documents import Counts
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.commands.option_groups import FiniteRange, options_of
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.health import index_health
+from opensearch_neural.index.segments import refresh
 from opensearch_neural.retrievers.opensearch import scores_of, search
 
 if TYPE_CHECKING:
@@ -130,6 +140,48 @@ def check_swap(client: OpenSearch, alias: str, index: str, gate: Gate) -> Counts
                 f"{alias!r} stays as it is; leave out this --require to swap all the same",
             )
     return counts
+
+
+@dataclass(frozen=True)
+class Swap:
+    """An alias that was moved, or may be."""
+
+    index: str
+    """The index that the alias names now, or will."""
+    replaced: str | None
+    """The index that it named before."""
+    counts: Counts
+
+
+@translate_errors()
+def serve_build(client: OpenSearch, alias: str, build: str | None, gate: Gate, *, dry_run: bool = False) -> Swap:
+    """Move an alias to a finished build that passes the gate.
+
+    build: None: the only finished build of the alias that never served
+    dry_run: check everything, and move nothing
+    Raises SwapRefused as `check_swap`, InputError if no build waits, or several, and as `check_can_serve`.
+    """
+    present = serving_index(client, alias)
+    with Lease(client, f"alias:{alias}"):
+        index = _waiting(client, alias) if build is None else build
+        check_can_serve(client, alias, index)
+        refresh(client, index)
+        counts = check_swap(client, alias, index, gate)
+        if dry_run:
+            return Swap(index, present, counts)
+        carry_tunings(client, alias, index)
+        return Swap(index, serve(client, alias, index, patience=gate.replica_patience), counts)
+
+
+def _waiting(client: OpenSearch, alias: str) -> str:
+    waiting = [version.index for version in versions(client, alias) if version.complete and not version.served]
+    if not waiting:
+        raise InputError(f"no finished build of {alias!r} waits", "`osn ingest --alias … --no-swap` makes one")
+    if len(waiting) > 1:
+        raise InputError(
+            f"{alias!r} has {len(waiting)} finished builds that never served", f"name one: {', '.join(waiting)}"
+        )
+    return waiting[0]
 
 
 def check_vectors(client: OpenSearch, alias: str, index: str, models: Models) -> None:

@@ -63,6 +63,8 @@ class Report:
     """The file of the rejected documents; None if there are none."""
     alias: str | None = None
     """The alias that names the index now."""
+    waits_for: str | None = None
+    """The alias that does not name it yet, with --no-swap."""
     replaced: str | None = None
     """The index that the alias named before."""
     counts: Counts | None = None

@@ -21,7 +21,7 @@ from ingest.documents import Documents
 from ingest.job import Job, run_job
 from ingest.versions import builds as versions
 from ingest.versions import unfinished
-from ingest.versions.swap import Gate, Requirement, SwapRefused
+from ingest.versions.swap import Gate, Requirement, SwapRefused, serve_build
 from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.engines import open_engines
@@ -81,6 +81,59 @@ def test_a_build_without_the_vectors_of_the_serving_index_has_to_be_meant(
     assert "give --restart --sparse MODEL, or --sparse none to build without them" in remedy, "it continues that build"
     meant = run_job(client, build(path, index_name, sparse="none"), show_progress=False)
     assert meant.replaced == serving
+
+
+def test_a_build_that_waits_is_caught_up_and_served_by_the_same_gate(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    first = run_job(client, build(corpus(tmp_path / "d.jsonl", 100), index_name), show_progress=False).index
+    path = corpus(tmp_path / "d.jsonl", 85)
+    waits = replace(build(path, index_name), swap=False)
+    report = run_job(client, waits, show_progress=False)
+    assert (report.alias, report.waits_for, report.replaced) == (None, index_name, None)
+    assert str(report.counts) == "85 documents, before 100 (85.0%)"
+    assert versions.serving_index(client, index_name) == first and report.index != first
+    with pytest.raises(SwapRefused, match="holds 85 documents"):
+        serve_build(client, index_name, None, Gate())
+    Documents(client, report.index).add(records(10, seed=1))
+    gate = Gate(require=(Requirement("rain", "gone"),))
+    with pytest.raises(SwapRefused, match="does not find 'gone'"):
+        serve_build(client, index_name, report.index, gate)
+    tried = serve_build(client, index_name, None, Gate(), dry_run=True)
+    assert (tried.index, tried.replaced, str(tried.counts)) == (report.index, first, "95 documents, before 100 (95.0%)")
+    assert versions.serving_index(client, index_name) == first
+    assert serve_build(client, index_name, None, Gate()) == tried
+    assert versions.serving_index(client, index_name) == report.index
+    assert versions.rollback(client, index_name) == (first, report.index)
+    assert serve_build(client, index_name, report.index, Gate()) == tried
+
+
+def test_builds_that_cannot_be_served_are_refused(client: Any, index_name: str, tmp_path: Path) -> None:
+    path = corpus(tmp_path / "d.jsonl", 20)
+    waits = replace(build(path, index_name), swap=False)
+    with pytest.raises(InputError) as refused:
+        run_job(client, replace(waits, gate=Gate(allow_shrink=True)), show_progress=False)
+    assert refused.value.remedy == "give them to `osn index serve`, or leave them out"
+    with pytest.raises(InputError, match="--no-swap is for the build of an alias"):
+        run_job(client, replace(job(path, index_name), swap=False), show_progress=False)
+    with pytest.raises(InputError, match=r"no finished build of .* waits"):
+        serve_build(client, index_name, None, Gate())
+    one, two = (
+        run_job(client, replace(waits, writing=replace(waits.writing, restart=True)), show_progress=False).index
+        for _ in range(2)
+    )
+    with pytest.raises(InputError, match="has 2 finished builds that never served"):
+        serve_build(client, index_name, None, Gate())
+    assert serve_build(client, index_name, two, Gate()).replaced is None
+    with pytest.raises(InputError, match=r"names .* already"):
+        serve_build(client, index_name, two, Gate())
+    assert unfinished.abort(client, one) == one
+    torn = write_jsonl(tmp_path / "torn.jsonl", [*records(50), *["torn"] * 30])
+    with pytest.raises(TooManyErrors):
+        run_job(client, build(torn, index_name, writing={"max_errors": 5}), show_progress=False)
+    half = versions.versions(client, index_name)[0].index
+    with pytest.raises(ClusterError, match="is not complete"):
+        serve_build(client, index_name, half, Gate())
 
 
 def test_the_share_of_documents_that_a_new_build_must_hold_is_chosen_and_both_counts_are_told(
