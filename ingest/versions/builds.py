@@ -322,12 +322,12 @@ def prune(client: OpenSearch, alias: str, *, keep: int = 1) -> list[str]:
     warning, builds that another alias names, and every build that has not served yet, since it may be being written (`osn
     index abort` deletes it by its name).
     """
+    if serving_index(client, alias) is None:
+        raise ClusterError(f"there is no alias {alias!r}", "`osn ingest --alias` makes one")
     listed = versions(client, alias, closed=True)
     opened = {version.index for version in versions(client, alias)}
     old = [version for version in listed if version.served and version.complete and not version.serving]
     others = [version for version in old if not version.other_aliases]
-    if serving_index(client, alias) is None:
-        raise ClusterError(f"there is no alias {alias!r}", "`osn ingest --alias` makes one")
     kept = [version for version in others if version.index in opened][:keep]
     kept += [version for version in others if version.index not in opened][:keep]
     for version in old:
