@@ -6,35 +6,60 @@
     curl "localhost:8000/search?q=what+causes+a+rainbow&size=3"
     curl "localhost:8000/search?q=what+causes+a+rainbow&explain=true"
 
-The query side is read from the cluster once, when the service starts; there are no model files here. Encoding a query takes
-microseconds, so it may run in the event loop.
+The query side is read from the cluster when the service starts, and again when an alias leads to another build; there are no
+model files here. Encoding a query takes microseconds, so it may run in the event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Query
-from opensearchpy import OpenSearchException
+from opensearchpy import OpenSearch, OpenSearchException
 
-from opensearch_neural import connect, connect_async
-from opensearch_neural.engines import open_engines
+from opensearch_neural import OsnError, connect, connect_async
+from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.explanation import shares
+from opensearch_neural.index.record import existing_record_async
 from opensearch_neural.queries import best_passages, explained
 
 INDEX = os.environ.get("OSN_INDEX", "docs")
+INTERVAL = 5.0
+"""Seconds after which the index's record is looked at again."""
+log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    app.state.engines = open_engines(connect(), INDEX)
-    app.state.engines.body_of("bm25-sparse")  # reads the query side now, not at the first search
+    cluster = connect()
+    app.state.engines = engines_of(cluster)
     app.state.client = await connect_async()
+    following = asyncio.create_task(follow(app, cluster))
     yield
+    following.cancel()
     await app.state.client.close()
+
+
+def engines_of(cluster: OpenSearch) -> Engines:
+    engines = open_engines(cluster, INDEX)
+    engines.body_of("bm25-sparse")  # reads the query side now, not at the first search
+    return engines
+
+
+async def follow(app: FastAPI, cluster: OpenSearch) -> None:
+    """Open the engines again whenever the index's record is another: an alias was swapped, or the index was tuned."""
+    while True:
+        await asyncio.sleep(INTERVAL)
+        try:
+            if await existing_record_async(app.state.client, INDEX) != app.state.engines.meta:
+                app.state.engines = await asyncio.to_thread(engines_of, cluster)
+        except (OpenSearchException, OsnError) as error:
+            log.warning("the engines stay as they are: %s", error)
 
 
 app = FastAPI(title=f"Search in {INDEX}", lifespan=lifespan)
@@ -50,7 +75,8 @@ async def search(
     """The best hits. explain: what each word adds to the score, as BM25 has it and as the model does."""
     if engine not in ("bm25", "bm25-sparse"):
         raise HTTPException(422, "engine is bm25 or bm25-sparse")
-    body = app.state.engines.body(engine, q, size=size, source=["title"])
+    engines: Engines = app.state.engines
+    body = engines.body(engine, q, size=size, source=["title"])
     if explain:
         body = explained(body)
     try:
@@ -58,7 +84,7 @@ async def search(
     except OpenSearchException as error:
         raise HTTPException(503, f"the search failed: {error}") from error
     hits = answer["hits"]["hits"]
-    if app.state.engines.meta.passages:  # a hit is the best passage of its document
+    if engines.meta.passages:  # a hit is the best passage of its document
         return [hit_of(id, hit) for id, hit in best_passages(body, hits)]
     return [hit_of(hit["_id"], hit) for hit in hits]
 

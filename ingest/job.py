@@ -19,8 +19,9 @@ from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import Models, NewIndex, Writing
 from ingest.vectorizers import NotingLargest, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
-from ingest.versions.builds import build_record, open_build, serve
+from ingest.versions.builds import build_record, open_build, serve, serving_index, warn_of_running
 from ingest.versions.swap import Gate, check_swap, check_vectors
+from ingest.versions.tunings import carry_tunings
 from ingest.writing import pipeline
 from ingest.writing.lease import Lease
 from ingest.writing.pipeline import Report
@@ -46,6 +47,8 @@ class Job:
     """The index to write; empty if there is an alias."""
     alias: str | None = None
     """Build a new index, and move this alias from the old one to it once it is complete."""
+    swap: bool = True
+    """Whether the alias is moved; if not, `osn index serve` does it later."""
     models: Models = field(default_factory=Models)
     vectors: Path | None = None
     """A folder that `osn encode` wrote; replaces models."""
@@ -67,10 +70,13 @@ def run_job(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Repo
         raise InputError(
             "an ingest writes either to an index or to a new index under an alias", "give --index or --alias"
         )
-    if not job.alias and job.gate != Gate():
+    if not job.alias and not job.swap:
+        raise InputError("--no-swap is for the build of an alias", "give --alias in place of --index, or leave it out")
+    if not (job.alias and job.swap) and job.gate != Gate():
         raise InputError(
-            "--require and --allow-shrink are for the moment when an alias moves to a new index, and this ingest moves none",
-            "give --alias in place of --index, or leave them out",
+            "--require, --allow-shrink, --least-share and --wait-for-replicas are for the moment when an alias moves to a "
+            "new index, and this ingest moves none",
+            f"give {'them to `osn index serve`' if job.alias else '--alias in place of --index'}, or leave them out",
         )
     stored = None if job.vectors is None else StoredVectors(*find_manifest(job.vectors))
     corpus = corpus_of(job, stored)
@@ -136,18 +142,21 @@ def _write(
                 extra=build_record(job.alias, corpus.name) if job.alias else {},
                 patience=min(60.0, job.writing.retry.patience),
             )
+            if job.alias:  # now, before hours of work, and once more at the swap
+                warn_of_running(client, serving_index(client, job.alias), target.meta, target.index)
             if content.query is not None and content.meta.sparse is not None:
                 keep_encoder(client, content.query, content.meta.sparse.name)
             vectorizer = for_index(content.vectorizer, target.meta, content.query)
             noted = NotingLargest(vectorizer, raising(client, target.index, target.meta))
 
-            replaced = None
+            replaced = counts = None
 
             def when_written() -> None:
+                nonlocal counts
                 if table is not None:
                     keep_table(client, target.index, table)
                 if job.alias:
-                    check_swap(client, job.alias, job.index, job.gate)
+                    counts = check_swap(client, job.alias, job.index, job.gate if job.swap else Gate(allow_shrink=True))
 
             def when_complete(skipped: int) -> None:
                 nonlocal replaced
@@ -155,7 +164,9 @@ def _write(
                 if query is not None:
                     keep_measures(client, target, query, noted, everything=wrote is None and not skipped)
                 if job.alias:
-                    replaced = serve(client, job.alias, job.index)
+                    carry_tunings(client, job.alias, job.index)
+                if job.alias and job.swap:
+                    replaced = serve(client, job.alias, job.index, patience=job.gate.replica_patience)
 
             report = pipeline.ingest(
                 client,
@@ -173,7 +184,8 @@ def _write(
                 when_complete=when_complete,
                 show_progress=show_progress,
             )
-        return replace(report, alias=job.alias, replaced=replaced)
+        alias, waits_for = (job.alias, None) if job.swap else (None, job.alias)
+        return replace(report, alias=alias, waits_for=waits_for, replaced=replaced, counts=counts)
 
 
 def check_whole(job: Job, corpus: CorpusSource, place: str) -> None:

@@ -149,9 +149,9 @@ class NewIndex:
     analyzer: str | None = None
     """The analyzer of the BM25 fields. None: as in the index; english in a new index."""
     shards: int | None = None
-    """Primary shards. None: as in the index; 1 in a new index."""
+    """Primary shards. None: as in the index; in a new index as an index template says, else 1."""
     replicas: int | None = None
-    """Copies of each shard after loading. None: as in the index; 1 in a new index."""
+    """Copies of each shard after loading. None: as in the index; in a new index as an index template says, else 1."""
     keep_replicas: bool = False
     """Whether the index has its replicas during loading too."""
     store_vectors: bool = False
@@ -177,8 +177,14 @@ new_index_options = options_of(
         help="How dense vectors are stored: byte takes a quarter of the memory, sq half.",
     ),
     click.option("--analyzer", help="Analyzer of the BM25 fields.  [default: english]"),
-    click.option("--shards", type=click.IntRange(min=1), help="Shards of a new index.  [default: 1]"),
-    click.option("--replicas", type=click.IntRange(min=0), help="Replicas of a new index.  [default: 1]"),
+    click.option(
+        "--shards", type=click.IntRange(min=1), help="Shards of a new index.  [default: an index template's, else 1]"
+    ),
+    click.option(
+        "--replicas",
+        type=click.IntRange(min=0),
+        help="Replicas of a new index.  [default: an index template's, else 1]",
+    ),
     click.option(
         "--keep-replicas", is_flag=True, help="Keep replicas while loading: slower, but a failed node loses no data."
     ),

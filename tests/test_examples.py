@@ -8,7 +8,9 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,6 +88,40 @@ def test_the_service_searches_explains_and_refuses(environment: dict[str, str]) 
         assert {why["from"] for why in bm25["why"]} == {"bm25"}
         for wrong in ({"q": ""}, {"q": "x", "size": 0}, {"q": "x", "engine": "dense"}):
             assert http.get("/search", params=wrong).status_code == 422, wrong
+
+
+def test_the_service_follows_its_alias_to_a_build_without_a_forward_index(
+    client: OpenSearch, environment: dict[str, str], index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every search by a forward index that is no longer there was refused until the service was started again."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import service
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    from fastapi.testclient import TestClient
+
+    rows = [{"_id": id, "title": title, "text": text} for id, (title, text) in DOCUMENTS.items()]
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    job = Job(
+        CorpusSource(str(tmp_path / "docs.jsonl")),
+        alias=index_name,
+        models=Models(sparse="lexical"),
+        new_index=NewIndex(replicas=0),
+        dead_letters=tmp_path / "letters",
+    )
+    run_job(client, job, show_progress=False)
+    monkeypatch.setattr(service, "INDEX", index_name)
+    monkeypatch.setattr(service, "INTERVAL", 0.1, raising=False)
+    with TestClient(service.app) as http:
+        asked = {"q": "what causes a rainbow", "size": 1}
+        assert http.get("/search", params=asked).json()[0]["id"] == "rainbow"
+        run_job(client, replace(job, new_index=NewIndex(replicas=0, forward_index=False)), show_progress=False)
+        deadline = time.monotonic() + 20
+        while (answer := http.get("/search", params=asked)).status_code != 200 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert answer.status_code == 200 and answer.json()[0]["id"] == "rainbow", answer.text
+        assert not service.app.state.engines.meta.forward_index
 
 
 def test_the_batch_writes_a_line_a_query(environment: dict[str, str], index: str, tmp_path: Path) -> None:

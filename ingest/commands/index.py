@@ -1,4 +1,4 @@
-"""`osn index`: inspect an index, plan a larger one, roll back to an earlier build."""
+"""`osn index`: inspect an index, plan a larger one, serve a build, roll back to an earlier one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ingest.versions.swap import Gate, gate_options
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
 
 @click.group(cls=HeadedGroup)
 def index() -> None:
-    """Inspect an index that `osn ingest` wrote, plan a larger one, roll back to an earlier build.
+    """Inspect an index that `osn ingest` wrote, plan a larger one, serve a build, roll back to an earlier one.
 
     \b
     osn index inspect docs
     osn index plan docs --docs 100000000
+    osn index serve docs
     osn index rollback docs
     osn index abort docs
     """
@@ -139,6 +141,24 @@ def rollback(connection: ConnectionSettings, alias: str, to: str | None) -> None
 
     now, before = back(connect(settings=connection), alias, to)
     print(f"{alias} now names {now}, before {before}")
+
+
+@index.command()
+@click.argument("alias")
+@click.argument("build", required=False)
+@gate_options
+@click.option("--dry-run", is_flag=True, help="Make the checks and show both counts, and do not move the alias.")
+@connection_options
+def serve(connection: ConnectionSettings, alias: str, build: str | None, gate: Gate, dry_run: bool) -> None:
+    """Move an alias to a finished build, after the checks that `osn ingest --alias` makes before a swap.
+
+    BUILD is an index that `osn ingest --alias ALIAS --no-swap` built; without it, the only one that never served.
+    """
+    from ingest.versions.swap import serve_build
+
+    swap = serve_build(connect(settings=connection), alias, build, gate, dry_run=dry_run)
+    names = f"may be moved to {swap.index}, names" if dry_run else f"now names {swap.index}, before"
+    print(f"{alias} {names} {swap.replaced or 'nothing'}\n  {swap.counts}")
 
 
 @index.command()

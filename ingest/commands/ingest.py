@@ -38,6 +38,14 @@ if TYPE_CHECKING:
 )
 @click.option("--index", default="", help="The index to write.")
 @click.option("--alias", help="Build a new index, and move this alias to it once it is verified.")
+@click.option(
+    "--no-swap",
+    "swap",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Build the new index of --alias and do not move the alias: `osn index serve` does it.",
+)
 @gate_options
 @model_options
 @click.option(
@@ -54,6 +62,7 @@ def ingest(
     vectors: Path | None,
     index: str,
     alias: str | None,
+    swap: bool,
     gate: Gate,
     models: Models,
     dense_from_codes: bool,
@@ -82,6 +91,7 @@ def ingest(
         corpus,
         index,
         alias=alias,
+        swap=swap,
         models=replace(models, reconstruct=dense_from_codes),
         vectors=vectors,
         new_index=new_index,
@@ -110,6 +120,12 @@ def _show(report: Report) -> None:
     print(f"{report.documents} {unit} in {report.index}, verified ({report.seconds:.1f} s, {rate:.0f}/s)")
     if report.alias:
         print(f"{report.alias} now names {report.index}" + (f", before {report.replaced}" if report.replaced else ""))
+    if report.waits_for:
+        print(
+            f"{report.waits_for} does not name it yet; `osn index serve {report.waits_for}` makes the checks, and swaps"
+        )
+    if report.counts:
+        print(f"  {report.counts}")
     if report.replaced:
         print(f"  `osn index rollback {report.alias}` goes back to it")
     if report.skipped:

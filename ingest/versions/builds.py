@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ingest.writing import target as targets
-from opensearch_neural.cluster.errors import reason_of, translate_errors
+from opensearch_neural.cluster.errors import allowed, reason_of, translate_errors
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index import query_side
 from opensearch_neural.index.health import index_health
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 BUILD = "build"
 REPLICA_PATIENCE = 300.0
-"""Seconds that a swap waits for replicas that are being created."""
+"""Seconds that a swap waits for replicas that are created now or later."""
 ROLLBACK_PATIENCE = 5.0
 """Seconds that a rollback waits for the primary shards of its target."""
 
@@ -50,11 +50,13 @@ class Version:
     build: dict[str, Any]
     """`_meta.osn.build`."""
     meta: IndexMeta
+    other_aliases: tuple[str, ...] = ()
+    """Further aliases that name it."""
 
     @property
     def served(self) -> bool:
-        """Whether it serves, or has served."""
-        return self.serving or bool(self.build.get("swapped"))
+        """Whether it serves, or has served. An incomplete one does not, even if an index template gave it the alias."""
+        return (self.serving and self.complete) or bool(self.build.get("swapped"))
 
 
 @translate_errors()
@@ -63,7 +65,7 @@ def versions(client: OpenSearch, alias: str, *, closed: bool = False) -> list[Ve
 
     closed: whether closed ones are listed, too
     """
-    serving = serving_index(client, alias)
+    serving = indexes_of(client, alias)
     builds = []
     which = {"allow_no_indices": "true", "expand_wildcards": "open,closed" if closed else "open"}
     for name, index in client.indices.get(index=f"{alias}-*", params=which).items():
@@ -72,7 +74,8 @@ def versions(client: OpenSearch, alias: str, *, closed: bool = False) -> list[Ve
             continue
         complete = targets.LOADING not in meta.extra
         created = int(index["settings"]["index"]["creation_date"])
-        builds.append(Version(name, created, name == serving, complete, build, meta))
+        others = [other for other in index["aliases"] if other != alias and not other.startswith(targets.WRITE_ALIAS)]
+        builds.append(Version(name, created, name in serving, complete, build, meta, tuple(others)))
     return sorted(builds, key=lambda version: (version.created, version.index), reverse=True)
 
 
@@ -87,6 +90,11 @@ def builds_of(client: OpenSearch, aliases: Sequence[str]) -> list[Version]:
     ]
 
 
+def indexes_of(client: OpenSearch, alias: str) -> list[str]:
+    """The indexes that an alias names; none if there is no such alias."""
+    return sorted(client.indices.get_alias(name=alias)) if client.indices.exists_alias(name=alias) else []
+
+
 def serving_index(client: OpenSearch, alias: str) -> str | None:
     """The index that an alias names; None if there is no such alias.
 
@@ -94,19 +102,17 @@ def serving_index(client: OpenSearch, alias: str) -> str | None:
     """
     if not alias:
         raise InputError("the name of the alias is empty", "name one alias")
-    if not client.indices.exists(index=alias):
-        return None
-    if not client.indices.exists_alias(name=alias):
+    names = indexes_of(client, alias)
+    if not names and client.indices.exists(index=alias):
         raise ClusterError(
             f"{alias!r} is an index, so no alias can have its name",
             f"name an alias, or a new one for `osn ingest --alias`; once it serves, the index {alias!r} can be deleted",
         )
-    names = sorted(client.indices.get_alias(name=alias))
     if len(names) > 1:
         raise ClusterError(
             f"the alias {alias!r} names {len(names)} indexes: {', '.join(names)}", "remove all but one of them from it"
         )
-    return names[0]
+    return names[0] if names else None
 
 
 @translate_errors()
@@ -135,11 +141,10 @@ def build_record(alias: str, corpus_name: str) -> dict[str, Any]:
 def serve(client: OpenSearch, alias: str, index: str, *, patience: float = REPLICA_PATIENCE) -> str | None:
     """Move the alias to the index, in one step for all searches; returns the index that it named before.
 
-    Waits up to `patience` seconds for replicas that are being created, so that the index serves with all its copies from the
-    first query. Raises ClusterError if the index is not complete.
+    Waits up to `patience` seconds for replicas that are created now or later, so that the index serves with all its copies
+    from the first query. Raises ClusterError if the index is not complete.
     """
-    if targets.LOADING in existing_record(client, index).extra:
-        raise ClusterError(f"the index {index!r} is not complete", "run its `osn ingest` command again")
+    _refuse_incomplete(client, index)
     _wait_for_replicas(client, index, patience)
     meta = existing_record(client, index)  # others may have stored something meanwhile
     previous = serving_index(client, alias)
@@ -149,18 +154,25 @@ def serve(client: OpenSearch, alias: str, index: str, *, patience: float = REPLI
         write_record(client, index, meta.with_extra(**{BUILD: record}))
     if previous is not None and previous != index:
         _note_swapped(client, previous)  # a kill may have prevented this before
-        _warn_of_running(client, previous, index)
+        warn_of_running(client, previous, meta, index)
     _name(client, alias, index, previous)
     _note_swapped(client, index)
     return previous if previous != index else None
 
 
 def _name(client: OpenSearch, alias: str, index: str, previous: str | None) -> None:
-    """Move the alias to the index. If the answer to the request is lost, check the alias: it may have been moved."""
+    """Move the alias to the index, with its filter, its routing and whatever else it says, or an index template says of it.
+
+    If the answer to the request is lost, check the alias: it may have been moved.
+    """
     from opensearchpy.exceptions import ConnectionError as LostConnection
     from opensearchpy.exceptions import TransportError
 
-    actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": alias}}]
+    if previous is None:
+        kept = existing_record(client, index).extra.get(BUILD, {}).get(targets.ALIAS_SAYS, {})
+    else:
+        kept = client.indices.get_alias(name=alias)[previous]["aliases"][alias]
+    actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": alias, **kept}}]
     if previous is not None and previous != index:
         actions.insert(0, {"remove": {"index": previous, "alias": alias, "must_exist": True}})
     try:
@@ -192,13 +204,27 @@ def _wait_for_replicas(client: OpenSearch, index: str, patience: float) -> None:
         health = index_health(client, index)
         if health is None:
             return  # this user may not ask
-        if health["status"] == "green" or health["initializing_shards"] == health["relocating_shards"] == 0:
-            break  # green, or no missing replica is being created
-        if time.monotonic() > deadline:
+        if health["status"] == "green" or time.monotonic() > deadline:
+            break
+        if health["initializing_shards"] == health["relocating_shards"] == 0 and not _replicas_to_come(client, index):
             break
         time.sleep(0.5)
     if health["status"] != "green":
         log.warning("%s has %d replicas that no node holds yet", index, health["unassigned_shards"])
+
+
+def _replicas_to_come(client: OpenSearch, index: str) -> bool:
+    """Whether a replica that no node holds will be created later: nodes copy others first, or nothing is decided yet.
+
+    False if no node may hold it (as on a single node), and if this user may not ask.
+    """
+    shards = allowed(lambda: client.cat.shards(index=index, params={"format": "json", "h": "shard,state"})) or []
+    for shard in sorted({int(shard["shard"]) for shard in shards if shard["state"] == "UNASSIGNED"}):
+        body = {"index": index, "shard": shard, "primary": False}
+        told = allowed(lambda: client.cluster.allocation_explain(body=body))  # noqa: B023
+        if told is not None and told.get("can_allocate") != "no":
+            return True
+    return False
 
 
 @translate_errors()
@@ -224,12 +250,23 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
             )
     if not client.indices.exists(index=to):
         raise ClusterError(f"the index {to!r}, which {alias!r} named before, was deleted")
-    if to == present:
-        raise InputError(f"{alias!r} names {to!r} already")
-    _refuse_closed(client, to)
-    targets.wait_for_primaries(client, to, ROLLBACK_PATIENCE)
+    check_can_serve(client, alias, to)
     serve(client, alias, to, patience=0)
     return to, present
+
+
+def check_can_serve(client: OpenSearch, alias: str, index: str) -> None:
+    """Raise ClusterError for an index that is missing, not complete, closed or red, InputError if the alias names it."""
+    if serving_index(client, alias) == index:
+        raise InputError(f"{alias!r} names {index!r} already")
+    _refuse_incomplete(client, index)
+    _refuse_closed(client, index)
+    targets.wait_for_primaries(client, index, ROLLBACK_PATIENCE)
+
+
+def _refuse_incomplete(client: OpenSearch, index: str) -> None:
+    if targets.LOADING in existing_record(client, index).extra:
+        raise ClusterError(f"the index {index!r} is not complete", "run its `osn ingest` command again")
 
 
 def _refuse_closed(client: OpenSearch, index: str) -> None:
@@ -243,26 +280,31 @@ def _refuse_closed(client: OpenSearch, index: str) -> None:
             raise ClusterError(f"the index {index!r} is closed", f"open it first (POST {index}/_open)") from None
 
 
-def _warn_of_running(client: OpenSearch, present: str, to: str) -> None:
-    """Warn if requests made for the present index are wrong for the other index."""
-    held, wanted = record_if_ours(client, present), record_if_ours(client, to)
-    other = None if held is None or wanted is None else other_for_requests(held, wanted)
+def warn_of_running(client: OpenSearch, present: str | None, wanted: IndexMeta, to: str) -> None:
+    """Warn if requests made for the present index are wrong for another index, `to`, with the record `wanted`."""
+    held = None if present is None or present == to else record_if_ours(client, present)
+    other = None if held is None else other_for_requests(held, wanted)
     if other is not None:
         log.warning(
-            "%s has %s, unlike %s: applications that are running must open their engines again", to, other, present
+            "%s has %s, unlike %s: applications that are running must open their engines again once it serves",
+            to,
+            other,
+            present,
         )
 
 
 def other_for_requests(held: IndexMeta, wanted: IndexMeta) -> str | None:
     """What makes requests for an index with the record `held` wrong for another one; None if nothing does."""
     if held.forward_index and not wanted.forward_index:
-        return "no forward index"
+        return "no forward index, so that requests which read it fail"
     if wanted.prune_postings is not None and held.prune_postings is None:
         return "pruned postings"
     if (held.passages is None) != (wanted.passages is None):
         return "whole documents" if wanted.passages is None else "passages"
     if held.sparse is not None and (wanted.sparse is None or wanted.sparse.query_hash != held.sparse.query_hash):
-        return "no sparse model" if wanted.sparse is None else "another sparse model or IDF table"
+        if wanted.sparse is None:
+            return "no sparse model"
+        return "an IDF table that is counted anew" if wanted.counting else "another sparse model or IDF table"
     # A model may have been named by its hub id once, and by its folder another time.
     if held.dense is not None and (wanted.dense is None or replace(wanted.dense, name=held.dense.name) != held.dense):
         return "no dense model" if wanted.dense is None else "another dense model, or another type of its vectors"
@@ -276,16 +318,21 @@ def other_for_requests(held: IndexMeta, wanted: IndexMeta) -> str | None:
 def prune(client: OpenSearch, alias: str, *, keep: int = 1) -> list[str]:
     """Delete old builds of an alias that have served; returns the deleted indexes.
 
-    It keeps the serving build, the `keep` newest others that are open and as many closed ones, and every build that has not
-    served yet, since it may be being written (`osn index abort` deletes it by its name).
+    It keeps the serving build, the `keep` newest others that are open and as many closed ones. Beside these it keeps, with a
+    warning, builds that another alias names, and every build that has not served yet, since it may be being written (`osn
+    index abort` deletes it by its name).
     """
-    listed = versions(client, alias, closed=True)
-    opened = {version.index for version in versions(client, alias)}
-    others = [version for version in listed if version.served and version.complete and not version.serving]
     if serving_index(client, alias) is None:
         raise ClusterError(f"there is no alias {alias!r}", "`osn ingest --alias` makes one")
+    listed = versions(client, alias, closed=True)
+    opened = {version.index for version in versions(client, alias)}
+    old = [version for version in listed if version.served and version.complete and not version.serving]
+    others = [version for version in old if not version.other_aliases]
     kept = [version for version in others if version.index in opened][:keep]
     kept += [version for version in others if version.index not in opened][:keep]
+    for version in old:
+        if version.other_aliases:
+            log.warning("%s is kept: it is named by %s", version.index, ", ".join(version.other_aliases))
     gone = [version for version in others if version not in kept]
     for version in gone:
         client.indices.delete(index=version.index)

@@ -9,12 +9,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ingest.versions.builds import record_if_ours, serving_index
+from ingest.versions.builds import (
+    REPLICA_PATIENCE,
+    check_can_serve,
+    record_if_ours,
+    serve,
+    serving_index,
+    versions,
+)
+from ingest.versions.tunings import carry_tunings
 from ingest.writing import stored_documents
-from opensearch_neural.commands.option_groups import options_of
+from ingest.writing.lease import Lease
+from ingest.writing.stored_documents import Counts
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.commands.option_groups import FiniteRange, options_of
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.health import index_health
+from opensearch_neural.index.segments import refresh
 from opensearch_neural.retrievers.opensearch import scores_of, search
 
 if TYPE_CHECKING:
@@ -24,8 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LEAST_SHARE = 0.9
-"""The share of the current index's documents that the new index must hold."""
 TOP = 10
 
 
@@ -45,12 +55,16 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Gate:
-    """The checks before an alias is moved to a new index."""
+    """The checks before an alias is moved to a new index, and how long its replicas are waited for."""
 
     allow_shrink: bool = False
-    """Whether the new index may be empty, or hold less than LEAST_SHARE of the current index's documents."""
+    """Whether the new index may be empty, or hold less than `least_share` of the current index's documents."""
+    least_share: float = 0.9
+    """The share of the current index's documents that the new index must hold."""
     require: tuple[Requirement, ...] = ()
     """Queries that must find their document."""
+    replica_patience: float = REPLICA_PATIENCE
+    """Seconds to wait for the new index's replicas."""
 
 
 def parse_requirement(text: str) -> Requirement:
@@ -70,7 +84,14 @@ gate_options = options_of(
     click.option(
         "--allow-shrink",
         is_flag=True,
-        help="Swap even if the new index is empty or has fewer than 90 % of the current index's documents.",
+        help="Swap even if the new index is empty or has fewer documents than --least-share says.",
+    ),
+    click.option(
+        "--least-share",
+        type=FiniteRange(0, 1),
+        default=Gate.least_share,
+        show_default=True,
+        help="Swap only if the new index has this share of the current index's documents.",
     ),
     click.option(
         "--require",
@@ -79,23 +100,35 @@ gate_options = options_of(
         callback=lambda context, option, texts: tuple(map(parse_requirement, texts)),
         help="Swap only if the query finds the document in its first 10 hits ('QUERY => ID @3': first 3). Repeatable.",
     ),
+    click.option(
+        "--wait-for-replicas",
+        "replica_patience",
+        type=FiniteRange(min=0),
+        default=Gate.replica_patience,
+        show_default=True,
+        metavar="SECONDS",
+        help="Seconds to wait, before the swap, for replicas that nodes have yet to copy.",
+    ),
 )
 
 
-def check_swap(client: OpenSearch, alias: str, index: str, gate: Gate) -> None:
-    """Raise SwapRefused if the alias must not be moved to the index, which must have been refreshed."""
-    documents = _documents(client, index)
-    remedy = f"{alias!r} stays as it is; add --allow-shrink to swap all the same"
-    if not documents and not gate.allow_shrink:
-        raise SwapRefused(f"the new index {index!r} holds no document", remedy)
+def check_swap(client: OpenSearch, alias: str, index: str, gate: Gate) -> Counts:
+    """The documents of both indexes. The new index must have been refreshed.
+
+    Raises SwapRefused if the alias must not be moved to it, ClusterError if shards do not answer.
+    """
     serving = serving_index(client, alias)
-    if serving is not None and serving != index and not gate.allow_shrink:
-        if (index_health(client, serving) or {}).get("status") == "red":
-            log.warning("the documents of the current index %s are not counted, because it is red", serving)
-        elif documents < LEAST_SHARE * (before := _documents(client, serving)):
-            raise SwapRefused(
-                f"the new index {index!r} holds {documents} documents, the current index {serving!r} {before}", remedy
-            )
+    before = None if serving is None or serving == index else _before(client, serving, gate)
+    counts = Counts(_documents(client, index), before)
+    remedy = f"{alias!r} stays as it is; add --allow-shrink to swap all the same"
+    if not counts.documents and not gate.allow_shrink:
+        raise SwapRefused(f"the new index {index!r} holds no document", remedy)
+    if before is not None and counts.documents < gate.least_share * before and not gate.allow_shrink:
+        raise SwapRefused(
+            f"the new index {index!r} holds {counts.documents} documents, the current index {serving!r} "
+            f"{before}, and at least {gate.least_share:.0%} of them are asked for",
+            remedy,
+        )
     for required in gate.require:
         engines = open_engines(client, index)
         body = engines.body(engines.default, required.query, size=required.k)
@@ -106,6 +139,49 @@ def check_swap(client: OpenSearch, alias: str, index: str, gate: Gate) -> None:
                 f"{index!r}, but {', '.join(ids[:3]) or 'nothing'}",
                 f"{alias!r} stays as it is; leave out this --require to swap all the same",
             )
+    return counts
+
+
+@dataclass(frozen=True)
+class Swap:
+    """An alias that was moved, or may be."""
+
+    index: str
+    """The index that the alias names now, or will."""
+    replaced: str | None
+    """The index that it named before."""
+    counts: Counts
+
+
+@translate_errors()
+def serve_build(client: OpenSearch, alias: str, build: str | None, gate: Gate, *, dry_run: bool = False) -> Swap:
+    """Move an alias to a finished build that passes the gate.
+
+    build: None: the only finished build of the alias that never served
+    dry_run: check everything, and move nothing
+    Raises SwapRefused as `check_swap`, InputError if no build waits, or several, and as `check_can_serve`.
+    """
+    present = serving_index(client, alias)
+    with Lease(client, f"alias:{alias}"):
+        index = _waiting(client, alias) if build is None else build
+        check_can_serve(client, alias, index)
+        refresh(client, index)
+        counts = check_swap(client, alias, index, gate)
+        if dry_run:
+            return Swap(index, present, counts)
+        carry_tunings(client, alias, index)
+        return Swap(index, serve(client, alias, index, patience=gate.replica_patience), counts)
+
+
+def _waiting(client: OpenSearch, alias: str) -> str:
+    waiting = [version.index for version in versions(client, alias) if version.complete and not version.served]
+    if not waiting:
+        raise InputError(f"no finished build of {alias!r} waits", "`osn ingest --alias … --no-swap` makes one")
+    if len(waiting) > 1:
+        raise InputError(
+            f"{alias!r} has {len(waiting)} finished builds that never served", f"name one: {', '.join(waiting)}"
+        )
+    return waiting[0]
 
 
 def check_vectors(client: OpenSearch, alias: str, index: str, models: Models) -> None:
@@ -136,6 +212,21 @@ def check_vectors(client: OpenSearch, alias: str, index: str, models: Models) ->
             f"the current index {serving!r} has {' and '.join(lacking.values())}, and the build would have none",
             f"give {again}{' '.join(give)}, or {without} to build without them",
         )
+
+
+def _before(client: OpenSearch, serving: str, gate: Gate) -> int | None:
+    """The documents of the current index; None if it is red, or cannot be counted and need not be."""
+    if (index_health(client, serving) or {}).get("status") == "red":
+        log.warning("the documents of the current index %s are not counted, because it is red", serving)
+        return None
+    try:
+        with translate_errors():
+            return _documents(client, serving)
+    except ClusterError as error:
+        if not gate.allow_shrink:
+            raise
+        log.warning("the documents of the current index %s are not counted: %s", serving, error.message)
+        return None
 
 
 def _documents(client: OpenSearch, index: str) -> int:

@@ -28,6 +28,7 @@ from ingest.writing import target as targets
 from ingest.writing.bulk import BulkWriter, Outcome
 from ingest.writing.bulk_actions import Prepared, prepare_batches
 from ingest.writing.journal import Identity, Journal, WrittenBatch, journal_path
+from ingest.writing.stored_documents import Counts
 from ingest.writing.target import Target
 from ingest.writing.verification import Verification
 from opensearch_neural.corpus.documents import Document, Rejected
@@ -62,8 +63,12 @@ class Report:
     """The file of the rejected documents; None if there are none."""
     alias: str | None = None
     """The alias that names the index now."""
+    waits_for: str | None = None
+    """The alias that does not name it yet, with --no-swap."""
     replaced: str | None = None
     """The index that the alias named before."""
+    counts: Counts | None = None
+    """Documents of the new index, and of the one that the alias named before; None without an alias."""
     others: int = 0
     """Other documents in the index: of other corpora, or no longer in this one."""
     without_tokens: int | None = None

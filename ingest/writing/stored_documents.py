@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +25,21 @@ T = TypeVar("T")
 
 LENGTHS = 200
 """Documents of so many different lengths go into one query: each length needs three clauses, and a query may have 1,024."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Documents of a new index beside those of the one that it replaces. Passages count as their documents."""
+
+    documents: int
+    before: int | None = None
+    """None: the new index replaces no other, or that one cannot be counted."""
+
+    def __str__(self) -> str:
+        if self.before is None:
+            return f"{self.documents:,} documents"
+        share = f" ({self.documents / self.before:.1%})" if self.before else ""
+        return f"{self.documents:,} documents, before {self.before:,}{share}"
 
 
 def by_thousands(items: Iterable[T]) -> Iterator[list[T]]:

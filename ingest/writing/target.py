@@ -30,6 +30,8 @@ LOADING = "loading"
 ADDING = "adding"
 """Key in the `_meta` of an index that was complete before: the corpora that are being written into it."""
 WRITE_ALIAS = "osn-write-"
+ALIAS_SAYS = "alias_says"
+"""Key in the `build` of a record: what an index template says of the alias besides its index: its filter, its routing."""
 FIELD_LIMIT = "mapping.total_fields.limit"
 NO_REFRESHES = "-1"
 
@@ -85,10 +87,12 @@ def open_target(
         check_unchanged_models(index, wrote, wanted)
         _check_existing(client, index, wrote, settings)
         wrote = _adapt(client, index, wrote, settings, fields)
+    if wrote.loading and "build" in wrote.extra:
+        wrote = _without_aliases(client, index, wrote)
     name, of_index = _settings(client, index)
     wait_for_primaries(client, name, patience)
-    if wrote.loading and of_index.get("refresh_interval") != NO_REFRESHES:
-        wrote = _without_refreshes(client, index, wrote, of_index.get("refresh_interval"))
+    if wrote.loading:
+        wrote = _set_up_for_loading(client, index, wrote, of_index)
     if wrote.loading and wrote.forward_index:
         wrote = _without_refused_scripts(client, index, wrote, name, int(of_index["number_of_shards"]))
     target = Target(name, of_index["uuid"], wrote, wrote.loading, f"{WRITE_ALIAS}{of_index['uuid']}")
@@ -110,14 +114,44 @@ def _new_record(wanted: IndexMeta, settings: NewIndex) -> IndexMeta:
     return replace(wanted, version=__version__, forward_index=rows, prune_postings=prune)
 
 
-def _without_refreshes(client: OpenSearch, index: str, wrote: IndexMeta, interval: str | None) -> IndexMeta:
-    """The record, after refreshes are turned off. interval: that of an index template, which the loading ends with."""
-    if interval is not None:
-        loading = wrote.extra[LOADING]
-        restore = {**loading["restore"], "refresh_interval": interval}
+def _set_up_for_loading(client: OpenSearch, index: str, wrote: IndexMeta, of_index: Mapping[str, Any]) -> IndexMeta:
+    """The record, after refreshes and replicas are turned off. The loading ends with those of an index template.
+
+    of_index: the settings of the index
+    """
+    loading = wrote.extra[LOADING]
+    restore, now = dict(loading["restore"]), {}
+    if of_index.get("refresh_interval") != NO_REFRESHES:
+        now["refresh_interval"] = NO_REFRESHES
+        restore["refresh_interval"] = of_index.get("refresh_interval", restore.get("refresh_interval"))
+    if restore.get("number_of_replicas", 0) is None:
+        now["number_of_replicas"] = "0"
+        restore["number_of_replicas"] = int(of_index["number_of_replicas"])
+    if restore != loading["restore"]:
         wrote = wrote.with_extra(**{LOADING: {**loading, "restore": restore}})
         write_record(client, index, wrote)
-    client.indices.put_settings(index=index, body={"index": {"refresh_interval": NO_REFRESHES}})
+    if now:
+        _restore(client, index, now)
+    return wrote
+
+
+def _without_aliases(client: OpenSearch, index: str, wrote: IndexMeta) -> IndexMeta:
+    """The record of a build, after aliases that an index template gave it are removed: they would show it half-made."""
+    held = client.indices.get_alias(index=index)[index]["aliases"]
+    given = {alias: says for alias, says in held.items() if not alias.startswith(WRITE_ALIAS)}
+    if not given:
+        return wrote
+    build = wrote.extra["build"]
+    if says := given.get(build["alias"]):
+        wrote = wrote.with_extra(build={**build, ALIAS_SAYS: says})
+        write_record(client, index, wrote)
+    client.indices.update_aliases(body={"actions": [{"remove": {"index": index, "aliases": list(given)}}]})
+    log.warning(
+        "an index template gave %s the aliases %s: removed, since it is not complete; the swap adds %s alone",
+        index,
+        ", ".join(given),
+        build["alias"],
+    )
     return wrote
 
 
@@ -263,11 +297,11 @@ def _create(
 
     limit = {} if settings.field_limit is None else {FIELD_LIMIT: settings.field_limit}
 
-    def create(replicas: int, loading_replicas: int) -> None:
+    def create(replicas: int | None, loading_replicas: int | None) -> None:
         restore = {"refresh_interval": None} | ({} if settings.keep_replicas else {"number_of_replicas": replicas})
         body = index_body(
             meta.with_extra(**{LOADING: {"restore": restore, "corpus": corpus_name}}),
-            shards=settings.shards or 1,
+            shards=settings.shards,
             replicas=loading_replicas,
             store_vectors=settings.store_vectors,
             fields=fields,
@@ -277,16 +311,16 @@ def _create(
         # Do not wait for its shards here; `wait_for_primaries` does, and reports why they are missing.
         client.indices.create(index=index, body=body, params={"wait_for_active_shards": "0"})
 
-    replicas = 1 if settings.replicas is None else settings.replicas
+    replicas = settings.replicas  # None: those of an index template, which are read and turned off when it is there
     try:
-        create(replicas, replicas if settings.keep_replicas else 0)
+        create(replicas, replicas if settings.keep_replicas or replicas is None else 0)
     except RequestError as error:
         if reason_of(error)[0] == "resource_already_exists_exception":
             return
         zones = demanded_copies(error)
         if zones is None:
             raise
-        balanced = balanced_replicas(replicas, zones)
+        balanced = balanced_replicas(1 if replicas is None else replicas, zones)
         log.warning("this cluster balances %d zones: %s gets %d replicas, from the beginning", zones, index, balanced)
         create(balanced, balanced)
 
@@ -401,7 +435,7 @@ def _restore(client: OpenSearch, index: str, settings: dict[str, Any]) -> None:
         zones = demanded_copies(error)
         if zones is None:
             raise
-        balanced = balanced_replicas(settings["number_of_replicas"], zones)
+        balanced = balanced_replicas(int(settings["number_of_replicas"]), zones)
         client.indices.put_settings(index=index, body={"index": {**settings, "number_of_replicas": balanced}})
 
 

@@ -73,8 +73,8 @@ FLAT_OBJECT_RELEASE = (2, 18)
 def index_body(
     meta: IndexMeta,
     *,
-    shards: int = 1,
-    replicas: int = 1,
+    shards: int | None = None,
+    replicas: int | None = None,
     store_vectors: bool = False,
     settings: dict | None = None,
     fields: Mapping[str, Any] | None = None,
@@ -82,6 +82,7 @@ def index_body(
 ) -> dict[str, Any]:
     """The body that creates the index: settings and mappings.
 
+    `shards`, `replicas`: None: as an index template says, else the cluster's default, 1.
     `store_vectors`: also keep `sparse` and `dense` in `_source`, so that OpenSearch can reindex and partially update
     documents. It takes several times the stored bytes, and every fetch costs more.
     `fields`: mappings of the caller's own fields, {name: {"type": …}}.
@@ -106,7 +107,8 @@ def index_body(
         properties["parent"] = {"type": "keyword"}
         # When a document becomes shorter, its last passages are found by their number and deleted.
         properties["passage"] = {"properties": {"number": {"type": "integer"}, "start": place, "end": place}}
-    index_settings: dict[str, Any] = {"number_of_shards": shards, "number_of_replicas": replicas}
+    asked = {"number_of_shards": shards, "number_of_replicas": replicas}
+    index_settings: dict[str, Any] = {name: number for name, number in asked.items() if number is not None}
     if meta.dense is not None:
         index_settings["knn"] = True
     dynamic = (*DYNAMIC_MAPPINGS, *([FLAT_OBJECTS] if flat_objects else []))

@@ -160,6 +160,42 @@ def test_an_application_keeps_its_query_and_adds_what_the_model_says(
     assert answer["aggregations"]["brands"]["buckets"] == [{"key": "Red Brand", "doc_count": 40}]
 
 
+def test_a_weekly_build_catches_up_before_it_serves(
+    cluster_url: str, client: OpenSearch, index_name: str, tmp_path: Path
+) -> None:
+    text = (TUTORIALS / "../how-to/weekly-reindex.md").read_text(encoding="utf-8")
+    build, catch_up, look, swap, tidy = BLOCK.findall(text.replace("products", index_name).replace("MODEL", "lexical"))
+
+    def ids() -> set[str]:
+        client.indices.refresh(index=index_name)
+        return {hit["_id"] for hit in client.search(index=index_name, body={"size": 99})["hits"]["hits"]}
+
+    def dump(name: str, ids: set[str]) -> None:
+        texts = {id: "what causes a rainbow" if id == "d1" else f"colours of number {id}" for id in sorted(ids)}
+        (tmp_path / name).write_text(
+            "".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in texts.items())
+        )
+
+    old = {f"d{n}" for n in range(20)}
+    dump("dump.jsonl", old)
+    shell(build.replace("--no-swap", ""), tmp_path, cluster_url)
+    for week, gone in (("a", "d19"), ("b", "d18")):
+        held = ids()
+        dump("dump.jsonl", held)
+        dump("changed.jsonl", {week})
+        (tmp_path / "deleted.txt").write_text(f"{gone}\n")
+        shell(build, tmp_path, cluster_url)
+        shell(catch_up, tmp_path, cluster_url)
+        looked = shell(look, tmp_path, cluster_url)
+        assert "may be moved to" in looked and "20 documents, before 20 (100.0%)" in looked
+        assert ids() == held, "the alias names the old index"
+        swapped = shell(swap, tmp_path, cluster_url)
+        assert swapped.partition("now names")[2].split(",")[0] in looked
+        assert ids() == held - {gone} | {week}, swapped
+        tidied = shell(tidy, tmp_path, cluster_url)
+    assert "nothing to delete" not in tidied and len(client.indices.get(index=f"{index_name}-*")) == 2
+
+
 def test_an_analyzer_of_ones_own_comes_by_an_index_template(
     cluster_url: str, client: OpenSearch, index_name: str, tmp_path: Path
 ) -> None:

@@ -175,6 +175,34 @@ def test_an_index_template_decides_how_often_a_new_index_is_refreshed(client, in
         client.indices.delete_index_template(name=index_name)
 
 
+@pytest.mark.parametrize("asked", [{}, {"keep_replicas": True}, {"shards": 1, "replicas": 1}], ids=str)
+def test_an_index_template_decides_shards_and_replicas_unless_they_are_asked_for(
+    client: Any, index_name: str, tmp_path: Path, asked: dict[str, Any]
+) -> None:
+    """A template's three shards became one, and its two replicas one, without a word."""
+
+    def has() -> tuple[str, str]:
+        settings = client.indices.get_settings(index=index_name)[index_name]["settings"]["index"]
+        return settings["number_of_shards"], settings["number_of_replicas"]
+
+    template = {
+        "index_patterns": [f"{index_name}*"],
+        "template": {"settings": {"number_of_shards": 3, "number_of_replicas": 2}},
+    }
+    client.indices.put_index_template(name=index_name, body=template)
+    try:
+        broken = write_jsonl(tmp_path / "d.jsonl", [*records(20), "broken"])
+        asked = {"replicas": None, "sparse": "none", **asked}
+        with pytest.raises(TooManyErrors):
+            run_job(client, job(broken, index_name, writing={"max_errors": 0}, **asked), show_progress=False)
+        shards, replicas = ("1", "1") if "shards" in asked else ("3", "2")
+        assert has() == (shards, replicas if "keep_replicas" in asked else "0"), "it is still being loaded"
+        run_job(client, job(broken, index_name, **asked), show_progress=False)
+        assert has() == (shards, replicas)
+    finally:
+        client.indices.delete_index_template(name=index_name)
+
+
 def test_sparse_and_dense_vectors_find_documents(client, index_name: str, tmp_path: Path, osn_home: Path) -> None:
     texts = {"sky": "Droplets refract sunlight into an arc of colours.", "cake": "Beat the eggs, then fold in flour."}
     corpus = write_jsonl(tmp_path / "d.jsonl", ({"_id": id, "text": text} for id, text in texts.items()))

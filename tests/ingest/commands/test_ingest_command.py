@@ -184,6 +184,7 @@ def test_what_cannot_work_is_said_without_a_traceback(
         (["index", "prune", ""], "the name of the alias is empty"),
         (["index", "rollback", ""], "the name of the alias is empty"),
         (["index", "rollback", "INDEX", "--to", ""], "the name of the index is empty"),
+        (["index", "serve", ""], "the name of the alias is empty"),
         (["ingest", "opensearch:", "--index", "NEW"], "opensearch: names no index"),
         (["search", "--index", "", "rain"], "the name of the index is empty"),
         (["lint", "--index", "", "body.json"], "the name of the index is empty"),

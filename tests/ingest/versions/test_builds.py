@@ -6,7 +6,8 @@ import json
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ import killable
 import pytest
 from corpora import job, records, snapshot, write_jsonl
 
+from ingest import kept_for_searches
 from ingest.documents import Documents
 from ingest.error_limit import TooManyErrors
 from ingest.job import Job, run_job
 from ingest.versions import builds as versions
 from ingest.versions import unfinished
-from ingest.versions.swap import Gate, Requirement, SwapRefused
+from ingest.versions.swap import Gate, Requirement, SwapRefused, serve_build
+from opensearch_neural.cluster.connect import connect
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
@@ -80,6 +83,73 @@ def test_a_build_without_the_vectors_of_the_serving_index_has_to_be_meant(
     assert meant.replaced == serving
 
 
+def test_a_build_that_waits_is_caught_up_and_served_by_the_same_gate(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    first = run_job(client, build(corpus(tmp_path / "d.jsonl", 100), index_name), show_progress=False).index
+    path = corpus(tmp_path / "d.jsonl", 85)
+    waits = replace(build(path, index_name), swap=False)
+    report = run_job(client, waits, show_progress=False)
+    assert (report.alias, report.waits_for, report.replaced) == (None, index_name, None)
+    assert str(report.counts) == "85 documents, before 100 (85.0%)"
+    assert versions.serving_index(client, index_name) == first and report.index != first
+    with pytest.raises(SwapRefused, match="holds 85 documents"):
+        serve_build(client, index_name, None, Gate())
+    Documents(client, report.index).add(records(10, seed=1))
+    gate = Gate(require=(Requirement("rain", "gone"),))
+    with pytest.raises(SwapRefused, match="does not find 'gone'"):
+        serve_build(client, index_name, report.index, gate)
+    tried = serve_build(client, index_name, None, Gate(), dry_run=True)
+    assert (tried.index, tried.replaced, str(tried.counts)) == (report.index, first, "95 documents, before 100 (95.0%)")
+    assert versions.serving_index(client, index_name) == first
+    assert serve_build(client, index_name, None, Gate()) == tried
+    assert versions.serving_index(client, index_name) == report.index
+    assert versions.rollback(client, index_name) == (first, report.index)
+    assert serve_build(client, index_name, report.index, Gate()) == tried
+
+
+def test_builds_that_cannot_be_served_are_refused(client: Any, index_name: str, tmp_path: Path) -> None:
+    path = corpus(tmp_path / "d.jsonl", 20)
+    waits = replace(build(path, index_name), swap=False)
+    with pytest.raises(InputError) as refused:
+        run_job(client, replace(waits, gate=Gate(allow_shrink=True)), show_progress=False)
+    assert refused.value.remedy == "give them to `osn index serve`, or leave them out"
+    with pytest.raises(InputError, match="--no-swap is for the build of an alias"):
+        run_job(client, replace(job(path, index_name), swap=False), show_progress=False)
+    with pytest.raises(InputError, match=r"no finished build of .* waits"):
+        serve_build(client, index_name, None, Gate())
+    one, two = (
+        run_job(client, replace(waits, writing=replace(waits.writing, restart=True)), show_progress=False).index
+        for _ in range(2)
+    )
+    with pytest.raises(InputError, match="has 2 finished builds that never served"):
+        serve_build(client, index_name, None, Gate())
+    assert serve_build(client, index_name, two, Gate()).replaced is None
+    with pytest.raises(InputError, match=r"names .* already"):
+        serve_build(client, index_name, two, Gate())
+    assert unfinished.abort(client, one) == one
+    torn = write_jsonl(tmp_path / "torn.jsonl", [*records(50), *["torn"] * 30])
+    with pytest.raises(TooManyErrors):
+        run_job(client, build(torn, index_name, writing={"max_errors": 5}), show_progress=False)
+    half = versions.versions(client, index_name)[0].index
+    with pytest.raises(ClusterError, match="is not complete"):
+        serve_build(client, index_name, half, Gate())
+
+
+def test_the_share_of_documents_that_a_new_build_must_hold_is_chosen_and_both_counts_are_told(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    def count(documents: int, least_share: float) -> Any:
+        settings = build(corpus(tmp_path / "d.jsonl", documents), index_name, sparse="none")
+        return run_job(client, replace(settings, gate=Gate(least_share=least_share)), show_progress=False).counts
+
+    assert str(count(100, 0.9)) == "100 documents"
+    assert str(count(98, 0.98)) == "98 documents, before 100 (98.0%)"
+    with pytest.raises(SwapRefused, match=r"holds 95 documents, the current index '.*' 98, and at least 98% of them"):
+        count(95, 0.98)
+    assert str(count(95, 0.5)) == "95 documents, before 98 (96.9%)"
+
+
 def test_rolling_back_and_forth(client: Any, index_name: str, tmp_path: Path) -> None:
     built = [
         run_job(client, build(corpus(tmp_path / "d.jsonl", count), index_name), show_progress=False).index
@@ -102,6 +172,85 @@ def test_rolling_back_and_forth(client: Any, index_name: str, tmp_path: Path) ->
     assert versions.prune(client, index_name, keep=1) == [built[0]]
     assert versions.prune(client, index_name, keep=0) == [built[2]]
     assert len(snapshot(client, index_name)) == 20
+
+
+def test_swap_and_rollback_keep_what_the_alias_says_besides_its_index(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """An alias that hides documents by its filter hid none of them after the next build."""
+    rows = [{"_id": f"d{n}", "text": "rain", "public": n % 2 == 0} for n in range(10)]
+    path = write_jsonl(tmp_path / "d.jsonl", rows)
+    first = run_job(client, build(path, index_name, sparse="none"), show_progress=False).index
+    says = {"filter": {"term": {"public": True}}, "is_write_index": True, "is_hidden": True, "routing": "a"}
+    client.indices.update_aliases(body={"actions": [{"add": {"index": first, "alias": index_name, **says}}]})
+
+    def told() -> Any:
+        ((index, held),) = client.indices.get_alias(name=index_name).items()
+        return index, held["aliases"][index_name]
+
+    before = told()[1]
+    assert before.keys() == {"filter", "is_write_index", "is_hidden", "index_routing", "search_routing"}
+    second = run_job(client, build(path, index_name, sparse="none"), show_progress=False).index
+    assert told() == (second, before)
+    versions.rollback(client, index_name)
+    assert told() == (first, before)
+
+
+@pytest.fixture
+def template(client: Any, index_name: str) -> Iterator[Callable[..., None]]:
+    """Puts an index template for all builds of the alias."""
+
+    def put(**template: Any) -> None:
+        body = {"index_patterns": [f"{index_name}-*"], "template": template, "priority": 500}
+        client.indices.put_index_template(name=index_name, body=body)
+
+    yield put
+    client.indices.delete_index_template(name=index_name, params={"ignore": 404})
+
+
+def test_no_alias_of_an_index_template_shows_a_half_made_build(
+    client: Any,
+    index_name: str,
+    tmp_path: Path,
+    template: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Searches of the alias found the documents of the old build and, twice, those that the new one had so far."""
+    hidden = {"filter": {"range": {"year": {"gte": 1905}}}}
+    template(aliases={index_name: hidden, f"{index_name}-all": {}})
+    seen: list[dict[str, Any]] = []
+
+    def look(*arguments: Any, **more: Any) -> Any:
+        building = versions.versions(client, index_name)[0].index
+        seen.append(client.indices.get_alias(index=building)[building]["aliases"])
+        return keep_encoder(*arguments, **more)
+
+    keep_encoder = kept_for_searches.keep_encoder
+    monkeypatch.setattr("ingest.job.keep_encoder", look)
+    for count in (10, 20):
+        built = run_job(client, build(corpus(tmp_path / "d.jsonl", count), index_name), show_progress=False).index
+        assert client.indices.get_alias(index=built)[built]["aliases"] == {index_name: hidden}
+        assert client.count(index=index_name)["count"] == count - 5
+    assert [{name for name in names if not name.startswith("osn-write-")} for names in seen] == [set(), set()]
+    assert f"an index template gave {built} the aliases {index_name}, {index_name}-all: removed" in caplog.text
+
+
+def test_a_half_made_build_is_aborted_by_its_name_whatever_its_alias_names(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    first = run_job(client, build(corpus(tmp_path / "d.jsonl", 10), index_name), show_progress=False).index
+    path = write_jsonl(tmp_path / "torn.jsonl", [*records(50), *["torn"] * 30])
+    begun = []
+    for _ in range(2):
+        with pytest.raises(TooManyErrors):
+            run_job(client, build(path, index_name, writing={"max_errors": 5, "restart": True}), show_progress=False)
+        begun.append(versions.versions(client, index_name)[0].index)
+    client.indices.put_alias(index=",".join(begun), name=index_name)
+    assert unfinished.finish(client, begun[0]) == begun[0]
+    assert unfinished.abort(client, begun[1]) == begun[1]
+    client.indices.delete_alias(index=begun[0], name=index_name)
+    assert versions.serving_index(client, index_name) == first
 
 
 def test_a_build_that_is_closed_is_not_rolled_back_to(client: Any, index_name: str, tmp_path: Path) -> None:
@@ -133,6 +282,21 @@ def test_closed_builds_are_pruned_and_aborted_too(client: Any, index_name: str, 
     assert unfinished.abort(client, waiting) == waiting
     left = client.indices.get(index=f"{index_name}-*", params={"expand_wildcards": "open,closed"})
     assert list(left) == [built[3]]
+
+
+def test_a_build_that_another_alias_names_is_not_pruned(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    built = [
+        run_job(client, build(corpus(tmp_path / "d.jsonl", count), index_name), show_progress=False).index
+        for count in (5, 10, 20)
+    ]
+    client.indices.put_alias(index=built[0], name=f"{index_name}-archive")
+    client.indices.put_alias(index=built[1], name=f"osn-write-{index_name}")
+    assert versions.prune(client, index_name, keep=0) == [built[1]]
+    assert f"{built[0]} is kept: it is named by {index_name}-archive" in caplog.text
+    client.indices.delete_alias(index=built[0], name=f"{index_name}-archive")
+    assert versions.prune(client, index_name, keep=0) == [built[0]]
 
 
 def test_finishing_passes_over_closed_builds(client: Any, index_name: str, tmp_path: Path) -> None:
@@ -182,6 +346,7 @@ DENSE = DenseMeta("d", "e", 8, "byte", True, 2.0)
         (IndexMeta(), IndexMeta(SPARSE, DENSE), None),
         (IndexMeta(SPARSE, DENSE), IndexMeta(replace(SPARSE, hash="x"), DENSE), None),
         (IndexMeta(SPARSE), IndexMeta(replace(SPARSE, query_hash="x")), "another sparse model or IDF table"),
+        (IndexMeta(SPARSE), IndexMeta(replace(SPARSE, query_hash="")), "an IDF table that is counted anew"),
         (IndexMeta(SPARSE), IndexMeta(), "no sparse model"),
         (
             IndexMeta(SPARSE, DENSE),
@@ -211,6 +376,46 @@ def test_a_swap_to_another_sparse_model_is_told(
     run_job(client, build(corpus(tmp_path / "d.jsonl", 60), index_name), show_progress=False)
     assert "has another sparse model or IDF table, unlike" in caplog.text
     assert "must open their engines again" in caplog.text
+
+
+def test_that_requests_of_running_applications_will_fail_is_told_before_anything_is_written(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told at the swap, after hours of building."""
+    path = corpus(tmp_path / "d.jsonl", 20)
+    first = run_job(client, build(path, index_name), show_progress=False).index
+    monkeypatch.setattr("ingest.job.pipeline.ingest", lambda *arguments, **more: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_job(client, build(path, index_name, forward_index=False), show_progress=False)
+    assert f"has no forward index, so that requests which read it fail, unlike {first}: applications" in caplog.text
+
+
+@pytest.mark.faults
+def test_a_swap_waits_for_replicas_that_busy_nodes_will_copy_later(three_nodes_url: str, tmp_path: Path) -> None:
+    """At a moment when no copy of the build was under way, the swap did not wait."""
+    client, alias = connect(three_nodes_url), "osn-test-busy"
+
+    def copying(most: int | None) -> None:
+        setting = "cluster.routing.allocation.node_concurrent_incoming_recoveries"
+        client.cluster.put_settings(body={"persistent": {setting: most}})
+
+    path = corpus(tmp_path / "d.jsonl", 20)
+    run_job(client, build(path, alias, sparse="none"), show_progress=False)
+    copying(0)
+    later = threading.Timer(4, copying, [None])
+    later.start()
+    try:
+        gate = Gate(replica_patience=60)
+        built = run_job(client, replace(build(path, alias, sparse="none", replicas=2), gate=gate), show_progress=False)
+        assert client.cluster.health(index=built.index)["status"] == "green"
+        begun = time.monotonic()
+        client.indices.put_settings(index=built.index, body={"index": {"number_of_replicas": 3}})
+        versions.serve(client, alias, built.index, patience=60)
+        assert time.monotonic() - begun < 30, "no node may hold a fourth copy"
+    finally:
+        later.join()
+        for index in client.indices.get(index=f"{alias}-*"):
+            client.indices.delete(index=index)
 
 
 def test_killed_before_the_swap_it_is_swapped_by_the_same_command(
@@ -311,7 +516,7 @@ def test_the_commands(
         ran = osn("ingest", "--corpus", str(path), "--alias", index_name, "--replicas", "0", "--sparse", "none")
         assert ran.returncode == 0, ran.stderr
         names.append(versions.serving_index(client, index_name))
-    assert f"{index_name} now names {names[1]}, before {names[0]}" in ran.stdout
+    assert f"{index_name} now names {names[1]}, before {names[0]}\n  20 documents, before 10 (200.0%)\n" in ran.stdout
     ran = osn("index", "inspect", index_name)
     assert f"build       {names[1]}: serves now, 20 documents" in ran.stdout, ran.stderr
     ran = osn("index", "rollback", index_name)

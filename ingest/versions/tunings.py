@@ -1,0 +1,50 @@
+"""Settings that `osn tune` stored in the serving index, carried over to the next build."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ingest.versions.builds import record_if_ours, serving_index
+from opensearch_neural.engines.settings import Cascade, PrunedSparse, TwoPhases, WeightedSum
+from opensearch_neural.index.record import IndexMeta, existing_record, write_record
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+log = logging.getLogger(__name__)
+
+TUNED = {setting.key: setting.engine for setting in (WeightedSum, TwoPhases, PrunedSparse, Cascade)}
+"""{key in an index's record: engine that searches with this setting}"""
+
+
+def carry_tunings(client: OpenSearch, alias: str, index: str) -> None:
+    """Store in a finished build those tuned settings of the serving index that it lacks, if both were made alike.
+
+    Of the others one warning says that they must be tuned again.
+    """
+    serving = serving_index(client, alias)
+    if serving is None or serving == index or (held := record_if_ours(client, serving)) is None:
+        return
+    build = existing_record(client, index)
+    tuned = {key: held.extra[key] for key in TUNED if key in held.extra and key not in build.extra}
+    carried = {key: setting for key, setting in tuned.items() if _searched(held, key) == _searched(build, key)}
+    if carried:
+        write_record(client, index, build.with_extra(**carried))
+    if lost := [TUNED[key] for key in tuned if key not in carried]:
+        log.warning(
+            "%s has other models or vectors than %s, so what `osn tune` stored there for %s is not carried over: "
+            "run `osn tune` again",
+            index,
+            serving,
+            ", ".join(lost),
+        )
+
+
+def _searched(record: IndexMeta, key: str) -> Any:
+    """What a setting was tuned for: hashes of the models, and how documents are split and pruned."""
+    sparse, dense, codes = record.sparse, record.dense, record.quantized
+    of_sparse = (sparse and (sparse.hash, sparse.query_hash), record.passages, record.prune, record.prune_postings)
+    if key != Cascade.key:
+        return of_sparse
+    return of_sparse, dense and (dense.hash, dense.type), codes and codes.hash
