@@ -137,7 +137,7 @@ def _write(
                 patience=min(60.0, job.writing.retry.patience),
             )
             if content.query is not None and content.meta.sparse is not None:
-                keep_encoder(client, content.query, content.meta.sparse.name)
+                keep_encoder(client, target.index, content.query, content.meta.sparse.name)
             vectorizer = for_index(content.vectorizer, target.meta, content.query)
             noted = NotingLargest(vectorizer, raising(client, target.index, target.meta))
 

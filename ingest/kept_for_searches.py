@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def keep_encoder(client: OpenSearch, encoder: TableEncoder, name: str) -> None:
-    """Store the query encoder, so that searches need no model files."""
+def keep_encoder(client: OpenSearch, index: str, encoder: TableEncoder, name: str) -> None:
+    """Store the query encoder of an index, so that searches need no model files."""
     try:
         with translate_errors():
-            query_side.store_encoder(client, encoder.hash, name, encoder.to_bytes())
+            query_side.store_encoder(client, index, encoder.hash, name, encoder.to_bytes())
     except OsnError as error:
         log.warning(
             "the query encoder could not be stored on the cluster; searches need the model's files: %s", error.message
@@ -49,7 +49,7 @@ def keep_table(client: OpenSearch, index: str, table: CorpusTable) -> None:
     Raises ModelError if the SPLADE has changed, and opensearch-py's errors, since the index is not complete without the
     table.
     """
-    keep_encoder(client, table.query, table.name)
+    keep_encoder(client, index, table.query, table.name)
     write_record(client, index, replace(existing_record(client, index), sparse=table.counted))
 
 
