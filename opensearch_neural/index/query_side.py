@@ -137,7 +137,15 @@ def encoder_of(kind: type[Encoder], wrote: SparseMeta, stored: bytes | None, ind
     Raises ModelError if the model is neither there nor on this machine, or is another one.
     """
     if stored is None:
-        encoder = kind.load(registry.find(wrote.hash, wrote.name, "sparse", files=QUERY_FILES))
+        try:
+            folder = registry.find(wrote.hash, wrote.name, "sparse", files=QUERY_FILES)
+        except registry.NotOnThisMachine as error:
+            raise ModelError(
+                f"{error.message}, and its query encoder was not found in the cluster's hidden index {INDEX!r}",
+                f"`osn index store-encoder {index}` stores it there again, from a machine that has the model; "
+                f"or {error.remedy}",
+            ) from None
+        encoder = kind.load(folder)
     else:
         encoder = kind.from_bytes(stored, name=wrote.name)
     check_same_model(index, "sparse", (wrote.name, wrote.query_hash), (wrote.name, encoder.hash), TO_SEARCH)
@@ -173,7 +181,7 @@ def _joined(header: Mapping[str, Any], answer: Mapping[str, Any]) -> bytes:
 def _damaged(header: Mapping[str, Any], why: str) -> ModelError:
     return ModelError(
         f"the query encoder of the model {str(header.get('name'))[:80]!r}, stored in {INDEX!r}, is damaged: {why}",
-        "run the same `osn ingest` again to store it anew, or name the model with --sparse",
+        "`osn index store-encoder INDEX` stores it anew, from a machine that has the model",
     )
 
 

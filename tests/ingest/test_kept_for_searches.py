@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from opensearch_neural.index.record import IndexMeta, PassageMeta, SparseMeta, e
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import MEASURED_ON, SAMPLE, SCALE
 from opensearch_neural.models import registry
+from opensearch_neural.models.sparse.lexical import build_lexical
 
 pytestmark = pytest.mark.cluster
 
@@ -85,6 +87,38 @@ def test_without_what_the_cluster_keeps_the_models_files_are_asked_for(
         QueryEncoder.of_index(client, written)
     with pytest.raises(ModelError, match="is not on this machine"):
         _ = open_engines(client, written).models.query_encoder
+
+
+def test_an_encoder_that_was_lost_is_stored_again_by_one_command(
+    client: Any, written: str, osn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Before, only an ingest of the same corpus did that, and the message named neither that nor what was missing."""
+    id, header = encoder_of(client, written)
+    for lost in (id, *header["parts"]):
+        client.delete(index=INDEX, id=lost)
+    wrote = existing_record(client, written).sparse
+    assert wrote is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "home", lambda: tmp_path / "another-home")
+        with pytest.raises(ModelError, match=f"was not found in the cluster's hidden index '{INDEX}'") as error:
+            QueryEncoder.of_index(client, written)
+        assert f"`osn index store-encoder {written}`" in str(error.value.remedy)
+        unknown = osn("index", "store-encoder", written)
+        assert unknown.returncode == 1 and "is not on this machine" in unknown.stderr
+        build_lexical(["another corpus altogether"]).save(tmp_path / "other")
+        other = osn("index", "store-encoder", written, "--sparse", str(tmp_path / "other"))
+        assert other.returncode == 1 and "was written with the sparse model" in other.stderr
+        assert not client.exists(index=INDEX, id=id)
+    stored = osn("index", "store-encoder", written)
+    assert (stored.returncode, stored.stdout) == (0, f"the query encoder of {written} is in {INDEX}\n")
+    assert encoder_of(client, written)[1] == header, "with its user"
+    client.delete(index=INDEX, id=id)
+    folder = shutil.copytree(registry.link_of(wrote.hash), tmp_path / "copied")
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "home", lambda: tmp_path / "another-home")
+        named = osn("index", "store-encoder", written, "--sparse", str(folder))
+        assert named.returncode == 0, named.stderr
+        assert QueryEncoder.of_index(client, written).hash == wrote.query_hash
 
 
 @pytest.mark.parametrize(
