@@ -89,6 +89,24 @@ def test_without_what_the_cluster_keeps_the_models_files_are_asked_for(
         _ = open_engines(client, written).models.query_encoder
 
 
+def test_loaded_engines_make_bodies_without_a_request_and_a_lost_encoder_fails_the_start(
+    client: Any, cluster_url: str, written: str, elsewhere: None
+) -> None:
+    seen: list[cluster_servers.Request] = []
+    with cluster_servers.forbidding_proxy(cluster_url, lambda request: None, seen) as url:
+        engines = open_engines(connect(url), written)
+        assert not any(INDEX in request.path for request in seen), "bm25 needs none"
+        assert engines.load("bm25", "bm25-sparse", "sparse") is engines
+        assert any(request.path.startswith(f"/{INDEX}/_doc/encoder-") for request in seen)
+        seen.clear()
+        assert engines.body("bm25-sparse", "rain") and engines.body("sparse", "rain") and not seen
+    client.delete(index=INDEX, id=encoder_of(client, written)[0])
+    opened = open_engines(client, written)
+    assert opened.load("bm25").body("bm25", "rain")
+    with pytest.raises(ModelError, match="was not found in the cluster's hidden index"):
+        opened.load("bm25-sparse")
+
+
 def test_an_encoder_that_was_lost_is_stored_again_by_one_command(
     client: Any, written: str, osn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
