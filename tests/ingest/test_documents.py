@@ -389,6 +389,26 @@ def test_what_differs_between_two_builds_is_named(changed: dict[str, Any], told:
     assert other_to_write(held, replace(held, **changed)) == told
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_opensearchs_own_update_keeps_the_vectors_where_they_are_stored(
+    client: Any, index_name: str, tmp_path: Path, stored: bool
+) -> None:
+    """As docs/how-to/updates.md says of prices."""
+    corpus = write_jsonl(tmp_path / "d.jsonl", HUNDRED)
+    run_job(client, job(corpus, index_name, store_vectors=stored), show_progress=False)
+    engines = open_engines(client, index_name)
+    body = engines.body("sparse", HUNDRED[7]["text"])
+
+    def scores() -> dict[str, float]:
+        hits = client.search(index=index_name, body=body)["hits"]["hits"]
+        return {hit["_id"]: hit["_score"] for hit in hits}
+
+    before, id = scores(), HUNDRED[7]["_id"]
+    client.update(index=index_name, id=id, body={"doc": {"price": 9.9}}, refresh=True)
+    assert (scores() == before) == stored and (id in scores()) == stored
+    assert client.get(index=index_name, id=id)["_source"]["price"] == 9.9
+
+
 def test_ids_are_read_as_a_file_has_them(tmp_path: Path) -> None:
     (tmp_path / "ids").write_bytes("\ufeffa\n\nb\u2028c\r\n".encode())
     assert ids_in(tmp_path / "ids") == ["a", "b\u2028c"]
