@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import shutil
@@ -238,25 +239,36 @@ def spooled(corpus: str, client: OpenSearch | None = None) -> Iterator[str]:
     """A place where the corpus can be read more than once.
 
     Standard input, a pipe, or an index of `client`'s cluster is copied to a temporary file. Raises InputError for an index
-    without a client.
+    without a client, and if the temporary folder is full.
     """
     if not is_read_once(corpus):
         yield corpus
         return
     is_pipe = corpus != "-" and not is_index(corpus)
-    with tempfile.NamedTemporaryFile(suffix="".join(Path(corpus).suffixes) if is_pipe else ".jsonl") as file:
-        if corpus == "-":
-            shutil.copyfileobj(sys.stdin.buffer, file)
-        elif is_pipe:
-            stream, _ = open_binary(corpus)
-            with stream:
-                shutil.copyfileobj(stream, file)
-        elif client is None:
-            raise InputError(f"only `osn ingest` reads an index ({corpus})", "name a file, or use `osn ingest`")
-        else:
-            copy_index(client, corpus, file)
-        file.flush()
-        yield file.name
+    copied = False
+    try:
+        with tempfile.NamedTemporaryFile(suffix="".join(Path(corpus).suffixes) if is_pipe else ".jsonl") as file:
+            if corpus == "-":
+                shutil.copyfileobj(sys.stdin.buffer, file)
+            elif is_pipe:
+                stream, _ = open_binary(corpus)
+                with stream:
+                    shutil.copyfileobj(stream, file)
+            elif client is None:
+                raise InputError(f"only `osn ingest` reads an index ({corpus})", "name a file, or use `osn ingest`")
+            else:
+                copy_index(client, corpus, file)
+            file.flush()
+            copied = True
+            yield file.name
+    except OSError as error:
+        if copied or error.errno != errno.ENOSPC:
+            raise
+        twice = " (of an index, twice its documents as JSON)" if is_index(corpus) else ""
+        raise InputError(
+            f"the temporary folder {tempfile.gettempdir()} is full; {corpus} is copied there{twice} before it is read",
+            "free space there, or name another folder in the variable TMPDIR",
+        ) from None
 
 
 def as_passages(records: Records, tokenizer: Tokenizer, passages: PassageMeta | None) -> Records:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ from opensearch_neural.corpus.passages import Passage, joined, split
 from opensearch_neural.errors import ClusterError, InputError, ModelError, OsnError
 from opensearch_neural.index import segments
 from opensearch_neural.index.models import IndexModels
-from opensearch_neural.index.record import IndexMeta, existing_record
+from opensearch_neural.index.record import IndexMeta, documents_of, existing_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, keep_shard_documents
 from opensearch_neural.models import directory
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
@@ -206,11 +206,9 @@ class Documents:
         """
         target = targets.existing_target(self.client, self.index)
         name, record = target.index, target.meta
-        made = ("sparse", "dense", "quantized", "passages", "prune")
-        if any(getattr(record, part) != getattr(self.meta, part) for part in made):
+        if other := other_to_write(self.meta, record):
             raise ModelError(
-                f"{self.index!r} names {name!r} now, which was written with other models or settings",
-                "open Documents again",
+                f"{self.index!r} names {name!r} now, which was written with {other}", "open Documents again"
             )
         if self._raised != (name, record.prune_postings) or self._vectorizer.larger is None:
             query = None if self._encoders.sparse is None else self._encoders.sparse.query
@@ -335,6 +333,28 @@ class Documents:
         """Delete documents, with all their passages; returns how many existed. Raises InputError for a single id."""
         with patience(self._policy.patience):
             return delete_documents(self.client, self.index, ids)
+
+
+def other_to_write(held: IndexMeta, wanted: IndexMeta) -> str | None:
+    """What makes documents encoded for an index with the record `held` wrong for another one; None if nothing does.
+
+    Models are compared by their hashes: a model may have been named by its hub id once, and by its folder another time.
+    """
+    for part, name in (("sparse", "sparse model"), ("dense", "dense model"), ("quantized", "quantized model")):
+        before, now = getattr(held, part), getattr(wanted, part)
+        if before is None or now is None:
+            if before is not now:
+                return f"no {name}" if now is None else f"a {name}, {now.name} ({now.hash})"
+        elif now.hash != before.hash:
+            return f"another {name}: {now.name} ({now.hash}), not {before.name} ({before.hash})"
+        elif replace(now, name=before.name) != before:
+            return "another IDF table" if part == "sparse" else f"other vectors of the {name} {now.name}"
+    if held.passages != wanted.passages:
+        return f"{documents_of(wanted)}, not {documents_of(held)}"
+    if held.prune != wanted.prune:
+        now, before = (f"pruned by {each.prune}" if each.prune else "whole" for each in (wanted, held))
+        return f"sparse vectors that are {now}, not {before}"
+    return None
 
 
 @translate_errors()

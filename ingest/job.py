@@ -145,7 +145,7 @@ def _write(
             if job.alias:  # now, before hours of work, and once more at the swap
                 warn_of_running(client, serving_index(client, job.alias), target.meta, target.index)
             if content.query is not None and content.meta.sparse is not None:
-                keep_encoder(client, content.query, content.meta.sparse.name)
+                keep_encoder(client, target.index, content.query, content.meta.sparse.name)
             vectorizer = for_index(content.vectorizer, target.meta, content.query)
             noted = NotingLargest(vectorizer, raising(client, target.index, target.meta))
 

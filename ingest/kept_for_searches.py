@@ -13,15 +13,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ingest.corpus_table import CorpusTable
+from ingest.corpus_table import CorpusTable, with_kept_table
 from ingest.vectorizers import NotingLargest
-from ingest.writing.target import Target
+from ingest.writing.target import Target, existing_target
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import OsnError
 from opensearch_neural.index import query_side
+from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta, existing_record, write_record
 from opensearch_neural.index.shard_documents import keep_shard_documents
 from opensearch_neural.index.sparse_scale import keep_sparse_scale
+from opensearch_neural.models import directory
+from opensearch_neural.models.sparse.corpus_statistics import has_query_table
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -31,15 +34,32 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def keep_encoder(client: OpenSearch, encoder: TableEncoder, name: str) -> None:
-    """Store the query encoder, so that searches need no model files."""
+def keep_encoder(client: OpenSearch, index: str, encoder: TableEncoder, name: str) -> None:
+    """Store the query encoder of an index, so that searches need no model files."""
     try:
         with translate_errors():
-            query_side.store_encoder(client, encoder.hash, name, encoder.to_bytes())
+            query_side.store_encoder(client, index, encoder.hash, name, encoder.to_bytes())
     except OsnError as error:
         log.warning(
             "the query encoder could not be stored on the cluster; searches need the model's files: %s", error.message
         )
+
+
+def store_encoder_again(client: OpenSearch, name: str, sparse: str | None = None) -> str:
+    """Store the query encoder of an index, or of the index behind an alias, from this machine's files; returns its own name.
+
+    sparse: the folder or hub id of the model that wrote the index; None: the one that this machine knows by its hash
+    Raises ModelError if the model is not here, is another one, or if the index holds no sparse vectors.
+    """
+    with translate_errors():
+        target = existing_target(client, name)
+        wrote = target.meta.sparse
+        if wrote is not None and sparse is not None and not has_query_table(splade := directory.locate(sparse)):
+            sparse = str(with_kept_table(None, wrote, splade, False, index=target.index) or sparse)
+        encoder = IndexModels(target.index, target.meta, sparse=sparse).query_encoder
+        assert wrote is not None
+        query_side.store_encoder(client, target.index, encoder.hash, wrote.name, encoder.to_bytes())
+    return target.index
 
 
 def keep_table(client: OpenSearch, index: str, table: CorpusTable) -> None:
@@ -49,7 +69,7 @@ def keep_table(client: OpenSearch, index: str, table: CorpusTable) -> None:
     Raises ModelError if the SPLADE has changed, and opensearch-py's errors, since the index is not complete without the
     table.
     """
-    keep_encoder(client, table.query, table.name)
+    keep_encoder(client, index, table.query, table.name)
     write_record(client, index, replace(existing_record(client, index), sparse=table.counted))
 
 

@@ -148,6 +148,8 @@ class NewIndex:
     """How dense vectors are stored."""
     analyzer: str | None = None
     """The analyzer of the BM25 fields. None: as in the index; english in a new index."""
+    search_analyzer: str | None = None
+    """The analyzer of queries in the BM25 fields. None: as in the index; that of documents in a new index."""
     shards: int | None = None
     """Primary shards. None: as in the index; in a new index as an index template says, else 1."""
     replicas: int | None = None
@@ -177,6 +179,10 @@ new_index_options = options_of(
         help="How dense vectors are stored: byte takes a quarter of the memory, sq half.",
     ),
     click.option("--analyzer", help="Analyzer of the BM25 fields.  [default: english]"),
+    click.option(
+        "--search-analyzer",
+        help="Analyzer of queries in the BM25 fields, if not the documents'.  [default: --analyzer]",
+    ),
     click.option(
         "--shards", type=click.IntRange(min=1), help="Shards of a new index.  [default: an index template's, else 1]"
     ),

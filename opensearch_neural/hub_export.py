@@ -61,7 +61,7 @@ def export_for_hub(
             f"`osn model idf --corpus CORPUS --model {model} --output FOLDER` writes a SPLADE in it, with a corpus's table",
         )
     refuse_unsafe(folder)
-    if any("auto_map" in read_json_object(config) for config in folder.rglob("config.json")):
+    if directory.has_own_code(folder):
         raise ModelError(
             f"{folder} has code of its own, and a card of ours would vouch for it",
             "upload that folder as it is, with a card that says what its code does",

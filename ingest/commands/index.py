@@ -31,6 +31,7 @@ def index() -> None:
     osn index serve docs
     osn index rollback docs
     osn index abort docs
+    osn index store-encoder docs
     """
 
 
@@ -200,6 +201,26 @@ def abort(connection: ConnectionSettings, name: str) -> None:
     from ingest.versions.unfinished import abort as delete
 
     print(f"{delete(connect(settings=connection), name)} deleted")
+
+
+@index.command("store-encoder")
+@click.argument("name")
+@click.option(
+    "--sparse",
+    metavar="MODEL",
+    help="The sparse model that wrote the index, if this machine does not know it: a directory or hub id.",
+)
+@connection_options
+def store_encoder(connection: ConnectionSettings, name: str, sparse: str | None) -> None:
+    """Store the query encoder of an index on the cluster again, if it was lost there: searches need no model files then.
+
+    It is read from the model that wrote the index, and another model is refused.
+    """
+    from ingest.kept_for_searches import store_encoder_again
+    from opensearch_neural.index.query_side import INDEX
+
+    stored = store_encoder_again(connect(settings=connection), name, sparse)
+    print(f"the query encoder of {stored} is in {INDEX}")
 
 
 def _counted(client: OpenSearch, version: Version) -> str:

@@ -336,5 +336,5 @@ def prune(client: OpenSearch, alias: str, *, keep: int = 1) -> list[str]:
     gone = [version for version in others if version not in kept]
     for version in gone:
         client.indices.delete(index=version.index)
-        query_side.forget(client, version.meta)
+        query_side.forget(client, version.index, version.meta)
     return [version.index for version in gone]

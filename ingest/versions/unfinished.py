@@ -50,7 +50,7 @@ def abort(client: OpenSearch, name: str) -> str:
         )
     record = existing_record(client, index)
     client.indices.delete(index=index)
-    query_side.forget(client, record)
+    query_side.forget(client, index, record)
     return index
 
 

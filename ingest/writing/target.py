@@ -188,16 +188,21 @@ def _check_existing(client: OpenSearch, index: str, wrote: IndexMeta, asked: New
     """Raise InputError for requested settings that differ from the index's and cannot be changed any more."""
     name, settings = _settings(client, index)
     loading = wrote.extra.get(LOADING)
-    has: dict[str, Any] = {"analyzer": wrote.analyzer, "shards": int(settings["number_of_shards"])}
+    mapping = client.indices.get_mapping(index=index)[name]["mappings"]
+    contents = mapping.get("properties", {}).get("contents", {})
+    has: dict[str, Any] = {
+        "analyzer": wrote.analyzer,
+        "search_analyzer": contents.get("search_analyzer", wrote.analyzer),
+        "shards": int(settings["number_of_shards"]),
+    }
     held = int(settings["number_of_replicas"])
     if loading is None and held < (asked.replicas or 0):  # more than requested may be needed to balance zones
         has["replicas"] = held
     different = [
-        f"--{setting} {getattr(asked, setting)} (it has {value})"
+        f"--{setting.replace('_', '-')} {getattr(asked, setting)} (it has {value})"
         for setting, value in has.items()
         if getattr(asked, setting) not in (None, value)
     ]
-    mapping = client.indices.get_mapping(index=index)[name]["mappings"]
     if asked.store_vectors and mapping.get("_source", {}).get("excludes"):
         different.append("--store-vectors")
     if asked.keep_replicas and loading is not None and "number_of_replicas" in loading["restore"]:
@@ -306,6 +311,7 @@ def _create(
             store_vectors=settings.store_vectors,
             fields=fields,
             flat_objects=flat_objects,
+            search_analyzer=settings.search_analyzer,
             settings=limit,
         )
         # Do not wait for its shards here; `wait_for_primaries` does, and reports why they are missing.

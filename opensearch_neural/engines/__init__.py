@@ -58,19 +58,26 @@ class Engines(Opened):
         """Whether index and cluster have what the engine needs. Does not check that the models can be loaded."""
         return self.engine(name).serves()
 
-    def body_of(self, name: str) -> BodyOf:
-        """The function that makes an engine's request bodies. Loads what the engine needs now, not at the first query.
+    def load(self, *names: str) -> Engines:
+        """Load what the engines of these names need now, not at the first query; returns itself. A service that cannot
+        answer then fails when it starts: `engines = open_engines(client, "docs").load("bm25-sparse")`.
 
         Raises InputError for an unknown name, ModelError or ClusterError if the index or the cluster cannot serve the
         engine.
         """
-        engine = self.engine(name)
-        if engine.needs_plugin and not self.plugin:
-            raise ClusterError(
-                f"the engine {name!r} needs the neural-search plugin, which this cluster lacks",
-                "`osn doctor` shows what the cluster has",
-            )
-        engine.load()
+        for name in names:
+            engine = self.engine(name)
+            if engine.needs_plugin and not self.plugin:
+                raise ClusterError(
+                    f"the engine {name!r} needs the neural-search plugin, which this cluster lacks",
+                    "`osn doctor` shows what the cluster has",
+                )
+            engine.load()
+        return self
+
+    def body_of(self, name: str) -> BodyOf:
+        """The function that makes an engine's request bodies. Loads what the engine needs now, and raises as `load` does."""
+        self.load(name)
         return lambda text, size: self.body(name, text, size=size)
 
     def body(self, name: str, text: str, *, filter: Filter = None, **page: Any) -> Body:
@@ -100,7 +107,8 @@ def open_engines(
     backend: Backend = "torch",
     **settings: Any,
 ) -> Engines:
-    """The engines of an index (or alias) on this cluster.
+    """The engines of an index (or alias) on this cluster. Reads the index's record, but loads no model and no query encoder
+    until an engine needs it or `load` asks for it.
 
     sparse, dense, pq: directories of the models that wrote the index, if the index's record does not lead to them
     backend: what runs the dense model for queries. "onnx" and "onnx-int8" need an exported model directory or a token

@@ -79,6 +79,7 @@ def index_body(
     settings: dict | None = None,
     fields: Mapping[str, Any] | None = None,
     flat_objects: bool = False,
+    search_analyzer: str | None = None,
 ) -> dict[str, Any]:
     """The body that creates the index: settings and mappings.
 
@@ -87,11 +88,15 @@ def index_body(
     documents. It takes several times the stored bytes, and every fetch costs more.
     `fields`: mappings of the caller's own fields, {name: {"type": …}}.
     `flat_objects`: map the caller's objects as flat_object; possible from FLAT_OBJECT_RELEASE on.
+    `search_analyzer`: the analyzer of queries in title, text and contents; None: the one that documents have.
     """
+    text = {"type": "text", "analyzer": meta.analyzer}
+    if search_analyzer is not None:
+        text["search_analyzer"] = search_analyzer
     properties: dict[str, Any] = {
-        "title": {"type": "text", "analyzer": meta.analyzer, "copy_to": "contents"},
-        "text": {"type": "text", "analyzer": meta.analyzer, "copy_to": "contents"},
-        "contents": {"type": "text", "analyzer": meta.analyzer},
+        "title": {**text, "copy_to": "contents"},
+        "text": {**text, "copy_to": "contents"},
+        "contents": text,
         "url": {"type": "keyword", "ignore_above": 8191},
         "pq": {"type": "binary", "doc_values": True},
     }

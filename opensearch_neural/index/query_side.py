@@ -3,12 +3,16 @@
 So an application needs no model files. Both are stored in the hidden index `osn-query-encoders`, whose documents are never
 searched:
 
-    encoder-<hash>          {"name", "bytes", "sha256", "parts": ["encoder-<hash>-<sha256>-0", …]}
+    encoder-<hash>          {"name", "bytes", "sha256", "parts": ["encoder-<hash>-<sha256>-0", …], "users": [index, …]}
     encoder-<hash>-…-0      {"content": base64 of a part of the bytes from `TableEncoder.to_bytes`}
     largest-<uuid>          {"index": own name, "content": base64 of gzip of {token: weight}}    for the index with this uuid
 
 The content comes from others, so its size is limited, it is checked, and nothing in it is executed. The largest weights
 never decrease. Every writer raises them before it writes documents (`raise_largest`), so they bound every document.
+
+`users` are the indexes that search with an encoder: an ingest adds its index, and what deletes an index removes it. The
+encoder goes with the last one. Mappings alone do not tell who uses it, since a cluster with the Security plugin may show
+each user only their own indexes. Encoders of earlier versions list no users, and are never deleted.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import base64
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -63,18 +68,34 @@ class LargestWeights:
     """(sequence number, primary term) of the document that holds them."""
 
 
-def store_encoder(client: OpenSearch, hash: str, name: str, content: bytes) -> None:
-    """Store the query encoder under its hash. The document that names the parts is written last, so no part is missing."""
+def store_encoder(client: OpenSearch, index: str, hash: str, name: str, content: bytes) -> None:
+    """Store the query encoder of an index under its hash. The document that names the parts is written last, so no part is
+    missing.
+
+    index: the index's own name, which is added to the encoder's users
+    Raises ClusterError if others keep changing them at the same time.
+    """
+    from opensearchpy.exceptions import ConflictError
+
     make_hidden_index(client, INDEX, {"enabled": False})
     digest = hashlib.sha256(content).hexdigest()
     parts = {}
     for number, start in enumerate(range(0, len(content), PART_BYTES)):
         part = content[start : start + PART_BYTES]
         parts[f"encoder-{hash}-{digest[:16]}-{number}"] = {"content": base64.b64encode(part).decode()}
-    for id, document in parts.items():
-        client.index(index=INDEX, id=id, body=document)
     header = {"name": name, "bytes": len(content), "sha256": digest, "parts": list(parts)}
-    client.index(index=INDEX, id=f"encoder-{hash}", body=header)
+    for _ in range(CONFLICTS):
+        before = client.get(index=INDEX, id=f"encoder-{hash}", params={"ignore": 404})
+        for id, document in parts.items():
+            client.index(index=INDEX, id=id, body=document)
+        users = _users(before) if before.get("found") else set()
+        listed = {} if users is None else {"users": sorted(users | {index})}
+        try:
+            client.index(index=INDEX, id=f"encoder-{hash}", body=header | listed, params=_unchanged(before))
+            return
+        except ConflictError:
+            continue
+    raise ClusterError(f"others changed the query encoder of {name} {CONFLICTS} times in a row", "try again")
 
 
 def read_encoder(client: OpenSearch, hash: str) -> bytes | None:
@@ -116,7 +137,15 @@ def encoder_of(kind: type[Encoder], wrote: SparseMeta, stored: bytes | None, ind
     Raises ModelError if the model is neither there nor on this machine, or is another one.
     """
     if stored is None:
-        encoder = kind.load(registry.find(wrote.hash, wrote.name, "sparse", files=QUERY_FILES))
+        try:
+            folder = registry.find(wrote.hash, wrote.name, "sparse", files=QUERY_FILES)
+        except registry.NotOnThisMachine as error:
+            raise ModelError(
+                f"{error.message}, and its query encoder was not found in the cluster's hidden index {INDEX!r}",
+                f"`osn index store-encoder {index}` stores it there again, from a machine that has the model; "
+                f"or {error.remedy}",
+            ) from None
+        encoder = kind.load(folder)
     else:
         encoder = kind.from_bytes(stored, name=wrote.name)
     check_same_model(index, "sparse", (wrote.name, wrote.query_hash), (wrote.name, encoder.hash), TO_SEARCH)
@@ -152,7 +181,7 @@ def _joined(header: Mapping[str, Any], answer: Mapping[str, Any]) -> bytes:
 def _damaged(header: Mapping[str, Any], why: str) -> ModelError:
     return ModelError(
         f"the query encoder of the model {str(header.get('name'))[:80]!r}, stored in {INDEX!r}, is damaged: {why}",
-        "run the same `osn ingest` again to store it anew, or name the model with --sparse",
+        "`osn index store-encoder INDEX` stores it anew, from a machine that has the model",
     )
 
 
@@ -235,21 +264,59 @@ def ask_largest(client: OpenSearch, index: str, tokens: Iterable[str]) -> dict[s
     return largest
 
 
-def forget(client: OpenSearch, record: IndexMeta) -> None:
+def forget(client: OpenSearch, index: str, record: IndexMeta) -> None:
     """Delete what is stored for a deleted index. A query encoder stays while another index uses it."""
     from opensearchpy.exceptions import AuthorizationException
 
     try:
         if id := record.extra.get(LARGEST):
             client.delete(index=INDEX, id=id, params={"ignore": 404})
-        if record.sparse is not None and record.sparse.query_hash not in _hashes_in_use(client):
-            id = f"encoder-{record.sparse.query_hash}"
-            header = client.get(index=INDEX, id=id, params={"ignore": 404}).get("_source")
-            if header is not None:
-                for each in [id, *_part_ids(header, record.sparse.query_hash)]:
-                    client.delete(index=INDEX, id=each, params={"ignore": 404})
+        if record.sparse is not None and record.sparse.query_hash:
+            _leave_encoder(client, index, record.sparse.query_hash)
     except (AuthorizationException, ModelError) as error:
         log.debug("cannot delete from %r what it stores for a deleted index: %s", INDEX, error)
+
+
+def _leave_encoder(client: OpenSearch, index: str, hash: str) -> None:
+    """Remove an index from the users of a query encoder; without users, and if no index that this user may see names it,
+    delete it."""
+    from opensearchpy.exceptions import ConflictError
+
+    id = f"encoder-{hash}"
+    for _ in range(CONFLICTS):
+        before = client.get(index=INDEX, id=id, params={"ignore": 404})
+        users = _users(before) if before.get("found") else None
+        if users is None:
+            return
+        others = users - {index}
+        try:
+            if others or hash in _hashes_in_use(client):
+                if others != users:
+                    header = {**before["_source"], "users": sorted(others)}
+                    client.index(index=INDEX, id=id, body=header, params=_unchanged(before))
+                return
+            parts = client.mget(index=INDEX, body={"ids": _part_ids(before["_source"], hash)})["docs"]
+            client.delete(index=INDEX, id=id, params=_unchanged(before))
+        except ConflictError:
+            continue
+        for part in parts:
+            if part.get("found"):
+                with suppress(ConflictError):  # an ingest has stored it again
+                    client.delete(index=INDEX, id=part["_id"], params=_unchanged(part))
+        return
+
+
+def _users(answer: Mapping[str, Any]) -> set[str] | None:
+    """The indexes that use a query encoder; None if its document does not list them."""
+    users = answer["_source"].get("users")
+    return set(map(str, users)) if isinstance(users, list) else None
+
+
+def _unchanged(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of a write that fails if a document has changed, or was created, since this answer."""
+    if not answer.get("found"):
+        return {"op_type": "create"}
+    return {"if_seq_no": answer["_seq_no"], "if_primary_term": answer["_primary_term"]}
 
 
 def _hashes_in_use(client: OpenSearch) -> set[str]:

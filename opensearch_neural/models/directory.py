@@ -155,8 +155,9 @@ def hash_files(path: Path) -> str:
     """The first 16 hex digits of the SHA-256 over names and contents of the files that determine encoding.
 
     Files that do not change vectors are left out: `osn.json` (measures change), `training.yaml` and `learned.jsonl` (how
-    the model was made), Markdown, code, hidden files and exported ONNX files.
+    the model was made), Markdown, hidden files, exported ONNX files, and code, unless the model runs it.
     """
+    code = any(path.rglob("*.py")) and has_own_code(path)
     digest = hashlib.sha256()
     for file in sorted(path.rglob("*")):
         relative = file.relative_to(path)
@@ -166,15 +167,21 @@ def hash_files(path: Path) -> str:
             ".md",
             ".onnx",
             ".data",
-            ".py",
             ".pyc",
         ):
+            continue
+        if relative.suffix == ".py" and not code:
             continue
         digest.update(f"{relative.as_posix()}\0{file.stat().st_size}\0".encode("utf-8", "surrogateescape"))
         with file.open("rb") as content:
             while block := content.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()[:16]
+
+
+def has_own_code(path: Path) -> bool:
+    """Whether a configuration of the model says that code of its own is to be run. Raises ModelError if one is not JSON."""
+    return any("auto_map" in read_json_object(config) for config in path.rglob("config.json"))
 
 
 def write_osn_json(

@@ -20,6 +20,10 @@ MODEL_OPTIONS = {"sparse": "--sparse", "dense": "--dense", "quantized": "--pq", 
 """{kind of model: the option that names the model}"""
 
 
+class NotOnThisMachine(ModelError):
+    """The model that an index or a file names is not on this machine."""
+
+
 def models_folder() -> Path:
     return home() / "models"
 
@@ -70,7 +74,7 @@ def find(hash: str, name: str, kind: str, *, files: Sequence[str] = DOCUMENT_FIL
     Name and hash may come from other people's indexes or files. So nothing is fetched by that name and no other folder is
     read: users who trust it give it to the command (`--sparse NAME`). The caller compares the hash of the loaded model.
 
-    Raises ModelError if the model is not on this machine, and as `link_of` does.
+    Raises NotOnThisMachine if it is not here, and ModelError as `link_of` does.
     """
     if (folder := linked(hash)) is not None:
         return folder
@@ -78,7 +82,7 @@ def find(hash: str, name: str, kind: str, *, files: Sequence[str] = DOCUMENT_FIL
     if not name.startswith("lexical") and (folder := installed_or_cached(name, files=files)):
         return folder
     did = "that these URLs were made for" if kind == "generative" else "that wrote the index"
-    raise ModelError(
+    raise NotOnThisMachine(
         f"the {kind} model {did}, {name} ({hash}), is not on this machine",
         f"copy its directory here and name it with {MODEL_OPTIONS[kind]} DIR, or name its hub id if you trust that",
     )

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from opensearch_neural.engines import open_engines
+
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
@@ -200,7 +202,7 @@ def test_an_analyzer_of_ones_own_comes_by_an_index_template(
     cluster_url: str, client: OpenSearch, index_name: str, tmp_path: Path
 ) -> None:
     text = (TUTORIALS / "../how-to/production-query.md").read_text(encoding="utf-8").replace("articles", index_name)
-    (template,) = re.findall(r"^PUT _index_template/\S+\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    template, _ = re.findall(r"^PUT _index_template/\S+\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     (named,) = re.findall(r"`(--analyzer \S+)`", text)
     (tmp_path / "docs.jsonl").write_text(
         '{"_id": "rain", "text": "A bow after the rain."}\n{"_id": "sun", "text": "The sun shines."}\n'
@@ -212,5 +214,41 @@ def test_an_analyzer_of_ones_own_comes_by_an_index_template(
         for analyzer, found in (("ours", 1), ("whitespace", 0)):  # a query may name another one
             query = {"match": {"contents": {"query": "Arcs", "analyzer": analyzer}}}
             assert len(client.search(index=f"{index_name}-pilot", body={"query": query})["hits"]["hits"]) == found
+    finally:
+        client.indices.delete_index_template(name=index_name)
+
+
+def test_synonyms_of_queries_alone_change_without_a_new_build(
+    cluster_url: str, client: OpenSearch, index_name: str, tmp_path: Path
+) -> None:
+    """Before, `osn` mapped the fields without a search analyzer, whatever the template said."""
+    text = (TUTORIALS / "../how-to/production-query.md").read_text(encoding="utf-8").replace("articles", index_name)
+    _, template = re.findall(r"^PUT _index_template/\S+\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (named,) = re.findall(r"`(--search-analyzer \S+)`", text)
+    change = re.compile(r"^POST \S+/_close\nPUT \S+/_settings\n(.*?)^POST \S+/_open\n```", re.DOTALL | re.MULTILINE)
+    (settings,) = change.findall(text)
+    (tmp_path / "docs.jsonl").write_text(
+        '{"_id": "rain", "text": "A bow after the rain."}\n{"_id": "sun", "text": "The sun shines."}\n'
+    )
+    pilot, build = f"{index_name}-pilot", f"osn ingest docs.jsonl --alias {index_name}-pilot --sparse lexical"
+
+    def found(words: str) -> list[str]:
+        body = open_engines(client, pilot).body("bm25", words)
+        return [hit["_id"] for hit in client.search(index=pilot, body=body)["hits"]["hits"]]
+
+    client.indices.put_index_template(name=index_name, body=json.loads(template))
+    try:
+        shell(f"{build} {named}", tmp_path, cluster_url)
+        assert (found("arc"), found("bows"), found("arch")) == (["rain"], ["rain"], [])
+        client.indices.close(index=pilot)
+        client.indices.put_settings(index=pilot, body=json.loads(settings))
+        client.indices.open(index=pilot)
+        client.cluster.health(index=pilot, wait_for_status="yellow")
+        assert (found("arc"), found("arch")) == (["rain"], ["rain"])
+        refused = f"! osn ingest docs.jsonl --index {pilot} --search-analyzer standard 2>&1"
+        assert "--search-analyzer standard (it has in_queries)" in shell(refused, tmp_path, cluster_url)
+        shell(f"osn ingest docs.jsonl --index {pilot} {named}", tmp_path, cluster_url)
+        refused = f"! {build} --restart {named.replace('search-', '')} 2>&1"
+        assert "not allowed to run in index time mode" in shell(refused, tmp_path, cluster_url)
     finally:
         client.indices.delete_index_template(name=index_name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import threading
 import time
@@ -18,7 +19,7 @@ from corpora import WORDS, job, records, snapshot, write_jsonl
 from fault_proxy import Fault, FaultProxy, Request
 
 from ingest.commands.documents import ids_in, parse_change
-from ingest.documents import Documents, delete_documents, read_document
+from ingest.documents import Documents, delete_documents, other_to_write, read_document
 from ingest.job import run_job
 from ingest.versions.swap import Gate, check_swap
 from opensearch_neural.cluster.connect import connect
@@ -26,7 +27,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.index.record import PassageMeta
+from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta, existing_record
 from opensearch_neural.queries import MOST_HITS
 
 HUNDRED = records(100)
@@ -342,6 +343,70 @@ def test_each_request_of_a_write_has_the_patience_of_the_documents(
     held = read_document(client, index, id), read_document(client, index, "new")
     assert (held[0] is None, held[1] is None) == (kind == "delete", kind != "add")
     assert kind != "update" or (held[0] is not None and held[0].fields["lang"] == "de")
+
+
+def test_writes_go_on_after_a_swap_to_the_same_model_of_another_folder(
+    client: Any, index_name: str, tmp_path: Path, osn_home: Path
+) -> None:
+    """Before, a model that was copied or fetched under another name was taken for another one."""
+    corpus = write_jsonl(tmp_path / "d.jsonl", HUNDRED)
+    run_job(client, job(corpus, "", alias=index_name), show_progress=False)
+    wrote = existing_record(client, index_name).sparse
+    assert wrote is not None
+    copied = shutil.copytree(osn_home / "models" / wrote.hash, tmp_path / "the-same-model")
+    with Documents(client, index_name) as documents:
+        again = job(corpus, "", alias=index_name, sparse=str(copied), tokenizer=None)
+        run_job(client, replace(again, writing=replace(again.writing, restart=True)), show_progress=False)
+        now = existing_record(client, index_name).sparse
+        assert now is not None and (now.hash, now.name) == (wrote.hash, "the-same-model") != (wrote.hash, wrote.name)
+        assert documents.add([{"_id": "more", "text": "rain"}]).created == 1
+        other = write_jsonl(tmp_path / "other.jsonl", records(50, seed=3))
+        gate = replace(again.gate, allow_shrink=True)
+        run_job(client, replace(job(other, "", alias=index_name), gate=gate), show_progress=False)
+        with pytest.raises(ModelError, match=r"was written with another sparse model: lexical \(.*\), not lexical \("):
+            documents.add([{"_id": "later", "text": "rain"}])
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"sparse": SparseMeta("renamed", "aaaa", "bbbb")}, None),
+        ({"sparse": SparseMeta("renamed", "aaaa", "another")}, "another IDF table"),
+        ({"sparse": None}, "no sparse model"),
+        ({"dense": DenseMeta("renamed", "cccc", 4, "float", True)}, None),
+        ({"dense": DenseMeta("dense", "cccc", 4, "byte", True, 42.0)}, "other vectors of the dense model dense"),
+        (
+            {"dense": DenseMeta("dense", "dddd", 4, "float", True)},
+            "another dense model: dense (dddd), not dense (cccc)",
+        ),
+        ({"quantized": QuantizedMeta("pq", "eeee", 8)}, "a quantized model, pq (eeee)"),
+        ({"passages": PassageMeta(5, 3)}, "passages of 5:3 tokens, not whole documents"),
+        ({"prune": "top_k:9"}, "sparse vectors that are pruned by top_k:9, not whole"),
+    ],
+)
+def test_what_differs_between_two_builds_is_named(changed: dict[str, Any], told: str | None) -> None:
+    held = IndexMeta(SparseMeta("sparse", "aaaa", "bbbb"), DenseMeta("dense", "cccc", 4, "float", True))
+    assert other_to_write(held, replace(held, **changed)) == told
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_opensearchs_own_update_keeps_the_vectors_where_they_are_stored(
+    client: Any, index_name: str, tmp_path: Path, stored: bool
+) -> None:
+    """As docs/how-to/updates.md says of prices."""
+    corpus = write_jsonl(tmp_path / "d.jsonl", HUNDRED)
+    run_job(client, job(corpus, index_name, store_vectors=stored), show_progress=False)
+    engines = open_engines(client, index_name)
+    body = engines.body("sparse", HUNDRED[7]["text"])
+
+    def scores() -> dict[str, float]:
+        hits = client.search(index=index_name, body=body)["hits"]["hits"]
+        return {hit["_id"]: hit["_score"] for hit in hits}
+
+    before, id = scores(), HUNDRED[7]["_id"]
+    client.update(index=index_name, id=id, body={"doc": {"price": 9.9}}, refresh=True)
+    assert (scores() == before) == stored and (id in scores()) == stored
+    assert client.get(index=index_name, id=id)["_source"]["price"] == 9.9
 
 
 def test_ids_are_read_as_a_file_has_them(tmp_path: Path) -> None:

@@ -851,7 +851,7 @@ def test_10_documents_held_over_a_swap_to_another_model_are_refused(
     assert service.add(records(2, seed=1)).created == 2
     run(client, build(write_jsonl(tmp_path / "e.jsonl", records(40, seed=3)), index_name))
     for write in (lambda: service.add(records(2, seed=2)), lambda: service.update("doc-3-000001", {"title": "x"})):
-        with pytest.raises(ModelError, match="was written with other models"):
+        with pytest.raises(ModelError, match="was written with another sparse model"):
             write()
     assert len(snapshot(client, index_name)) == 40
     again = Documents(client, index_name)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -396,3 +397,14 @@ def test_an_ingest_that_is_killed_within_a_slice_begins_again_and_takes_every_do
 def test_an_index_is_read_by_an_ingest_alone() -> None:
     with pytest.raises(InputError, match="only `osn ingest` reads an index"), spooled("opensearch:articles"):
         pass
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a file that is always full")
+def test_a_full_temporary_folder_is_named(client: OpenSearch, index_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: `No space left on device`, without saying where."""
+    client.index(index=index_name, body={"text": "rain"}, refresh=True)
+    monkeypatch.setattr(index_corpus.tempfile, "TemporaryFile", lambda: Path("/dev/full").open("wb"))  # noqa: SIM115
+    named = f"folder {tempfile.gettempdir()} is full; opensearch:{index_name} "
+    with pytest.raises(InputError, match=named) as error, spooled(f"opensearch:{index_name}", client):
+        pass
+    assert "TMPDIR" in str(error.value.remedy)

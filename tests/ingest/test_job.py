@@ -300,14 +300,20 @@ def lose(client: Any, patch: pytest.MonkeyPatch, index: str, id: str, *, times: 
 
 @pytest.mark.parametrize("existing", [False, True], ids=["a new index", "an index with other documents"])
 def test_what_was_acknowledged_and_is_lost_is_written_again(
-    client, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bool
+    client,
+    index_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    existing: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     if existing:
         run_job(client, job(jsonl(tmp_path), index_name), show_progress=False)
     corpus = write_jsonl(tmp_path / "more.jsonl", records(20, seed=1))
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, caplog.at_level("WARNING", "ingest"):
         lose(client, patch, index_name, "doc-1-000007")
         run_job(client, job(corpus, index_name), show_progress=False)
+    assert f"1 document that '{index_name}' had acknowledged was not in it" in caplog.messages
     found = snapshot(client, index_name)
     assert len(found) == (40 if existing else 20)
     assert found["doc-1-000007"]["sparse"]

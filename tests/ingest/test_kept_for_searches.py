@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cluster_servers
 import pytest
 from corpora import job, records, write_jsonl
 from fault_proxy import Fault, FaultProxy, Request
@@ -25,10 +27,11 @@ from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.index import query_side
 from opensearch_neural.index.query_side import INDEX, LARGEST, ask_largest, read_largest
-from opensearch_neural.index.record import PassageMeta, existing_record, write_record
+from opensearch_neural.index.record import IndexMeta, PassageMeta, SparseMeta, existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import MEASURED_ON, SAMPLE, SCALE
 from opensearch_neural.models import registry
+from opensearch_neural.models.sparse.lexical import build_lexical
 
 pytestmark = pytest.mark.cluster
 
@@ -39,7 +42,7 @@ def written(client: Any, index_name: str, tmp_path: Path) -> Iterator[str]:
     corpus = write_jsonl(tmp_path / "docs.jsonl", records(120))
     run_job(client, job(corpus, index_name), show_progress=False)
     yield index_name
-    query_side.forget(client, existing_record(client, index_name))
+    query_side.forget(client, index_name, existing_record(client, index_name))
 
 
 @pytest.fixture
@@ -86,6 +89,56 @@ def test_without_what_the_cluster_keeps_the_models_files_are_asked_for(
         _ = open_engines(client, written).models.query_encoder
 
 
+def test_loaded_engines_make_bodies_without_a_request_and_a_lost_encoder_fails_the_start(
+    client: Any, cluster_url: str, written: str, elsewhere: None
+) -> None:
+    seen: list[cluster_servers.Request] = []
+    with cluster_servers.forbidding_proxy(cluster_url, lambda request: None, seen) as url:
+        engines = open_engines(connect(url), written)
+        assert not any(INDEX in request.path for request in seen), "bm25 needs none"
+        assert engines.load("bm25", "bm25-sparse", "sparse") is engines
+        assert any(request.path.startswith(f"/{INDEX}/_doc/encoder-") for request in seen)
+        seen.clear()
+        assert engines.body("bm25-sparse", "rain") and engines.body("sparse", "rain") and not seen
+    client.delete(index=INDEX, id=encoder_of(client, written)[0])
+    opened = open_engines(client, written)
+    assert opened.load("bm25").body("bm25", "rain")
+    with pytest.raises(ModelError, match="was not found in the cluster's hidden index"):
+        opened.load("bm25-sparse")
+
+
+def test_an_encoder_that_was_lost_is_stored_again_by_one_command(
+    client: Any, written: str, osn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Before, only an ingest of the same corpus did that, and the message named neither that nor what was missing."""
+    id, header = encoder_of(client, written)
+    for lost in (id, *header["parts"]):
+        client.delete(index=INDEX, id=lost)
+    wrote = existing_record(client, written).sparse
+    assert wrote is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "home", lambda: tmp_path / "another-home")
+        with pytest.raises(ModelError, match=f"was not found in the cluster's hidden index '{INDEX}'") as error:
+            QueryEncoder.of_index(client, written)
+        assert f"`osn index store-encoder {written}`" in str(error.value.remedy)
+        unknown = osn("index", "store-encoder", written)
+        assert unknown.returncode == 1 and "is not on this machine" in unknown.stderr
+        build_lexical(["another corpus altogether"]).save(tmp_path / "other")
+        other = osn("index", "store-encoder", written, "--sparse", str(tmp_path / "other"))
+        assert other.returncode == 1 and "was written with the sparse model" in other.stderr
+        assert not client.exists(index=INDEX, id=id)
+    stored = osn("index", "store-encoder", written)
+    assert (stored.returncode, stored.stdout) == (0, f"the query encoder of {written} is in {INDEX}\n")
+    assert encoder_of(client, written)[1] == header, "with its user"
+    client.delete(index=INDEX, id=id)
+    folder = shutil.copytree(registry.link_of(wrote.hash), tmp_path / "copied")
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "home", lambda: tmp_path / "another-home")
+        named = osn("index", "store-encoder", written, "--sparse", str(folder))
+        assert named.returncode == 0, named.stderr
+        assert QueryEncoder.of_index(client, written).hash == wrote.query_hash
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -109,7 +162,7 @@ def test_another_models_query_side_is_refused(client: Any, written: str, elsewhe
     other = QueryEncoder(encoder.tokenizer, {token: 2 * weight for token, weight in encoder.weights.items()})
     wrote = existing_record(client, written).sparse
     assert wrote is not None
-    query_side.store_encoder(client, wrote.query_hash, "lexical", other.to_bytes())
+    query_side.store_encoder(client, written, wrote.query_hash, "lexical", other.to_bytes())
     with pytest.raises(ModelError, match=f"was written with the sparse model .*{wrote.query_hash}.* this is"):
         _ = open_engines(client, written).models.query_encoder
 
@@ -197,7 +250,8 @@ def test_the_scale_is_that_of_the_corpus_in_whatever_order_it_is_written(
         run_job(client, job(path, f"{index_name}-{name}"), show_progress=False)
         scales.append(existing_record(client, f"{index_name}-{name}").extra[SCALE])
     assert scales[0] == scales[1]
-    query_side.forget(client, existing_record(client, f"{index_name}-a"))
+    for name in (f"{index_name}-a", f"{index_name}-b"):
+        query_side.forget(client, name, existing_record(client, name))
 
 
 def default_windows(engines: Engines) -> tuple[int, int]:
@@ -272,7 +326,7 @@ def test_an_index_whose_record_does_not_say_it_and_one_of_passages_keep_it_too(
     with Documents(client, index_name) as documents:
         documents.add([{"_id": "more", "text": "rain bow light drop sun water glass angle"}])
     assert kept_documents(client, index_name) == client.count(index=index_name)["count"] // 2 > 21
-    query_side.forget(client, existing_record(client, index_name))
+    query_side.forget(client, index_name, existing_record(client, index_name))
 
 
 def test_documents_are_written_where_the_record_may_not_be_and_that_is_told_seldom(
@@ -348,7 +402,7 @@ def test_a_page_is_certified_by_the_largest_weights_that_are_kept(client: Any, w
 
 
 def test_what_is_kept_goes_with_the_last_index_that_needs_it(client: Any, index_name: str, tmp_path: Path) -> None:
-    corpus = write_jsonl(tmp_path / "docs.jsonl", records(30))
+    corpus = write_jsonl(tmp_path / "docs.jsonl", records(30, seed=9))
     for _ in range(3):
         run_job(client, replace(job(corpus, ""), alias=index_name), show_progress=False)
     id, header = encoder_of(client, index_name)
@@ -356,16 +410,83 @@ def test_what_is_kept_goes_with_the_last_index_that_needs_it(client: Any, index_
     assert len(builds.prune(client, index_name, keep=0)) == 2
     assert [client.exists(index=INDEX, id=each) for each in largest] == [True, False, False]
     assert client.exists(index=INDEX, id=id), "the one that serves needs it"
-    meta = existing_record(client, index_name)
-    client.indices.delete(index=builds.serving_index(client, index_name))
-    query_side.forget(client, meta)
+    meta, last = existing_record(client, index_name), builds.serving_index(client, index_name)
+    assert client.get(index=INDEX, id=id)["_source"]["users"] == [last]
+    client.indices.delete(index=last)
+    query_side.forget(client, str(last), meta)
     assert not any(client.exists(index=INDEX, id=each) for each in (id, *header["parts"], largest[0]))
+
+
+def test_an_encoder_stays_while_an_index_uses_it_that_this_user_may_not_see(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path
+) -> None:
+    """With do_not_fail_on_forbidden the Security plugin leaves out of `GET */_mapping` what the user may not see. Before,
+    a prune then deleted the encoder of another team's index."""
+    corpus = write_jsonl(tmp_path / "docs.jsonl", records(30, seed=11))
+    run_job(client, job(corpus, f"{index_name}-theirs"), show_progress=False)
+    run_job(client, replace(job(corpus, ""), alias=f"{index_name}-ours"), show_progress=False)
+    id, _ = encoder_of(client, f"{index_name}-theirs")
+
+    def sees_nothing(request: cluster_servers.Request) -> cluster_servers.Answer | None:
+        return cluster_servers.Answer.of_json({}) if request.path.startswith("/*/_mapping") else None
+
+    with cluster_servers.forbidding_proxy(cluster_url, sees_nothing) as url:
+        narrow = connect(url)
+        run_job(narrow, replace(job(corpus, ""), alias=f"{index_name}-ours"), show_progress=False)
+        assert len(builds.prune(narrow, f"{index_name}-ours", keep=0)) == 1
+        serving = str(builds.serving_index(client, f"{index_name}-ours"))
+        assert client.get(index=INDEX, id=id)["_source"]["users"] == [serving, f"{index_name}-theirs"]
+        for name in (serving, f"{index_name}-theirs"):
+            assert client.exists(index=INDEX, id=id)
+            query_side.forget(narrow, name, existing_record(client, name))
+        assert not client.exists(index=INDEX, id=id)
+
+
+def test_an_encoder_that_lists_no_users_is_never_deleted(client: Any, written: str) -> None:
+    """Those of earlier versions: nobody knows who uses them."""
+    id, header = encoder_of(client, written)
+    client.index(index=INDEX, id=id, body={name: value for name, value in header.items() if name != "users"})
+    record = existing_record(client, written)
+    assert record.sparse is not None
+    content = query_side.read_encoder(client, record.sparse.query_hash)
+    assert content is not None
+    query_side.store_encoder(client, "another", record.sparse.query_hash, "lexical", content)
+    assert "users" not in encoder_of(client, written)[1], "a list of the later ones would not be whole"
+    query_side.forget(client, written, record)
+    query_side.forget(client, "another", record)
+    client.indices.delete(index=written)
+    query_side.forget(client, written, record)
+    assert query_side.read_encoder(client, record.sparse.query_hash) == content
+    client.delete(index=INDEX, id=id)
+
+
+@pytest.mark.parametrize("meanwhile", ["before the header goes", "before the parts go"])
+def test_an_encoder_that_is_stored_again_while_it_is_deleted_is_whole(
+    client: Any, cluster_url: str, meanwhile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_side, "PART_BYTES", 100)
+    hash, content = "test-stored-again", bytes(range(250))
+    query_side.store_encoder(client, "first", hash, "a model", content)
+    record = IndexMeta(sparse=SparseMeta("a model", "any", hash))
+
+    def store_again(request: Request) -> None:
+        is_part = request.path.rpartition("-")[2].isdigit()
+        if request.method == "DELETE" and is_part == (meanwhile == "before the parts go"):
+            query_side.store_encoder(client, "second", hash, "a model", content)
+
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        proxy.fault = store_again
+        query_side.forget(connect(proxy.url), "first", record)
+    assert query_side.read_encoder(client, hash) == content
+    assert client.get(index=INDEX, id=f"encoder-{hash}")["_source"]["users"] == ["second"]
+    query_side.forget(client, "second", record)
+    assert query_side.read_encoder(client, hash) is None
 
 
 def test_a_large_query_side_lies_in_parts(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_side, "PART_BYTES", 100)
     content = bytes(range(250)) * 2
-    query_side.store_encoder(client, "test-parts", "a model", content)
+    query_side.store_encoder(client, "docs", "test-parts", "a model", content)
     assert query_side.read_encoder(client, "test-parts") == content
     part = client.get(index=INDEX, id="encoder-test-parts")["_source"]["parts"][1]
     client.index(index=INDEX, id=part, body={"content": base64.b64encode(b"x" * 100).decode()})

@@ -15,11 +15,13 @@ import cluster_servers
 import pytest
 from cluster_servers import Answer, forbidden, forbidding_proxy
 from corpora import WORDS, job, records, snapshot, write_jsonl
+from osn_command import osn_command
 
 from ingest.error_limit import TooManyErrors
 from ingest.inspection import inspect_index
 from ingest.job import run_job
-from ingest.versions.builds import versions
+from ingest.versions.builds import prune, versions
+from ingest.versions.unfinished import abort
 from opensearch_neural import QueryEncoder, node
 from opensearch_neural.cluster.capabilities import probe
 from opensearch_neural.cluster.connect import connect
@@ -58,10 +60,11 @@ def test_the_roles_to_paste_have_the_permissions_of_the_table() -> None:
         "indices:data/read/tv",
         "cluster:admin/search/pipeline/get",
         "indices:admin/mappings/fields/get*",
+        "cluster:monitor/nodes/stats",
     }
     assert lacking == of_other_commands
     sent = ("GET /", "GET /docs/_mapping", "POST /docs/_search", "POST /docs/_msearch", "GET /docs/_doc/1")
-    for request in sent:  # by an application
+    for request in (*sent, "GET /_alias/docs"):  # by an application
         (named,) = (named for pattern, named, _ in documented() if pattern.fullmatch(request))
         assert any(fnmatch(named, pattern) for pattern in searching), request
     for role in map(json.loads, blocks):
@@ -76,7 +79,8 @@ def test_the_roles_to_paste_have_the_permissions_of_the_table() -> None:
 
 
 def work(url: str, index_name: str, tmp_path: Path) -> None:
-    """An ingest with an alias, another one behind it, a search, a look at the index, and an ingest out of another index."""
+    """An ingest with an alias, another one behind it, a search, a look at the index, an ingest out of another index; the
+    earlier build is deleted, and an interrupted index."""
     client = connect(url)
     corpus = write_jsonl(tmp_path / "corpus.jsonl", records(100))
     for _ in range(2):
@@ -91,20 +95,32 @@ def work(url: str, index_name: str, tmp_path: Path) -> None:
     assert len(versions(client, index_name)) == 2
     run_job(client, job(f"opensearch:{index_name}-theirs", f"{index_name}-copy"), show_progress=False)
     assert inspect_index(client, f"{index_name}-copy").documents == 1
+    assert len(prune(client, index_name, keep=0)) == 1
+    broken = job(write_jsonl(tmp_path / "broken.jsonl", [*records(50), "broken"]), f"{index_name}-broken")
+    with pytest.raises(TooManyErrors):
+        run_job(client, replace(broken, writing=replace(broken.writing, max_errors=0)), show_progress=False)
+    assert abort(client, f"{index_name}-broken") == f"{index_name}-broken"
 
 
+def named(request: cluster_servers.Request) -> str:
+    return f"{request.method} {request.path.partition('?')[0]}"
+
+
+def undocumented(seen: list[cluster_servers.Request]) -> set[str]:
+    patterns = [pattern for pattern, _, _ in documented()]
+    return {named(request) for request in seen if not any(p.fullmatch(named(request)) for p in patterns)}
+
+
+@pytest.mark.parametrize("may_all", [False, True], ids=["without what is optional", "with all"])
 def test_every_request_is_one_of_the_documented_role_and_no_optional_one_is_needed(
-    client: Any, cluster_url: str, index_name: str, tmp_path: Path
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path, may_all: bool
 ) -> None:
     """Before, a user without cluster:monitor/health could ingest nothing."""
     role = documented()
 
-    def named(request: cluster_servers.Request) -> str:
-        return f"{request.method} {request.path.partition('?')[0]}"
-
     def refused_if_optional(request: cluster_servers.Request) -> Answer | None:
         for pattern, permission, optional in role:
-            if optional and pattern.fullmatch(named(request)):
+            if optional and not may_all and pattern.fullmatch(named(request)):
                 return forbidden(permission)
         return None
 
@@ -112,9 +128,18 @@ def test_every_request_is_one_of_the_documented_role_and_no_optional_one_is_need
     client.index(index=f"{index_name}-theirs", body={"text": "rain word7"}, refresh=True)
     with forbidding_proxy(cluster_url, refused_if_optional, seen) as url:
         work(url, index_name, tmp_path)
-    unknown = {named(request) for request in seen if not any(p.fullmatch(named(request)) for p, _, _ in role)}
-    assert unknown == set()
+    assert undocumented(seen) == set()
     assert len(snapshot(client, index_name)) == 120
+    if may_all:
+        assert any(re.fullmatch(r"DELETE /osn-query-encoders/_doc/\S+", named(request)) for request in seen)
+
+
+def test_every_request_of_the_doctor_is_documented(cluster_url: str) -> None:
+    seen: list[cluster_servers.Request] = []
+    with forbidding_proxy(cluster_url, lambda request: None, seen) as url:
+        assert osn_command("doctor", "--url", url).returncode == 0
+    assert {"GET /_cluster/health", "GET /_nodes/stats/jvm,fs"} <= {named(request) for request in seen}
+    assert undocumented(seen) == set()
 
 
 @pytest.fixture(scope="module")

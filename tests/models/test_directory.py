@@ -62,6 +62,20 @@ def test_the_hash_covers_names_and_contents_and_nothing_that_leaves_vectors_alon
     assert len({first, changed, directory.hash_files(tmp_path)}) == 3
 
 
+def test_the_hash_covers_code_only_of_a_model_that_runs_it(tmp_path: Path) -> None:
+    """Before, vectors of other code went into the index of a model with code of its own."""
+    config, code = tmp_path / "0_Transformer" / "config.json", tmp_path / "0_Transformer" / "modeling.py"
+    config.parent.mkdir()
+    config.write_text('{"model_type": "bert"}')
+    without = directory.hash_files(tmp_path)
+    code.write_text("one")
+    assert directory.hash_files(tmp_path) == without == "da44de7fef13e5b6"
+    config.write_text('{"model_type": "own", "auto_map": {"AutoModel": "modeling.Own"}}')
+    first = directory.hash_files(tmp_path)
+    code.write_text("two")
+    assert directory.hash_files(tmp_path) != first
+
+
 def test_osn_json_reads_back_and_is_absent_from_models_of_others(tmp_path: Path) -> None:
     assert directory.read_osn_json(tmp_path) is None
     directory.write_osn_json(tmp_path, "sparse", training={"seed": 3}, data_hash="ab", measures={"nDCG@10": 0.5})

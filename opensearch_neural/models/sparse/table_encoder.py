@@ -179,7 +179,7 @@ class TableEncoder:
         except Exception as error:  # `tokenizers` raises plain Exception
             raise ModelError(
                 f"the query encoder of {name} that the cluster stores cannot be read: {error}",
-                "run the same `osn ingest` again to store it again, or name the model with --sparse",
+                "`osn index store-encoder INDEX` stores it again, from a machine that has the model",
             ) from None
 
     def encode(self, text: str) -> dict[str, float]:
