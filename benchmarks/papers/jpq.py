@@ -148,7 +148,9 @@ class JpqExperiment:
     """The engines of one set, trained if necessary, each measured once."""
 
     data: Path
+    """The folder of BEIR folders."""
     work: Path
+    """Keeps everything that is made from them."""
     name: str
     """One of SETS."""
     steps: int

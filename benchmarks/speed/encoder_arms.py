@@ -52,6 +52,7 @@ class Sizes:
     block: int = 128
     """Documents of a block."""
     blocks: int = 6
+    """Blocks that every arm encodes."""
     memory: int = 256
     """Documents to measure memory with."""
     judged: bool = True

@@ -53,6 +53,7 @@ class WritingSizes:
     """How much is measured, and with which requests."""
 
     rounds: int = 10
+    """Times that every arm writes."""
     threads: int = 2
     """Threads that send requests."""
     chunk: int = 500

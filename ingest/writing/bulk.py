@@ -38,10 +38,11 @@ NEIGHBOURS, NEIGHBOUR_BYTES = 64, 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One document to index: its id and its source as JSON bytes (vectors included)."""
+    """One document to index."""
 
     id: str
     source: bytes
+    """JSON, vectors included."""
 
     def head(self, condition: tuple[int, int] | None = None) -> bytes:
         """The line before the document. condition: the sequence number and primary term that it must still have."""
@@ -57,10 +58,12 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A document that OpenSearch refuses: the position of its action, and the answer's status and reason."""
+    """A document that OpenSearch refuses."""
 
     position: int
+    """The position of its action among those that were written."""
     status: int
+    """The HTTP status of its item in the answer."""
     reason: str
 
 
@@ -69,8 +72,11 @@ class Outcome:
     """The result of writing actions."""
 
     created: int = 0
+    """Documents that the index did not have."""
     updated: int = 0
+    """Documents that replaced another version."""
     failures: list[Failure] = field(default_factory=list)
+    """Documents that OpenSearch refused."""
     retries: int = 0
     """Requests that were sent again."""
 

@@ -38,6 +38,7 @@ class Searcher:
 
     client: OpenSearch
     indexes: tuple[str, ...]
+    """The only indexes and aliases that are searched."""
     how: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of `open_engines`."""
     opened: dict[str, tuple[float, Engines]] = field(default_factory=dict)

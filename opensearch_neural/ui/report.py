@@ -37,7 +37,9 @@ class QueryHits:
     """The pages of a query by the baseline and by one engine."""
 
     id: str
+    """The query's id."""
     text: str
+    """The query's text."""
     before: float
     """The measure by the baseline."""
     after: float

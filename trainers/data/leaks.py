@@ -30,12 +30,15 @@ class Leak:
     """A test question or document that is also in the training data."""
 
     kind: Literal["query", "document"]
+    """what is shared: the question, or a document that answers it"""
     match: Literal["exact", "normalised"]
     """how the two texts are equal"""
     role: Literal["query", "positive", "negative"]
     """the role of the text in training"""
     train_id: str
+    """the id in the training data"""
     test_id: str
+    """the id in the test part"""
     text: str
     """the text in the test part"""
 
@@ -54,6 +57,7 @@ class Leaks:
     test: str
     """name of the test data"""
     found: list[Leak]
+    """the leaks: shared questions, then shared documents"""
     queries: int
     """number of test questions"""
     documents: int
