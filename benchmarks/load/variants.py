@@ -86,7 +86,7 @@ class Follow(Protocol):
 
 @dataclass(frozen=True)
 class Variant:
-    """An engine and its options, as in the module's docstring. None: the engine's default, if the field says nothing else."""
+    """An engine and its options, as in the module's docstring. None: the engine's default, unless a field says otherwise."""
 
     name: str
     """Its name in tables."""
