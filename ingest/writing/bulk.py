@@ -31,6 +31,8 @@ ATTEMPTS_OF_ONE = 4
 """After so many attempts, the document may be at fault instead of the cluster."""
 MOST_SUSPECTS = 16
 """If more documents fail at once, the documents are not suspected."""
+REQUEST_TIMEOUT = 120.0
+"""Seconds that one request may take."""
 DROPPED = "an ingest pipeline of the cluster drops it"
 NEIGHBOURS, NEIGHBOUR_BYTES = 64, 1 << 16
 """How many accepted documents are remembered for comparison, and the most bytes of each."""
@@ -115,7 +117,6 @@ class BulkWriter:
         alias: str | None = None,
         policy: RetryPolicy | None = None,
         chunk_bytes: int = 8 << 20,
-        request_timeout: float = 120.0,
         stop: threading.Event | None = None,
     ) -> None:
         self.client = client
@@ -123,7 +124,6 @@ class BulkWriter:
         self.alias = alias
         self.policy = policy or RetryPolicy()
         self.chunk_bytes = chunk_bytes
-        self.request_timeout = request_timeout
         self.stop = stop or threading.Event()
         self._accepted: deque[_Accepted] = deque(maxlen=NEIGHBOURS)
         self._lock = threading.Lock()
@@ -298,7 +298,7 @@ class BulkWriter:
                     "POST",
                     f"/{quote(self.alias or self.index, safe='')}/_bulk",
                     params={
-                        "request_timeout": self.request_timeout,
+                        "request_timeout": REQUEST_TIMEOUT,
                         # For a missing shard: this process waits instead, so that waiting can be interrupted.
                         "timeout": "10s",
                         "require_alias": "true" if self.alias else "false",

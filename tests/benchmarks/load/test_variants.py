@@ -64,14 +64,16 @@ def test_what_is_wrong_is_named(text: str, words: str) -> None:
     ("hits", "share"),
     [
         ({"a": 3.0, "b": 2.0}, 1.0),
-        ({"a": 3.0, "x": 2.9}, 0.5),
+        ({"a": 3.0, "x": 2.9}, 0.9),
         ({"a": 3.0, "c": 2.0}, 1.0),  # c ties with b
-        ({"d": 1.0, "x": 0.5}, 0.0),
-        ({}, 0.0),
+        ({"d": 1.0, "x": 0.5}, 0.8),
+        ({}, 0.8),
     ],
 )
 def test_overlap_counts_ties_with_the_last_place(hits: dict[str, float], share: float) -> None:
-    assert overlap(hits, {"a": 3.0, "b": 2.0, "c": 2.0, "d": 1.0}, depth=2) == share
+    first = {f"common {at}": 9.0 for at in range(8)}
+    assert overlap(first | hits, {**first, "a": 3.0, "b": 2.0, "c": 2.0, "d": 1.0}) == pytest.approx(share)
+    assert overlap({}, first) == 0.0
 
 
 @pytest.mark.cluster
