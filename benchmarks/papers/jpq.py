@@ -40,8 +40,8 @@ from benchmarks.experiment import (
     trials,
 )
 from opensearch_neural.evaluation.measures import Measured
+from opensearch_neural.evaluation.query_segments import restricted
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
-from opensearch_neural.evaluation.segments import restricted
 from opensearch_neural.models.dense.quantized import Quantizer, load_quantized
 from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import MINILM

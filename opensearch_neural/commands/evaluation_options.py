@@ -23,14 +23,14 @@ from opensearch_neural.evaluation import engine_report
 from opensearch_neural.evaluation.engine_comparison import EngineResult, engine_rows
 from opensearch_neural.evaluation.expectations import Expectation, parse_expectation
 from opensearch_neural.evaluation.measures import has_fractions, parse_measures, require_fitting
-from opensearch_neural.evaluation.results import Data, Summary, data_facts, read_facts
-from opensearch_neural.evaluation.segments import (
+from opensearch_neural.evaluation.query_segments import (
     SEGMENT,
     by_frequency,
     read_frequencies,
     read_query_values,
     segment_rows,
 )
+from opensearch_neural.evaluation.results import Data, Summary, data_facts, read_facts
 from opensearch_neural.files import write_text
 
 MEASURES = "nDCG@10,RR@10,R@100,R@1000"

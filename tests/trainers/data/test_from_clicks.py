@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.segments import read_frequencies
+from opensearch_neural.evaluation.query_segments import read_frequencies
 from trainers.data.clicks.from_clicks import from_clicks, is_test, query_id
 from trainers.data.clicks.logs import same_words
 from trainers.data.clicks.position_bias import connected, fit
