@@ -56,7 +56,7 @@ class Leaks:
     """name of the training data"""
     test: str
     """name of the test data"""
-    found: list[Leak]
+    leaks: list[Leak]
     """the leaks: shared questions, then shared documents"""
     queries: int
     """number of test questions"""
@@ -64,7 +64,7 @@ class Leaks:
     """number of documents that answer test questions"""
 
     def of(self, kind: str) -> list[Leak]:
-        return [leak for leak in self.found if leak.kind == kind]
+        return [leak for leak in self.leaks if leak.kind == kind]
 
     def report(self) -> str:
         """For each kind, the number of leaks and the first few of them."""
@@ -180,7 +180,7 @@ def leaks_command(train: str, test: str, documents: bool, as_json: bool) -> None
     """
     leaks = find_leaks(load_named(train), load_named(test))
     if as_json:
-        for leak in leaks.found:
+        for leak in leaks.leaks:
             click.echo(json.dumps(asdict(leak), ensure_ascii=False))
     else:
         click.echo(leaks.report())
