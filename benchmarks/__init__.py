@@ -8,7 +8,7 @@
     beir_parts.py       parts of BEIR data sets as sets of their own; checks that a --work folder has the same data
     publish.py          prints a result, and records it if a folder is named
     render.py           rows as tables and pages
-    plots.py            line plots of rows, a panel for each set
+    plots.py            plots of rows: curves, and quality against cost
     pages.py            writes the tables of docs/ and of the README
     score_kept.py       `osn bench score-kept`: what two phases lose against one
     reproduction.py     `osn bench published`: figures that others published, measured again

@@ -60,6 +60,7 @@ class ClusterBM25:
 
     client: OpenSearch
     indexes: Mapping[Analyzer, str]
+    """{analyzer: the index whose texts it analyzed}"""
 
     def run(self, queries: Mapping[str, str], k: int, settings: Bm25Settings) -> Run:
         """The `k` best documents of each query."""

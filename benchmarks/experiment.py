@@ -326,9 +326,11 @@ class PaperPart:
 
     title: str
     run: Callable[[], RowsAndGoals]
+    """Trains and measures; returns the rows and goals."""
     data: Sequence[Path]
     """The folders of the data sets that the rows rest on."""
     seeds: Sequence[int]
+    """The seeds of its trainings, for the result file."""
     shown: Callable[[Row], bool]
     """Whether the printed table has the row's column."""
     draw: Callable[[Sequence[Row], Path], None] | None = None

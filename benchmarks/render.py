@@ -10,11 +10,10 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from opensearch_neural.errors import MissingExtra
 from opensearch_neural.evaluation.results import Goal, Row, Summary
-from opensearch_neural.evaluation.tables import cell, number, pivot, result_table, table
+from opensearch_neural.evaluation.tables import WithInterval, bracketed, cell, number, pivot, result_table, table
 
 PLOTS = {".svg": "image/svg+xml", ".png": "image/png"}
 """{suffix: media type} of plots; those beside a summary.json are put into the page."""
@@ -30,32 +29,14 @@ KEPT = ("score kept", OVERLAP, "nDCG@10", "bytes read, a document")
 """Measures that `kept_and_cost` shows as values."""
 
 
-class WithInterval(Protocol):
-    """A number with the ends of its interval: a row, or an estimate of a load test."""
-
-    @property
-    def value(self) -> float: ...
-    @property
-    def low(self) -> float | None: ...
-    @property
-    def high(self) -> float | None: ...
-
-
-def with_interval(number: WithInterval | None) -> str:
+def with_interval(estimate: WithInterval | None) -> str:
     """A ratio or points as tables show them: "0.98 [0.92, 1.06]"; "–" if unknown."""
-    if number is None:
-        return "–"
-    if number.low is None or number.high is None:
-        return f"{number.value:.2f}"
-    return f"{number.value:.2f} [{number.low:.2f}, {number.high:.2f}]"
+    return "–" if estimate is None else bracketed(estimate, "{:.2f}".format)
 
 
-def signed(number: WithInterval, digits: int = 3) -> str:
-    """A paired difference as goals show it: "+0.045 [+0.036, +0.055]", without the interval if there is none."""
-    interval = (
-        "" if number.low is None or number.high is None else f" [{number.low:+.{digits}f}, {number.high:+.{digits}f}]"
-    )
-    return f"{number.value:+.{digits}f}{interval}"
+def signed(estimate: WithInterval, digits: int = 3) -> str:
+    """A paired difference as goals show it: "+0.045 [+0.036, +0.055]"."""
+    return bracketed(estimate, f"{{:+.{digits}f}}".format)
 
 
 # ------------------------------------------------ Markdown
@@ -289,13 +270,3 @@ def _goal_cells(goal: Goal) -> tuple[str, str, str, str]:
         each if isinstance(each, str) else "" if each is None else number(each) for each in (goal.target, goal.value)
     )
     return goal.goal, target, value, "yes" if goal.met else "no"
-
-
-# ------------------------------------------------ plots
-
-
-def error_bars(numbers: Sequence[WithInterval], scale: float = 1.0) -> list[list[float]]:
-    """[lengths below, lengths above] of the intervals, for matplotlib; 0 without an interval."""
-    below = [0.0 if each.low is None else max(0.0, each.value - each.low) for each in numbers]
-    above = [0.0 if each.high is None else max(0.0, each.high - each.value) for each in numbers]
-    return [[scale * reach for reach in side] for side in (below, above)]

@@ -40,10 +40,10 @@ def main() -> None:
         for query, body, answer in zip(queries, bodies, answers, strict=True):
             if "error" in answer:
                 sys.exit(f"query {query['_id']}: {answer['error']['reason']}")
-            found = [(hit["_id"], hit) for hit in answer["hits"]["hits"]]
+            documents = [(hit["_id"], hit) for hit in answer["hits"]["hits"]]
             if engines.meta.passages:
-                found = best_passages(body, answer["hits"]["hits"], size=arguments.size)
-            hits = [{"id": id, "score": hit["_score"]} for id, hit in found]
+                documents = best_passages(body, answer["hits"]["hits"], size=arguments.size)
+            hits = [{"id": id, "score": hit["_score"]} for id, hit in documents]
             print(json.dumps({"_id": query["_id"], "hits": hits}))
 
 

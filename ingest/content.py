@@ -46,8 +46,11 @@ class Content:
     """The content of an index, and the source of its vectors."""
 
     meta: IndexMeta
+    """The record that the index has, or will have."""
     records: Records
+    """The documents, or passages, in the order of the corpus."""
     vectorizer: Vectorizer
+    """Makes their vectors, or reads stored ones."""
     total: int | None
     """The number of records; None if unknown."""
     query: TableEncoder | None = None

@@ -51,8 +51,11 @@ class CorpusSource:
     id_field: str | None = None
     """The field that holds a record's id. None: the first of the usual names; likewise for the next three."""
     title_field: str | None = None
+    """The field that holds its title."""
     text_field: str | None = None
+    """The field that holds its text."""
     url_field: str | None = None
+    """The field that holds its URL."""
     limit: int | None = None
     """How many documents are read. None: all."""
 

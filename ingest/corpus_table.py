@@ -69,7 +69,9 @@ class CorpusTable:
     name: str
     """The name of the model in the index's record."""
     tokenizer: Tokenizer
+    """The SPLADE's tokenizer, which counts."""
     trust_remote_code: bool = False
+    """Whether the SPLADE's own code may run."""
     _frequencies: DocumentFrequencies | None = field(default=None, repr=False)
     """None until the corpus has been read to its end."""
 
@@ -135,7 +137,9 @@ class Asked:
     wrote: IndexMeta | None
     """The record of the index if it exists."""
     index: str
+    """The name of the index."""
     records: Records
+    """The records of the corpus, which can be read several times."""
     corpus: str
     """The name of the corpus."""
     client: OpenSearch | None = None

@@ -21,6 +21,7 @@ class ErrorLimit:
     """The most records that may be rejected: a number, or a share (a float) of the records."""
 
     most: int | float
+    """An int: a number of records; a float: a share of them."""
 
     def too_many(self, letters: int, records: int) -> bool:
         """Whether reading may end after so many rejected of so many records: the run stops anyway."""

@@ -57,6 +57,7 @@ class Model:
     """sparse, dense or quantized"""
     name: str
     hash: str
+    """As the record has it."""
     here: bool
     """Whether it is on this machine."""
     details: str = ""
@@ -82,6 +83,7 @@ class Inspection:
     """The parts of an index."""
 
     index: str
+    """Its name, also if an alias was asked for."""
     alias: list[str]
     """The aliases that name it."""
     documents: int
@@ -97,6 +99,7 @@ class Inspection:
     replicas: int
     """Copies of each primary shard."""
     segments: int
+    """Lucene segments of the primary shards."""
     health: str | None
     """green, yellow or red; None if this user may not ask."""
     bytes: int
@@ -105,6 +108,7 @@ class Inspection:
     """{kind of content: its part of these bytes}, the largest first."""
     models: list[Model]
     meta: IndexMeta
+    """The index's record."""
     drift: Drift | None
     """None if the sparse model is not on this machine, its table is not counted yet, or no sample was requested."""
     lucene_documents: int
@@ -268,11 +272,13 @@ class SizeEstimate:
     """The needs of an index with this many documents, estimated from a smaller index of the same kind."""
 
     documents: int
+    """Documents of the index that is planned."""
     sampled: int
     """Documents of the smaller index."""
     primaries: dict[str, int]
     """Bytes of one copy, by kind of content."""
     replicas: int
+    """Copies of each primary shard."""
     disk: int
     """Bytes for all copies, with room for merges."""
     cache: int
@@ -280,6 +286,7 @@ class SizeEstimate:
     heap: int
     """Bytes of heap that merging a vector graph needs, in addition to a node's usual heap."""
     shards: int
+    """Primary shards."""
 
     @property
     def bytes(self) -> int:

@@ -51,6 +51,7 @@ class ChosenModels:
 
     encoders: Encoders
     passages: PassageMeta | None
+    """How documents are split; None: they are whole."""
     records: Records
     """Documents, or passages if documents are split."""
     total: int | None

@@ -60,8 +60,7 @@ class Models:
     reconstruct: bool = False
     """Whether dense vectors are reconstructed from the codes of `pq`; there is no dense model then."""
     tokenizer: str | None = None
-    """The tokenizer of a new lexical model (None: BERT's word pieces). Without any model: the tokenizer that measures
-    passages (None: words)."""
+    """Of a new lexical model (None: BERT's word pieces), or the measure of passages without a model (None: words)."""
     prune: Pruning | None = None
     """Which terms of the sparse vectors are kept. None: as in the index; all in a new index."""
     passages: PassageMeta | None = None

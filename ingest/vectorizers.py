@@ -29,6 +29,7 @@ class Vectors:
     """The vectors of a batch of documents; any may be absent."""
 
     sparse: SparseVectors | None = None
+    """(documents, vocabulary)"""
     dense: NDArray[np.float32] | None = None
     """(documents, vectors · dimension)"""
     pq: NDArray[np.uint8] | None = None
@@ -49,7 +50,9 @@ class EncodedPart:
     """Documents [start, start + length) of a batch with their vectors, or one document that cannot be encoded."""
 
     start: int
+    """The position of its first document in the batch."""
     length: int
+    """How many documents it has."""
     vectors: Vectors | None
     """None if the document cannot be encoded."""
     error: str = ""
@@ -79,10 +82,13 @@ class Encoders:
     """The models that encode; any may be absent."""
 
     sparse: SparseDocumentEncoder | None = None
+    """Makes the weights in `sparse`."""
     dense: DenseEncoder | None = None
+    """Makes the vectors in `dense`."""
     batch_size: int = 32
     """Texts in one batch of a network."""
     pq: QuantizedModel | None = None
+    """Makes the codes in `pq`."""
     reconstructed: bool = False
     """Whether the dense vectors are reconstructed from the codes of `pq`."""
     prune: Pruning | None = None
@@ -125,6 +131,7 @@ class Changed:
 
     vectorizer: Vectorizer
     change: Callable[[Vectors], Vectors]
+    """Called with the vectors of each batch; returns those to write."""
 
     def vectors(self, documents: Sequence[Document]) -> Vectors:
         return self.change(self.vectorizer.vectors(documents))
@@ -153,6 +160,7 @@ class PostingsPruned:
 
     vectorizer: Vectorizer
     prune: Pruning
+    """The rule of the choice."""
     query_weights: Mapping[str, float]
     """{token: its weight in a query}"""
     _factors: NDArray[np.float32] | None = None
@@ -189,6 +197,7 @@ class NotingLargest:
     drawn: list[str] = field(default_factory=list)
     """The ids of the sample (`sparse_scale.drawn_ids`)."""
     _vocabulary: list[str] = field(default_factory=list)
+    """Tokens by id, from the first batch."""
     _weights: NDArray[np.float32] | None = None
     """(vocabulary,)"""
 

@@ -52,9 +52,9 @@ class Share:
     token: str
     """A token, a word, or the name of another part, such as `CODES`."""
     score: float
+    """What it adds to the hit's score."""
     query_weight: float | None = None
-    """The weight of a sparse token in the query, times the factor of its stage of the search;
-    score = query_weight · document_weight."""
+    """Weight of a sparse token in the query, times its stage's factor; score = query_weight · document_weight."""
     document_weight: float | None = None
     """The weight of a sparse token in the document; None if unknown."""
     literal: bool | None = None

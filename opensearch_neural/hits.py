@@ -39,7 +39,9 @@ class Request:
     clauses: Sequence[Clause]
     """Filters."""
     page: Page
+    """Size, offset, source and other options of the page."""
     body: Body
+    """The request body."""
 
     @classmethod
     def make(
@@ -81,6 +83,7 @@ class SearchResult:
     findings: list[Finding]
     """The linter's findings."""
     warnings: list[str]
+    """Why hits or scores may be wrong or missing, for people."""
 
 
 def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> SearchResult:
@@ -313,6 +316,7 @@ class ScorePart:
 
     name: str
     score: float
+    """The sum of its shares."""
     shares: list[Mapping[str, Any]]
     """As `hit_of` gives them, the largest first."""
 

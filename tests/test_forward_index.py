@@ -75,18 +75,18 @@ def test_rows_score_as_clauses_do(client: Any, index: str, rows: list[dict[str, 
     chosen = random.Random(2)
     for size in (1, 2, 7, len(VOCABULARY) - 1):
         tokens = {token: chosen.uniform(0.01, 9) for token in chosen.sample(VOCABULARY[:-1], size)}
-        found = []
+        answers = []
         for forward in (False, True):
             body = queries.bm25_sparse(
                 "rain bow", tokens, weight=0.7, window=100, plugin=False, forward=forward, size=DOCUMENTS
             )
             assert lint(body, meta=META) == []
-            found.append(scores(client, index, body))
-        assert found[0] == found[1] and len(found[0]) == DOCUMENTS
+            answers.append(scores(client, index, body))
+        assert answers[0] == answers[1] and len(answers[0]) == DOCUMENTS
         bm25 = scores(client, index, queries.bm25("rain bow", size=DOCUMENTS))
         known = np.array([bm25[str(number)] for number in range(DOCUMENTS)], np.float32)
         predicted = predict(body, StoredWeights.of(rows), known=lambda _, known=known: known)
-        assert {id: np.float32(score) for id, score in found[1].items()} == {
+        assert {id: np.float32(score) for id, score in answers[1].items()} == {
             str(number): np.float32(score) for number, score in predicted.items()
         }
 
@@ -105,8 +105,10 @@ def test_weights_may_be_whole_numbers_as_other_clients_write_them(client: Any, i
 def test_rare_tokens_first_rescores_by_rows_too(client: Any, index: str, exact: bool) -> None:
     tokens = {f"t{number}": 0.2 + number for number in range(20)}
     how: dict[str, Any] = {"exact": exact, "window": 100, "size": 50, "plugin": False}
-    found = [scores(client, index, queries.high_idf_first(tokens, forward=forward, **how)) for forward in (False, True)]
-    assert found[0] == found[1] and len(found[0]) == 50
+    answers = [
+        scores(client, index, queries.high_idf_first(tokens, forward=forward, **how)) for forward in (False, True)
+    ]
+    assert answers[0] == answers[1] and len(answers[0]) == 50
 
 
 @pytest.mark.cluster
@@ -118,12 +120,12 @@ def test_an_explained_body_tells_the_tokens_apart_and_scores_the_same(
     plain = client.search(index=index, body={**body, "explain": True})["hits"]["hits"]
     told = client.search(index=index, body=queries.explained(body))["hits"]["hits"]
     assert [hit["_id"] for hit in plain] == [hit["_id"] for hit in told]
-    for one, other in zip(plain, told, strict=True):
-        assert one["_score"] == pytest.approx(other["_score"], rel=1e-6)
-        named = {share.token for share in shares(other["_explanation"]) if share.source == "sparse"}
-        assert named == tokens.keys() & rows[int(one["_id"])].keys()
-        together = [share.score for share in shares(one["_explanation"]) if share.source == "sparse"]
-        each = [share.score for share in shares(other["_explanation"]) if share.source == "sparse"]
+    for plain_hit, explained_hit in zip(plain, told, strict=True):
+        assert plain_hit["_score"] == pytest.approx(explained_hit["_score"], rel=1e-6)
+        named = {share.token for share in shares(explained_hit["_explanation"]) if share.source == "sparse"}
+        assert named == tokens.keys() & rows[int(plain_hit["_id"])].keys()
+        together = [share.score for share in shares(plain_hit["_explanation"]) if share.source == "sparse"]
+        each = [share.score for share in shares(explained_hit["_explanation"]) if share.source == "sparse"]
         assert sum(together) == pytest.approx(sum(each), rel=1e-5) and len(together) <= 1
 
 

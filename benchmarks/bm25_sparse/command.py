@@ -35,6 +35,7 @@ from typing import Any
 
 import click
 
+from benchmarks import plots
 from benchmarks.bm25_sparse.cost import BYTES, RATE, check_load, cost_rows
 from benchmarks.bm25_sparse.measures import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM, TERMS, quality_rows
 from benchmarks.bm25_sparse.models import ARMS, PUBLISHED, Experiment, check_models, experiment_options
@@ -43,8 +44,7 @@ from benchmarks.grown.index import set_of_size
 from benchmarks.load.blocks import Level
 from benchmarks.load.command import NumberList, owned_option
 from benchmarks.local_cluster import NODE, reachable
-from benchmarks.plots import pyplot, save
-from benchmarks.render import error_bars
+from benchmarks.render import in_points
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
@@ -60,8 +60,6 @@ LEAST_KEPT = 0.99
 LEVEL = "20 clients"
 ENGINES = dict(zip((*SPARSE_ENGINES, *DENSE_ENGINES), "o<>sD^vP", strict=True))
 """{engine: its marker in the plot}"""
-WIDE, TICKS = 6, (1, 1.5, 2, 3, 5, 10, 20, 50)
-"""If a cost is above WIDE, the plot's cost axis is logarithmic, with these ticks."""
 MOST_COST = {100_000: 1.25, 1_000_000: 1.15}
 """{documents: the highest ratio of P50 and P99 to BM25's, at LEVEL}"""
 
@@ -126,44 +124,30 @@ def common_mean(rows: Sequence[Row], indexes: str) -> str:
 
 def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     """Draw quality_and_cost.svg: each engine's gain over BM25 in the mean of sets, against its P99 divided by BM25's.
-    Markers tell engines apart, colours tell models apart. Engines without a P99 are left out."""
-    from matplotlib.lines import Line2D
-
-    plt = pyplot()
-    figure, axis = plt.subplots(figsize=(8.0, 5.4))
-    size = max(experiment.sizes, default=0)
+    Engines without a P99 are left out."""
+    file, size = folder / "quality_and_cost.svg", max(experiment.sizes, default=0)
     table = Table(rows, experiment.seeds)
     label = common_mean(rows, set_of_size(size))
     variants = list(dict.fromkeys(row.variant for row in rows if row.variant))
     models = sorted(variants, key=lambda name: ARMS.index(name) if name in ARMS else len(ARMS))
     points = {
-        (arm, engine): (cost, gain)
+        (arm, engine): (cost, in_points(gain))
         for arm, engine in product(models, ENGINES)
         if (gain := table.difference(label, engine, BM25, "nDCG@10", variant=arm))
         and (cost := table.ratio(set_of_size(size), LEVEL, engine, BM25, "P99", variant=arm))
     }
     if not points:  # no P99 was measured: remove the plot of an earlier run
-        plt.close(figure)
-        (folder / "quality_and_cost.svg").unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
         return
-    axis.axhline(0, color="grey", linewidth=0.6)
-    axis.plot([1], [0], "ks")
-    marks = {engine: mark for engine, mark in ENGINES.items() if any(engine == of for _, of in points)}
-    colors = {arm: f"C{number}" for number, arm in enumerate(models) if any(arm == of for of, _ in points)}
-    for (arm, engine), (cost, gain) in points.items():
-        axis.errorbar(
-            [cost.value], [100 * gain.value], xerr=error_bars([cost]), yerr=error_bars([gain], 100), fmt=marks[engine],
-            color=colors[arm], capsize=2, markersize=7,
-        )  # fmt: skip
-    if axis.get_xlim()[1] > WIDE:
-        axis.set_xscale("log")
-        axis.xaxis.set(major_locator=plt.FixedLocator(TICKS), major_formatter="{x:g}", minor_locator=plt.NullLocator())
-    axis.set(xlabel=f"P99, in BM25's ({set_of_size(size)}, {LEVEL})", ylabel=f"points of nDCG@10 over BM25,\n{label}")
-    keys = [Line2D([], [], color="black", marker="s", linestyle="", label=BM25)]
-    keys += [Line2D([], [], color="grey", marker=mark, linestyle="", label=engine) for engine, mark in marks.items()]
-    keys += [Line2D([], [], color=color, linewidth=5, label=arm) for arm, color in colors.items()]
-    axis.legend(handles=keys, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncol=3)
-    save(figure, folder / "quality_and_cost.svg")
+    plots.quality_and_cost(
+        points,
+        file,
+        baseline=BM25,
+        models=models,
+        markers=ENGINES,
+        x=f"P99, in BM25's ({set_of_size(size)}, {LEVEL})",
+        y=f"points of nDCG@10 over BM25,\n{label}",
+    )
 
 
 def shown(row: Row) -> bool:

@@ -123,8 +123,11 @@ class Experiment:
     start: str
     """The published SPLADE: a folder or a hub id."""
     work: Path
+    """The folder of trained models, indexes' states and measurements."""
     seeds: tuple[int, ...]
+    """Seeds of each training."""
     arms: tuple[str, ...]
+    """Names of ARMS."""
     connection: ConnectionSettings
     heap: str | None = None
     """Java heap of the local node, such as 4g."""
@@ -133,6 +136,7 @@ class Experiment:
     sizes: tuple[int, ...] = ()
     """Documents of the indexes under load."""
     clients: tuple[int, ...] = ()
+    """Levels of the load tests: numbers of clients."""
     minutes: float = 1.0
     """Longest time for a load test."""
     owned: bool = False

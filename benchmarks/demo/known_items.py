@@ -17,7 +17,7 @@ from opensearch_neural.files import write_text
 from trainers.data.unlabelled_questions import by_first_sentence
 
 
-def hold_out_sentences(corpus: str, out: Path, *, queries: int = 300, limit: int | None = None, seed: int = 0) -> int:
+def hold_out_sentences(corpus: str, out: Path, *, queries: int = 300, limit: int | None = None) -> int:
     """Write a BEIR folder `out`: the corpus, `queries` of its documents without their first sentence, and the judgements.
 
     Returns the number of queries. A sentence that begins several documents is not used. Documents that cannot be read
@@ -31,7 +31,7 @@ def hold_out_sentences(corpus: str, out: Path, *, queries: int = 300, limit: int
             f"no queries can be made of {corpus}: no document begins with a sentence of 4 to 40 words that no other has",
             "give a BEIR folder with queries.jsonl and qrels/test.tsv",
         )
-    chosen = set(random.Random(seed).sample(candidates, min(queries, len(candidates))))
+    chosen = set(random.Random(0).sample(candidates, min(queries, len(candidates))))
     corpus_lines, query_lines, qrels = [], [], ["query-id\tcorpus-id\tscore\n"]
     for document, held in read:
         if held and document.id in chosen:

@@ -109,7 +109,9 @@ class HeldOut:
     """A query made of an object's first sentence, and the object's docstring without it."""
 
     query: str
+    """The first sentence."""
     rest: str
+    """The docstring without it."""
 
 
 def hold_out(item: Documented) -> HeldOut | None:

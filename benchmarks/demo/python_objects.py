@@ -43,6 +43,7 @@ class ModuleFolder:
 
     folder: Path
     standard_library: bool = False
+    """Whether it is that of Python's standard library."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -55,8 +56,10 @@ class Documented:
     """module, class, function or method."""
     module: str
     signature: str
+    """Its `def` or `class` line; empty for a module."""
     docstring: str
     standard_library: bool
+    """Whether its module is part of the standard library."""
 
     @property
     def package(self) -> str:
@@ -81,6 +84,7 @@ class CorpusCounts:
     train_queries: int = 0
     test_queries: int = 0
     files: int = 0
+    """Source files that were read."""
     unreadable: int = 0
     """Source files that could not be parsed."""
     short: int = 0

@@ -38,11 +38,14 @@ MOST_ATTEMPTS = 101
 
 @dataclass(slots=True)
 class DrawnDocument(Document):
-    """A document with its vectors. token_ids, weights: (tokens,); dense: (dimension,)."""
+    """A document with its vectors."""
 
     token_ids: NDArray[np.int32] | None = None
+    """(tokens,), ids of its sparse vector in the vocabulary; None: it has none."""
     weights: NDArray[np.float32] | None = None
+    """(tokens,), the weights of these tokens."""
     dense: NDArray[np.float32] | None = None
+    """(dimension,); None: it has no dense vector."""
 
 
 class Resampler:
@@ -182,6 +185,7 @@ class DrawnVectors:
     """A `Vectorizer` that gives documents the vectors they were drawn with."""
 
     vocabulary: list[str]
+    """Tokens by id."""
     prune: Pruning | None = None
     """Keeps the tokens of a document that can add most to a score (document weight × query weight)."""
     query_weights: Mapping[str, float] = field(default_factory=dict)

@@ -29,9 +29,10 @@ STORED = "_source (title, text, url)"
 
 
 class Alone(NamedTuple):
-    """A field (None: no field), with the mapping and the vectorizer that write it."""
+    """A field, with the mapping and the vectorizer that write it and no other."""
 
     field: str | None
+    """None: an index with no field of vectors."""
     meta: IndexMeta
     vectorizer: Vectorizer
 

@@ -50,11 +50,15 @@ class Growth:
     """What to write."""
 
     corpus: str
+    """The corpus that documents are drawn from: whatever `osn ingest` reads."""
     index: str
+    """The name of the index."""
     documents: int
     """How many; the corpus's own come first, once each."""
     sparse: str | None = "lexical"
+    """As `osn ingest --sparse` takes it; None: no sparse vectors."""
     dense: str | None = None
+    """As `osn ingest --dense` takes it; None: no dense vectors."""
     pq: str | None = None
     """A quantized model that makes the codes of the drawn dense vectors."""
     vectors: Path | None = None
@@ -70,9 +74,11 @@ class Growth:
     segments: int = 1
     """Segments of each shard after merging."""
     shards: int = 1
+    """Primary shards."""
     settings: dict[str, str] = field(default_factory=dict)
     """Index settings at creation."""
     seed: int = 0
+    """Seed of everything that is drawn."""
 
     def __post_init__(self) -> None:
         if not 0 < self.mix <= 0.5:

@@ -48,6 +48,7 @@ class FieldSearch:
     """Searches a field by all tokens of the query or some, and rescores the best hits with all tokens, from their rows."""
 
     field: str = "sparse"
+    """The field that phase one searches."""
     window: int | None = None
     """Hits of each shard that are rescored; None: no second phase."""
     cut: float = 1.0
@@ -77,6 +78,7 @@ class BestBlocks:
     """The first of two requests: finds the `count` blocks with the highest scores by their largest weights."""
 
     count: int
+    """How many blocks are found."""
 
     def builder(self, engines: Engines, page: Mapping[str, Any]) -> Callable[[str], Body]:
         encoder = engines.models.query_encoder
@@ -89,6 +91,7 @@ class DocumentsOfBlocks:
     """The second of two requests: all tokens, only in the documents of the blocks that the first one found."""
 
     index: str
+    """The index of the documents."""
 
     def builder(self, engines: Engines, page: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Body]:
         encoder = engines.models.query_encoder

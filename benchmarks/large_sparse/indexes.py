@@ -137,11 +137,11 @@ def _halves(rows: NDArray[np.int64], points: Any, generator: np.random.Generator
         yield rows
         return
     own = points[rows]
-    one, other = own[generator.choice(len(rows), 2, replace=False)]
+    near, far = own[generator.choice(len(rows), 2, replace=False)]
     for _ in range(ROUNDS):
-        nearer = np.argsort(own @ (other - one), kind="stable")
+        nearer = np.argsort(own @ (far - near), kind="stable")
         first, second = nearer[: len(rows) // 2], nearer[len(rows) // 2 :]
-        one, other = own[first].mean(axis=0), own[second].mean(axis=0)
+        near, far = own[first].mean(axis=0), own[second].mean(axis=0)
     yield from _halves(rows[first], points, generator)
     yield from _halves(rows[second], points, generator)
 

@@ -66,6 +66,7 @@ class LargeSparseExperiment:
     target: LoadTarget
     model: ModelChoice
     clients: tuple[int, ...]
+    """Levels of the load test: numbers of clients."""
     minutes: float
     """Longest time for a load test."""
     requests: int
@@ -82,6 +83,7 @@ class SearchArm:
 
     variant: Variant
     reads: tuple[str, ...]
+    """Fields that the search reads, whose bytes count as its cost."""
 
 
 # ------------------------------------------------ arms

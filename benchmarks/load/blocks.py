@@ -83,8 +83,7 @@ class Block:
     server_cpu: float | None
     """Processor seconds of all nodes within the window; None if unknown."""
     gc_ms: float | None
-    """Milliseconds of the nodes' garbage collections within the window, estimated as the window's share of the time from
-    before the load to the last answer; None if unknown."""
+    """Milliseconds of the nodes' garbage collections, the window's share of those during the load; None if unknown."""
     core_share: float
     """Processor time of the busiest generator process, as a share of one core."""
     broken: str | None = None
@@ -190,17 +189,17 @@ def _network(parts: Sequence[WorkerMeasurement]) -> Iterable[int]:
 
 @dataclass
 class Pace:
-    """Chooses the length of each engine's windows from its last speed, so that it gets its requests.
-
-    requests: wanted of each engine at each level, over all rounds; shortest, longest: seconds of a window
-    speed: {(level, engine): requests a second}
-    """
+    """Chooses the length of each engine's windows from its last speed, so that it gets its requests."""
 
     requests: int
+    """Requests wanted of each engine at each level, over all rounds."""
     rounds: int
     shortest: float
+    """Seconds of the shortest window."""
     longest: float
+    """Seconds of the longest window."""
     speed: dict[tuple[Level, str], float] = field(default_factory=dict)
+    """{(level, engine): its last speed, in requests a second}"""
 
     def learn(self, block: Block) -> None:
         if block.completed:
@@ -239,6 +238,7 @@ class BlockLog:
     """
 
     path: Path
+    """The file `blocks.jsonl`."""
     blocks: list[Block]
 
     @classmethod

@@ -111,7 +111,7 @@ def measuring_options(command: Command) -> Command:
     return taking(command, options)
 
 
-models_options = options_of(ModelChoice, "models", *MODELS)
+models_options = options_of(ModelChoice, "models", *MODELS.values())
 """Adds the options that name the models of an index; the command gets a `ModelChoice`."""
 
 

@@ -21,7 +21,8 @@ SWEEP_SECONDS = 0.05  # between two checks for requests that take too long
 class Answer(NamedTuple):
     status: int
     body: bytes
-    received_ns: int  # when the last byte had arrived
+    received_ns: int
+    """When the last byte had arrived, by the monotonic clock."""
 
 
 class Broken(Exception):

@@ -53,42 +53,47 @@ START_SECONDS = 300.0  # the longest time to load the encoders
 
 @dataclass(frozen=True)
 class Order:
-    """A block's parameters for one worker. Times are in nanoseconds, of the machine's monotonic clock.
-
-    clients, rate: this worker's part of the load
-    settle_ns: length of the load before the window, which is not measured; length_ns: length of the window
-    """
+    """A block's parameters for one worker. Times are in nanoseconds, of the machine's monotonic clock."""
 
     variant: str
+    """Name of the variant whose requests are sent."""
     mode: Mode
     clients: int
+    """This worker's clients (closed loop)."""
     rate: float
+    """This worker's requests a second (open loop)."""
     begin_ns: int
+    """When the load begins."""
     settle_ns: int
+    """Length of the load before the window, which is not measured."""
     length_ns: int
+    """Length of the measured window."""
     seed: int
+    """Seed of this worker's order of queries and of its Poisson process."""
 
 
 @dataclass
 class WorkerMeasurement:
-    """What one worker measured in a block; the module's docstring explains the times.
-
-    failures: {error: requests} that began within the window
-    completed: requests answered without error within the window, whenever they began; throughput counts these
-    cpu_ns: processor time of the worker during the window
-    gave_up: no answer came for some seconds while connections failed
-    """
+    """What one worker measured in a block. The arrays are aligned: (answered requests of the window,), in microseconds; the
+    module's docstring explains these times."""
 
     latency: array[int] = field(default_factory=lambda: array("q"))
     late: array[int] = field(default_factory=lambda: array("q"))
+    """About 0 in a closed loop."""
     encode: array[int] = field(default_factory=lambda: array("q"))
     service: array[int] = field(default_factory=lambda: array("q"))
     took: array[int] = field(default_factory=lambda: array("q"))
+    """Whole milliseconds, because OpenSearch rounds."""
     failures: Counter[str] = field(default_factory=Counter)
+    """{error: requests that began within the window}"""
     completed: int = 0
+    """Requests answered without error within the window, whenever they began; throughput counts these."""
     cpu_ns: int = 0
+    """Processor time of the worker during the window."""
     gave_up: bool = False
-    example: str = ""  # the message of one failure
+    """Whether no answer came for some seconds while connections failed."""
+    example: str = ""
+    """The message of one failure."""
 
 
 class GeneratorLost(Exception):

@@ -17,7 +17,9 @@ class WarmupSettings:
     """Lengths of the warm-up and its blocks, in seconds."""
 
     least: float = 60.0
+    """The shortest warm-up."""
     most: float = 300.0
+    """The longest warm-up; it ends earlier if throughput is steady."""
     window: float = 2.0
     """The longest block."""
 
@@ -29,6 +31,7 @@ class Warmup:
     throughput: dict[str, list[float]] = field(default_factory=dict)
     """{engine: requests a second, window after window}"""
     seconds: float = 0.0
+    """How long it took."""
     steady: bool = False
     """Whether throughput was steady at the end."""
 
@@ -63,6 +66,7 @@ class LoadSettings:
     baseline: str = "bm25"
     """The engine that ratios are taken to."""
     seed: int = 0
+    """Seed of the order of queries and turns, and of the intervals."""
 
     def levels(self) -> list[Level]:
         return [Level("closed", float(clients)) for clients in self.clients] + [
@@ -102,6 +106,7 @@ class Measurement:
 
     settings: LoadSettings
     index: str
+    """The index of variants that do not name another."""
     variants: dict[str, str]
     """{name: engine and options}"""
     queries: int
@@ -113,7 +118,9 @@ class Measurement:
     quality: list[Row] = field(default_factory=list)
     """nDCG@10 and recall, if there are judgements; overlap@10 and the score kept."""
     cluster: ClusterFacts | None = None
+    """None until the run has asked the cluster."""
     indexes: dict[str, IndexStatistics] = field(default_factory=dict)
+    """{index: its statistics at the beginning of the run}"""
     more: list[Row] = field(default_factory=list)
     """Further rows to report: about the index, from the code that built it."""
     partial: str | None = None

@@ -226,13 +226,19 @@ class LoadRun:
     """A run and its state."""
 
     client: OpenSearch
+    """A client of the cluster under test, for everything but the load."""
     workload: Workload
     probe: ServerProbe
+    """Reads processor times and garbage collections of the nodes."""
     measurement: Measurement
     block_log: BlockLog
+    """The blocks on disk, with which an interrupted run continues."""
     say: Say
+    """Called with each line of progress."""
     on_block: OnBlock
+    """Called with each finished block."""
     began: float
+    """When the run began, by the monotonic clock, in seconds."""
 
     def __post_init__(self) -> None:
         self.settings = settings = self.measurement.settings

@@ -25,6 +25,7 @@ class IndexStatistics:
     """The index under test."""
 
     documents: int
+    """Documents that are not deleted."""
     bytes: int
     """Of primary shards."""
     segments: int

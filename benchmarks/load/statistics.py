@@ -75,7 +75,9 @@ class Estimate(NamedTuple):
 
     value: float
     low: float | None
+    """Lower end of the interval; None if there is none."""
     high: float | None
+    """Upper end of the interval; None if there is none."""
     n: int
     """Requests."""
 
@@ -142,10 +144,13 @@ class Cell:
     variant: str
     blocks: list[Block] = field(repr=False)
     strain: Strain
+    """How near these blocks brought the generator to its limits."""
     baseline: Cell | None = field(repr=False, default=None)
     """The cell that ratios are taken to; None if the baseline has no blocks at this level."""
     seed: int = 0
+    """Seed of the bootstrap."""
     _drawn: dict[tuple[str, tuple[int, ...]], Floats] = field(repr=False, default_factory=dict)
+    """{(measure, rounds): the measure and its bootstrap draws}"""
 
     @cached_property
     def sample(self) -> Sample:

@@ -86,29 +86,42 @@ class Follow(Protocol):
 
 @dataclass(frozen=True)
 class Variant:
-    """An engine and its options, which the module's docstring explains; None: the engine's default."""
+    """An engine and its options, as in the module's docstring. None: the engine's default, unless a field says otherwise."""
 
     name: str
-    """What tables call it."""
+    """Its name in tables."""
     engine: str
+    """One of ALL_ENGINES."""
     index: str | None = None
+    """The index to search; None: that of the run."""
     size: int = 10
+    """Hits on a page."""
     hits: bool | int = False
+    """Whether all hits are counted (`track_total_hits`); a number: up to so many."""
     rare: Rare | None = None
+    """The tokens that phase one searches."""
     keep: Rare | None = None
+    """The tokens of the query that are searched at all; None: all."""
     window: int | None = None
+    """Hits of each shard that are rescored with all tokens, or by the model."""
     dense_window: int | None = None
+    """Hits of each shard that are rescored with their codes or vectors."""
     first: First | None = None
+    """The engine whose hits the cascade rescores."""
     weight: float | None = None
+    """Weight of the codes (cascade), or of the model (bm25-sparse)."""
     rescore: str | None = None
+    """"all": rescore with all tokens; "remaining": add only the common ones to phase one's score."""
     form: str | None = None
+    """"features": linear rank_feature clauses; "plugin": the neural_sparse clause."""
     source: str = "default"
+    """Fields of a hit that are returned: "none", "all", or "default" (title and url)."""
     prune: float = 0.4
+    """two-phase: tokens below this share of the highest weight wait for phase two."""
     expansion: float = 5.0
-
+    """two-phase: rescored hits, as a multiple of the page."""
     whole: bool = False
     """Search all documents, without a window (bm25-sparse, and sparse with pruned postings)."""
-
     bodies: Bodies | None = None
     """Makes the request bodies in the engine's place. Their result approaches the engine's exact one."""
     follow: Follow | None = None

@@ -53,8 +53,11 @@ class Address(NamedTuple):
     host: str
     port: int
     tls: bool
-    prefix: str  # before every path, for a cluster behind a proxy
-    authority: str  # the value of the Host header
+    """Whether requests are encrypted."""
+    prefix: str
+    """Stands before every path, for a cluster behind a proxy."""
+    authority: str
+    """The value of the Host header."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class LoadTarget:
     """The nodes that requests go to, in turn; plain data, since it is sent to worker processes."""
 
     settings: ConnectionSettings = field(repr=False)
+    """How to reach the nodes, with credentials."""
 
     @property
     def timeout(self) -> float:
@@ -120,7 +124,9 @@ class ModelChoice:
     """Models that the user names; None: the models of the index's record."""
 
     sparse: str | None = None
+    """A folder or hub id of the sparse model."""
     dense: str | None = None
+    """A folder or hub id of the dense model."""
     backend: Backend = "torch"
     """Encodes dense queries."""
     pq: str | None = None
@@ -202,6 +208,7 @@ class FollowUp(NamedTuple):
     """How to make a second request from the answer to the first one."""
 
     heads: dict[str, bytes]
+    """{authority: request line and headers, up to the value of Content-Length}"""
     body: Callable[[int, bytes], bytes]
     """(position of a query, first answer) → request body."""
 

@@ -40,8 +40,8 @@ from benchmarks.experiment import (
     trials,
 )
 from opensearch_neural.evaluation.measures import Measured
+from opensearch_neural.evaluation.query_segments import restricted
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
-from opensearch_neural.evaluation.segments import restricted
 from opensearch_neural.models.dense.quantized import Quantizer, load_quantized
 from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import MINILM
@@ -148,7 +148,9 @@ class JpqExperiment:
     """The engines of one set, trained if necessary, each measured once."""
 
     data: Path
+    """The folder of BEIR folders."""
     work: Path
+    """Keeps everything that is made from them."""
     name: str
     """One of SETS."""
     steps: int

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from opensearch_neural.models.vectors import SparseVectors
 
+Dtype = Literal["fp32", "bf16"]
+
 MAX_LENGTH = 256
 BATCH = 32
 TOLERANCE = 1e-3
@@ -39,7 +41,6 @@ BASELINE = "sentence-transformers fp32"
 BASELINE_BF16 = "sentence-transformers bf16"
 FP32 = "osn fp32"
 BF16 = "osn bf16"
-ARMS = (BASELINE, BASELINE_BF16, FP32, BF16)
 READER = "one reader of osn encode"
 WRITER = "one writer of osn encode"
 LARGEST, MEMORY, NDCG = "largest difference of a weight", "memory, MB", "nDCG@10"
@@ -52,6 +53,7 @@ class Sizes:
     block: int = 128
     """Documents of a block."""
     blocks: int = 6
+    """Blocks that every arm encodes."""
     memory: int = 256
     """Documents to measure memory with."""
     judged: bool = True
@@ -71,13 +73,7 @@ class TimedEncoder:
     """Vectors → (documents, vocabulary), without special tokens."""
 
 
-def load_arm(arm: str, model: str) -> TimedEncoder:
-    if arm.startswith("sentence-transformers"):
-        return _theirs(model, "bf16" if arm.endswith("bf16") else "fp32")
-    return _ours(model, "bf16" if arm == BF16 else "fp32")
-
-
-def _ours(model: str, dtype: Literal["fp32", "bf16"]) -> TimedEncoder:
+def _ours(model: str, dtype: Dtype) -> TimedEncoder:
     from opensearch_neural.models.sparse.encoder import TorchSparseEncoder, load_sparse
 
     encoder = load_sparse(model, device="cpu", max_length=MAX_LENGTH, dtype=dtype)
@@ -90,7 +86,7 @@ def _ours(model: str, dtype: Literal["fp32", "bf16"]) -> TimedEncoder:
     return TimedEncoder(encode, lambda vectors: vectors.to_scipy())
 
 
-def _theirs(model: str, dtype: Literal["fp32", "bf16"]) -> TimedEncoder:
+def _theirs(model: str, dtype: Dtype) -> TimedEncoder:
     import torch
     from scipy.sparse import csr_matrix
     from sentence_transformers import SparseEncoder
@@ -119,6 +115,27 @@ def _theirs(model: str, dtype: Literal["fp32", "bf16"]) -> TimedEncoder:
         return csr_matrix((values, (rows, columns)), shape=tuple(vectors.shape))
 
     return TimedEncoder(encode, matrix)
+
+
+class EncoderArm(NamedTuple):
+    """An encoder that is compared."""
+
+    load_with: Callable[[str, Dtype], TimedEncoder]
+    """(folder or hub id of the model, precision) → the loaded encoder"""
+    dtype: Dtype
+    """The precision of the network."""
+
+    def load(self, model: str) -> TimedEncoder:
+        return self.load_with(model, self.dtype)
+
+
+ARMS = {
+    BASELINE: EncoderArm(_theirs, "fp32"),
+    BASELINE_BF16: EncoderArm(_theirs, "bf16"),
+    FP32: EncoderArm(_ours, "fp32"),
+    BF16: EncoderArm(_ours, "bf16"),
+}
+"""{name in results: encoder}"""
 
 
 def time_arms(
@@ -170,7 +187,7 @@ def quality_row(set_: str, model: str, arm: str, documents: Sequence[Document], 
     from opensearch_neural.models.sparse.encoder import load_sparse
     from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 
-    encoder = load_sparse(model, device="cpu", max_length=MAX_LENGTH, dtype="bf16" if arm == BF16 else "fp32")
+    encoder = load_sparse(model, device="cpu", max_length=MAX_LENGTH, dtype=ARMS[arm].dtype)
     vectors = encoder.encode_documents([document.contents for document in documents], batch_size=BATCH)
     retriever = ExactSparseRetriever([document.id for document in documents], vectors, encoder.query.encode)
     queries = {query: judged.queries[query] for query in judged.qrels}
@@ -249,7 +266,7 @@ def memory_in_a_process(arm: str, model: str, texts: Sequence[str]) -> tuple[int
 
 def measure_memory(arm: str, model: str, texts: Sequence[str]) -> tuple[int, int]:
     """(resident bytes after loading the model, peak resident bytes while it encodes)"""
-    loaded = load_arm(arm, model)
+    loaded = ARMS[arm].load(model)
     return peak_memory(lambda: loaded.encode(texts))
 
 

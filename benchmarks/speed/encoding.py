@@ -39,7 +39,6 @@ from benchmarks.speed.encoder_arms import (
     Sizes,
     difference_rows,
     file_rows,
-    load_arm,
     memory_in_a_process,
     quality_row,
     sleep_while_waiting,
@@ -94,7 +93,7 @@ def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> list[Row]:
     say("memory")
     memory = {arm: memory_in_a_process(arm, model, memory_texts) for arm in ARMS}
     say("speed")
-    times, outputs = time_arms({arm: load_arm(arm, model) for arm in ARMS}, timed_texts, sizes)
+    times, outputs = time_arms({name: arm.load(model) for name, arm in ARMS.items()}, timed_texts, sizes)
     judged = BeirData.load(corpus, "test") if sizes.judged else None
     set_ = corpus.resolve().name
     tokens = float(token_counts(model, timed_texts).mean())

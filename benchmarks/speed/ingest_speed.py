@@ -53,6 +53,7 @@ class WritingSizes:
     """How much is measured, and with which requests."""
 
     rounds: int = 10
+    """Times that every arm writes."""
     threads: int = 2
     """Threads that send requests."""
     chunk: int = 500
@@ -61,7 +62,7 @@ class WritingSizes:
 
 QUICK = WritingSizes(rounds=2)
 
-Writing = Callable[["OpenSearch", str, Sources, WritingSizes], None]
+Writer = Callable[["OpenSearch", str, Sources, WritingSizes], None]
 """Writes the documents into an index, which is there."""
 
 
@@ -110,7 +111,7 @@ def prepared(corpus: Path) -> tuple[Sources, Sources]:
 
 def race(client: OpenSearch, full: Sources, short: Sources, sizes: WritingSizes) -> dict[str, Timed]:
     """{arm: its times}: every arm writes once a round, in a changing order. An extra first round only warms up the node."""
-    work: dict[str, tuple[Writing, Sources]] = {
+    work: dict[str, tuple[Writer, Sources]] = {
         BASELINE: (with_parallel_bulk, full),
         OSN: (with_osn, full),
         SHORT: (with_osn, short),
@@ -127,7 +128,7 @@ def race(client: OpenSearch, full: Sources, short: Sources, sizes: WritingSizes)
     return times
 
 
-def written(client: OpenSearch, write: Writing, documents: Sources, sizes: WritingSizes) -> tuple[float, float]:
+def written(client: OpenSearch, write: Writer, documents: Sources, sizes: WritingSizes) -> tuple[float, float]:
     """(wall-clock seconds, processor seconds of this process) of writing a new index, which is checked and deleted."""
     index = f"osn-bench-{uuid.uuid4().hex[:10]}"
     body = index_body(

@@ -22,7 +22,9 @@ class Timed:
     """Wall-clock and processor seconds of one arm, for each turn."""
 
     wall: list[float] = field(default_factory=list)
+    """Seconds by the clock, (turns,)."""
     cpu: list[float] = field(default_factory=list)
+    """Seconds of all its processors together, (turns,)."""
 
 
 def in_turn(arms: Iterable[str], turn: int) -> list[str]:

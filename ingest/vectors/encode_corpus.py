@@ -66,6 +66,7 @@ class EncodeReport:
     """The result of an encoding."""
 
     manifest: Path
+    """The file that `osn ingest --vectors` reads."""
     documents: int
     """Documents that have vectors."""
     rejected: int
@@ -73,6 +74,7 @@ class EncodeReport:
     unfit: int
     """Documents that a model could not encode."""
     shards: int
+    """Shards in all."""
     reused: int
     """Shards that an earlier run had written."""
     seconds: float

@@ -63,17 +63,24 @@ _LEFT_OUT = (".md", ".onnx", ".data", ".py", ".pyc", ".bin", ".pt", ".ckpt", ".h
 
 @dataclass(frozen=True)
 class PackedModels:
-    """The models as they are sent to workers: {relative path: content} of their files, and how to load them."""
+    """The models as they are sent to workers: their files, and how to load them."""
 
     sparse: dict[str, bytes] | None
+    """{relative path: content} of the sparse model's files; None: no sparse model."""
     dense: dict[str, bytes] | None
+    """Likewise, of the dense model."""
     batch_size: int
     """Texts in one batch of a network."""
     device: str | None
+    """cpu, cuda, … of each worker; None: a GPU if the worker has one."""
     dtype: Dtype
+    """The precision of the sparse model's network."""
     pq: dict[str, bytes] | None = None
+    """Likewise, of the quantized model."""
     prune: Pruning | None = None
+    """Which terms of the sparse vectors are kept; None: all."""
     version: str = __version__
+    """The version of this package, which workers must have too."""
 
     @classmethod
     def of(cls, encoders: Encoders, device: str | None, dtype: Dtype) -> PackedModels:

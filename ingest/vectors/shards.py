@@ -72,6 +72,7 @@ class ShardDone:
     start: int
     """The number of its first record in the corpus."""
     records: int
+    """How many records of the corpus it covers."""
     set_aside: list[SetAside]
     """Its records that have no vectors: those that could not be read, and those that a model could not encode."""
     reused: bool
@@ -202,8 +203,11 @@ class LoadedShard:
     rows: dict[bytes, int]
     """{digest of a document: its row in the vectors}"""
     sparse: SparseVectors | None
+    """A row for each document; None: no sparse model encoded it."""
     dense: NDArray[np.float32] | None
+    """(documents, vectors · dimension); None: no dense model encoded it."""
     pq: NDArray[np.uint8] | None = None
+    """(documents, M); None: no quantized model encoded it."""
 
     @classmethod
     def read(cls, path: Path, vocabulary: list[str]) -> LoadedShard:

@@ -49,6 +49,7 @@ class DenseInfo:
     name: str
     hash: str
     dimension: int
+    """Components of one vector."""
     normalized: bool
     """Whether every vector has length 1."""
     vectors: int = 1
@@ -66,8 +67,11 @@ class Manifest:
     corpus: CorpusSource
     """Its path is `CorpusSource.name`, which is the same on every machine and in every folder."""
     sparse: SparseMeta | None
+    """None: the encoding has no sparse vectors."""
     dense: DenseInfo | None
+    """None: it has no dense vectors."""
     passages: PassageMeta | None = None
+    """How documents were split; None: they are whole."""
     dtype: str = "fp32"
     """The precision of the sparse model's network."""
     shard_records: int = SHARD_RECORDS
@@ -79,6 +83,7 @@ class Manifest:
     unfit: int | None = None
     """Documents that a model could not encode."""
     quantized: QuantizedMeta | None = None
+    """None: it has no codes."""
     prune: str | None = None
     """Which terms of the sparse vectors were kept; None: all."""
 

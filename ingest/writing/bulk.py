@@ -31,6 +31,8 @@ ATTEMPTS_OF_ONE = 4
 """After so many attempts, the document may be at fault instead of the cluster."""
 MOST_SUSPECTS = 16
 """If more documents fail at once, the documents are not suspected."""
+REQUEST_TIMEOUT = 120.0
+"""Seconds that one request may take."""
 DROPPED = "an ingest pipeline of the cluster drops it"
 NEIGHBOURS, NEIGHBOUR_BYTES = 64, 1 << 16
 """How many accepted documents are remembered for comparison, and the most bytes of each."""
@@ -38,10 +40,11 @@ NEIGHBOURS, NEIGHBOUR_BYTES = 64, 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One document to index: its id and its source as JSON bytes (vectors included)."""
+    """One document to index."""
 
     id: str
     source: bytes
+    """JSON, vectors included."""
 
     def head(self, condition: tuple[int, int] | None = None) -> bytes:
         """The line before the document. condition: the sequence number and primary term that it must still have."""
@@ -57,10 +60,12 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A document that OpenSearch refuses: the position of its action, and the answer's status and reason."""
+    """A document that OpenSearch refuses."""
 
     position: int
+    """The position of its action among those that were written."""
     status: int
+    """The HTTP status of its item in the answer."""
     reason: str
 
 
@@ -69,8 +74,11 @@ class Outcome:
     """The result of writing actions."""
 
     created: int = 0
+    """Documents that the index did not have."""
     updated: int = 0
+    """Documents that replaced another version."""
     failures: list[Failure] = field(default_factory=list)
+    """Documents that OpenSearch refused."""
     retries: int = 0
     """Requests that were sent again."""
 
@@ -109,7 +117,6 @@ class BulkWriter:
         alias: str | None = None,
         policy: RetryPolicy | None = None,
         chunk_bytes: int = 8 << 20,
-        request_timeout: float = 120.0,
         stop: threading.Event | None = None,
     ) -> None:
         self.client = client
@@ -117,7 +124,6 @@ class BulkWriter:
         self.alias = alias
         self.policy = policy or RetryPolicy()
         self.chunk_bytes = chunk_bytes
-        self.request_timeout = request_timeout
         self.stop = stop or threading.Event()
         self._accepted: deque[_Accepted] = deque(maxlen=NEIGHBOURS)
         self._lock = threading.Lock()
@@ -292,7 +298,7 @@ class BulkWriter:
                     "POST",
                     f"/{quote(self.alias or self.index, safe='')}/_bulk",
                     params={
-                        "request_timeout": self.request_timeout,
+                        "request_timeout": REQUEST_TIMEOUT,
                         # For a missing shard: this process waits instead, so that waiting can be interrupted.
                         "timeout": "10s",
                         "require_alias": "true" if self.alias else "false",

@@ -32,6 +32,7 @@ class Prepared:
     """A batch of documents as bulk actions."""
 
     actions: list[Action] = field(default_factory=list)
+    """The documents that can be written."""
     positions: list[int] = field(default_factory=list)
     """positions[i] is the position in the batch of the document of actions[i]."""
     unfit: dict[int, str] = field(default_factory=dict)

@@ -34,7 +34,9 @@ class Identity:
     """The identity of a journal: the index as it was created, the corpus, and how it is read and encoded."""
 
     index_uuid: str
+    """The index's own id, which another index of the same name does not have."""
     corpus: str
+    """The name of the corpus."""
     sparse: str | None
     """The hash of the sparse model or, with a corpus's table, of its SPLADE."""
     dense: str | None
@@ -71,7 +73,9 @@ class WrittenBatch:
     """Records [start, end) of the corpus, written."""
 
     start: int
+    """The number of its first record in the corpus."""
     end: int
+    """The number after its last record."""
     digest: str
     """The digest of the records' contents."""
     written: int
@@ -79,8 +83,7 @@ class WrittenBatch:
     letters: int
     """How many records and documents were rejected."""
     refused: tuple[int, ...] = ()
-    """The documents of `letters` that were not accepted, by their place among the batch's documents to write. Journals of
-    earlier versions do not have them."""
+    """Places of the refused documents among those to write; empty in journals of earlier versions."""
 
 
 class Journal:

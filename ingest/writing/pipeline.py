@@ -72,8 +72,7 @@ class Report:
     others: int = 0
     """Other documents in the index: of other corpora, or no longer in this one."""
     without_tokens: int | None = None
-    """Documents in the index whose sparse vector is empty, because none of their words is in the model's vocabulary; None
-    without a sparse model."""
+    """Documents of the index with no word in the sparse model's vocabulary; None without a sparse model."""
     first_reason: str | None = None
     """The reason of the first rejection in this run."""
     passages: bool = False

@@ -40,9 +40,11 @@ class Verification:
     whole_documents: bool
     """Whether the corpus has all passages of each of its documents."""
     ids: FirstRecords = field(default_factory=FirstRecords)
+    """The ids of written documents, each with the record that came first."""
     refused_before: set[str] = field(default_factory=set)
     """Documents that the interrupted run could not write: the index may hold an older version of each."""
     _refused: set[str] = field(default_factory=set)
+    """Ids of documents that OpenSearch refused in this run."""
 
     @property
     def _taken(self) -> int:

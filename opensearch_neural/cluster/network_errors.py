@@ -33,6 +33,7 @@ class Attempt:
     timeout: float
     """Seconds."""
     credentials: Credentials
+    """Which kind of credentials was sent."""
 
 
 def _first(error: BaseException, kind: type[Cause]) -> Cause | None:

@@ -35,7 +35,9 @@ class ConnectionSettings:
     urls: tuple[str, ...] = (DEFAULT_URL,)
     """Nodes of one cluster. A `user:password@` in a URL is moved to `user` and `password`."""
     user: str | None = None
+    """None: no basic authentication."""
     password: str | None = field(default=None, repr=False)
+    """Of basic authentication, with `user`."""
     token: str | None = field(default=None, repr=False)
     """Sent as `Authorization: Bearer …`."""
     ca: Path | None = None

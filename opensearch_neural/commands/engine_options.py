@@ -17,11 +17,11 @@ from opensearch_neural.errors import InputError
 if TYPE_CHECKING:
     from opensearch_neural.body_template import BodyTemplate
 
-MODELS = (
-    click.option("--sparse", default=None, help="Sparse model, if the index's own is not found."),
-    click.option("--dense", default=None, help="Dense model, if the index's own is not found."),
-    click.option("--pq", default=None, help="Quantized model, if the index's own is not found."),
-    click.option(
+MODELS = {
+    "sparse": click.option("--sparse", default=None, help="Sparse model, if the index's own is not found."),
+    "dense": click.option("--dense", default=None, help="Dense model, if the index's own is not found."),
+    "pq": click.option("--pq", default=None, help="Quantized model, if the index's own is not found."),
+    "backend": click.option(
         "--backend",
         type=click.Choice(["torch", "onnx", "onnx-int8"]),
         default="torch",
@@ -29,12 +29,13 @@ MODELS = (
         help="Encoder of dense and quantized queries. onnx needs an exported model or a token table, but "
         "no torch; int8 is faster.",
     ),
-)
+}
+"""{name: option}"""
 
 
 def models_options(command: Command) -> Command:
     """The options that name the models of an index: `sparse`, `dense`, `pq` and `backend`."""
-    return taking(command, MODELS)
+    return taking(command, MODELS.values())
 
 
 def engine_options(command: Command) -> Command:
@@ -42,7 +43,7 @@ def engine_options(command: Command) -> Command:
 
     Raises InputError for an invalid value of an engine's option.
     """
-    options = [*MODELS]
+    options = [*MODELS.values()]
     for name, taken_by in _by_name().items():
         flag = f"--{name.replace('_', '-')}"
         option = taken_by[0][1]

@@ -23,14 +23,14 @@ from opensearch_neural.evaluation import engine_report
 from opensearch_neural.evaluation.engine_comparison import EngineResult, engine_rows
 from opensearch_neural.evaluation.expectations import Expectation, parse_expectation
 from opensearch_neural.evaluation.measures import has_fractions, parse_measures, require_fitting
-from opensearch_neural.evaluation.results import Data, Summary, data_facts, read_facts
-from opensearch_neural.evaluation.segments import (
+from opensearch_neural.evaluation.query_segments import (
     SEGMENT,
     by_frequency,
     read_frequencies,
     read_query_values,
     segment_rows,
 )
+from opensearch_neural.evaluation.results import Data, Summary, data_facts, read_facts
 from opensearch_neural.files import write_text
 
 MEASURES = "nDCG@10,RR@10,R@100,R@1000"
@@ -43,21 +43,37 @@ class Evaluation:
     """The values of the options."""
 
     data: Path | None
+    """The folder in BEIR layout; None: `queries` and `qrels` are given instead."""
     split: str
+    """The split of the judgements in `data`."""
     queries: Path | None
+    """The file of queries, in place of `data`."""
     qrels: Path | None
+    """The file of judgements, in place of `data`."""
     limit_queries: int | None
+    """So many judged queries are measured, the first ones; None: all."""
     measures: str
+    """Names of measures in ir-measures, separated by commas."""
     baseline: str | None
+    """The engine to compare with; None: BM25, or the first run."""
     segments: str | None
+    """A file of query id and segment, or names separated by commas, the most frequent first; None: no segments."""
     frequencies: Path | None
+    """A file of query id and count, for segments that are names; None: the counts in the file of queries."""
     seed: int
+    """Seed of the bootstrap and the randomization test."""
     per_query: bool
+    """Whether the largest wins and losses against the baseline are shown."""
     expect: tuple[str, ...]
+    """Goals as text, ENGINE:MEASURE=LOW..HIGH."""
     as_json: bool
+    """Whether a result file is printed instead of tables."""
     out: Path | None
+    """The folder for run files and values of each query; None: they are not written."""
     record: Path | None
+    """The folder for the result file; None: it is not written."""
     report: Path | None
+    """The HTML file; None: it is not written."""
     names: list[str] = field(init=False)
     """The measures, by their names in ir-measures."""
 

@@ -12,6 +12,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import (
+    MODELS,
     PREFIX,
     engine_options,
     read_templates,
@@ -19,7 +20,7 @@ from opensearch_neural.commands.engine_options import (
 )
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.option_groups import flags_on_command_line, warn
-from opensearch_neural.engines import ENGINES, open_engines
+from opensearch_neural.engines import DEFAULT, DEFAULT_WITHOUT_SPARSE, ENGINES, open_engines
 from opensearch_neural.hits import Request, SearchResult, find, find_by_body, parse_filter, parts_of
 from opensearch_neural.queries import Body
 
@@ -33,8 +34,8 @@ def _one_query(context: click.Context, argument: click.Parameter, words: tuple[s
 @click.command(cls=Headed, first="index engine template size filter explain json body")
 @click.argument("query", nargs=-1, required=True, metavar="QUERY", callback=_one_query)
 @click.option("--index", required=True, help="The index, or alias, to search.")
-@click.option("--engine", default=None, help=f"One of {', '.join(ENGINES)}.  [default: bm25-sparse; "
-              "bm25 if the index has no sparse vectors]")  # fmt: skip
+@click.option("--engine", default=None, help=f"One of {', '.join(ENGINES)}.  [default: {DEFAULT}; "
+              f"{DEFAULT_WITHOUT_SPARSE} if the index has no sparse vectors]")  # fmt: skip
 @click.option(
     "--template",
     metavar="NAME=FILE",
@@ -106,7 +107,7 @@ def search(
 
 def refuse_options_of_engines() -> None:
     """Raise UsageError for an option of the engines, which has no effect with --template."""
-    of_engines = {"engine", "filters", "highlight", "sparse", "dense", "pq", "backend"}
+    of_engines = {"engine", "filters", "highlight", *MODELS}
     for name, flag in flags_on_command_line().items():
         if name in of_engines or name.startswith(PREFIX):
             raise click.UsageError(f"{flag} has no effect with --template: the template file is the whole query")

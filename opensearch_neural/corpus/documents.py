@@ -36,7 +36,9 @@ class Document:
     id: str
     text: str
     title: str = ""
+    """Empty: it has none."""
     url: str | None = None
+    """None: it has none."""
     fields: dict[str, Any] = field(default_factory=dict)
     """The record's other fields."""
     file: str | None = None
@@ -60,9 +62,11 @@ class Rejected:
     """A record that was refused."""
 
     file: str
+    """The file or other source of the record."""
     line: int | None
     """The line, from 1; for parquet and data sets, the row."""
     reason: str
+    """What is wrong with it."""
     raw: str
     """The record, unchanged."""
 

@@ -47,6 +47,7 @@ class JudgedQueries:
     """Queries and their judgements, with or without a corpus."""
 
     name: str
+    """Name of the folder, or of the file of judgements without its ending."""
     split: str
     """The split of the BEIR folder; "" if single files were named."""
     queries: dict[str, str]
@@ -88,6 +89,7 @@ class BeirData(JudgedQueries):
     """One split of a test collection in BEIR layout."""
 
     corpus_path: Path
+    """The corpus: a file that `osn ingest` reads."""
 
     @classmethod
     def load(cls, folder: str | Path, split: str = "test") -> BeirData:

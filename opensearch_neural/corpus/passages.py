@@ -28,17 +28,16 @@ _WORD = r"\p{Han}|\w{1,16}|[^\w\s]"
 
 @dataclass(slots=True)
 class Passage(Document):
-    """A part of a document. Its text is `document.text[start:end]`; title, URL and fields are the document's.
-
-    parent: the document's id
-    number: counts from 1 within the document
-    start, end: in characters of the document's text
-    """
+    """A part of a document. Its text is `document.text[start:end]`; title, URL and fields are the document's."""
 
     parent: str = ""
+    """The document's id."""
     number: int = 1
+    """Its place in the document, from 1."""
     start: int = 0
+    """Its first character in the document's text, from 0."""
     end: int = 0
+    """The character after its last."""
 
     def record(self) -> dict[str, Any]:
         """As Document.record, with the fields `parent` and `passage` of the index."""

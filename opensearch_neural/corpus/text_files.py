@@ -61,6 +61,7 @@ class BadLine:
     """A line that cannot be read."""
 
     reason: str
+    """Why."""
     raw: bytes
     """The part of the line that was kept."""
 

@@ -36,6 +36,9 @@ ENGINES: dict[str, type[Engine]] = {
 }
 """{name: engine}, collected from the families' files."""
 
+DEFAULT, DEFAULT_WITHOUT_SPARSE = sparse.Bm25Sparse.name, sparse.Bm25.name
+"""The engine to search with if none is named: of an index with sparse vectors, and of any other."""
+
 BodyOf = Callable[[str, int], Body]
 """(query text, number of hits wanted) → request body. Encoding the query is part of the call."""
 
@@ -52,7 +55,7 @@ class Engines(Opened):
     @property
     def default(self) -> str:
         """The engine to search with if none is named."""
-        return "bm25-sparse" if self.meta.sparse else "bm25"
+        return DEFAULT if self.meta.sparse else DEFAULT_WITHOUT_SPARSE
 
     def serves(self, name: str) -> bool:
         """Whether index and cluster have what the engine needs. Does not check that the models can be loaded."""

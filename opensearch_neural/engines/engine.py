@@ -73,11 +73,13 @@ class Opened:
     """One index, opened for searching."""
 
     index: str
+    """The name of the index, or of an alias."""
     meta: IndexMeta
     """The index's record."""
     plugin: bool
     """Whether the cluster has the neural-search plugin."""
     models: IndexModels
+    """Loads the index's models when an engine first needs them."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """{option: value} that the caller chose. Other options have the value stored in the index, or the engine's default."""
     connect: Callable[[], OpenSearch] | None = None

@@ -2,7 +2,7 @@
 
 measures.py           nDCG, recall and the like of a run, by ir-measures
 comparison.py         confidence intervals and paired comparisons of two engines
-segments.py           parts of the queries measured apart: head, torso, tail
+query_segments.py     parts of the queries measured apart: head, torso, tail
 overlap.py            how much of the exact result an approximate search finds
 engine_comparison.py  engines of one index measured side by side
 engine_report.py      the output of `osn eval`

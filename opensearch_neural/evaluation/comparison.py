@@ -27,15 +27,16 @@ _BATCH_VALUES = 4_000_000
 
 @dataclass(frozen=True)
 class Comparison:
-    """A paired difference of means, with its 95% interval and the two-sided p-value of the hypothesis of no difference.
-
-    low and high are None for a single query, which tells nothing about the spread.
-    """
+    """A paired difference of means, with its 95% interval."""
 
     difference: float
+    """The mean over queries of engine minus baseline."""
     low: float | None
+    """Lower end of the interval; None for a single query, which tells nothing about the spread."""
     high: float | None
+    """Upper end of the interval; None likewise."""
     p: float
+    """p-value of the two-sided randomization test of no difference."""
 
 
 def interval(

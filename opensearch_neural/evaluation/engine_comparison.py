@@ -65,8 +65,7 @@ class EngineResult:
     encode_ms: Latencies | None = None
     """Time to make each request body; for dense engines mostly the model's time."""
     certified: Sequence[bool] | None = None
-    """For each query that the engine can answer, whether its page is proved to equal that of a search over all documents.
-    None if the engine has no such proof."""
+    """For each answered query, whether its page is proved to be that of a full search; None: the engine has no proof."""
     unjudged: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """{query: (unjudged hits, hits)} among the first ten."""
 

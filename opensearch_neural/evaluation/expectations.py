@@ -19,7 +19,9 @@ class Expectation:
     engine: str
     measure: str
     low: float
+    """The least value that meets the goal."""
     high: float
+    """The highest value that meets the goal."""
 
     def goal(self, value: float) -> Goal:
         words = f"{self.engine} {label(self.measure)} between {self.low:g} and {self.high:g}"

@@ -15,23 +15,24 @@ TIES = 3 * PAGE
 """Hits of the exact result to fetch, so that ties with its tenth hit are included."""
 
 
-def overlap(hits: Mapping[str, float], exact: Mapping[str, float], depth: int = PAGE) -> float:
-    """The share of the first `depth` of `exact` that the first `depth` of `hits` hold.
+def overlap(hits: Mapping[str, float], exact: Mapping[str, float]) -> float:
+    """The share of the first PAGE of `exact` that the first PAGE of `hits` hold.
 
     Documents that tie with the last of `exact` count too, since chance decides which of them is shown.
     """
     best = rank(exact)
-    last = best[min(depth, len(best)) - 1][1]
+    wanted = min(PAGE, len(best))
+    last = best[wanted - 1][1]
     tied = {document for document, score in best if score >= last - 1e-6 * abs(last)}
-    returned = {document for document, _ in rank(hits)[:depth]}
-    return min(1.0, len(returned & tied) / min(depth, len(best)))
+    returned = {document for document, _ in rank(hits)[:PAGE]}
+    return min(1.0, len(returned & tied) / wanted)
 
 
-def score_kept(scores: Mapping[str, float], exact: Mapping[str, float], depth: int = PAGE) -> float:
+def score_kept(scores: Mapping[str, float], exact: Mapping[str, float]) -> float:
     """The share of the exact score that an approximate search keeps; 1 if nothing is lost.
 
-    scores: {returned hit: its score by the exact search}; exact: the best hits of the exact search."""
-    best = sorted(exact.values(), reverse=True)[:depth]
+    scores: {returned hit: its score by the exact search}; exact: the best hits of the exact search, of which PAGE count."""
+    best = sorted(exact.values(), reverse=True)[:PAGE]
     return sum(scores.values()) / sum(best) if sum(best) > 0 else 1.0
 
 

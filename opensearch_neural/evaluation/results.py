@@ -34,31 +34,45 @@ log = logging.getLogger(__name__)
 FILE_NAME = "summary.json"
 
 RowKind = Literal["value", "difference", "p-value", "holm", "detectable", "ratio"]
+"""The engine's value; its difference from the baseline; the p-value of the difference, uncorrected or corrected by Holm for
+the number of engines; the smallest difference that this number of queries can detect; or the ratio to the baseline."""
 
 
 class Key(NamedTuple):
-    """The fields that identify a row in its result, see `Row`."""
+    """The fields that identify a row in its result."""
 
     set: str
+    """The data set, with its size if it has several."""
     engine: str
+    """The engine's name, without seed and variant."""
     measure: str
+    """The name of the measure, without the baseline."""
     kind: RowKind = "value"
+    """The engine's own value, or a comparison with the baseline."""
     baseline: str = ""
+    """The engine that a comparison is with; "" if the row compares nothing."""
     baseline_variant: str = ""
+    """The variant of the baseline; "" if it was measured in one way."""
     seed: int | None = None
+    """The seed that the engine was trained with; None if there is one model, or a mean of several."""
     variant: str = ""
+    """How the engine was measured; "" if in one way only."""
     level: str = ""
+    """The load under which it was measured; "" without load."""
     seeds: tuple[int, ...] = ()
+    """The seeds of a mean over several models; empty if it is no such mean."""
 
 
 class MeasuredEngine(NamedTuple):
-    """An engine with several seeds, or measured in several ways. See `Row`."""
+    """An engine with several seeds, or measured in several ways."""
 
     name: str
     seed: int | None = None
+    """The seed of its training; None if there is one model, or a mean of several."""
     variant: str = ""
+    """How it was measured; "" if in one way only."""
     seeds: tuple[int, ...] = ()
-    """The seeds, for a mean over several models."""
+    """The seeds of a mean over several models; empty if it is no such mean."""
 
     def __str__(self) -> str:
         seed = "" if self.seed is None else f"seed {self.seed}"
@@ -90,9 +104,7 @@ class Row:
     seed: int | None = None
     """The seed that the engine was trained with, if there are several seeds."""
     kind: RowKind = "value"
-    """The engine's value, its difference from the baseline, the p-value of the difference (uncorrected, or corrected by Holm
-    for the number of engines), the smallest difference that this number of queries can detect, or the ratio to the
-    baseline."""
+    """The engine's own value, or a comparison with the baseline."""
     variant: str = ""
     """How the engine was measured, if in several ways: the layout of its index, a part of the queries."""
     engine_label: str = ""
@@ -164,6 +176,7 @@ class Goal:
     value: str | float | None
     """None if nothing was measured."""
     met: bool
+    """Whether the value reaches the target; False if nothing was measured."""
 
     def __str__(self) -> str:
         if self.value is None:
@@ -174,6 +187,7 @@ class Goal:
 @dataclass(frozen=True)
 class Data:
     name: str
+    """The name of the file or folder, without its path."""
     files: dict[str, str]
     """{file: its SHA-256 in hex}"""
 
@@ -183,13 +197,18 @@ class Summary:
     """The content of one result file."""
 
     command: str
+    """The command line, without paths of this machine and credentials."""
     code: str
     """The commit, or the version."""
     machine: Machine
+    """Processor, memory and software that measured."""
     data: list[Data]
+    """The files that were read, with their hashes."""
     seeds: list[int]
+    """The seeds of trainings and statistics."""
     rows: list[Row]
     goals: list[Goal] = field(default_factory=list)
+    """Goals, missed ones included."""
     title: str = ""
     """The title of its table; empty: the folder's name."""
 

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from opensearch_neural.evaluation.results import Row
+
+
+class WithInterval(Protocol):
+    """A number with the ends of its interval: a row, or an estimate of a load test."""
+
+    @property
+    def value(self) -> float: ...
+    @property
+    def low(self) -> float | None: ...
+    @property
+    def high(self) -> float | None: ...
 
 
 def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -55,9 +67,14 @@ def cell(row: Row | None, intervals: bool = True) -> str:
     """A row's value as text, with its interval in brackets: "0.683 [0.641, 0.724]"."""
     if row is None:
         return ""
-    if not intervals or row.low is None or row.high is None:
-        return number(row.value)
-    return f"{number(row.value)} [{number(row.low)}, {number(row.high)}]"
+    return bracketed(row, number) if intervals else number(row.value)
+
+
+def bracketed(estimate: WithInterval, form: Callable[[float], str]) -> str:
+    """The value with its interval in brackets, each number written by `form`; without an interval, the value alone."""
+    if estimate.low is None or estimate.high is None:
+        return form(estimate.value)
+    return f"{form(estimate.value)} [{form(estimate.low)}, {form(estimate.high)}]"
 
 
 def number(value: float) -> str:

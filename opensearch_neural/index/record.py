@@ -47,7 +47,9 @@ class DenseMeta:
     hash: str
     """Hash of the dense model. If the vectors are reconstructed from codes, name and hash are the quantized model's."""
     dimension: int
+    """Components of one vector."""
     type: DenseType
+    """How a component is stored."""
     normalized: bool
     """Whether every vector has length 1."""
     scale: float = 1.0
@@ -89,9 +91,13 @@ class IndexMeta:
     """The record of an index: the content of `_meta.osn` in its mapping."""
 
     sparse: SparseMeta | None = None
+    """None: the index has no sparse vectors."""
     dense: DenseMeta | None = None
+    """None: the index has no dense vectors."""
     passages: PassageMeta | None = None
+    """How documents were split; None: the index holds whole documents."""
     quantized: QuantizedMeta | None = None
+    """None: the index has no codes."""
     forward_index: bool = False
     """Whether each document also has its sparse weights as a row (`forward_index`)."""
     prune: str | None = None
@@ -103,6 +109,7 @@ class IndexMeta:
     version: str = ""
     """The version of `osn` that wrote the index."""
     format: int = META_FORMAT
+    """The version of the record's format."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Entries of other modules: tuned settings, the state of a build, the scale of sparse scores."""
 

@@ -52,12 +52,16 @@ HOLDERS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Count:
-    """The leaves of the tree (low to high), and the clauses of its widest single bool (widest_low to widest_high)."""
+    """How many leaves the tree has, and how many clauses its widest single bool: from the fewest to the most."""
 
     low: int
+    """The fewest leaves that the tree can have."""
     high: int
+    """The most leaves that the tree can have."""
     widest_low: int = 1
+    """The fewest clauses of its widest single bool."""
     widest_high: int = 1
+    """The most clauses of its widest single bool."""
 
     def __add__(self, other: Count) -> Count:
         return Count(

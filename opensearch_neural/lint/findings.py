@@ -63,10 +63,13 @@ class Finding:
     rule: str
     """The rule's name in RULES."""
     outcome: Verdict
+    """What OpenSearch does with the body; the docstring of `opensearch_neural.lint` explains the three."""
     path: str
     """The place in the body, written as in a program: query.bool.should[2].rank_feature.boost"""
     message: str
+    """What is wrong."""
     remedy: str
+    """What to write instead."""
 
     def __str__(self) -> str:
         return f"{self.outcome}: {self.path}: {self.message} [{self.rule}]\n  {self.remedy}"

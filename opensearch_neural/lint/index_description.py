@@ -21,8 +21,11 @@ class IndexDescription:
     """Limits and fields of an index, and its search pipelines. The defaults are OpenSearch's."""
 
     max_result_window: int = MOST_HITS
+    """The most hits that a request may page through (from + size)."""
     max_rescore_window: int = MOST_RESCORED
+    """The largest window of a rescorer."""
     max_terms_count: int = MOST_TERMS
+    """The most terms of a `terms` query."""
     fields: Mapping[str, Mapping[str, Any]] | None = None
     """{full name: mapping}; None if not known"""
     default_pipeline: str | None = None

@@ -26,9 +26,13 @@ class LintedRequest:
     body: Body
     """Its members that are not null."""
     capabilities: Capabilities | None
+    """What the cluster can do; None if not known."""
     meta: IndexMeta | None
+    """The record of the index; None if `osn` did not write it, or if not known."""
     index: IndexDescription
+    """Limits, fields and pipelines of the index; OpenSearch's defaults if not known."""
     findings: list[Finding] = field(default_factory=list)
+    """The problems so far; rules add to them."""
     within: str | None = None
     """The path of the innermost nested query around the current clause; None: no nested query."""
 

@@ -259,7 +259,9 @@ class Module:
     """One entry of a sentence-transformers directory: the class name of a module and its folder."""
 
     type: str
+    """The last part of its class name: "Pooling"."""
     path: Path
+    """The module's folder."""
 
 
 def routes(path: Path) -> dict[str, list[Module]]:

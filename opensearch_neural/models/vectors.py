@@ -22,10 +22,14 @@ DenseVectors = NDArray[np.float32]
 class SparseVectors:
     """Rows of (token, weight): row i is at indptr[i]:indptr[i + 1] of the arrays; weights are finite and above 0."""
 
-    indptr: NDArray[np.int64]  # (n + 1,)
-    token_ids: NDArray[np.int32]  # (nnz,)
-    weights: NDArray[np.float32]  # (nnz,)
-    vocabulary: list[str]  # tokens by id
+    indptr: NDArray[np.int64]
+    """(n + 1,)"""
+    token_ids: NDArray[np.int32]
+    """(nnz,)"""
+    weights: NDArray[np.float32]
+    """(nnz,)"""
+    vocabulary: list[str]
+    """Tokens by id."""
 
     @staticmethod
     def of_rows(rows: Iterable[Mapping[str, float]], vocabulary: list[str]) -> SparseVectors:

@@ -24,7 +24,9 @@ class Rare:
     """
 
     by: Literal["ratio", "share", "count"] = "ratio"
+    """The rule, as above."""
     value: float = 0.5
+    """Its number: a ratio or share from 0 to 1, or a whole number of tokens."""
 
     def __post_init__(self) -> None:
         if self.by not in ("ratio", "share", "count"):

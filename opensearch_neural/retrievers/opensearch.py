@@ -40,6 +40,7 @@ class Latencies:
     """Client-side times of single requests in milliseconds, in the order in which they were sent."""
 
     ms: list[float]
+    """(requests,)"""
 
     @property
     def p50(self) -> float:

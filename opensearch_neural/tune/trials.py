@@ -82,11 +82,12 @@ def share(
 
 @dataclass(frozen=True)
 class Questions:
-    """Queries, and their judgements. qrels: None compares runs with the exact result instead."""
+    """Queries, and their judgements if there are any."""
 
     texts: dict[str, str]
     """{query id: text}"""
     qrels: Qrels | None = None
+    """None: runs are compared with the exact result instead."""
 
     def quality(self, run: Run, exact: Run) -> dict[str, float]:
         """{query: nDCG@10, or score@10} for the queries that can be judged.

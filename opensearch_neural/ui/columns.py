@@ -38,6 +38,7 @@ class Searcher:
 
     client: OpenSearch
     indexes: tuple[str, ...]
+    """The only indexes and aliases that are searched."""
     how: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of `open_engines`."""
     opened: dict[str, tuple[float, Engines]] = field(default_factory=dict)
@@ -121,10 +122,10 @@ class Times:
     """The time on the cluster, as its answer says (`took`). For several requests, the last one's."""
 
 
-def measure_times(searcher: Searcher, columns: Sequence[Column], state: State, *, seed: int = 0) -> list[Times]:
+def measure_times(searcher: Searcher, columns: Sequence[Column], state: State) -> list[Times]:
     """Times of each column: after some warm-up rounds, all columns in random order in each round, one request at a time."""
     times = [Times([], [], []) for _ in columns]
-    drawn = random.Random(seed)
+    drawn = random.Random(0)
     for turn in range(WARMING + REPEATS):
         for at in drawn.sample(range(len(columns)), len(columns)):
             start = time.perf_counter()

@@ -24,7 +24,9 @@ class ShownHit:
     """A hit as a column shows it."""
 
     rank: int
+    """Its place on the page, from 1."""
     hit: dict[str, Any]
+    """As `hit_of` makes it."""
     shift: str
     """Shift of rank against the first column: "↑3", "↓1", "=", "new"; empty in the first column."""
     parts: list[ScorePart]
@@ -37,8 +39,11 @@ class Shown:
 
     column: Column
     result: SearchResult | None = None
+    """None if the search failed."""
     error: str = ""
+    """The error of the search; empty if it succeeded."""
     hits: list[ShownHit] = field(default_factory=list)
+    """The page, best first."""
     gone: list[tuple[int, str, str]] = field(default_factory=list)
     """(rank, id, title) of hits of the first column that this one lacks."""
     shared: int | None = None

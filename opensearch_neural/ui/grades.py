@@ -28,6 +28,7 @@ class Grade:
     document: str
     """The document's id."""
     grade: int
+    """From 0 (not relevant) upwards."""
     who: str
     """The person's name."""
     when: str
@@ -70,6 +71,7 @@ class Grades:
     path: Path | None = None
     """None: no file, and grades cannot be added."""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    """Held while grades are read or written."""
     _given: dict[tuple[str, str, str], Grade] = field(default_factory=dict)
     """{(query, document, who): grade}, in the order of the file."""
     _state: tuple[int, int] | None = None
@@ -177,14 +179,17 @@ class Score:
     """The quality of a column against the first, on the queries judged so far."""
 
     queries: int
+    """Queries that were searched and have a relevant document."""
     wins: int
     """Queries on which the column is better than the first."""
     losses: int
+    """Queries on which it is worse."""
     difference: float
     """Mean difference of nDCG to the first column."""
     low: float | None
     """Lower end of the 95% interval; None for a single query."""
     high: float | None
+    """Upper end of that interval."""
 
 
 def scores(grades: Grades, runs: Sequence[Run], depth: int) -> list[Score]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MOST_QUERIES = 400
 """The report contains the hits of this many queries, those with the largest differences."""
+MOST_DOCUMENTS = 20_000
+"""The report has titles for this many documents."""
 PAGE = 10
 MOST_P = 0.05
 """The verdict calls a difference shown if its p-value is below this."""
@@ -37,7 +39,9 @@ class QueryHits:
     """The pages of a query by the baseline and by one engine."""
 
     id: str
+    """The query's id."""
     text: str
+    """The query's text."""
     before: float
     """The measure by the baseline."""
     after: float
@@ -195,8 +199,8 @@ def scatter(
     return Scatter(result.engine, kept, len(order) - len(kept))
 
 
-def documents_shown(results: Sequence[EngineResult], most: int = 20_000) -> list[str]:
-    """The ids of the documents that a report shows, each once."""
+def documents_shown(results: Sequence[EngineResult]) -> list[str]:
+    """The ids of the documents that a report shows, each once; MOST_DOCUMENTS at most."""
     pages = (run for result in results for run in list(result.runs.values())[:1])
     ids = (id for run in pages for hits in run.values() for id, _ in rank(hits)[:PAGE])
-    return list(dict.fromkeys(ids))[:most]
+    return list(dict.fromkeys(ids))[:MOST_DOCUMENTS]

@@ -26,9 +26,13 @@ class Interval:
     """A number with the ends of its interval, if it has one."""
 
     label: str
+    """What the number is of: an engine, or a segment."""
     value: float
+    """In the units of the measure, as are its ends."""
     low: float | None
+    """Lower end; None if there is none."""
     high: float | None
+    """Upper end; None if there is none."""
     text: str
     """The numbers as text."""
 
@@ -38,10 +42,15 @@ class Bar:
     """An interval in the units of the plot."""
 
     label: str
+    """The line's title, left of the plot."""
     x: float
+    """Where the number's mark is."""
     low: float
+    """The bar's left end."""
     high: float
+    """The bar's right end."""
     text: str
+    """The numbers as text, right of the plot."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +61,21 @@ class Forest:
     zero: float
     """Where the line is, in the units of the plot."""
     bars: list[Bar]
+    """From top to bottom."""
     left: float
     """The width of the labels, in the units of the plot."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A point in the units of the plot. label: empty for a point without a label."""
+    """A point in the units of the plot."""
 
     label: str
+    """Empty: the point has no label."""
     x: float
+    """From the left."""
     y: float
+    """From the top."""
     text: str
     """The point's numbers as text."""
     below: float = 0.0
@@ -85,6 +98,7 @@ class ReportTable:
     columns: list[str]
     """The column titles; the first column names the lines."""
     lines: list[list[str]]
+    """Cells of each line, as many as columns."""
 
 
 def values_table(title: str, rows: Iterable[Row]) -> ReportTable:

@@ -34,12 +34,19 @@ class Column:
     """How a column searches, in the texts that the user wrote; empty: the default of the index and the engine."""
 
     engine: str
+    """The name of an engine, or "own body"."""
     index: str = ""
+    """An index or alias."""
     weight: str = ""
+    """Weight of the model, or of the codes or vectors."""
     window: str = ""
+    """Hits of each shard that are rescored with all tokens, or by the model."""
     dense_window: str = ""
+    """Hits of each shard that are rescored with their codes or vectors."""
     rare: str = ""
+    """The tokens that are searched first, as `Rare.parse` reads it."""
     tokens: str = ""
+    """The tokens that are searched at all, as `Rare.parse` reads it."""
     exact: str = ""
     """ "yes", or nothing."""
     body: str = ""
@@ -92,11 +99,13 @@ class State:
     """The state of the page."""
 
     query: str = ""
+    """The query's text."""
     filters: tuple[str, ...] = ()
     """Filters of all columns, as the user wrote them."""
     size: int = 10
     """Hits of each column."""
     columns: tuple[Column, ...] = ()
+    """From left to right; others are compared with the first."""
     document: str = ""
     """The id of the document whose absence is explained; empty: none."""
     timed: bool = False

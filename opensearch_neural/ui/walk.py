@@ -27,7 +27,9 @@ class Sorting:
 
     searcher: Searcher
     queries: Mapping[str, str]
+    """{query id: text}"""
     state: State
+    """Filters, size and columns of the searches."""
     error: str = ""
     """Why the search stopped; empty if it did not fail."""
     runs: list[Run] = field(default_factory=list)
@@ -35,7 +37,9 @@ class Sorting:
     order: list[tuple[str, float]] = field(default_factory=list)
     """(query, disagreement) of the searched queries, the largest disagreement first."""
     running: bool = False
+    """Whether the thread searches."""
     paused: bool = False
+    """Whether it was stopped; `go_on` continues."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
@@ -117,6 +121,7 @@ class Walk:
     """The queries that the page was started with."""
 
     queries: Mapping[str, str] = field(default_factory=dict)
+    """{query id: text}"""
     _sorted: dict[State, Sorting] = field(default_factory=dict)
     """{state with only filters, size and columns: its sorting}"""
 
@@ -137,6 +142,7 @@ class Place:
     number: int
     """The position, from 1; 0 before the first."""
     total: int
+    """How many queries are in the order."""
     before: str
     """The address of the query before; empty if there is none."""
     after: str

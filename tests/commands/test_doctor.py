@@ -36,11 +36,11 @@ def test_the_doctor_shows_every_capability_and_is_content_with_a_cluster_that_ca
 def test_the_doctor_answers_in_json(cluster_url: str) -> None:
     result = run("--url", cluster_url, "--json")
     assert result.exit_code == 0
-    found = json.loads(result.stdout)
-    assert found["usable"] is True and found["tried"] is True
-    assert {feature.name for feature in FEATURES} <= set(found)
-    assert found["max_clause_count"] >= 1
-    assert found["nodes"][0]["heap_max"] > 0
+    answer = json.loads(result.stdout)
+    assert answer["usable"] is True and answer["tried"] is True
+    assert {feature.name for feature in FEATURES} <= set(answer)
+    assert answer["max_clause_count"] >= 1
+    assert answer["nodes"][0]["heap_max"] > 0
 
 
 def test_without_writing_the_doctor_only_reads(cluster_url: str) -> None:
@@ -77,10 +77,10 @@ def test_a_cluster_that_is_not_there_is_one_message_with_a_remedy_and_no_traceba
 def test_a_cluster_that_is_not_there_is_json_too_where_json_is_asked_for() -> None:
     result = run("--url", closed_port(), "--json")
     assert result.exit_code == 1
-    found = json.loads(result.stdout)
-    assert found["usable"] is False
-    assert "nothing listens" in found["error"]
-    assert "osn node start" in found["remedy"]
+    answer = json.loads(result.stdout)
+    assert answer["usable"] is False
+    assert "nothing listens" in answer["error"]
+    assert "osn node start" in answer["remedy"]
 
 
 def test_a_server_that_never_answers_does_not_hang_the_doctor() -> None:
@@ -110,7 +110,7 @@ def test_writing_and_not_writing_exclude_each_other() -> None:
 
 
 def test_a_missing_capability_is_shown_with_its_fallback_and_the_reason() -> None:
-    found = Capabilities(
+    capabilities = Capabilities(
         version="3.5.0",
         distribution="opensearch",
         plugins={},
@@ -120,7 +120,7 @@ def test_a_missing_capability_is_shown_with_its_fallback_and_the_reason() -> Non
         max_clause_count=1024,
         notes={"neural_sparse": "unknown query [neural_sparse]"},
     )
-    lines = report(found, LOCAL).splitlines()
+    lines = report(capabilities, LOCAL).splitlines()
     assert "plugins  none" in lines
     (row,) = [line for line in lines if line.startswith("neural_sparse  no ")]
     assert row.endswith("without: rank_feature clauses, with the same scores")
@@ -129,9 +129,9 @@ def test_a_missing_capability_is_shown_with_its_fallback_and_the_reason() -> Non
 
 
 def test_a_cluster_without_rank_features_is_not_usable() -> None:
-    found = Capabilities(bm25=True, rank_features=False)
-    assert not found.usable
-    assert report(found, LOCAL).splitlines()[-1] == "not usable: osn needs BM25 and rank_features"
+    capabilities = Capabilities(bm25=True, rank_features=False)
+    assert not capabilities.usable
+    assert report(capabilities, LOCAL).splitlines()[-1] == "not usable: osn needs BM25 and rank_features"
 
 
 @pytest.mark.parametrize(
@@ -172,11 +172,11 @@ def test_the_watermarks_of_a_cluster_are_read_and_unknown_where_they_may_not_be(
         body={"transient": {f"{setting}.low": "3mb", f"{setting}.high": "2mb", f"{setting}.flood_stage": "1mb"}}
     )
     try:
-        found = json.loads(run("--url", cluster_url, "--no-write", "--json").stdout)["watermarks"]
+        watermarks = json.loads(run("--url", cluster_url, "--no-write", "--json").stdout)["watermarks"]
     finally:
         names = ("low", "high", "flood_stage")
         client.cluster.put_settings(body={"transient": {f"{setting}.{name}": None for name in names}})
-    assert found == {"high": "2mb", "flood_stage": "1mb", "enabled": True}
+    assert watermarks == {"high": "2mb", "flood_stage": "1mb", "enabled": True}
 
     def forbid(request: Request) -> Answer | None:
         return forbidden("cluster:monitor/settings/get") if "_cluster/settings" in request.path else None

@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 import opensearch_neural
 from opensearch_neural.commands.evaluate import evaluate
 from opensearch_neural.errors import ClusterError, InputError, MissingExtra, ModelError
+from opensearch_neural.evaluation.query_segments import by_frequency, read_frequencies, read_query_values
 from opensearch_neural.evaluation.results import Row, Summary
 from opensearch_neural.evaluation.run_files import read_run
-from opensearch_neural.evaluation.segments import by_frequency, read_frequencies, read_query_values
 from opensearch_neural.retrievers.template import absent_count
 
 QRELS = "q1 0 a 1\nq1 0 b 0\nq2 0 c 0.5\nq3 0 d 2\nq4 0 e 1\n"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +17,8 @@ from osn_command import osn_command
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
 from ingest.settings import Models, NewIndex
+from opensearch_neural.commands import search
+from opensearch_neural.engines import ENGINES
 from opensearch_neural.errors import InputError
 from opensearch_neural.hits import parse_filter
 
@@ -415,3 +419,20 @@ def test_a_query_without_quotation_marks_is_told_of() -> None:
     done = osn("http://127.0.0.1:1", "--index", "docs", "heart", "attack")
     assert done.returncode == 2
     assert 'put a query in quotation marks: "heart attack"' in done.stderr
+
+
+def test_the_command_knows_no_engine_by_name() -> None:
+    """An engine owns its name, its needs and its options; only the help text, a docstring, has engines as examples."""
+    tree = ast.parse(Path(search.__file__ or "").read_text())
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Module)]
+    docstrings = {id(node.body[0].value) for node in functions if isinstance(node.body[0], ast.Expr)}
+    texts = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
+    ]
+    assert "sparse" in ENGINES and "bm25" in ENGINES
+    assert not ENGINES.keys() & set(texts)
+    ordinary_words = {"sparse", "dense"}  # the help may speak of sparse vectors
+    words = {word for text in texts for word in re.findall(r"[\w-]+", text)}
+    assert not words & (ENGINES.keys() - ordinary_words)

@@ -144,11 +144,11 @@ def test_the_windows_hits_have_the_sum_and_the_others_bm25(
     sparse = written.hits(queries.neural_sparse(tokens, size=DOCUMENTS)) if tokens else {}
     how: dict[str, Any] = {"weight": weight, "window": window, "plugin": plugin, "forward": forward}
     body = queries.bm25_sparse(text, tokens, **how, size=DOCUMENTS)
-    found = written.hits(body)
-    assert found.keys() == lexical.keys()
-    assert list(found.values()) == sorted(found.values(), reverse=True)
-    whole = {id for id in found if found[id] == pytest.approx(lexical[id] + weight * sparse.get(id, 0), rel=1e-5)}
-    assert all(found[id] == pytest.approx(lexical[id], rel=1e-5) for id in found.keys() - whole)
+    scores = written.hits(body)
+    assert scores.keys() == lexical.keys()
+    assert list(scores.values()) == sorted(scores.values(), reverse=True)
+    whole = {id for id in scores if scores[id] == pytest.approx(lexical[id] + weight * sparse.get(id, 0), rel=1e-5)}
+    assert all(scores[id] == pytest.approx(lexical[id], rel=1e-5) for id in scores.keys() - whole)
     assert len(whole) >= min(window, len(lexical))
     if written.shards == 1:
         assert set(list(lexical)[:window]) <= whole
@@ -193,9 +193,9 @@ def test_no_hit_outranks_others_by_its_last_stage_alone(written: Written, last: 
     first = queries.bm25_sparse(text, asked, weight=0.7, window=20, size=DOCUMENTS)
     body = last_stage(last, first)
     whole = written.hits(queries.bm25_sparse(text, asked, weight=0.7, window=DOCUMENTS, size=DOCUMENTS))
-    before, found = written.hits(first), written.hits(body)
-    assert len(found) > 20 * written.shards + 20, "else every hit lies within the window"
-    for id, score in found.items():
+    before, after = written.hits(first), written.hits(body)
+    assert len(after) > 20 * written.shards + 20, "else every hit lies within the window"
+    for id, score in after.items():
         if score > before[id] * (1 + 1e-5):  # it has got what its code or vector adds
             assert before[id] == pytest.approx(whole[id], rel=1e-5)
 
@@ -379,24 +379,24 @@ def docs(client: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 @pytest.mark.cluster
 def test_the_weight_does_not_depend_on_the_models_scale(client: Any, docs: str, index_name: str) -> None:
     """A model whose weights are eight times as large ranks, and scores, the same."""
-    one = open_engines(client, docs)
-    assert one.meta.sparse is not None
-    model = LexicalEncoder.load(link_of(one.meta.sparse.hash))
-    extra = {key: value for key, value in one.meta.extra.items() if key != SCALE}
+    plain = open_engines(client, docs)
+    assert plain.meta.sparse is not None
+    model = LexicalEncoder.load(link_of(plain.meta.sparse.hash))
+    extra = {key: value for key, value in plain.meta.extra.items() if key != SCALE}
     client.indices.create(
-        index=index_name, body=index_body(replace(one.meta, extra=extra, forward_index=False), replicas=0)
+        index=index_name, body=index_body(replace(plain.meta, extra=extra, forward_index=False), replicas=0)
     )
     for id, row in zip(TEXTS, model.encode_documents(list(TEXTS.values())).rows(), strict=True):
         larger = rank_features({token: 8 * weight for token, weight in row.items()})
         client.index(index=index_name, id=id, body={"text": TEXTS[id], "sparse": larger})
     client.indices.refresh(index=index_name)
-    other = open_engines(client, index_name)
-    scales = [measure_sparse_scale(client, each.index, each.models.query_encoder) for each in (one, other)]
+    scaled = open_engines(client, index_name)
+    scales = [measure_sparse_scale(client, each.index, each.models.query_encoder) for each in (plain, scaled)]
     assert scales[0] is not None and scales[1] == pytest.approx(8 * scales[0], rel=0.01)
-    one.meta.extra[SCALE], other.meta.extra[SCALE] = 1.0, 8.0
+    plain.meta.extra[SCALE], scaled.meta.extra[SCALE] = 1.0, 8.0
     for text in ("light of the sun", "sugar and flour with fuel"):
         answers = []
-        for engines in (one, other):
+        for engines in (plain, scaled):
             hits = client.search(index=engines.index, body=engines.body("bm25-sparse", text))["hits"]["hits"]
             answers.append({hit["_id"]: hit["_score"] for hit in hits})
         assert answers[0] == pytest.approx(answers[1], rel=1e-5) and answers[0]
@@ -485,7 +485,10 @@ def test_nothing_is_certain_of_an_answer_that_lacks_a_shard(client: Any, lacking
     assert partial[0]["hits"] == whole[0]["hits"] and partial[0]["_shards"]["failed"] == 0
     assert queries.certified(body, *whole)
     for parts in product((False, True), repeat=3):
-        chosen = [one if late else other for late, one, other in zip(parts, partial, whole, strict=True)]
+        chosen = [
+            lacking_part if late else whole_part
+            for late, lacking_part, whole_part in zip(parts, partial, whole, strict=True)
+        ]
         assert queries.certified(body, *chosen) == (not any(parts))
     for late in ({**whole[0], "timed_out": True}, {**whole[0], "_shards": {"total": 3, "successful": 2, "failed": 1}}):
         assert not queries.certified(body, late, *whole[1:]) and not queries.certified(body, whole[0], late, whole[2])

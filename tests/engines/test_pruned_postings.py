@@ -96,8 +96,8 @@ def test_hits_have_the_scores_of_their_whole_vectors(both: Both, engine: str) ->
     for _ in range(10):
         text = " ".join(chosen.sample(WORDS, 4))
         expected = dict(both.page(both.whole.with_settings(exact=True), engine, text, size=DOCUMENTS))
-        found = both.page(both.pruned.with_settings(window=EVERY_ROW), engine, text, size=DOCUMENTS)
-        rescored = [(id, score) for id, score in found if score > 1e-9]
+        hits = both.page(both.pruned.with_settings(window=EVERY_ROW), engine, text, size=DOCUMENTS)
+        rescored = [(id, score) for id, score in hits if score > 1e-9]
         assert len(rescored) > 2
         assert dict(rescored) == pytest.approx({id: expected[id] for id, _ in rescored}, rel=1e-5)
 
@@ -105,12 +105,12 @@ def test_hits_have_the_scores_of_their_whole_vectors(both: Both, engine: str) ->
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_exact_search_finds_what_that_of_whole_postings_finds(both: Both, engine: str) -> None:
     for text in ("rain bow", "pear oil oven", "salt", "unknown"):
-        expected, found = (
+        expected, actual = (
             both.page(each.with_settings(exact=True), engine, text, size=DOCUMENTS)
             for each in (both.whole, both.pruned)
         )
-        assert dict(found) == pytest.approx(dict(expected), rel=1e-5)
-        assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
+        assert dict(actual) == pytest.approx(dict(expected), rel=1e-5)
+        assert [score for _, score in actual] == sorted((score for _, score in actual), reverse=True)
 
 
 @pytest.mark.parametrize("engine", [*FILLED, "cascade", "bm25-sparse"])
@@ -210,9 +210,9 @@ def test_a_bare_body_may_be_short_and_says_how_it_is_filled(both: Both) -> None:
     tokens = both.pruned.models.query_encoder.encode(word)
     body = queries.pruned_sparse(tokens, size=10)
     answer = client.search(index=index, body=body)
-    found = len(answer["hits"]["hits"])
-    assert 0 < found < 10
-    rest = queries.unsearched(body, found)
+    count = len(answer["hits"]["hits"])
+    assert 0 < count < 10
+    rest = queries.unsearched(body, count)
     assert rest is not None
     filled = queries.filled(answer, client.search(index=index, body=rest))
     ids = [hit["_id"] for hit in filled["hits"]["hits"]]
@@ -293,11 +293,13 @@ def test_shares_are_those_of_the_whole_vectors_and_add_up(both: Both, engine: st
     pruned = both.pruned.with_settings(window=EVERY_ROW, **({"exact": True} if exact else {}))
     weights = pruned.models.query_encoder.weights
     for text in ("rain bow", "pear oil oven", "salt"):
-        found = find(both.client, Request.make(pruned, engine, text, size=12), explain=True)
-        assert not found.warnings and not found.findings and len(found.hits) == 12
+        result = find(both.client, Request.make(pruned, engine, text, size=12), explain=True)
+        assert not result.warnings and not result.findings and len(result.hits) == 12
         scores = both.page(pruned, engine, text, size=12)
-        assert [(hit["id"], hit["score"]) for hit in found.hits] == [(id, pytest.approx(score)) for id, score in scores]
-        for hit in found.hits:
+        assert [(hit["id"], hit["score"]) for hit in result.hits] == [
+            (id, pytest.approx(score)) for id, score in scores
+        ]
+        for hit in result.hits:
             assert hit["sum"] == pytest.approx(hit["score"], rel=1e-5)
             sparse = {share["token"]: share for share in hit["tokens"] if share["source"] == "sparse"}
             vector = both.vectors[hit["id"]]
@@ -384,8 +386,8 @@ def test_the_linter_knows_which_bodies_see_a_part_of_the_vectors(both: Both) -> 
     }
     for what, (body, mended) in bending.items():
         for known in ({"meta": meta}, {"index": facts}):
-            found = [(each.rule, each.outcome) for each in lint(body, capabilities, **known)]
-            assert found == [("pruned-postings", "bends")], what
+            findings = [(each.rule, each.outcome) for each in lint(body, capabilities, **known)]
+            assert findings == [("pruned-postings", "bends")], what
             assert lint(mended, capabilities, **known) == [], what
         assert not lint(body, capabilities, both.whole.meta), what
         first, second = (client.search(index=index, body=each)["hits"]["hits"] for each in (body, mended))
@@ -412,8 +414,8 @@ def test_what_cannot_be_had_of_pruned_postings_is_refused(both: Both) -> None:
 
 
 def test_a_fused_search_takes_the_postings_and_the_linter_says_so(both: Both) -> None:
-    found = find(both.client, Request.make(both.pruned, "hybrid", "rain bow"))
-    assert found.hits and [each.rule for each in found.findings] == ["pruned-postings"]
+    result = find(both.client, Request.make(both.pruned, "hybrid", "rain bow"))
+    assert result.hits and [each.rule for each in result.findings] == ["pruned-postings"]
 
 
 def test_collapsed_hits_have_whole_scores(both: Both) -> None:
@@ -571,8 +573,8 @@ def test_osn_search_fills_explains_and_searches_exactly(both: Both, cluster_url:
         asked = ("--url", cluster_url, "--index", index, "--engine", "sparse", "--json", *options)
         ran = osn_command("search", *asked, "water")
         assert ran.returncode == 0 and not ran.stderr, ran.stderr
-        found: list[dict[str, Any]] = json.loads(ran.stdout)["hits"]
-        return found
+        answered: list[dict[str, Any]] = json.loads(ran.stdout)["hits"]
+        return answered
 
     filled, exact = hits(both.pruned.index), hits(both.pruned.index, "--exact", "--window", "1")
     assert len(filled) == len(exact) == 10

@@ -102,8 +102,8 @@ def test_the_script_scores_every_document_as_faiss_does(client, index_name: str,
     for query, vector in zip("abcd", asked, strict=True):
         body = queries.quantized(quantizer.table(vector), size=1000)
         hits = client.search(index=index_name, body=body)["hits"]["hits"]
-        found = {hit["_id"]: hit["_score"] - queries.quantized_offset(body) for hit in hits}
-        assert found == pytest.approx(run[query], abs=1e-5)
+        scores = {hit["_id"]: hit["_score"] - queries.quantized_offset(body) for hit in hits}
+        assert scores == pytest.approx(run[query], abs=1e-5)
         first = queries.bm25("rainbow", size=401)
         rescored = queries.quantized_rescore(first, quantizer.table(vector), window=401, weight=2.0)
         hits = client.search(index=index_name, body=rescored)["hits"]["hits"]
@@ -219,8 +219,8 @@ def test_the_cascade_after_bm25_sparse_adds_codes_to_its_sum(written: Written) -
     assert engines.body("cascade", QUERY)["rescore"][0]["query"] == plain["rescore"]["query"]
     tokens = engines.models.query_encoder.encode(QUERY)
     weight = 0.4 * sum(tokens.values()) / bm25_sparse.scale / spread(look_up_table(engines.models, QUERY))
-    found = list(written.hits(queries.bm25(QUERY, size=12)))
-    second = {id: score for id, score in written.hits(plain).items() if id in found}
+    best = list(written.hits(queries.bm25(QUERY, size=12)))
+    second = {id: score for id, score in written.hits(plain).items() if id in best}
     check_last_stage(written, engines, second, weight, rel=1e-4)
 
 
@@ -249,9 +249,9 @@ def test_the_oracle_predicts_the_cascade(written: Written) -> None:
 @pytest.mark.cluster
 def test_jpq_rescore_ranks_what_bm25_found_by_inner_products_alone(written: Written) -> None:
     body = written.engines(dense_window=20).body("jpq-rescore", QUERY)
-    found = written.hits(queries.bm25(QUERY, size=20))
+    lexical = written.hits(queries.bm25(QUERY, size=20))
     inner = written.inner_products(QUERY)
-    best = sorted(found, key=inner.__getitem__, reverse=True)[:10]
+    best = sorted(lexical, key=inner.__getitem__, reverse=True)[:10]
     assert list(written.hits(body)) == best
 
 
@@ -334,8 +334,8 @@ def test_passages_are_found_once_by_their_best_codes(client, index_name: str, co
         engine, _, first = engine.partition(" after ")
         body = engines.with_settings(first=first or None).body(engine, QUERY, size=5)
         hits = client.search(index=index_name, body=body)["hits"]["hits"]
-        found = queries.best_passages(body, hits, size=5)
-        assert len({id for id, _ in found}) == len(found) == 5, engine
+        passages = queries.best_passages(body, hits, size=5)
+        assert len({id for id, _ in passages}) == len(passages) == 5, engine
 
 
 # ------------------------------------------------------------------------------------------------ what does not fit
@@ -378,12 +378,12 @@ def test_codes_from_files_make_the_same_index_as_codes_from_the_model(
         run_job(client, job_of(corpus, names[0], model, **settings), show_progress=False)
         settings = {**settings, "pq": None, "sparse": None, "vectors": tmp_path / "v"}
         run_job(client, job_of(corpus, names[1], model, **settings), show_progress=False)
-        one, other = (
+        from_model, from_files = (
             {hit["_id"]: hit["_source"] for hit in client.search(index=name, body={"size": 100})["hits"]["hits"]}
             for name in names
         )
-        assert one == other
-        assert {"pq", "dense"} <= one["d000"].keys()
+        assert from_model == from_files
+        assert {"pq", "dense"} <= from_model["d000"].keys()
     # The machine that writes may not know the model that encoded: then it is named.
     monkeypatch.setenv("OSN_HOME", str(tmp_path / "elsewhere"))
     with pytest.raises(ModelError):
@@ -405,9 +405,9 @@ def test_codes_from_files_make_the_same_index_as_codes_from_the_model(
     assert body == open_engines(client, names[1]).body("faiss", QUERY, size=5)
     nearest = [hit["_id"] for hit in client.search(index=names[1], body=body)["hits"]["hits"]]
     delete_documents(client, names[1], nearest[:2])
-    found = client.search(index=names[1], body=body)["hits"]
-    assert [hit["_id"] for hit in found["hits"]][:3] == nearest[2:]
-    assert found["total"]["value"] == 23
+    answer = client.search(index=names[1], body=body)["hits"]
+    assert [hit["_id"] for hit in answer["hits"]][:3] == nearest[2:]
+    assert answer["total"]["value"] == 23
 
 
 def test_a_file_of_codes_that_does_not_belong_is_refused(model: Path, texts: list[str], tmp_path: Path) -> None:
@@ -548,10 +548,10 @@ def judged(written: Written, tmp_path: Path) -> Path:
     lines, grades = [], ["query-id\tcorpus-id\tscore"]
     for number in range(24):
         text = " ".join(random.choice(WORDS, size=3, replace=False))
-        found = written.hits(engines.body("sparse", text, size=60))
+        sharing = written.hits(engines.body("sparse", text, size=60))
         inner = written.inner_products(text)
         lines.append(json.dumps({"_id": f"q{number}", "text": text}))
-        grades.append(f"q{number}\t{max(found, key=inner.__getitem__)}\t1")
+        grades.append(f"q{number}\t{max(sharing, key=inner.__getitem__)}\t1")
     (folder / "queries.jsonl").write_text("\n".join(lines) + "\n")
     for split in ("train", "test"):
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(grades) + "\n")
@@ -596,9 +596,11 @@ def test_a_cascade_that_is_worse_on_held_back_queries_is_not_chosen(written: Wri
     texts = {f"q{number}": " ".join(random.choice(WORDS, size=3, replace=False)) for number in range(12)}
     best = {}
     for query, text in texts.items():
-        found = written.hits(engines.body("sparse", text, size=60))
+        sharing = written.hits(engines.body("sparse", text, size=60))
         inner = written.inner_products(text)
-        best[query] = max(found, key=found.__getitem__ if relevant == "the first of all tokens" else inner.__getitem__)
+        best[query] = max(
+            sharing, key=sharing.__getitem__ if relevant == "the first of all tokens" else inner.__getitem__
+        )
     held_back = Questions(texts, {query: {document: 1} for query, document in best.items()})
     heavy = Tried(Cascade(Rare("ratio", 0.0), 60, 60, 5.0, "high-idf-first"), 1.0, 1.0, 1.0)
     tried = [Tried(None, 2.0, 1.0, 1.0), heavy]

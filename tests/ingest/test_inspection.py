@@ -33,17 +33,23 @@ def ingested(client: Any, index: str, lines: list[Any], tmp_path: Path, **settin
 
 def test_models_counts_and_sizes(client: Any, index_name: str, tmp_path: Path, osn_home: Path) -> None:
     ingested(client, index_name, records(300), tmp_path, shards=2, store_vectors=False, dense="all-MiniLM-L6-v2")
-    found = inspect_index(client, index_name)
-    assert (found.index, found.documents, found.parents, found.shards, found.replicas) == (index_name, 300, None, 2, 0)
-    assert [(model.kind, model.name, model.here) for model in found.models] == [
+    inspection = inspect_index(client, index_name)
+    assert (inspection.index, inspection.documents, inspection.parents, inspection.shards, inspection.replicas) == (
+        index_name,
+        300,
+        None,
+        2,
+        0,
+    )
+    assert [(model.kind, model.name, model.here) for model in inspection.models] == [
         ("sparse", "lexical", True),
         ("dense", "all-MiniLM-L6-v2", True),
     ]
     # 384 float components of 4 bytes, once: not among the doc values too. The rest is the graph.
-    assert 1 <= found.sizes["dense"] / (300 * 384 * 4) < 1.2
-    assert found.sizes["fields"] < 300 * 384
-    assert all(size >= 0 for size in found.sizes.values())
-    assert {"_source", "sparse (estimated)", "words (estimated)", "words: positions"} <= found.sizes.keys()
+    assert 1 <= inspection.sizes["dense"] / (300 * 384 * 4) < 1.2
+    assert inspection.sizes["fields"] < 300 * 384
+    assert all(size >= 0 for size in inspection.sizes.values())
+    assert {"_source", "sparse (estimated)", "words (estimated)", "words: positions"} <= inspection.sizes.keys()
     import shutil
 
     shutil.rmtree(osn_home)
@@ -58,16 +64,16 @@ def test_all_bytes_of_an_index_with_several_formats_of_postings_are_counted(
     """A field of type completion has a format of its own, and OpenSearch tells the size of one file for each extension."""
     (tmp_path / "mapping.json").write_text(json.dumps({"suggest": {"type": "completion"}}))
     lines = [line | {"suggest": line["text"]} for line in records(500)]
-    found = inspect_index(client, ingested(client, index_name, lines, tmp_path, mapping=tmp_path / "mapping.json"))
-    assert sum(found.sizes.values()) > 0.95 * found.bytes
-    assert plan(found, 5000).bytes > 0.95 * 10 * found.bytes
-    assert found.sizes["not told apart"] > 0 and "sparse (estimated)" not in found.sizes
+    inspection = inspect_index(client, ingested(client, index_name, lines, tmp_path, mapping=tmp_path / "mapping.json"))
+    assert sum(inspection.sizes.values()) > 0.95 * inspection.bytes
+    assert plan(inspection, 5000).bytes > 0.95 * 10 * inspection.bytes
+    assert inspection.sizes["not told apart"] > 0 and "sparse (estimated)" not in inspection.sizes
 
 
 def test_passages_are_counted_as_documents_too(client: Any, index_name: str, tmp_path: Path) -> None:
     ingested(client, index_name, records(40), tmp_path, passages=PassageMeta(5, 5))
-    found = inspect_index(client, index_name)
-    assert found.parents == 40 and found.documents >= 120
+    inspection = inspect_index(client, index_name)
+    assert inspection.parents == 40 and inspection.documents >= 120
 
 
 def test_the_parts_of_postings_are_near_those_of_an_index_without_the_other(
@@ -122,8 +128,8 @@ def test_a_plan_from_a_tenth_foretells_the_whole(client: Any, index_name: str, t
 
 
 def test_a_plan_grows_with_documents_and_copies(client: Any, index_name: str, tmp_path: Path) -> None:
-    found = inspect_index(client, ingested(client, index_name, records(100), tmp_path), sample=0)
-    small, large = plan(found, 10**6, replicas=0), plan(found, 10**9, replicas=2)
+    inspection = inspect_index(client, ingested(client, index_name, records(100), tmp_path), sample=0)
+    small, large = plan(inspection, 10**6, replicas=0), plan(inspection, 10**9, replicas=2)
     assert large.bytes == pytest.approx(1000 * small.bytes, rel=0.01)
     assert large.disk == pytest.approx(3000 * small.disk, rel=0.01)
     assert large.shards > small.shards >= 1
@@ -131,10 +137,10 @@ def test_a_plan_grows_with_documents_and_copies(client: Any, index_name: str, tm
 
 
 def test_the_nested_documents_of_several_vectors_count_for_shards(client: Any, index_name: str, tmp_path: Path) -> None:
-    found = inspect_index(client, ingested(client, index_name, records(100), tmp_path), sample=0)
+    inspection = inspect_index(client, ingested(client, index_name, records(100), tmp_path), sample=0)
     # So few bytes a document that Lucene's limit decides.
-    small = replace(found, sizes={"other": 100}, documents=100)
-    several = replace(small, lucene_documents=4 * found.lucene_documents)
+    small = replace(inspection, sizes={"other": 100}, documents=100)
+    several = replace(small, lucene_documents=4 * inspection.lucene_documents)
     assert (plan(small, 4 * 10**9).shards, plan(several, 4 * 10**9).shards) == (2, 8)
 
 
@@ -144,12 +150,12 @@ def test_nested_documents_of_the_callers_own_are_parts_of_their_document(
     (tmp_path / "mapping.json").write_text('{"comments": {"type": "nested"}}')
     lines = [{**record, "comments": [{"by": "a"}, {"by": "b"}]} for record in records(50)]
     ingested(client, index_name, lines, tmp_path, mapping=tmp_path / "mapping.json")
-    found = inspect_index(client, index_name, sample=0)
-    assert (found.documents, found.lucene_documents, found.deleted) == (50, 150, 0)
+    inspection = inspect_index(client, index_name, sample=0)
+    assert (inspection.documents, inspection.lucene_documents, inspection.deleted) == (50, 150, 0)
     Documents(client, index_name).delete([line["_id"] for line in lines[:10]])
-    found = inspect_index(client, index_name, sample=0)
-    assert (found.documents, found.lucene_documents) == (40, 120)
-    assert found.deleted < 20, "a delete leaves a mark that counts as deleted, too"
+    inspection = inspect_index(client, index_name, sample=0)
+    assert (inspection.documents, inspection.lucene_documents) == (40, 120)
+    assert inspection.deleted < 20, "a delete leaves a mark that counts as deleted, too"
 
 
 def test_what_cannot_be_inspected(client: Any, index_name: str, tmp_path: Path) -> None:

@@ -54,14 +54,14 @@ def page(client: Any, engines: Engines, engine: str, text: str, **more: Any) -> 
 def test_each_document_is_found_once_by_its_best_passage(client: Any, engines: Engines, engine: str) -> None:
     # Passage 7 of this document, word for word: behind what an encoder of few tokens reads.
     wanted = LONG[4]["text"].split()[30:40]  # type: ignore[attr-defined]
-    found = page(client, engines, engine, " ".join(wanted), size=12, source=["passage", "parent", "text"])
-    assert len(found) == len({id for id, _ in found}) == 12
-    id, hit = found[0]
+    hits = page(client, engines, engine, " ".join(wanted), size=12, source=["passage", "parent", "text"])
+    assert len(hits) == len({id for id, _ in hits}) == 12
+    id, hit = hits[0]
     assert id == "long-04"
     place = hit["_source"]["passage"]
     assert LONG[4]["text"][place["start"] : place["end"]] == hit["_source"]["text"] == " ".join(wanted)  # type: ignore[index]
     assert hit["_source"]["parent"] == id
-    scores = [hit["_score"] for _, hit in found]
+    scores = [hit["_score"] for _, hit in hits]
     assert scores == sorted(scores, reverse=True)
 
 
@@ -114,10 +114,10 @@ def best(client: Any, index: str, body: dict[str, Any], **cut: int) -> list[tupl
 
 def exhaustive(client: Any, index: str, body: dict[str, Any]) -> dict[str, float]:
     """Each document's best score, from all passages."""
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     for hit in client.search(index=index, body={**body, "size": 1000})["hits"]["hits"]:
-        found.setdefault(hit["_id"].partition("#")[0], hit["_score"])
-    return found
+        scores.setdefault(hit["_id"].partition("#")[0], hit["_score"])
+    return scores
 
 
 @pytest.mark.parametrize("plugin", [True, False])
@@ -129,8 +129,8 @@ def test_high_idf_first_over_passages_is_one_phase_and_loses_nothing(
     body = queries.high_idf_first(tokens, rare=rare, plugin=plugin, size=50, collapse="parent")
     assert "rescore" not in body
     expected = exhaustive(client, passages_of_numbers, queries.neural_sparse(tokens, plugin=plugin))
-    found = best(client, passages_of_numbers, body)
-    assert dict(found) == expected and len(found) == len(expected)
+    scores = best(client, passages_of_numbers, body)
+    assert dict(scores) == expected and len(scores) == len(expected)
 
 
 def test_neighbours_and_hybrids_fill_the_page(client: Any, passages_of_numbers: str) -> None:
@@ -141,17 +141,19 @@ def test_neighbours_and_hybrids_fill_the_page(client: Any, passages_of_numbers: 
     body = queries.hybrid(
         queries.neural_sparse({"a": 2.0}), queries.knn(vector, k=100), size=10, from_=5, depth=200, collapse="parent"
     )
-    found = best(client, passages_of_numbers, body, size=10, from_=5)
+    hits = best(client, passages_of_numbers, body, size=10, from_=5)
     everything = {**body, "size": 1000, "query": body["query"]}
-    assert [id for id, _ in found] == list(exhaustive(client, passages_of_numbers, everything))[5:15]
+    assert [id for id, _ in hits] == list(exhaustive(client, passages_of_numbers, everything))[5:15]
 
 
 def test_passages_of_an_index_are_those_of_its_first_ingest(client: Any, engines: Engines, tmp_path: Path) -> None:
     more = write_jsonl(tmp_path / "more.jsonl", records(5, words=40))
     run_job(client, job(more, engines.index, store_vectors=False), show_progress=False)
-    found = snapshot(client, engines.index)
-    assert {source["parent"] for id, source in found.items() if id.startswith("doc")} == {r["_id"] for r in records(5)}
-    assert "doc-0-000000#0004" in found
+    passages = snapshot(client, engines.index)
+    assert {source["parent"] for id, source in passages.items() if id.startswith("doc")} == {
+        r["_id"] for r in records(5)
+    }
+    assert "doc-0-000000#0004" in passages
     with pytest.raises(ModelError, match="holds passages of 10:5 tokens"):
         run_job(client, job(more, engines.index, passages=PassageMeta(7, 7)), show_progress=False)
 
@@ -176,8 +178,8 @@ def test_a_passage_that_is_refused_comes_back_as_itself(client: Any, index_name:
     assert sorted(id for id in snapshot(client, index_name) if id.startswith("b")) == ["b#0002"]
     again = run_job(client, job(report.dead_letters, index_name), show_progress=False)
     assert (again.documents, again.letters) == (3, 1)
-    found = snapshot(client, index_name)
-    assert {id: source["passage"]["number"] for id, source in found.items()} == {
+    passages = snapshot(client, index_name)
+    assert {id: source["passage"]["number"] for id, source in passages.items()} == {
         f"{parent}#000{number}": number for parent in "ab" for number in (1, 2, 3)
     }
 

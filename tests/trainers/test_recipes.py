@@ -276,10 +276,10 @@ def test_every_recipe_is_tested_and_says_its_command() -> None:
 def test_the_papers_numbers_stand_in_the_recipe(name: str) -> None:
     config = to_dict(load_config(EXPECTED[name].kind, recipe(name)))
     for field, value in EXPECTED[name].stands.items():
-        found = config
+        actual = config
         for part in field.split("."):
-            found = found[part]
-        assert found == value, field
+            actual = actual[part]
+        assert actual == value, field
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -287,13 +287,13 @@ def test_ms_marcos_dev_questions_select_no_state(name: str) -> None:
     """They are the test set of every paper that trains on MS MARCO: training questions held back select the state."""
     whole = load_config(EXPECTED[name].kind, recipe(name))
     config = getattr(whole, "retriever", whole)
-    trains_on = [getattr(one, "path", None) for one in getattr(config, "train", [])]
+    trains_on = [getattr(settings, "path", None) for settings in getattr(config, "train", [])]
     if Path("data/msmarco") not in trains_on:
         pytest.skip("trains on other data")
     assert not config.dev and config.selection.hold_back
 
 
-@pytest.mark.parametrize("name", [name for name, one in EXPECTED.items() if one.method == "sparse"])
+@pytest.mark.parametrize("name", [name for name, expected in EXPECTED.items() if expected.method == "sparse"])
 def test_a_sparse_model_reads_in_use_what_it_read_in_training(name: str) -> None:
     config = load_config(SparseConfig, recipe(name)).with_lengths()
     read = {"inference-free-sparse": 512}.get(name, config.document_length)  # The paper's own.
@@ -303,7 +303,7 @@ def test_a_sparse_model_reads_in_use_what_it_read_in_training(name: str) -> None
 @pytest.mark.parametrize(
     ("method", "name"),
     [
-        *((one.method, name) for name, one in EXPECTED.items() if one.method in ("dense", "mlr")),
+        *((expected.method, name) for name, expected in EXPECTED.items() if expected.method in ("dense", "mlr")),
         # What a dense recipe says, multi-layer representations take too.
         ("mlr", "multi-layer-two-stage"),
     ],
@@ -316,7 +316,7 @@ def test_a_dense_recipe_takes_two_steps_a_stage(method: str, name: str, tmp_path
     overrides = [f"start={start}", f"train=[{{path: {beir}}}]", f"dev=[{{path: {beir}, split: dev, name: dev}}]"]
     arguments = ["train", method, "--config", name, "--dry-run", "--output", str(output)]
     result = CliRunner().invoke(
-        osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
+        osn, arguments + [word for override in overrides for word in ("--set", override)], catch_exceptions=False
     )
     assert result.exit_code == 0, result.output
     assert "2 steps" in result.stdout and "nDCG@10" in result.stdout
@@ -332,7 +332,7 @@ def test_the_doc2query_recipe_takes_two_steps(tmp_path: Path, beir: Path) -> Non
     arguments = ["train", "doc2query", "--config", "doc2query", "--dry-run", "--output", str(tmp_path / "model")]
     overrides = [f"backbone={tmp_path / 't5'}", f"data=[{beir}]", "dev_share=0.1"]
     result = CliRunner().invoke(
-        osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
+        osn, arguments + [word for override in overrides for word in ("--set", override)], catch_exceptions=False
     )
     assert result.exit_code == 0, result.output
     assert not (tmp_path / "model").exists()
@@ -358,7 +358,7 @@ def test_the_tome_recipes_take_two_steps_a_stage(name: str, tmp_path: Path, beir
     ]
     arguments = ["train", "tome", "--config", name, "--dry-run", "--output", str(tmp_path / "model")]
     result = CliRunner().invoke(
-        osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
+        osn, arguments + [word for override in overrides for word in ("--set", override)], catch_exceptions=False
     )
     assert result.exit_code == 0, result.output
     assert "passage: 2 steps" in result.stdout and "url: 2 steps" in result.stdout and "'written'" in result.stdout
@@ -392,11 +392,11 @@ def test_a_sparse_recipe_takes_two_steps_a_stage(name: str, changed: list[str], 
         f"start={start}",
         f"train=[{{path: {beir}}}]",
         f"dev=[{{path: {beir}, split: dev, name: dev}}]",
-        *(one.replace("BEIR", str(beir)) for one in changed),
+        *(setting.replace("BEIR", str(beir)) for setting in changed),
     ]
     arguments = ["train", "sparse", "--config", name, "--dry-run", "--output", str(output)]
     result = CliRunner().invoke(
-        osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
+        osn, arguments + [word for override in overrides for word in ("--set", override)], catch_exceptions=False
     )
     assert result.exit_code == 0, result.output
     assert "2 steps" in result.stdout and "nDCG@10" in result.stdout
@@ -418,7 +418,7 @@ def test_a_jpq_recipe_takes_two_steps(name: str, tmp_path: Path) -> None:
     ]
     arguments = ["train", "jpq", "--config", name, "--dry-run", "--output", str(output)]
     result = CliRunner().invoke(
-        osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
+        osn, arguments + [word for override in overrides for word in ("--set", override)], catch_exceptions=False
     )
     assert result.exit_code == 0, result.output
     assert "2 steps" in result.stdout and "nDCG@10" in result.stdout
@@ -446,7 +446,7 @@ def test_the_query_as_context_recipes_go_from_documents_to_retriever_2(name: str
     ]
     arguments = ["train", "query-as-context", "--config", name, "--dry-run", "--output", str(tmp_path / "model")]
     result = CliRunner().invoke(
-        osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
+        osn, arguments + [word for override in overrides for word in ("--set", override)], catch_exceptions=False
     )
     assert result.exit_code == 0, result.output
     assert "pre-trained: nothing kept" in result.stdout and "nDCG@10" in result.stdout and "retrievers" in result.stdout

@@ -101,12 +101,12 @@ def test_every_setting_is_tried_on_every_query_and_judged(client, index: str, co
     engines = open_engines(client, index)
     engines.body_of("sparse")
     grid = [TwoPhases(Rare("count", 1), 10), TwoPhases(Rare("ratio", 0.0), 10)]
-    found = try_all(asker(client, index), engines, questions, grid, passes=1)
-    assert [each.setting for each in found] == [None, *grid]
-    assert found[0].kept == 1.0 and found[2].kept == pytest.approx(1.0)  # all tokens are rare: nothing is lost
-    assert found[1].kept < 1.0 or judged
-    assert found[1].quality < (1.0 if not judged else 1.01)
-    assert all(each.ms > 0 for each in found)
+    results = try_all(asker(client, index), engines, questions, grid, passes=1)
+    assert [each.setting for each in results] == [None, *grid]
+    assert results[0].kept == 1.0 and results[2].kept == pytest.approx(1.0)  # all tokens are rare: nothing is lost
+    assert results[1].kept < 1.0 or judged
+    assert results[1].quality < (1.0 if not judged else 1.01)
+    assert all(each.ms > 0 for each in results)
 
 
 @pytest.mark.cluster
@@ -119,9 +119,9 @@ def test_what_fails_on_the_held_back_queries_is_passed_over(client, index: str, 
     lucky = Tried(TwoPhases(Rare("count", 1), 10), 1.0, 1.0, 1.0, ALL.values)
     sound = Tried(TwoPhases(Rare("ratio", 0.0), 10), 2.0, 1.0, 1.0, ALL.values)
     tuning = HighIdfFirstTuning(client, engines)
-    found = tuning.choose([ALL, sound, lucky], held_back, 0.99)
-    assert found is not None and found.setting == sound.setting and found.passed_over == 1
-    assert found.kept == pytest.approx(1.0)
+    choice = tuning.choose([ALL, sound, lucky], held_back, 0.99)
+    assert choice is not None and choice.setting == sound.setting and choice.passed_over == 1
+    assert choice.kept == pytest.approx(1.0)
     assert tuning.choose([ALL, lucky], held_back, 0.99) is None
 
 
@@ -133,8 +133,8 @@ def test_the_lower_end_of_the_interval_decides(client, index: str, monkeypatch: 
     sound = Tried(TwoPhases(Rare("ratio", 0.0), 10), 2.0, 1.0, 1.0, ALL.values)
     for low, chosen in ((0.98, False), (0.99, True)):
         monkeypatch.setattr("opensearch_neural.tune.two_phases.share", lambda *_, low=low, **__: (1.0, low, 1.0))
-        found = HighIdfFirstTuning(client, engines).choose([ALL, sound], held_back, 0.99)
-        assert (found is not None) == chosen
+        choice = HighIdfFirstTuning(client, engines).choose([ALL, sound], held_back, 0.99)
+        assert (choice is not None) == chosen
 
 
 def test_on_the_tuning_queries_the_lower_end_decides_too() -> None:
@@ -255,8 +255,8 @@ def test_judged_queries_need_no_corpus(tmp_path: Path) -> None:
 def test_the_choice_is_kept_in_the_index_and_found_by_every_search(client, index: str) -> None:
     before = open_engines(client, index)
     assert TwoPhases.of(before) == TwoPhases()
-    one = tried(1.0, 1.0, window=33)
-    chosen = Chosen(one.setting, one, 0.995, 0.99, 1.0, 0)  # type: ignore[arg-type]
+    result = tried(1.0, 1.0, window=33)
+    chosen = Chosen(result.setting, result, 0.995, 0.99, 1.0, 0)  # type: ignore[arg-type]
     store(client, index, chosen, keep=0.99, measure="nDCG@10", queries=30)
     after = open_engines(client, index)
     assert after.meta.extra[TwoPhases.key]["kept"] == 0.995 and after.meta.sparse == before.meta.sparse
@@ -320,8 +320,8 @@ def test_a_tuned_window_grows_with_the_index_as_the_default_does(
         tuned = {name: value for name, value in record.extra[key].items() if name != SHARD_DOCUMENTS}
         tuned |= {} if tuned_on is None else {SHARD_DOCUMENTS: tuned_on}
         write_record(client, index, record.with_extra(**{key: tuned, SHARD_DOCUMENTS: held}))
-        found: int = open_engines(client, index, **how).body(engine, "parse a string")["rescore"]["window_size"]
-        return found
+        size: int = open_engines(client, index, **how).body(engine, "parse a string")["rescore"]["window_size"]
+        return size
 
     try:
         key = setting.key
@@ -475,8 +475,8 @@ def test_cascades_of_every_weight_and_both_windows_are_tried() -> None:
     assert Cascade() in cascades(Cascade(), Cascade())
     assert start in grid, "the default is among them"
     assert Cascade(window=300) in cascades(Cascade(window=75), Cascade(window=300)), "as it is for the index at hand"
-    assert {one.rare for one in grid} == {start.rare}
-    assert {one.weight for one in grid} == set(WEIGHTS["high-idf-first"])
-    windows = {(one.window, one.dense_window) for one in grid}
+    assert {setting.rare for setting in grid} == {start.rare}
+    assert {setting.weight for setting in grid} == set(WEIGHTS["high-idf-first"])
+    windows = {(setting.window, setting.dense_window) for setting in grid}
     assert {(200, 20), (50, 50)} <= windows and all(window >= dense for window, dense in windows)
     assert len(set(map(str, grid))) == len(grid) == len(windows) * len(WEIGHTS["high-idf-first"])

@@ -259,10 +259,13 @@ def _recipe_or_file(path: Path | None) -> Path | None:
 class _Tree:
     """A YAML value with its place in the file."""
 
-    value: Any  # a scalar, a list of _Tree, or a dict of _Tree
+    value: Any
+    """A scalar, a list of _Tree, or a dict of _Tree."""
     file: str
     line: int | None = None
-    key_line: int | None = None  # the line of its name, if it has a name
+    """None: not known."""
+    key_line: int | None = None
+    """The line of its name, if it has a name."""
 
     @property
     def place(self) -> str:

@@ -187,6 +187,7 @@ class RandomState:
 
     device: torch.device
     cpu: Tensor
+    """The state of the CPU's generator."""
     accelerator: Tensor | None
     """None without a GPU"""
 

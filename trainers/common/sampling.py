@@ -27,6 +27,7 @@ class Visit:
     index: int
     """the example's number in the data"""
     epoch: int
+    """passes over the data before this one"""
     batch: int
     """the number of the batch in the epoch"""
     seed: int

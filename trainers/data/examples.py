@@ -38,7 +38,9 @@ class TrainingData:
 
     name: str
     queries: TextStore
+    """texts of the queries, by row"""
     documents: TextStore
+    """texts of the documents, by row"""
     query_rows: npt.NDArray[np.int32]
     """(examples,), the query of each example"""
     positives: Ragged

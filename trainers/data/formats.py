@@ -38,6 +38,7 @@ class RecordDocument:
     """A document of a record, given by id, text, or both."""
 
     id: str | None
+    """None if the file has only texts"""
     text: str | None = None
     """the text to encode: title and text together"""
 
@@ -51,7 +52,9 @@ class Record:
     query: str | None
     """the text; None if the file has only ids"""
     positives: list[RecordDocument]
+    """the relevant documents"""
     negatives: list[RecordDocument]
+    """documents to be ranked below these"""
     scores: list[float] | None
     """one per document, positives first, then negatives"""
     where: str

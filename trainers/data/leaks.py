@@ -30,12 +30,15 @@ class Leak:
     """A test question or document that is also in the training data."""
 
     kind: Literal["query", "document"]
+    """what is shared: the question, or a document that answers it"""
     match: Literal["exact", "normalised"]
     """how the two texts are equal"""
     role: Literal["query", "positive", "negative"]
     """the role of the text in training"""
     train_id: str
+    """the id in the training data"""
     test_id: str
+    """the id in the test part"""
     text: str
     """the text in the test part"""
 
@@ -53,14 +56,15 @@ class Leaks:
     """name of the training data"""
     test: str
     """name of the test data"""
-    found: list[Leak]
+    leaks: list[Leak]
+    """the leaks: shared questions, then shared documents"""
     queries: int
     """number of test questions"""
     documents: int
     """number of documents that answer test questions"""
 
     def of(self, kind: str) -> list[Leak]:
-        return [leak for leak in self.found if leak.kind == kind]
+        return [leak for leak in self.leaks if leak.kind == kind]
 
     def report(self) -> str:
         """For each kind, the number of leaks and the first few of them."""
@@ -176,7 +180,7 @@ def leaks_command(train: str, test: str, documents: bool, as_json: bool) -> None
     """
     leaks = find_leaks(load_named(train), load_named(test))
     if as_json:
-        for leak in leaks.found:
+        for leak in leaks.leaks:
             click.echo(json.dumps(asdict(leak), ensure_ascii=False))
     else:
         click.echo(leaks.report())

@@ -45,8 +45,11 @@ class SparseSides:
     """A sparse model's two encoders, with a common vocabulary."""
 
     documents: Callable[[Sequence[str]], SparseVectors]
+    """encodes texts as documents"""
     queries: Callable[[Sequence[str]], SparseVectors]
+    """encodes texts as queries"""
     vocabulary: list[str]
+    """tokens by id"""
 
 
 def sparse_sides(

@@ -39,6 +39,7 @@ class Teacher(ABC):
 
     name: str
     data: TrainingData
+    """the pairs' texts"""
     hash: str
     """of the model, its settings and the texts that its cache was made of"""
 

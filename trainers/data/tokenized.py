@@ -14,7 +14,7 @@ from opensearch_neural.models.tokenizer import encodable
 from trainers.common.batches import Part
 
 TokenIds = npt.NDArray[np.int32]
-Row = npt.NDArray[np.integer] | Sequence[int]
+TokenRow = npt.NDArray[np.integer] | Sequence[int]
 
 MULTIPLE = 8
 """Lengths are rounded up to a multiple of this: matrix kernels run at full speed on such shapes."""
@@ -115,7 +115,7 @@ def _part(texts: Sequence[TokenIds], rows: npt.NDArray[np.intp], padding: int) -
     return Part(pad_rows(texts, padding), mask_of(texts), torch.from_numpy(rows.astype(np.int64)))
 
 
-def pad_rows(rows: Sequence[Row], value: int) -> Tensor:
+def pad_rows(rows: Sequence[TokenRow], value: int) -> Tensor:
     """Rows of different lengths as one tensor, (rows, length), padded with `value` to the longest length, rounded up."""
     padded = np.full((len(rows), _rounded(max(map(len, rows), default=0))), value, dtype=np.int64)
     for at, row in enumerate(rows):
@@ -123,7 +123,7 @@ def pad_rows(rows: Sequence[Row], value: int) -> Tensor:
     return torch.from_numpy(padded)
 
 
-def mask_of(rows: Sequence[Row]) -> Tensor:
+def mask_of(rows: Sequence[TokenRow]) -> Tensor:
     """1 at a row's own values in `pad_rows`, 0 at padding."""
     return pad_rows([np.ones(len(row), dtype=np.int64) for row in rows], 0)
 

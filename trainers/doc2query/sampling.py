@@ -23,6 +23,7 @@ class Candidate:
     """A generated query."""
 
     text: str
+    """the query's text"""
     log_probability: float
     """natural logarithm of the probability of all its tokens, including the end token"""
     tokens: int

@@ -54,15 +54,25 @@ class Sampling:
     """How queries are sampled for a passage (see `GenerationSettings`). Equal settings give equal queries."""
 
     candidates: int = 5
+    """queries for each passage"""
     top_k: int = 25
+    """sample from the k most likely tokens"""
     top_p: float = 0.95
+    """sample from the fewest tokens with this total probability"""
     temperature: float = 1.0
+    """divides the logarithms of probabilities before sampling"""
     copying: float = 0.0
+    """extra weight of the passage's own words (see passage_words.py)"""
     query_length: int = 64
+    """the most tokens of a query"""
     passage_length: int = 384
+    """tokens read of a passage"""
     prefix: str = ""
+    """text before each passage"""
     batch_size: int = 32
+    """passages in a batch"""
     seed: int = 42
+    """the same seed gives the same queries"""
 
     def __post_init__(self) -> None:
         if min(self.candidates, self.top_k, self.query_length, self.passage_length, self.batch_size) < 1:

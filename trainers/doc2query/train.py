@@ -49,6 +49,7 @@ class QueryPairs:
     """Passage to query: each visit draws one positive of the example as the passage."""
 
     data: TrainingData
+    """the examples, with their positives as passages"""
     tokenizer: PreTrainedTokenizerBase
     config: Doc2QueryConfig
 

@@ -86,7 +86,9 @@ class Some:
     """At most `most` of the examples, evenly spaced."""
 
     data: Batched
+    """all examples, by index"""
     most: int
+    """how many examples are left"""
 
     def __len__(self) -> int:
         return min(self.most, len(self.data))

@@ -145,6 +145,7 @@ class VisitedWindows:
     """Windows that become a new example at every visit."""
 
     windows: Windows
+    """the token ids of each window"""
     tokenizer: PreTrainedTokenizerBase
     rate: float
     """the share of tokens to predict"""

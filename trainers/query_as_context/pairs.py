@@ -27,19 +27,24 @@ logger = logging.getLogger(__name__)
 class MaskedText(NamedTuple):
     """A masked text with its labels."""
 
-    input_ids: Ids  # (length,)
-    labels: Ids  # (length,), IGNORED where nothing is to be predicted
+    input_ids: Ids
+    """(length,)"""
+    labels: Ids
+    """(length,), IGNORED where nothing is to be predicted"""
 
 
 class MaskedPair(NamedTuple):
     """One passage with its context at one visit."""
 
     name: str
+    """the id of the passage"""
     passage: MaskedText
+    """the passage, masked"""
     context: MaskedText | None
-    # Rows of a batch with a common key are not negatives of each other. The first key is of the passage: its article, or
-    # with the context "query" its text. The second key is of the context's text.
+    """the partner, masked; None if the setting `context` is "none" """
     keys: tuple[int, int]
+    """Rows of a batch with a common key are not negatives of each other. The first key is of the passage: its article, or
+    with the context "query" its text. The second key is of the context's text."""
 
 
 @dataclass
@@ -69,7 +74,9 @@ class PairBatch(CachedBatch):
     """Roles: "passage", and with coCondenser "context"; equal rows are partners."""
 
     parts: dict[str, list[MaskedPart]]
+    """{role: chunks of its rows}"""
     targets: PairTargets
+    """which rows are no negatives of each other"""
 
 
 class ContextPairs:

@@ -47,6 +47,7 @@ class Passages:
     keys: list[str]
     """(articles,), the key of each article"""
     queries: TextStore
+    """texts of the passages' queries, by row"""
     candidates: Ragged
     """the rows of the queries of each passage"""
 

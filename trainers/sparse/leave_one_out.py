@@ -34,7 +34,9 @@ class Trial:
     """Settings, and their gain on each set left out."""
 
     name: str
+    """the changed settings, as a title"""
     config: SparseConfig
+    """all settings"""
     gains: dict[str, float]
     """{set: nDCG@10 of BM25 + sparse, minus nDCG@10 of BM25}"""
 

@@ -80,7 +80,9 @@ class SparseBatch(CachedBatch):
     """Roles: "document", and "query" if the network encodes queries."""
 
     parts: dict[str, list[SparsePart]]
+    """{role: chunks of its rows}"""
     targets: SparseTargets
+    """what the loss compares the scores with"""
 
 
 class SparseStudent(CachedModel):

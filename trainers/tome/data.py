@@ -40,6 +40,7 @@ class TomeCorpus:
     passages: TextStore
     """the texts that stage 1 writes ("title: … passage: …")"""
     urls: CorpusUrls
+    """each document's URL"""
 
     @property
     def hash(self) -> str:
@@ -90,6 +91,7 @@ class Queries:
     """Queries with their documents."""
 
     texts: TextStore
+    """the queries' texts, by row"""
     pairs: npt.NDArray[np.int64]
     """(pairs, 2), the rows of a text and its document"""
 

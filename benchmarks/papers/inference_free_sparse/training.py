@@ -61,10 +61,13 @@ class Ablation:
     data: Path
     """The folder of BEIR folders."""
     work: Path
+    """Keeps everything that is made: models, scores, measures."""
     start: str
     """The published SPLADE: a folder or a hub id."""
     teachers: tuple[str, ...]
+    """The models whose scores are distilled: folders or hub ids."""
     seeds: tuple[int, ...]
+    """Each arm is trained with each seed."""
     steps: int
     """Optimizer steps of each training."""
 

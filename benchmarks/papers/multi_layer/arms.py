@@ -18,9 +18,11 @@ class Arm:
     """A way to represent documents."""
 
     name: str
+    """Its name in results."""
     representation: Mapping[str, Any] | None = None
     """Fields of `RepresentationSettings`; None: the plain dual encoder."""
     two_stage: bool = False
+    """Whether a second training uses the hard negatives that the first one mined."""
     repeated: bool = False
     """Whether it is also trained with the seeds that judge; if not, only with the first."""
     layers: str = ""

@@ -131,6 +131,7 @@ class TrainedArm:
     arm: Arm
     seed: int
     folder: Path
+    """The folder of the model."""
     dev: float
     """nDCG@10 on dev of the state that was kept, the best one in training."""
 
@@ -151,12 +152,16 @@ class MultiLayerExperiment:
     data: Path
     """The folder of the BEIR folders."""
     work: Path
+    """Keeps everything made from the data."""
     recipe: Recipe = field(default_factory=Recipe)
     steps: int = STEPS
     """Optimizer steps of each training."""
     _sets: dict[str, JudgedSet] = field(default_factory=dict)
+    """{name: set}, as it was loaded."""
     _trained: dict[Path, TrainedArm] = field(default_factory=dict)
+    """{folder of a model: the arm}"""
     _hashes: dict[str, str] = field(default_factory=dict)
+    """{retriever that mines: hash of its model}"""
 
     # -------------------------------------------- sets
 

@@ -81,9 +81,11 @@ class Pretraining:
     """One pre-training."""
 
     variant: PretrainingVariant
+    """The method."""
     label: str
     """The context's name in results."""
     context: Context
+    """The partner of a passage."""
     candidates: int | None = None
     """Use so many generated queries of a passage, of which one is drawn; None: all."""
 
@@ -120,8 +122,11 @@ class QueryAsContextExperiment:
     """Data and sizes; `work` keeps everything made from them. Raises InputError if it holds work on other data."""
 
     data: Path
+    """The folder of BEIR folders."""
     work: Path
+    """Keeps everything made from them."""
     scale: QueryAsContextScale
+    """Sizes and lengths."""
 
     def __post_init__(self) -> None:
         check_data(self.work, [self.data / name for name in ARTICLES])

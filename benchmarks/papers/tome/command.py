@@ -121,12 +121,14 @@ class Decoded:
     updates: int
     """Training updates of all stages together."""
     runs: dict[MeasuredEngine, Run]
+    """{arm, with its seed: the documents of the written URLs}"""
 
 
 class Bm25Searches(NamedTuple):
     """The results of OpenSearch's BM25, tuned on train."""
 
     run: Run
+    """The run on the test questions."""
     ms: Sequence[float]
     """P50 and P99 of its searches, in milliseconds."""
 
@@ -136,8 +138,11 @@ class SetExperiment:
     """Everything trained and measured on one set."""
 
     trainings: Trainings
+    """Models and generated queries of the set."""
     arms: Sequence[str]
+    """Names of ARMS."""
     searched: Bm25Searches
+    """BM25's results, the baseline."""
 
     @property
     def data(self) -> Path:

@@ -41,6 +41,7 @@ class Decoder:
 
     model: GenerativeModel
     corpus: DocumentUrls
+    """The URLs that it may write, and their documents."""
     read: dict[str, str]
     """{question: input of the last stage}: the passage that stage 1 wrote; for a single stage, the question's text."""
     folder: Path

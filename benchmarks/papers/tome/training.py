@@ -139,6 +139,7 @@ class Trainings:
     start: Path
     """The folder of the backbones."""
     scale: TomeScale
+    """Lengths and data of the trainings."""
 
     @property
     def queries(self) -> Path:

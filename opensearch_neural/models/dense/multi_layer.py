@@ -55,9 +55,9 @@ class Selection:
     """
 
     source: VectorSource
-    """Pooled vectors of `layers` (MLR, eq. 1), or the last layer's vectors of the first `count` tokens (ME-BERT) or of all
-    tokens (ColBERT)."""
+    """Pooled vectors of `layers` (MLR, eq. 1), or the last layer's first `count` (ME-BERT) or all tokens (ColBERT)."""
     pooling: Pooling
+    """How the token vectors of a layer become one."""
     depth: int
     """The number of the backbone's layers."""
     layers: tuple[int, ...] = ()
@@ -131,8 +131,10 @@ def mixed(vectors: Tensor, known: Tensor, weights: Tensor) -> Tensor:
 class MultiVectors:
     """The vectors of documents, one document after the other: document i has values[offsets[i]:offsets[i + 1]]."""
 
-    values: DenseVectors  # (vectors, dimension)
-    offsets: NDArray[np.int64]  # (documents + 1,)
+    values: DenseVectors
+    """(vectors, dimension)"""
+    offsets: NDArray[np.int64]
+    """(documents + 1,)"""
 
     @classmethod
     def of(cls, stacked: DenseVectors) -> MultiVectors:
@@ -184,6 +186,7 @@ class MultiLayerEncoder:
     mix: tuple[float, ...] | None
     """The weights that mix a document's vectors into one; None: they stay separate."""
     query: DenseEncoder
+    """Encodes queries, as one vector each."""
     device: str | None = None
     """Where documents are encoded; None: a GPU if there is one."""
 

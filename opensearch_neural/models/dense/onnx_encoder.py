@@ -50,8 +50,10 @@ class Tower:
 
     tokenizer: Tokenizer
     session: InferenceSession
-    stages: list[Callable[[Array, Array], Array]]  # (batch, …), (batch, length) mask → (batch, …)
+    stages: list[Callable[[Array, Array], Array]]
+    """Each takes (batch, …) and the mask (batch, length), and gives (batch, …)."""
     pad_id: int
+    """The id that fills shorter texts of a batch."""
     prompt: str
     """Text that is put before every text."""
 
@@ -83,12 +85,15 @@ class OnnxDenseEncoder:
 
     info: ModelInfo
     dimension: int
+    """Components of one vector."""
     normalized: bool
+    """Whether every vector has length 1."""
     query: Tower | StaticTable
+    """The route of queries."""
     load_document: Callable[[], Tower | StaticTable] = field(repr=False)
-    """Called when the first document is encoded, since applications only encode queries. Raises ModelError if it needs
-    torch."""
+    """Called at the first document, since applications only encode queries. Raises ModelError if it needs torch."""
     vectors: int = 1
+    """Vectors of a document."""
 
     @cached_property
     def document(self) -> Tower | StaticTable:

@@ -159,7 +159,9 @@ class QuantizedModel:
 
     info: ModelInfo
     quantizer: Quantizer
+    """Makes the codes of documents, and the look-up table of a query."""
     dense: DenseEncoder
+    """Encodes documents before they are quantized, and queries."""
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> Codes:
         """(texts, M), in order. Raises ModelError if a vector is not finite."""

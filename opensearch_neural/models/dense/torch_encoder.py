@@ -118,8 +118,11 @@ class TorchDenseEncoder:
     info: ModelInfo
     model: SentenceTransformer
     dimension: int
+    """Components of one vector."""
     normalized: bool
+    """Whether every vector has length 1."""
     vectors: int = 1
+    """Vectors of a document."""
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> NDArray[np.float32]:
         # It sorts texts by length itself, so batches need little padding.

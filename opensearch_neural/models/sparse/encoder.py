@@ -116,6 +116,7 @@ class TokenPooling:
     max_active: int | None = None
     """How many of the heaviest weights are kept; None: all."""
     prune: Pruning | None = None
+    """Which of these weights are kept; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +124,18 @@ class MaskedLanguageModel:
     """A masked language model without its last layer: it gives hidden states; `weight` and `bias` turn them into logits."""
 
     body: torch.nn.Module
-    weight: Tensor  # (vocabulary, size)
-    bias: Tensor  # (vocabulary,)
-    screen: sparse_head.Screen | None  # weight in fewer bits, if the processor multiplies these faster
+    """Token ids → hidden states: (batch, length, size)."""
+    weight: Tensor
+    """(vocabulary, size)"""
+    bias: Tensor
+    """(vocabulary,)"""
+    screen: sparse_head.Screen | None
+    """`weight` in fewer bits, if the processor multiplies these faster; None: it does not."""
     device: torch.device
-    positions: int | None  # most tokens of a text; None: not limited
+    positions: int | None
+    """Most tokens of a text; None: not limited."""
     pad_id: int
+    """The id that fills shorter texts of a batch."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +144,9 @@ class TorchSparseEncoder:
 
     info: ModelInfo
     query: TableEncoder
+    """Encodes queries."""
     vocabulary: list[str]
+    """Tokens by id."""
     tokenizer: Tokenizer
     model: MaskedLanguageModel
     pooling: TokenPooling

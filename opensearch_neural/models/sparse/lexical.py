@@ -49,15 +49,19 @@ class LexicalEncoder:
     """Document vectors from term statistics, and the query encoder that belongs to them."""
 
     query: TableEncoder
+    """The IDF table of the counted texts."""
     average_length: float
     """Mean tokens of a document, without special tokens."""
     documents: int
     """How many documents were counted."""
     k1: float = K1
+    """How slowly repeated words saturate."""
     b: float = B
+    """How much long documents are discounted, from 0 to 1."""
     name: str = KIND
     path: Path = field(default_factory=Path)
-    data_hash: str | None = None  # of the texts that were counted
+    data_hash: str | None = None
+    """Hash of the texts that were counted; None if not known."""
 
     @property
     def vocabulary(self) -> list[str]:

@@ -43,6 +43,7 @@ class Exported:
     """A model in the format of ml-commons."""
 
     zip: Path
+    """The archive with the model's files."""
     config: Path
     """The JSON body that registers it."""
     largest_difference: float | None = None

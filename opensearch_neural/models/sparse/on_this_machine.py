@@ -19,9 +19,11 @@ class LocalModel:
     name: str
     """The value for `--sparse`."""
     path: Path
+    """Its folder."""
     kind: str
     """As `sparse_kind` gives it."""
     megabytes: float
+    """Size of its files."""
 
 
 def local_models(folders: Iterable[Path] = ()) -> list[LocalModel]:

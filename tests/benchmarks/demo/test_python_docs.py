@@ -70,15 +70,15 @@ def outer():
     def inner():
         """Nobody can call it. {LONG} 10"""
 '''
-    found = built(tmp_path, {"geo/__init__.py": "", "geo/shapes.py": source}, train_queries=0, test_queries=0)
-    assert sorted(found) == [
+    documents = built(tmp_path, {"geo/__init__.py": "", "geo/shapes.py": source}, train_queries=0, test_queries=0)
+    assert sorted(documents) == [
         "geo.shapes",
         "geo.shapes.Shape",
         "geo.shapes.Shape.Edge",
         "geo.shapes.Shape.area",
         "geo.shapes.wait",
     ]
-    assert found["geo.shapes.Shape.area"] == {
+    assert documents["geo.shapes.Shape.area"] == {
         "_id": "geo.shapes.Shape.area",
         "title": "geo.shapes.Shape.area",
         "text": f"geo shapes Shape area\n\ndef area(self, *, unit: str='m') -> float\n\nThe area. {LONG} 3",
@@ -86,9 +86,9 @@ def outer():
         "module": "geo.shapes",
         "kind": "method",
     }
-    assert found["geo.shapes.Shape"]["text"].startswith("geo shapes Shape\n\nclass Shape(Base)\n\n")
-    assert found["geo.shapes"]["text"] == f"geo shapes\n\nModule of the test. {LONG} 1"
-    assert found["geo.shapes.wait"]["text"].endswith("6")
+    assert documents["geo.shapes.Shape"]["text"].startswith("geo shapes Shape\n\nclass Shape(Base)\n\n")
+    assert documents["geo.shapes"]["text"] == f"geo shapes\n\nModule of the test. {LONG} 1"
+    assert documents["geo.shapes.wait"]["text"].endswith("6")
 
 
 def test_tests_vendored_copies_and_this_project_are_left_out(tmp_path: Path) -> None:
@@ -120,9 +120,9 @@ def test_sources_that_cannot_be_parsed_are_counted_and_cost_themselves(tmp_path:
     }
     counts = build(tmp_path / "out", sources=[ModuleFolder(tree(tmp_path / "site", files))])
     assert (counts.files, counts.unreadable, counts.documents) == (7, 5, 2)
-    found = records(tmp_path / "out")
-    assert "Straße" in found["f.f"]["text"]
-    assert found["g.g"]["text"].endswith("word23 half")
+    documents = records(tmp_path / "out")
+    assert "Straße" in documents["f.f"]["text"]
+    assert documents["g.g"]["text"].endswith("word23 half")
 
 
 def test_sources_are_not_imported(tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ def test_sources_are_not_imported(tmp_path: Path) -> None:
 
 def held(docstring: str, name: str = "pkg.module.thing") -> tuple[str, str] | None:
     item = Documented(name, "function", "pkg.module", "def thing()", docstring, False)
-    found = hold_out(item)
-    return found and (found.query, found.rest)
+    parts = hold_out(item)
+    return parts and (parts.query, parts.rest)
 
 
 def test_the_first_sentence_becomes_the_query_and_leaves_its_document() -> None:
@@ -184,11 +184,11 @@ def test_first_sentences_that_are_no_prose_or_only_the_name_are_no_queries(docst
 def queries(tmp_path: Path, files: dict[str, str | bytes]) -> dict[str, str]:
     built(tmp_path, files)
     out = tmp_path / "out"
-    found = {}
+    texts = {}
     for split in ("train", "test"):
         data = BeirData.load(out, split)
-        found |= {document: data.queries[query] for query, judged in data.qrels.items() for document in judged}
-    return found
+        texts |= {document: data.queries[query] for query, judged in data.qrels.items() for document in judged}
+    return texts
 
 
 def test_a_sentence_that_several_documents_hold_is_no_query(tmp_path: Path) -> None:
@@ -231,11 +231,11 @@ def test_an_installation_of_many_packages_splits_without_a_leak(tmp_path: Path) 
         {document.partition(".")[0] for judged in data.qrels.values() for document in judged} for data in (train, test)
     ]
     assert packages[0] and packages[1] and not packages[0] & packages[1]
-    found = records(tmp_path / "out")
+    documents = records(tmp_path / "out")
     for data in (train, test):
         for query, judged in data.qrels.items():
             (document,) = judged
-            assert data.queries[query] not in found[document]["text"]
+            assert data.queries[query] not in documents[document]["text"]
     # The choice of the seed and of the limit moves no package across.
     build(tmp_path / "other", 30, seed=7, sources=[ModuleFolder(tmp_path / "site")])
     for split, own in (("train", packages[0]), ("test", packages[1])):

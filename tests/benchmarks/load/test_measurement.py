@@ -73,22 +73,22 @@ def measured(client, cluster_url: str, loaded: str, corpus: Path, tmp_path_facto
     data = BeirData.load(corpus)
     settings = replace(QUICK, rates=(20.0,))
     cached: list[int] = []
-    found = run(
+    measurement = run(
         client, cluster_url, loaded, corpus, "rivals", settings, judged=data, out=folder,
         on_block=lambda *_: cached.append(answers_from_cache(client, loaded)),
     )  # fmt: skip
     assert len(cached) > 1 and len(set(cached)) == 1, "what is measured is the request cache"
-    return found, folder
+    return measurement, folder
 
 
 @pytest.mark.cluster
 def test_a_whole_run_shows_quality_beside_cost(measured: tuple[Measurement, Path], loaded: str) -> None:
-    found, _ = measured
-    assert found.partial is None
-    shown = result.text(found)
+    measurement, _ = measured
+    assert measurement.partial is None
+    shown = result.text(measurement)
     for level in ("3 clients", "20/s"):
         assert f"{loaded}, {level}" in shown
-    rows = {(row.where, row.line, row.column): row for row in result.rows(found)}
+    rows = {(row.where, row.line, row.column): row for row in result.rows(measurement)}
     for engine in ("bm25", "sparse", "high-idf-first", "two-phase"):
         assert rows[loaded, engine, "nDCG@10"].n == 60
         of_level = {
@@ -99,30 +99,30 @@ def test_a_whole_run_shows_quality_beside_cost(measured: tuple[Measurement, Path
         if "refused" not in of_level:  # on a machine that is busy with other tests, the generator may be the bottleneck
             assert of_level["requests/s"].value > 0 and of_level["encode ms, mean"].value > 0
             assert of_level["failed"].value == 0
-    assert found.indexes[loaded].documents == 500 and found.indexes[loaded].segments == 1
-    assert found.cluster is not None and "request_cache=false" in shown
+    assert measurement.indexes[loaded].documents == 500 and measurement.indexes[loaded].segments == 1
+    assert measurement.cluster is not None and "request_cache=false" in shown
 
 
 @pytest.mark.cluster
 def test_every_engine_was_measured_in_every_round(measured: tuple[Measurement, Path]) -> None:
-    found, folder = measured
-    turns = [(block.round, block.level, block.variant) for block in found.blocks]
+    measurement, folder = measured
+    turns = [(block.round, block.level, block.variant) for block in measurement.blocks]
     assert len(turns) == len(set(turns)) >= 3 * 2 * 4
-    assert all(block.requests > 0 and block.broken is None for block in found.blocks)
+    assert all(block.requests > 0 and block.broken is None for block in measurement.blocks)
     # Processor time of a local node comes from /proc, and searching costs some.
-    if found.cluster is not None and found.cluster.cpu_from == "/proc":
-        assert sum(block.server_cpu or 0 for block in found.blocks) > 0
-    assert len((folder / "blocks.jsonl").read_text().splitlines()) == len(found.blocks) + 1
+    if measurement.cluster is not None and measurement.cluster.cpu_from == "/proc":
+        assert sum(block.server_cpu or 0 for block in measurement.blocks) > 0
+    assert len((folder / "blocks.jsonl").read_text().splitlines()) == len(measurement.blocks) + 1
 
 
 @pytest.mark.cluster
 def test_the_same_run_again_measures_nothing_twice(
     measured: tuple[Measurement, Path], client, cluster_url: str, loaded: str, corpus: Path
 ) -> None:
-    found, folder = measured
+    measurement, folder = measured
     settings = replace(QUICK, rates=(20.0,), quality=False)
     again = run(client, cluster_url, loaded, corpus, "rivals", settings, out=folder)
-    assert again.blocks == found.blocks and "continued after" in again.incidents[0]
+    assert again.blocks == measurement.blocks and "continued after" in again.incidents[0]
 
 
 @pytest.mark.cluster
@@ -161,17 +161,17 @@ def test_blocks_of_another_build_behind_an_alias_are_not_mixed_in(
 def test_an_index_of_resampled_documents_may_be_made_again_on_another_node(
     client, cluster_url: str, loaded: str, corpus: Path, measured: tuple[Measurement, Path]
 ) -> None:
-    found, _ = measured
-    assert found.cluster is not None
+    measurement, _ = measured
+    assert measurement.cluster is not None
     target = allowed_target(ConnectionSettings.from_env(urls=(cluster_url,)), owned=False)
     with prepared(client, target, loaded, parse_variants("bm25"), ["rain"]) as workload:
         facts = workload.indexes[loaded]
         drawn = replace(facts, meta=facts.meta.with_extra(**{measuring.RESAMPLED: {"documents": 3}}))
         grown = replace(workload, indexes={loaded: drawn})
-        anew = {name: replace(each, uuid="another") for name, each in found.indexes.items()}
-        again = replace(found, cluster=replace(found.cluster, uuid="another"), indexes=anew)
-        assert measuring.identity(again, grown) == measuring.identity(found, grown)
-        assert measuring.identity(again, workload) != measuring.identity(found, workload)
+        anew = {name: replace(each, uuid="another") for name, each in measurement.indexes.items()}
+        again = replace(measurement, cluster=replace(measurement.cluster, uuid="another"), indexes=anew)
+        assert measuring.identity(again, grown) == measuring.identity(measurement, grown)
+        assert measuring.identity(again, workload) != measuring.identity(measurement, workload)
 
 
 def during_the_blocks(act: Callable[[], object]) -> Callable[..., None]:
@@ -202,11 +202,11 @@ def test_a_killed_worker_ends_the_run_with_what_was_measured(
     settings = replace(QUICK, requests=100_000, longest=2.0, quality=False)
     began = time.monotonic()
     kill = during_the_blocks(lambda: threading.Timer(0.2, os.kill, (pids[0], signal.SIGKILL)).start())
-    found = run(client, cluster_url, loaded, corpus, settings=settings, out=tmp_path, on_block=kill)
+    measurement = run(client, cluster_url, loaded, corpus, settings=settings, out=tmp_path, on_block=kill)
     assert time.monotonic() - began < 60
-    assert found.partial == "generator process 1 of 2 was ended by signal 9"
-    assert 3 <= len(found.blocks) <= 6
-    assert result.text(found).startswith("PARTIAL RESULT: generator process 1 of 2")
+    assert measurement.partial == "generator process 1 of 2 was ended by signal 9"
+    assert 3 <= len(measurement.blocks) <= 6
+    assert result.text(measurement).startswith("PARTIAL RESULT: generator process 1 of 2")
 
 
 @pytest.fixture
@@ -229,13 +229,13 @@ def test_a_dying_node_ends_the_run_with_what_was_measured(
     settings = replace(QUICK, requests=100_000, longest=0.8, quality=False)
     began = time.monotonic()
     kill = during_the_blocks(lambda: threading.Timer(0.3, kill_node, (1, own_node.name)).start())
-    found = run(client, own_node.url, index, corpus, settings=settings, out=tmp_path, on_block=kill)
+    measurement = run(client, own_node.url, index, corpus, settings=settings, out=tmp_path, on_block=kill)
     assert time.monotonic() - began < 90
-    assert found.partial is not None and "the cluster stopped answering" in found.partial
-    counted = [block for block in found.blocks if block.broken is None]
-    (broken,) = [block for block in found.blocks if block.broken]
+    assert measurement.partial is not None and "the cluster stopped answering" in measurement.partial
+    counted = [block for block in measurement.blocks if block.broken is None]
+    (broken,) = [block for block in measurement.blocks if block.broken]
     assert len(counted) >= 3 and broken.failures["connection"] > 0
-    result.write(tmp_path, result.summary(found))
+    result.write(tmp_path, result.summary(measurement))
     assert "(partial)" in read(tmp_path).title
 
 

@@ -18,10 +18,10 @@ def test_the_interval_of_a_ratio_covers_the_truth_as_often_as_it_says() -> None:
     covered, widths = 0, []
     for seed in range(80):
         (row,) = cells(simulated(seed, requests=60, factor=1.25)).values()
-        found = row["fast"].ratio("P50 ms")
-        assert found is not None and found.low is not None and found.high is not None
-        covered += found.low <= 1.25 <= found.high
-        widths.append(found.high - found.low)
+        ratio = row["fast"].ratio("P50 ms")
+        assert ratio is not None and ratio.low is not None and ratio.high is not None
+        covered += ratio.low <= 1.25 <= ratio.high
+        widths.append(ratio.high - ratio.low)
     assert 0.88 <= covered / 80 <= 1.0
     assert np.median(widths) < 0.15  # and not by being useless
 
@@ -35,15 +35,15 @@ def test_pairing_rounds_takes_the_machine_out_of_a_ratio() -> None:
     assert paired.value == pytest.approx(1.1, rel=0.05)
 
 
-def _relative_width(found: Estimate) -> float:
-    assert found.low is not None and found.high is not None
-    return (found.high - found.low) / found.value
+def _relative_width(estimate: Estimate) -> float:
+    assert estimate.low is not None and estimate.high is not None
+    return (estimate.high - estimate.low) / estimate.value
 
 
 def test_an_identical_engine_has_the_ratio_one() -> None:
     (row,) = cells(simulated(1)).values()
-    found = replace(row["bm25"], baseline=replace(row["bm25"])).ratio("P90 ms")
-    assert found is not None and (found.value, found.low, found.high) == (1.0, 1.0, 1.0)
+    ratio = replace(row["bm25"], baseline=replace(row["bm25"])).ratio("P90 ms")
+    assert ratio is not None and (ratio.value, ratio.low, ratio.high) == (1.0, 1.0, 1.0)
 
 
 def test_throughput_and_processor_time_are_of_all_rounds_together() -> None:
@@ -57,8 +57,8 @@ def test_throughput_and_processor_time_are_of_all_rounds_together() -> None:
     ones = np.ones((1, 2))
     assert stats.throughput(sample, ones) == pytest.approx(400 / 30)
     assert stats.server_cpu(sample, ones) == pytest.approx(1000 * 6 / 400)
-    found = stats.estimated(stats.throughput(sample, stats.resampled(2)), 2, 400)
-    assert found is not None and found.low is None  # two rounds say nothing about their spread
+    estimate = stats.estimated(stats.throughput(sample, stats.resampled(2)), 2, 400)
+    assert estimate is not None and estimate.low is None  # two rounds say nothing about their spread
 
 
 def test_broken_blocks_are_no_part_of_a_sample() -> None:
@@ -93,5 +93,5 @@ def test_processor_time_that_nobody_knows_has_no_estimate() -> None:
 def test_quantiles_of_resampled_rounds_are_those_of_the_pooled_requests() -> None:
     """By hand: round 0 has 1…10 ms, round 1 has 101…110 ms. Taken once each, the median is 10; round 1 twice: 105."""
     sample = Sample.of([block(0, "a", np.arange(1.0, 11.0)), block(1, "a", np.arange(101.0, 111.0))])
-    found = stats.latencies(sample, np.array([[1.0, 1.0], [0.0, 2.0], [2.0, 0.0]]), [0.5])
-    assert found[0] == pytest.approx([10.0, 105.0, 5.0], rel=2e-3)
+    medians = stats.latencies(sample, np.array([[1.0, 1.0], [0.0, 2.0], [2.0, 0.0]]), [0.5])
+    assert medians[0] == pytest.approx([10.0, 105.0, 5.0], rel=2e-3)

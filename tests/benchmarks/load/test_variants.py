@@ -25,20 +25,20 @@ from opensearch_neural.queries import Rare
 
 
 def test_variants_are_read_as_they_are_written() -> None:
-    found = parse_variants("bm25,high-idf-first+window=50+rare=count:3,mine=sparse+hits=yes+source=none")
-    assert [each.name for each in found] == ["bm25", "high-idf-first+window=50+rare=count:3", "mine"]
-    assert (found[1].window, found[1].rare) == (50, Rare("count", 3))
-    assert (found[2].engine, found[2].hits, found[2].source) == ("sparse", True, "none")
-    found += parse_variants("bm25+hits=10000")
-    assert found[3].hits == 10_000 and not isinstance(found[3].hits, bool)
-    for variant in found:
+    variants = parse_variants("bm25,high-idf-first+window=50+rare=count:3,mine=sparse+hits=yes+source=none")
+    assert [each.name for each in variants] == ["bm25", "high-idf-first+window=50+rare=count:3", "mine"]
+    assert (variants[1].window, variants[1].rare) == (50, Rare("count", 3))
+    assert (variants[2].engine, variants[2].hits, variants[2].source) == ("sparse", True, "none")
+    variants += parse_variants("bm25+hits=10000")
+    assert variants[3].hits == 10_000 and not isinstance(variants[3].hits, bool)
+    for variant in variants:
         assert spec_of(parse_variant(spec_of(variant))) == spec_of(variant)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_are_variants_with_names_of_their_own(preset: str) -> None:
-    found = parse_variants(preset)
-    assert len({each.name for each in found}) == len(found) >= 3 and found[0].name == "bm25"
+    variants = parse_variants(preset)
+    assert len({each.name for each in variants}) == len(variants) >= 3 and variants[0].name == "bm25"
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,16 @@ def test_what_is_wrong_is_named(text: str, words: str) -> None:
     ("hits", "share"),
     [
         ({"a": 3.0, "b": 2.0}, 1.0),
-        ({"a": 3.0, "x": 2.9}, 0.5),
+        ({"a": 3.0, "x": 2.9}, 0.9),
         ({"a": 3.0, "c": 2.0}, 1.0),  # c ties with b
-        ({"d": 1.0, "x": 0.5}, 0.0),
-        ({}, 0.0),
+        ({"d": 1.0, "x": 0.5}, 0.8),
+        ({}, 0.8),
     ],
 )
 def test_overlap_counts_ties_with_the_last_place(hits: dict[str, float], share: float) -> None:
-    assert overlap(hits, {"a": 3.0, "b": 2.0, "c": 2.0, "d": 1.0}, depth=2) == share
+    first = {f"common {at}": 9.0 for at in range(8)}
+    assert overlap(first | hits, {**first, "a": 3.0, "b": 2.0, "c": 2.0, "d": 1.0}) == pytest.approx(share)
+    assert overlap({}, first) == 0.0
 
 
 @pytest.mark.cluster

@@ -54,8 +54,8 @@ def test_codes_in_files_are_those_of_the_model_also_of_documents_added_later(tmp
     assert stored.manifest.quantized and stored.manifest.quantized.hash == loaded.info.hash
     documents = documents_of(corpus)
     expected = loaded.encode_documents([document.contents for document in documents])
-    found = stored.vectors(documents).pq
-    assert found is not None and (found == expected).all()
+    codes = stored.vectors(documents).pq
+    assert codes is not None and (codes == expected).all()
 
     write_jsonl(corpus, [*records(40), *records(10, seed=3)])
     grown = run_encode(encoding(corpus, tmp_path / "v", model), show_progress=False)
@@ -82,7 +82,9 @@ def test_faiss_reads_the_index_and_scores_as_the_model_does(tmp_path: Path, mode
     loaded = load_quantized(model, device="cpu")
     query = loaded.encode_queries([documents[7].contents])
     scores, rows = index.search(query, 40)
-    expected = query @ loaded.quantizer.reconstruct(loaded.encode_documents([one.contents for one in documents])).T
+    expected = (
+        query @ loaded.quantizer.reconstruct(loaded.encode_documents([document.contents for document in documents])).T
+    )
     np.testing.assert_allclose(scores[0], expected[0][rows[0]], rtol=1e-4, atol=1e-4)
 
 
@@ -128,9 +130,9 @@ def test_codes_are_made_of_vectors_in_files_where_the_model_would_make_the_same(
     hashes = set()
     for pq in (model, other):
         plan, loaded = planned(pq), load_quantized(pq, device="cpu")
-        found = plan.vectorizer.vectors(documents)
-        assert found.dense is not None and found.pq is not None
-        assert (found.pq == loaded.encode_documents(contents)).all()
+        vectors = plan.vectorizer.vectors(documents)
+        assert vectors.dense is not None and vectors.pq is not None
+        assert (vectors.pq == loaded.encode_documents(contents)).all()
         assert plan.meta.quantized is not None and plan.meta.quantized.hash == loaded.info.hash
         assert plan.meta.dense is not None and plan.meta.dense.hash == load_dense(model).info.hash
         hashes.add(plan.meta.quantized.hash)
@@ -144,8 +146,8 @@ def test_codes_are_made_of_vectors_in_files_where_the_model_would_make_the_same(
         plan = content_of_files(Models(pq=str(pq)), NewIndex(), with_codes, source.reader(str(corpus)))
         loaded = load_quantized(pq, device="cpu")
         assert (plan.vectorizer is with_codes) == (pq == model)
-        found = plan.vectorizer.vectors(documents)
-        assert found.pq is not None and (found.pq == loaded.encode_documents(contents)).all()
+        vectors = plan.vectorizer.vectors(documents)
+        assert vectors.pq is not None and (vectors.pq == loaded.encode_documents(contents)).all()
         assert plan.meta.quantized is not None and plan.meta.quantized.hash == loaded.info.hash
     stranger = quantized_model(tmp_path / "stranger", contents, seed=5)
     with pytest.raises(InputError, match="encodes documents differently") as caught:
@@ -181,11 +183,11 @@ def test_codes_are_made_of_passages_in_files(tmp_path: Path, model: Path) -> Non
     )
     stored = StoredVectors(*find_manifest(tmp_path / "v"))
     plan = content_of_files(Models(pq=str(model)), NewIndex(), stored, source.reader(str(corpus)))
-    documents = [one for one in plan.records(print) if isinstance(one, Document)]
+    documents = [record for record in plan.records(print) if isinstance(record, Document)]
     assert len(documents) > 20
-    found = plan.vectorizer.vectors(documents).pq
+    codes = plan.vectorizer.vectors(documents).pq
     expected = load_quantized(model, device="cpu").encode_documents([document.contents for document in documents])
-    assert found is not None and (found == expected).all()
+    assert codes is not None and (codes == expected).all()
 
 
 def test_what_cannot_be_encoded_so_is_named(tmp_path: Path, model: Path) -> None:

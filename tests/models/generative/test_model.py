@@ -99,14 +99,14 @@ def test_a_passage_is_title_and_text_each_cut_at_its_length(model: GenerativeMod
     pieces = [tokenizer.tokenize(text) for text in ("lives in a house", "the cat lives in a house")]
     title = tokenizer.convert_tokens_to_string(pieces[0][:2])
     text = tokenizer.convert_tokens_to_string(pieces[1][:3])
-    found = chosen.passage(tokenizer, " lives  in a house", "the\ncat lives in a house")
-    assert found == f"title: {title.strip()} passage: {text.strip()}"
+    passage = chosen.passage(tokenizer, " lives  in a house", "the\ncat lives in a house")
+    assert passage == f"title: {title.strip()} passage: {text.strip()}"
     assert chosen.passage(tokenizer, "", "the") == "passage: the"
     assert GenerativeSettings(prompts=False).passage(tokenizer, "cat", "the") == "cat the"
     assert chosen.passage(tokenizer, "", "") == ""
     # Whatever the tokenizer was last told about lengths.
     tokenizer(["the cat", "the cat lives in a house"], truncation=True, max_length=2, padding=True)
-    assert chosen.passage(tokenizer, " lives  in a house", "the\ncat lives in a house") == found
+    assert chosen.passage(tokenizer, " lives  in a house", "the\ncat lives in a house") == passage
     cut = tokenizer("the cat lives in a house", truncation=True, max_length=2)["input_ids"]
     assert len(cut) == 2, "and what it is told then"
 
@@ -134,9 +134,9 @@ def test_decoding_never_leaves_the_trie(
 ) -> None:
     urls = indexed(model, *given_urls)
     learned = urls.sequences(model.encode)
-    found = model.find_documents(texts, urls, beams=beams)
-    assert len(found) == len(texts)
-    for text, hits in zip(texts, found, strict=True):
+    documents = model.find_documents(texts, urls, beams=beams)
+    assert len(documents) == len(texts)
+    for text, hits in zip(texts, documents, strict=True):
         rows = [row for row, _ in hits]
         # At least one, each once, and none that is not a document.
         assert 1 <= len(rows) == len(set(rows)) <= beams
@@ -150,10 +150,10 @@ def test_as_many_beams_as_documents_give_all_of_them_in_the_order_of_their_proba
     drawn = random.Random(3)
     given_urls = sorted({"".join(drawn.choices("abc", k=drawn.randint(1, 4))) for _ in range(12)})
     urls = indexed(model, *given_urls)
-    (found,) = model.find_documents(["the cat"], urls, beams=60)
+    (documents,) = model.find_documents(["the cat"], urls, beams=60)
     learned = urls.sequences(model.encode)
     expected = sorted(range(len(given_urls)), key=lambda row: -score(model, "the cat", learned[row]))
-    assert [row for row, _ in found] == expected
+    assert [row for row, _ in documents] == expected
 
 
 def beam_search(model: GenerativeModel, text: str, given_urls: list[str], beams: int) -> list[int]:
@@ -163,24 +163,24 @@ def beam_search(model: GenerativeModel, text: str, given_urls: list[str], beams:
     sequences = [tuple(codec.encode(url)) for url in given_urls]
     inputs = tokenizer(text, return_tensors="pt")
     going: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
-    found: dict[int, float] = {}
+    finished: dict[int, float] = {}
     while going:
         candidates = []
         for total, written in going:
             start = torch.tensor([[network.generation_config.decoder_start_token_id, *written]])
             with torch.no_grad():
                 logs = network(**inputs, decoder_input_ids=start, use_cache=False).logits[0, -1].log_softmax(-1)
-            for token in {one[len(written)] for one in sequences if one[: len(written)] == written}:
+            for token in {beam[len(written)] for beam in sequences if beam[: len(written)] == written}:
                 candidates.append((total + float(logs[token]), (*written, token)))
-        candidates.sort(key=lambda one: -one[0])
+        candidates.sort(key=lambda beam: -beam[0])
         for total, written in candidates[:beams]:
             if written[-1] == codec.end:
-                found[sequences.index(written)] = total
-        going = [one for one in candidates if one[1][-1] != codec.end][:beams]
-        best = sorted(found.values(), reverse=True)[:beams]
+                finished[sequences.index(written)] = total
+        going = [beam for beam in candidates if beam[1][-1] != codec.end][:beams]
+        best = sorted(finished.values(), reverse=True)[:beams]
         if going and len(best) == beams and going[0][0] <= best[-1]:
             break
-    return sorted(found, key=lambda row: -found[row])[:beams]
+    return sorted(finished, key=lambda row: -finished[row])[:beams]
 
 
 @pytest.mark.parametrize("beams", [1, 2, 3])
@@ -188,18 +188,18 @@ def test_the_search_is_beam_search(model: GenerativeModel, beams: int) -> None:
     drawn = random.Random(beams)
     for text in ("the cat", "a house", "wiki", "lives"):
         given_urls = sorted({"".join(drawn.choices("abc", k=drawn.randint(1, 4))) for _ in range(12)})
-        (found,) = model.find_documents([text], indexed(model, *given_urls), beams=beams)
-        assert [row for row, _ in found] == beam_search(model, text, given_urls, beams)
+        (documents,) = model.find_documents([text], indexed(model, *given_urls), beams=beams)
+        assert [row for row, _ in documents] == beam_search(model, text, given_urls, beams)
 
 
 def test_one_url_that_another_begins_with_both_are_reached(model: GenerativeModel) -> None:
     urls = indexed(model, "https://x/1", "https://x/12")
-    (found,) = model.find_documents(["the cat"], urls, beams=2)
-    assert sorted(row for row, _ in found) == [0, 1]
+    (documents,) = model.find_documents(["the cat"], urls, beams=2)
+    assert sorted(row for row, _ in documents) == [0, 1]
     # Greedily, too: one ends where the other goes on, as the text says.
     learned = taught(model, {"a": "https://x/1", "the cat": "https://x/12"}, steps=200)
-    found = learned.find_documents(["a", "the cat"], urls, beams=1)
-    assert [hits[0][0] for hits in found] == [0, 1]
+    documents = learned.find_documents(["a", "the cat"], urls, beams=1)
+    assert [hits[0][0] for hits in documents] == [0, 1]
     assert learned.find_urls(["a", "the cat"]) == ["https://x/1", "https://x/12"]
 
 
@@ -213,8 +213,8 @@ def test_decoding_uses_nothing_that_transformers_is_to_drop(model: GenerativeMod
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_single_url_is_all_that_can_be_found(model: GenerativeModel, beams: int) -> None:
     urls = indexed(model, "https://en.wikipedia.org/wiki/Cat")
-    found = model.find_documents(["the cat", "", "house"], urls, beams=beams)
-    assert [[row for row, _ in hits] for hits in found] == [[0], [0], [0]]
+    documents = model.find_documents(["the cat", "", "house"], urls, beams=beams)
+    assert [[row for row, _ in hits] for hits in documents] == [[0], [0], [0]]
 
 
 @pytest.mark.parametrize("beams", [1, 2])
@@ -223,8 +223,8 @@ def test_unicode_and_very_long_urls_are_reached(model: GenerativeModel, beams: i
         urls = indexed(model, url, "https://y/")
         assert urls.trie.depth <= model.settings.url_length
         learned = taught(model, {"a": url, "the cat": "https://y/"}, steps=200)
-        found = learned.find_documents(["a", "the cat"], urls, beams=beams)
-        assert [hits[0][0] for hits in found] == [0, 1]
+        documents = learned.find_documents(["a", "the cat"], urls, beams=beams)
+        assert [hits[0][0] for hits in documents] == [0, 1]
 
 
 def taught(
@@ -258,8 +258,8 @@ def test_free_decoding_finds_documents_whose_urls_are_longer_than_what_is_writte
     assert learned.info.hash == model.info.hash
     queries = dict(zip(known, known, strict=True))
     single = replace(learned, passage=None)
-    found = GenerativeRetriever(single, urls, decoding="free").retrieve(queries, 1)
-    assert [list(found[query]) for query in known] == [["d0"], ["d1"], ["d2"], ["d3"]]
+    run = GenerativeRetriever(single, urls, decoding="free").retrieve(queries, 1)
+    assert [list(run[query]) for query in known] == [["d0"], ["d1"], ["d2"], ["d3"]]
     # A document's URL is found by what was learned of it, and not by less.
     assert "https://y/" not in model.written(urls) and known["wiki"] in model.written(urls)
 
@@ -278,9 +278,9 @@ def test_greedy_is_the_free_choice_where_that_is_a_url(model: GenerativeModel) -
     assert len(ended) >= 5, "nothing that could show it"
     others = [url[:-1] + letter for url in written if url for letter in "ab"]
     urls = indexed(learned, *dict.fromkeys([*(url for _, url in ended), *known.values(), *others, "t"]))
-    found = learned.find_documents(texts, urls)
+    documents = learned.find_documents(texts, urls)
     for text, url in ended:
-        assert found[texts.index(text)][0][0] == urls.urls.index(url)
+        assert documents[texts.index(text)][0][0] == urls.urls.index(url)
 
 
 def test_batches_and_beams_of_others_change_nothing(model: GenerativeModel) -> None:
@@ -328,8 +328,8 @@ def test_urls_of_another_model_are_refused(model: GenerativeModel, tmp_path: Pat
 def test_added_documents_are_found_without_training(model: GenerativeModel) -> None:
     urls = indexed(model, "https://x/1")
     more = urls.extended([("new", "https://x/2")], model.encode)
-    (found,) = model.find_documents(["the cat"], more, beams=2)
-    assert {more.ids[row] for row, _ in found} == {"d0", "new"}
+    (documents,) = model.find_documents(["the cat"], more, beams=2)
+    assert {more.ids[row] for row, _ in documents} == {"d0", "new"}
 
 
 def test_incomplete_and_foreign_directories_are_refused(tmp_path: Path) -> None:

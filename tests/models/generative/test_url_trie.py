@@ -37,16 +37,16 @@ def build(*documents: tuple[str, str | None], length: int = 1000) -> CorpusUrls:
 
 def walked(trie: Trie) -> dict[tuple[int, ...], int]:
     """Every sequence that the trie holds, found by following `children` from the root."""
-    found: dict[tuple[int, ...], int] = {}
+    numbers: dict[tuple[int, ...], int] = {}
     at: list[tuple[int, tuple[int, ...]]] = [(0, ())]
     while at:
         node, tokens = at.pop()
         if trie.ends[node] != OUTSIDE:
-            found[tokens] = int(trie.ends[node])
+            numbers[tokens] = int(trie.ends[node])
         _, continuations, children = trie.children(np.array([node]))
         for token, child in zip(continuations.tolist(), children.tolist(), strict=True):
             at.append((child, (*tokens, token)))
-    return found
+    return numbers
 
 
 sequences = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), min_size=1, max_size=30, unique_by=tuple)
@@ -56,12 +56,12 @@ sequences = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), min_si
 @given(sequences)
 def test_a_trie_holds_its_sequences_and_no_others(given_sequences: list[list[int]]) -> None:
     trie = Trie.build(given_sequences)
-    assert walked(trie) == {tuple(one): number for number, one in enumerate(given_sequences)}
-    assert len(trie) == len({tuple(one[:end]) for one in given_sequences for end in range(len(one) + 1)})
+    assert walked(trie) == {tuple(sequence): number for number, sequence in enumerate(given_sequences)}
+    assert len(trie) == len({tuple(sequence[:end]) for sequence in given_sequences for end in range(len(sequence) + 1)})
     assert trie.depth == max(map(len, given_sequences))
-    for number, one in enumerate(given_sequences):
-        assert number_of(trie, one) == number
-        assert number_of(trie, [*one, 7]) == OUTSIDE
+    for number, sequence in enumerate(given_sequences):
+        assert number_of(trie, sequence) == number
+        assert number_of(trie, [*sequence, 7]) == OUTSIDE
 
 
 @settings(max_examples=30)
@@ -113,7 +113,7 @@ def test_documents_that_share_a_url_are_numbered_where_asked(tmp_path: Path) -> 
 
 
 def test_a_documents_number_stays_its_own_when_others_come_and_go() -> None:
-    shared = [(one, "https://x") for one in "abc"]
+    shared = [(id, "https://x") for id in "abc"]
     before = CorpusUrls.build(shared, as_bytes, model=MODEL, length=80, numbered=True)
     # What the model writes for a document, it writes for no other one: not without the first, nor in another order.
     learned = dict(before.documents())
@@ -157,13 +157,13 @@ def test_a_url_that_another_begins_with_is_there_too() -> None:
 
 
 def test_long_urls_are_cut_off_unless_their_beginning_is_anothers_too() -> None:
-    alone, one, other = "ab" + "x" * 50, "cd" + "y" * 50, "cd" + "y" * 51
-    urls = build(("alone", alone), ("one", one), ("other", other), length=10)
+    alone, short, long = "ab" + "x" * 50, "cd" + "y" * 50, "cd" + "y" * 51
+    urls = build(("alone", alone), ("one", short), ("other", long), length=10)
     assert shortened(as_bytes(alone), 10) == (*as_bytes(alone)[:9], 0)
     assert number_of(urls.trie, shortened(as_bytes(alone), 10)) == 0
     assert number_of(urls.trie, as_bytes(alone)) == OUTSIDE
-    assert [number_of(urls.trie, as_bytes(url)) for url in (one, other)] == [1, 2]
-    assert urls.trie.depth == len(as_bytes(other))
+    assert [number_of(urls.trie, as_bytes(url)) for url in (short, long)] == [1, 2]
+    assert urls.trie.depth == len(as_bytes(long))
 
 
 def test_unicode_and_very_long_urls_come_back(tmp_path: Path) -> None:
@@ -196,14 +196,14 @@ def test_urls_are_not_written_among_something_else_and_others_may_read_them(tmp_
     for folder in (tmp_path / "model", tmp_path / "model" / "config.json"):
         with pytest.raises(InputError, match=r"holds something else \(config.json\)|is a file"):
             urls.save(folder)
-    assert [one.name for one in (tmp_path / "model").iterdir()] == ["config.json"]
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["config.json"]
     before = os.umask(0o022)
     try:
         urls.save(tmp_path / "urls")
         build(("a", "https://x/1")).save(tmp_path / "urls")
     finally:
         os.umask(before)
-    assert {one.stat().st_mode & 0o777 for one in (tmp_path / "urls").iterdir()} == {0o644}
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "urls").iterdir()} == {0o644}
 
 
 def test_added_documents_are_reached_and_changed_ones_replaced() -> None:
@@ -245,8 +245,8 @@ def test_what_is_learned_is_what_decoding_is_held_to() -> None:
     given_urls = [f"{long}#1", f"{long}#2", "https://y/" + "b" * 20, "https://z"]
     urls = build(*((str(at), url) for at, url in enumerate(given_urls)), length=16)
     sequences = urls.sequences(as_bytes)
-    assert [number_of(urls.trie, one) for one in sequences] == [0, 1, 2, 3]
-    assert [len(one) for one in sequences] == [33, 33, 16, 10]
+    assert [number_of(urls.trie, sequence) for sequence in sequences] == [0, 1, 2, 3]
+    assert [len(sequence) for sequence in sequences] == [33, 33, 16, 10]
 
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ def test_leaks_name_questions_and_documents_by_exact_and_normalised_text(tmp_pat
     )
     leaks = find_leaks(train, test)
 
-    found = {(leak.kind, leak.match, leak.role, leak.text) for leak in leaks.found}
-    assert found == {
+    described = {(leak.kind, leak.match, leak.role, leak.text) for leak in leaks.leaks}
+    assert described == {
         ("query", "normalised", "query", "Who"),
         ("query", "exact", "query", "what"),
         ("document", "exact", "positive", "the owl"),
@@ -38,4 +38,4 @@ def test_sets_without_leaks_pass(tmp_path: Path) -> None:
     train = load_training(pairs(tmp_path, "train", [("a", "x")]))
     test = load_training(pairs(tmp_path, "test", [("b", "y")]))
     leaks = find_leaks(train, test)
-    assert not leaks.found and without_questions_of(train, [test]).hash == train.hash
+    assert not leaks.leaks and without_questions_of(train, [test]).hash == train.hash

@@ -24,11 +24,11 @@ SHARED = Path(os.environ.get("OSN_DATA", Path(__file__).parents[3] / ".." / "sha
 def shares_nothing(train: TrainingData, dev: TrainingData) -> None:
     def texts(data: TrainingData) -> tuple[set[str], set[str]]:
         queries = {normalised(example.query) for example in data.examples}
-        ids = [one for example in data.examples for one in (*example.positives, *example.negatives)]
-        return queries, {normalised(data.documents[one]) for one in ids}
+        ids = [document for example in data.examples for document in (*example.positives, *example.negatives)]
+        return queries, {normalised(data.documents[document]) for document in ids}
 
-    for one, other in zip(texts(train), texts(dev), strict=True):
-        assert not one & other
+    for of_train, of_dev in zip(texts(train), texts(dev), strict=True):
+        assert not of_train & of_dev
 
 
 words = st.sampled_from([f"w{i}" for i in range(12)] + ["W3", "w4!"])
@@ -95,7 +95,7 @@ def test_new_questions_to_known_documents_are_held_back_where_only_questions_are
 def test_fewer_documents_are_those_that_examples_name_and_the_first_of_the_corpus(animals: Path) -> None:
     data = load_training(animals)
     few = fewer_documents(data, 1)
-    named = {id for one in data.examples for id in (*one.positives, *one.negatives, *one.scores)}
+    named = {id for example in data.examples for id in (*example.positives, *example.negatives, *example.scores)}
     assert set(few.documents) == named | {data.documents.ids[0]}
     assert len(few.documents) < len(data.documents)
     assert few.examples[:] == data.examples[:]
@@ -131,8 +131,8 @@ def test_a_number_is_held_back_of_each_set(tmp_path: Path) -> None:
     both = merge([load_training(named("many", 90)), load_training(named("few", 10))])
     for apart in ("documents", "questions"):
         train, dev = hold_back(both, 4, apart=apart)
-        assert [(one.name, one.stop - one.start) for one in dev.sets] == [("many", 4), ("few", 4)]
-        assert [(one.name, one.stop - one.start) for one in train.sets] == [("many", 86), ("few", 6)]
+        assert [(part.name, part.stop - part.start) for part in dev.sets] == [("many", 4), ("few", 4)]
+        assert [(part.name, part.stop - part.start) for part in train.sets] == [("many", 86), ("few", 6)]
     assert len(hold_back(both, 0.1)[1]) == 10
     with pytest.raises(InputError, match="few: cannot hold back 10 of 10 examples"):
         hold_back(both, 10)

@@ -156,8 +156,8 @@ def test_a_documents_vectors_are_the_cls_of_its_layers_and_the_querys_its_last(b
 def test_a_mean_pooled_document_is_the_mean_of_each_layers_tokens_padding_left_out(t5: Path, beir: Path) -> None:
     model = build(configuration(t5, beir, Path("unused"), layers=[2, 3], pooling="multi-vector")).eval()
     together, alone = model.document_vectors(TEXTS), [model.document_vectors([text]) for text in TEXTS]
-    for at, one in enumerate(alone):
-        np.testing.assert_allclose(together[at], one[0], atol=1e-5)
+    for at, documents in enumerate(alone):
+        np.testing.assert_allclose(together[at], documents[0], atol=1e-5)
     assert together.stacked().shape == (4, 2, 32)
 
 
@@ -202,25 +202,25 @@ def test_the_self_contrastive_loss_is_l_con_and_lambda_times_l_reg(backbone: Pat
     model = built(backbone, beir, source=source, count=4, regularization=10.0, **layers)
     data = load_training(beir)
     batch = batch_of(model, beir)
-    found = model(batch)
+    losses = model(batch)
     # By hand: every document encoded alone, every pair of vectors compared.
     rows = RetrievalData([data], negatives=1, depth=5)
     drawn = [rows[Visit(index, 0, 0, 1)] for index in range(6)]
     model.document.strategy = "multi-vector"  # which gives all vectors
     columns = unique_documents(drawn)
     vectors = model.document_vectors([data.documents.text_at(row) for row in columns])
-    queries = model.vectors("query", [data.queries.text_at(one.query) for one in drawn])
+    queries = model.vectors("query", [data.queries.text_at(example.query) for example in drawn])
     last, contrastive, regularization = model.document.selection.last, [], []
-    for one, query, excluded in zip(drawn, queries, batch.targets.excluded.numpy(), strict=True):
-        own = columns.index(one.positive)
+    for example, query, excluded in zip(drawn, queries, batch.targets.excluded.numpy(), strict=True):
+        own = columns.index(example.positive)
         of_positive = vectors[own] @ query
         scores = [float((vectors[at] @ query).max()) for at in range(len(columns)) if not excluded[at] and at != own]
         exponents = np.exp(np.array([of_positive[last], *scores]) - of_positive[last])
         contrastive.append(np.log(exponents.sum()))
         regularization.append(np.log(np.exp(of_positive - of_positive[last]).sum()))
-    assert found.terms["info_nce"].item() == pytest.approx(np.mean(contrastive), rel=1e-4)
-    assert found.terms["regularization"].item() == pytest.approx(10 * np.mean(regularization), rel=1e-4)
-    assert 0 <= found.measures["last_layer_wins"].item() <= 1
+    assert losses.terms["info_nce"].item() == pytest.approx(np.mean(contrastive), rel=1e-4)
+    assert losses.terms["regularization"].item() == pytest.approx(10 * np.mean(regularization), rel=1e-4)
+    assert 0 <= losses.measures["last_layer_wins"].item() <= 1
 
 
 @pytest.mark.parametrize("pooling", ["multi-vector", "self-contrastive", "average", "scalar-mix"])
@@ -236,8 +236,8 @@ def test_one_layer_is_the_plain_dual_encoder_under_every_pooling(backbone: Path,
 def _plain(model: MultiLayerModel) -> Any:
     from trainers.encoders.tower import Encoder
 
-    one = model.document
-    return Encoder(one.backbone, pooling=one.pooling, normalize=one.normalize)
+    tower = model.document
+    return Encoder(tower.backbone, pooling=tower.pooling, normalize=tower.normalize)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,9 @@ def test_chunks_have_the_gradient_of_the_whole_batch(
         else:
             assert len(batch.parts["document"]) > 1
             cached_backward(model, batch)
-        gradients.append({name: one.grad for name, one in model.named_parameters() if one.grad is not None})
+        gradients.append(
+            {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+        )
     assert gradients[0].keys() == gradients[1].keys()
     if pooling == "scalar-mix":
         assert gradients[0]["document.mix"].abs().max() > 1e-4, "the data would show nothing"
@@ -309,9 +311,9 @@ def test_a_self_contrastive_model_is_a_plain_dual_encoder_file_by_file(
     plain = BiEncoder(
         {"query": model.query, "document": _plain(model)}, model.tokenizers, model.encoder_settings, model.objective
     )
-    for name, one in (("mlr", model), ("plain", plain)):
+    for name, exported in (("mlr", model), ("plain", plain)):
         (tmp_path / name).mkdir()
-        one.export(tmp_path / name)
+        exported.export(tmp_path / name)
     files = [
         {
             path.relative_to(tmp_path / name).as_posix(): path.read_bytes()
@@ -405,7 +407,9 @@ def test_a_t5_directory_has_the_layers_it_names_and_the_last_one_after_the_final
         tokens = model.tokenizers["document"](text, truncation=True, max_length=32, return_tensors="pt")
         with torch.no_grad():
             backbone(input_ids=tokens["input_ids"])
-            expected = [one[0].mean(dim=0).numpy() for one in (blocks[0], stack.final_layer_norm(blocks[2]), blocks[2])]
+            expected = [
+                states[0].mean(dim=0).numpy() for states in (blocks[0], stack.final_layer_norm(blocks[2]), blocks[2])
+            ]
         np.testing.assert_allclose(first, expected[0], atol=1e-5)
         np.testing.assert_allclose(last, expected[1], atol=1e-5)
         assert np.abs(expected[1] - expected[2]).max() > 1e-2, "without the norm it would be another vector"
@@ -514,18 +518,18 @@ def test_a_mix_has_a_rate_of_its_own_and_every_trainable_weight_is_in_one_group(
 ) -> None:
     model = build(configuration(backbone, beir, Path("unused"), pooling="scalar-mix", encoder={"tied": tied}))
     # A BERT's pooler is in no vector, and learns nothing.
-    trainable = sorted(id(one) for one in model.parameters() if one.requires_grad)
+    trainable = sorted(id(parameter) for parameter in model.parameters() if parameter.requires_grad)
     assert len(trainable) < len(list(model.parameters()))
     for learning_rate, of_mix in ((1e-5, MIX_LEARNING_RATE), (0.5, 0.5)):
         settings = TrainingSettings(learning_rate=learning_rate, weight_decay=0.1)
         groups = model.parameter_groups(settings) or []
-        assert sorted(id(one) for group in groups for one in group["params"]) == trainable
-        (mix,) = (group for group in groups if any(one is model.document.mix for one in group["params"]))
+        assert sorted(id(parameter) for group in groups for parameter in group["params"]) == trainable
+        (mix,) = (group for group in groups if any(parameter is model.document.mix for parameter in group["params"]))
         assert (len(mix["params"]), mix["lr"], mix["weight_decay"]) == (1, of_mix, 0)
         for group in groups:
             # What has no rate of its own has the training's; biases and norms do not decay, with any rate.
             assert group is mix or "lr" not in group
-            assert all((one.ndim > 1) == ("weight_decay" not in group) for one in group["params"])
+            assert all((parameter.ndim > 1) == ("weight_decay" not in group) for parameter in group["params"])
     plain = build(configuration(backbone, beir, Path("unused"), pooling="average"))
     assert plain.parameter_groups(TrainingSettings()) is None
 

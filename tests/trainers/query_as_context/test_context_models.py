@@ -35,17 +35,17 @@ from trainers.query_as_context.train import train_query_as_context  # noqa: E402
 def test_the_contrastive_target_is_the_pair_partner_by_hand(backbone: Path, tmp_path: Path, corpus: Path) -> None:
     model = build(settings(corpus, backbone, tmp_path / "out"))
     vectors = {"passage": torch.tensor([[1.0, 0.0], [0.0, 1.0]]), "context": torch.tensor([[2.0, 0.0], [0.0, 1.0]])}
-    found = model.loss_terms(vectors, PairTargets(torch.tensor([[5, 0], [6, 1]])))
+    losses = model.loss_terms(vectors, PairTargets(torch.tensor([[5, 0], [6, 1]])))
     # Pair 1: ⟨p, c⟩ = 2 against two negatives of 0, from both sides; pair 2: 1 against two of 0.
     expected = (math.log(1 + 2 * math.exp(-2)) + math.log(1 + 2 * math.exp(-1))) / 2
-    assert found.terms["contrastive"].item() == pytest.approx(expected, rel=1e-6)
-    assert found.measures["in_batch_accuracy"].item() == 1
+    assert losses.terms["contrastive"].item() == pytest.approx(expected, rel=1e-6)
+    assert losses.measures["in_batch_accuracy"].item() == 1
     # Both of one article, or with the same question: neither is a negative of the other, only the partner is left.
     for same in ([[5, 0], [5, 1]], [[5, 0], [6, 0]]):
         assert model.loss_terms(vectors, PairTargets(torch.tensor(same))).terms["contrastive"].item() == 0
     # A number of one kind is none of the other.
-    found = model.loss_terms(vectors, PairTargets(torch.tensor([[5, 6], [6, 5]])))
-    assert found.terms["contrastive"].item() == pytest.approx(expected, rel=1e-6)
+    losses = model.loss_terms(vectors, PairTargets(torch.tensor([[5, 6], [6, 5]])))
+    assert losses.terms["contrastive"].item() == pytest.approx(expected, rel=1e-6)
     swapped = {"passage": vectors["passage"], "context": vectors["context"].flip(0)}
     crossed = model.loss_terms(swapped, PairTargets(torch.tensor([[5, 0], [6, 1]])))
     # Partners score 0; p1 and c2 score 2 with each other, p2 and c1 score 1.
@@ -59,8 +59,8 @@ def test_temperature_divides_the_raw_inner_products(backbone: Path, tmp_path: Pa
     vectors = {"passage": torch.tensor([[4.0], [0.0]]), "context": torch.tensor([[1.0], [0.0]])}
     # p1: 4/2 against two of 0; c1: the same; p2 and c2: 0 against two of 0.
     expected = (math.log(1 + 2 * math.exp(-2)) + math.log(3)) / 2
-    found = model.loss_terms(vectors, PairTargets(torch.tensor([[0, 0], [1, 1]]))).terms["contrastive"]
-    assert found.item() == pytest.approx(expected, rel=1e-6)
+    loss = model.loss_terms(vectors, PairTargets(torch.tensor([[0, 0], [1, 1]]))).terms["contrastive"]
+    assert loss.item() == pytest.approx(expected, rel=1e-6)
 
 
 class Recorder(nn.Module):
@@ -78,20 +78,20 @@ def test_the_condenser_head_gets_exactly_the_late_cls_and_the_middle_layers_toke
     recorder = Recorder()
     model.layers = nn.ModuleList([recorder])
     (part,) = batch_of(pairs_of(model.settings, model)).parts["passage"]
-    found = model.encode("passage", part)
+    encoded = model.encode("passage", part)
     hidden = bert_of(model)(part.input_ids, part.attention_mask, output_hidden_states=True).hidden_states
     torch.testing.assert_close(recorder.seen[:, 0], hidden[4][:, 0])
     torch.testing.assert_close(recorder.seen[:, 1:], hidden[2][:, 1:])
-    torch.testing.assert_close(found.vectors, hidden[4][:, 0])
+    torch.testing.assert_close(encoded.vectors, hidden[4][:, 0])
     # Through a head that does nothing the late masked LM is the cross-entropy of what was read.
     labels = part.labels
     logits = model_of(model).cls(recorder.seen).log_softmax(dim=-1)
     by_hand = [-logits[row, at, labels[row, at]].item() for row, at in (labels != IGNORED).nonzero().tolist()]
-    assert found.sums["late_masked_lm"].item() == pytest.approx(sum(by_hand), rel=1e-5)
-    assert found.counts["late_masked_lm"].item() == len(by_hand)
+    assert encoded.sums["late_masked_lm"].item() == pytest.approx(sum(by_hand), rel=1e-5)
+    assert encoded.counts["late_masked_lm"].item() == len(by_hand)
     early = model_of(model).cls(hidden[4]).log_softmax(dim=-1)
     by_hand = [-early[row, at, labels[row, at]].item() for row, at in (labels != IGNORED).nonzero().tolist()]
-    assert found.sums["masked_lm"].item() == pytest.approx(sum(by_hand), rel=1e-5)
+    assert encoded.sums["masked_lm"].item() == pytest.approx(sum(by_hand), rel=1e-5)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_the_decoder_cannot_see_the_masked_words_of_the_context(
         tokens._ids[row] = np.where(hidden, (words - 5 + 7) % len(WORDS) + 5, words).astype(np.int32)
         other = pairs[visit]
         tokens._ids[row] = words.astype(np.int32)
-        (before,), (after,) = (pairs.collate([one]).parts["passage"] for one in (item, other))
+        (before,), (after,) = (pairs.collate([pair]).parts["passage"] for pair in (item, other))
         assert (after.context_labels != before.context_labels).any()
         for name in {field.name for field in fields(before)} - {"context_labels"}:
             assert torch.equal(getattr(after, name), getattr(before, name)), name
@@ -208,20 +208,20 @@ def test_the_decoders_loss_is_the_cross_entropy_of_what_it_made_of_cls_and_the_c
     recorder = Recorder()
     cot_mae.layers = nn.ModuleList([recorder])
     (part,) = batch_of(pairs_of(cot_mae.settings, cot_mae)).parts["passage"]
-    found = cot_mae.encode("passage", part)
+    encoded = cot_mae.encode("passage", part)
     words = bert_of(cot_mae).embeddings(input_ids=part.context_input_ids)
-    torch.testing.assert_close(recorder.seen[:, 0], found.vectors)
+    torch.testing.assert_close(recorder.seen[:, 0], encoded.vectors)
     torch.testing.assert_close(recorder.seen[:, 1:], words[:, 1:])
     labels = part.context_labels
     logits = model_of(cot_mae).cls(recorder.seen).log_softmax(dim=-1)
     by_hand = [-logits[row, at, labels[row, at]].item() for row, at in (labels != IGNORED).nonzero().tolist()]
-    assert found.sums["context_masked_lm"].item() == pytest.approx(sum(by_hand), rel=1e-5)
+    assert encoded.sums["context_masked_lm"].item() == pytest.approx(sum(by_hand), rel=1e-5)
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
-    found = {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+    named = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
     model.zero_grad()
-    return found
+    return named
 
 
 @pytest.mark.parametrize(
@@ -239,10 +239,10 @@ def test_chunks_have_the_gradient_of_the_whole_batch(
     parts = batch_of(pairs_of(small, model), 8)
     assert len(parts.parts["passage"]) == 3
     chunked = cached_backward(model, parts)
-    found = gradients(model)
-    assert found.keys() == expected.keys()
+    by_chunks = gradients(model)
+    assert by_chunks.keys() == expected.keys()
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(by_chunks[name], gradient, atol=1e-5, rtol=1e-4)
     assert chunked.terms.keys() == whole.terms.keys()
     for name, term in whole.terms.items():
         assert chunked.terms[name].item() == pytest.approx(term.item(), rel=1e-4)

@@ -81,9 +81,9 @@ def test_pre_training_beats_its_start(variant: Any, tmp_path: Path, backbone: Pa
     )
     config = settings(corpus, backbone, tmp_path / "pretrained", variant=variant, training=training)
     train_query_as_context(with_queries(config, tmp_path / "q.jsonl"))
-    found = measures(config.output)
-    assert found["objective"] > found["start objective"] + 1
-    assert found["masked_lm"] > found["start masked_lm"] + 0.5
+    measured = measures(config.output)
+    assert measured["objective"] > measured["start objective"] + 1
+    assert measured["masked_lm"] > measured["start masked_lm"] + 0.5
     assert query_as_context.steps_per_second(config.output)
     assert (config.output / HEAD_FILE).exists() == (variant == "cocondenser")
 
@@ -113,8 +113,8 @@ def test_the_checkpoint_is_a_backbone_that_every_trainer_takes(tmp_path: Path, b
     for method, more in {"dense": lengths, "mlr": lengths, "sparse": of_sparse}.items():
         arguments = ["train", method, "--dry-run", "--output", str(tmp_path / method)]
         arguments += ["--backbone", str(config.output)]
-        for one in (f"train=[{{path: {beir}}}]", "training.batch_size=4", *more):
-            arguments += ["--set", one]
+        for setting in (f"train=[{{path: {beir}}}]", "training.batch_size=4", *more):
+            arguments += ["--set", setting]
         result = CliRunner().invoke(osn, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
 
@@ -138,11 +138,11 @@ def test_a_rehearsal_does_without_the_documents_that_are_tested_on(
     beir = tmp_path / "beir"
     (beir / "qrels").mkdir(parents=True)
     documents = list(read_documents(corpus))
-    (beir / "corpus.jsonl").write_text("".join(json.dumps(one.record()) + "\n" for one in documents))
+    (beir / "corpus.jsonl").write_text("".join(json.dumps(document.record()) + "\n" for document in documents))
     (beir / "queries.jsonl").write_text(
         "".join(json.dumps({"_id": f"q{at}", "text": "bab"}) + "\n" for at in range(64))
     )
-    judged = "".join(f"q{at}\t{one.id}\t1\n" for at, one in enumerate(documents[:64]))
+    judged = "".join(f"q{at}\t{document.id}\t1\n" for at, document in enumerate(documents[:64]))
     (beir / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
     config = settings(corpus, backbone, tmp_path / "out", unseen=[SetSettings(beir, split="test")])
     query_as_context.rehearse(config)
@@ -184,18 +184,18 @@ def test_held_back_loss_is_the_mean_over_masked_tokens_and_pairs(backbone: Path,
     model = build(config).eval()
     pairs = pairs_of(config, model)
     with torch.no_grad():
-        found = held_back_loss(model, pairs)
+        measured = held_back_loss(model, pairs)
         # 36 passages: a batch of 32 and one of 4, in an order that mixes articles.
         assert len(pairs) == 36
         order = np.random.default_rng(0).permutation(36)
         batches = [pairs.collate([pairs[Visit(at, 0, 0, 0)] for at in rows]) for rows in (order[:32], order[32:])]
         terms = [model(batch).terms for batch in batches]
     expected = (32 * terms[0]["contrastive"] + 4 * terms[1]["contrastive"]).item() / 36
-    assert found["contrastive"] == pytest.approx(expected, rel=1e-5)
+    assert measured["contrastive"] == pytest.approx(expected, rel=1e-5)
     parts = [[part for of_role in batch.parts.values() for part in of_role] for batch in batches]
     tokens = [sum(int((part.labels != IGNORED).sum()) for part in of_batch) for of_batch in parts]
-    expected = sum(n * one["masked_lm"].item() for n, one in zip(tokens, terms, strict=True)) / sum(tokens)
-    assert found["masked_lm"] == pytest.approx(expected, rel=1e-5)
+    expected = sum(n * losses["masked_lm"].item() for n, losses in zip(tokens, terms, strict=True)) / sum(tokens)
+    assert measured["masked_lm"] == pytest.approx(expected, rel=1e-5)
 
 
 def tiny_generator(folder: Path) -> Path:

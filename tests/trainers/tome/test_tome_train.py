@@ -38,11 +38,11 @@ def test_two_stages_learn_to_find_by_writing(zoo: Path, t5: Path, tmp_path: Path
     # Stage 2 has learned the passages by heart, and says so.
     assert content["measures"]["url start written"] == 0 and content["measures"]["url written"] >= 0.9
     model = load_generative(tmp_path / "tome", device="cpu")
-    queries = {f"q{at}": f"what is a {one}" for at, one in enumerate(ANIMALS)}
+    queries = {f"q{at}": f"what is a {animal}" for at, animal in enumerate(ANIMALS)}
     passages = model.write_passages(list(queries.values()))
     assert passages[0].startswith("title: cat passage: the cat lives")
 
-    urls = model.index_urls((f"d{at}", f"https://zoo.org/{one}") for at, one in enumerate(ANIMALS))
+    urls = model.index_urls((f"d{at}", f"https://zoo.org/{animal}") for at, animal in enumerate(ANIMALS))
     for options in ({"decoding": "free"}, {"beams": 1}, {"beams": 3}):
         run = GenerativeRetriever(model, urls, **options).retrieve(queries, 3)  # type: ignore[arg-type]
         first = [next(iter(run[f"q{at}"]), None) for at in range(8)]
@@ -53,9 +53,9 @@ def test_the_single_stage_learns_too_and_its_directory_holds_one_model(zoo: Path
     train_tome(config_for(tmp_path / "single", zoo, t5, steps=120, stages="single", dev_share=0.1))
     model = load_generative(tmp_path / "single", device="cpu")
     assert model.passage is None
-    queries = [f"what is a {one}" for one in ANIMALS]
+    queries = [f"what is a {animal}" for animal in ANIMALS]
     written = model.find_urls(model.stage_two_inputs(queries))
-    assert sum(url == f"https://zoo.org/{one}" for url, one in zip(written, ANIMALS, strict=True)) >= 6
+    assert sum(url == f"https://zoo.org/{animal}" for url, animal in zip(written, ANIMALS, strict=True)) >= 6
     measures = (read_osn_json(tmp_path / "single") or {})["measures"]
     assert measures["url log_likelihood"] > measures["url start log_likelihood"]
     # Of two questions held back.
@@ -127,7 +127,7 @@ def test_stages_of_different_corpora_are_not_joined(zoo: Path, t5: Path, tmp_pat
 
 
 def test_the_second_stage_may_have_another_tokenizer(zoo: Path, t5: Path, tmp_path: Path) -> None:
-    texts = [f"https://zoo.org/{one}" for one in ANIMALS] * 4
+    texts = [f"https://zoo.org/{animal}" for animal in ANIMALS] * 4
     tokenizer = backbones.train_tokenizer(texts, "byte-level", 400)
     torch.manual_seed(1)
     new = NewBackbone("t5", layers=1, hidden=16, heads=2, dropout=0.0)
@@ -135,9 +135,9 @@ def test_the_second_stage_may_have_another_tokenizer(zoo: Path, t5: Path, tmp_pa
     train_tome(config_for(tmp_path / "tome", zoo, t5, steps=120, url_backbone=str(tmp_path / "small")))
     model = load_generative(tmp_path / "tome", device="cpu")
     assert model.passage is not None and model.passage[1].get_vocab() != model.url[1].get_vocab()
-    texts = [model.settings.passage(model.passage[1], one, f"the {one} lives here and") for one in ANIMALS]
+    texts = [model.settings.passage(model.passage[1], animal, f"the {animal} lives here and") for animal in ANIMALS]
     written = model.find_urls(texts)
-    assert sum(url == f"https://zoo.org/{one}" for url, one in zip(written, ANIMALS, strict=True)) >= 6
+    assert sum(url == f"https://zoo.org/{animal}" for url, animal in zip(written, ANIMALS, strict=True)) >= 6
 
 
 def test_a_directory_whose_last_file_was_not_written_is_completed(zoo: Path, t5: Path, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_the_recipe_takes_two_steps_a_stage(zoo: Path, t5: Path, tmp_path: Path)
     ]
     arguments = ["train", "tome", "--config", "tome", "--dry-run", "--output", str(tmp_path / "model")]
     result = CliRunner().invoke(
-        osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
+        osn, arguments + [word for override in overrides for word in ("--set", override)], catch_exceptions=False
     )
     assert result.exit_code == 0, result.output
     assert "passage: 2 steps" in result.stdout and "url: 2 steps" in result.stdout
@@ -187,13 +187,13 @@ def _generator(t5: Path, folder: Path) -> Path:
 
 def test_a_model_knows_what_it_has_learned_and_keeps_the_numbers_of_shared_urls(t5: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
-    lines = [{"_id": one, "text": f"the {one}", "url": "https://zoo.org/all"} for one in ANIMALS[:3]]
+    lines = [{"_id": animal, "text": f"the {animal}", "url": "https://zoo.org/all"} for animal in ANIMALS[:3]]
     corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
     settings = GenerativeSettings(number_urls=True)
     train_tome(config_for(tmp_path / "tome", corpus, t5, stages="single", queries=[], spans=1, settings=settings))
     model = load_generative(tmp_path / "tome", device="cpu")
     assert list(model.learned) == ANIMALS[:3]
-    shared = [(one, "https://zoo.org/all") for one in (ANIMALS[4], ANIMALS[2])]
+    shared = [(animal, "https://zoo.org/all") for animal in (ANIMALS[4], ANIMALS[2])]
     urls = model.index_urls(shared)
     assert dict(urls.documents()) == {ANIMALS[4]: "https://zoo.org/all#4", ANIMALS[2]: "https://zoo.org/all#3"}
     assert model.unlearned(urls) == 1
@@ -228,5 +228,5 @@ def test_the_command_makes_urls_and_adds_to_them(
     by_name = open_retriever(f"tome:{tmp_path / 'urls'}", TextStore(), device="cpu")
     found_by_name = by_name.retrieve({"q": "the lion"}, 9)["q"]
     assert model.info.hash in by_name.name and len(found_by_name) == 9
-    (found,) = model.find_documents(["the lion"], urls, beams=9)
-    assert {urls.ids[row] for row, _ in found} == {"new", *(f"d{at}" for at in range(8))}
+    (documents,) = model.find_documents(["the lion"], urls, beams=9)
+    assert {urls.ids[row] for row, _ in documents} == {"new", *(f"d{at}" for at in range(8))}

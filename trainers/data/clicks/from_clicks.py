@@ -18,7 +18,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.option_groups import FiniteRange
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.segments import read_query_values
+from opensearch_neural.evaluation.query_segments import read_query_values
 from opensearch_neural.evaluation.tables import table
 from opensearch_neural.files import write_json_lines, write_text
 from trainers.data.clicks.logs import ClickLog, LogRecords, index_records, read_records, read_rows, read_ubi
