@@ -105,7 +105,7 @@ class RetrievalCollate(WholeBatchCollator):
         )
         if texts.ensemble is not None:
             targets.teacher = texts.ensemble.of_candidates(batch.own)
-        parts = {role: texts.parts(role, ids[role]) for role in ROLES}
+        parts: dict[str, list[Part]] = {role: texts.parts(role, ids[role]) for role in ROLES}
         return CachedBatch(ids=names(texts.sets[at], batch.own), parts=parts, targets=targets)
 
 
