@@ -5,7 +5,8 @@ then all at once. Its `_meta.osn.build` records the build and the index that it 
 
     {"alias": "docs", "corpus": "/data/docs.jsonl", "replaced": "docs-20260201-091500", "swapped": true}
 
-`replaced` is written before the swap and `swapped` after it: the same command continues from any interruption.
+`replaced` is written before the swap and `swapped` after it: the same command continues from any interruption. `alias_says`
+is there if an index template gave the build its alias: the filter, routing and flags of the first swap.
 """
 
 from __future__ import annotations
