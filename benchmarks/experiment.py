@@ -71,8 +71,8 @@ def slug(name: str) -> str:
 def shared(jobs: Mapping[Path, Callable[[], T]]) -> list[T]:
     """The results of `jobs` {path that the job makes: job}, in their order. Processes with the same jobs divide the work.
 
-    A job that another process is running is called when that process has finished or failed; it must find what is already
-    made. Jobs may call `shared` for other jobs, but not in a circle.
+    A job that another process is running comes last: when it has ended there, it is called here too, and must find what is
+    already made. Jobs may call `shared` for other jobs, but not in a circle.
     """
     results: dict[Path, T] = {}
     for wait in (False, True):

@@ -96,8 +96,8 @@ def gains(rows: list[Row], baseline: str | None = None, engines: Sequence[str] =
 
 
 def arms(rows: list[Row]) -> str:
-    """A line for each arm and each of its baselines; for each set the arm's value of the first difference's measure, and how
-    many points it lies above the baseline."""
+    """A line for each arm and each of its baselines. For each set it has the arm's value, and how many points this lies
+    above the baseline; both are in the measure of the first difference."""
     differences = [row for row in rows if row.kind == "difference"]
     measure = differences[0].measure
     value = {(row.set, row.line): row for row in rows if (row.kind, row.measure) == ("value", measure)}
@@ -141,10 +141,11 @@ def costs(rows: Sequence[Row], measures: Sequence[str], quality: str) -> str:
 
 
 def quality_and_cost(rows: Sequence[Row]) -> str:
-    """A line for each engine and model: its points of nDCG@10 over the first baseline in the means of sets; on how many sets
-    its interval lies above and below; its costs under load as ratios to the baseline's; and the known FACTS.
+    """A line for each engine and model, compared with the first baseline.
 
-    A row's variant is the model. Facts of a single judged set are left out.
+    It has the points of nDCG@10 over the baseline in each mean of sets, the numbers of sets on which the interval lies above
+    and below, the costs under load as ratios to the baseline's, and the known FACTS. A row's variant is the model. Facts of
+    a single judged set are left out.
     """
     differences = [row for row in rows if (row.kind, row.measure) == ("difference", "nDCG@10")]
     ratios_ = [row for row in rows if row.kind == "ratio" and row.measure in COSTS]

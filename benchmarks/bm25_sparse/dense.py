@@ -77,8 +77,8 @@ def variant(experiment: Experiment, arm: str) -> str:
 
 
 def kept_variant(experiment: Experiment, sparse: str, with_dense: bool) -> str:
-    """A file name for what was measured with the sparse model, or, with_dense, with the dense model and its codes too; for a
-    model of --pq with a hash of its content.
+    """A file name for what was measured with the sparse model and, with_dense, with the dense model and its codes. If a
+    model of --pq makes the codes, the name holds the hash of its content.
 
     sparse: the sparse model's arm and seed; for costs, which are only of the first seed, its arm
     """

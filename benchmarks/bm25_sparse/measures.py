@@ -126,7 +126,7 @@ def measured_set(
 def dense_measured(
     client: OpenSearch, experiment: Experiment, model: MeasuredEngine, name: str
 ) -> dict[MeasuredEngine, Measured]:
-    """The measures on the set of the engines that need a dense model; of BM25 too, if the sparse model is the published one.
+    """The set's measures of the engines that need a dense model, and of BM25 if the sparse model is the published one.
 
     With --pq, the hybrid kept in `work`, if any, is added as their rival.
     """
@@ -145,7 +145,7 @@ def dense_measured(
 
 
 def measured_with(experiment: Experiment, model: MeasuredEngine, name: str, *, with_dense: bool) -> Path:
-    """The folder that keeps measures on the set with the sparse model; with_dense: and the dense model and its codes."""
+    """The folder of the set's measures with the sparse model. with_dense: with the dense model and its codes too"""
     return experiment.work / "measured" / f"{name}-{dense.kept_variant(experiment, str(model), with_dense)}"
 
 

@@ -1,5 +1,8 @@
-"""The models and sets of `osn bench bm25-sparse`: a published SPLADE as it is, trained further on judgements of five sets or
-without any on each set's own documents, and averaged with its start; each with the IDF of every set."""
+"""The models and sets of `osn bench bm25-sparse`.
+
+The models are a published SPLADE as it is, the same trained further (on judgements of five sets, or on each set's own
+documents without judgements), and these averaged with the start. Each is measured with the IDF of every set.
+"""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def opened_index(client: OpenSearch, index: str, how: Mapping[str, Any], *, opti
 
 
 def document_count(client: OpenSearch, opened: Engines | None, index: str) -> int:
-    """The number of documents; a document split into passages counts once. opened: the engines of this or another index."""
+    """The number of documents; a document split into passages counts once. opened: engines, perhaps of another index."""
     in_passages = opened is not None and opened.index == index and opened.meta.passages
     body = {"query": {"term": {"passage.number": 1}}} if in_passages else None
     return int(client.count(index=index, body=body)["count"])
@@ -266,8 +266,8 @@ def searched(
     own_documents: Collection[str],
     timed: int,
 ) -> list[EngineResult]:
-    """The result of each engine and template. An engine that searches a part of the documents also gets which of its pages
-    are proved exact.
+    """The result of each engine and template. If an engine searches only a part of the documents, its result says which of
+    its pages are proved exact.
 
     A query that an engine cannot answer gets no hits from it, with a warning, and is not timed.
     """

@@ -67,7 +67,7 @@ SHOWN_BELOW = 0.1
 )
 @seed_option("Seed of the order of requests and the bootstrap.")
 @click.option("--dry-run", is_flag=True, help="Do not store the chosen setting.")
-@click.option("--json", "as_json", is_flag=True, help="Print all settings that were tried as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the settings that were tried, as JSON.")
 @click.option(
     "--report", type=click.Path(path_type=Path), default=None, help="Write an HTML report here; needs the extra [ui]."
 )
@@ -95,14 +95,15 @@ def tune(
 ) -> None:
     """Find the fastest setting of an engine that keeps a share of its quality, and store it in the index.
 
-    bm25-sparse: the weight whose gain over BM25 has the highest lower bound, cross-validated, and the smallest window that
-    keeps a share of it; without --data, on known items made from the corpus.
+    bm25-sparse: the weight of the model, and the window. It takes the weight whose gain over BM25 has the highest lower
+    bound, cross-validated, and the smallest window that keeps a share of that gain. Without --data, the queries are known
+    items made from the corpus.
 
     high-idf-first: which tokens are rare, and the window, compared with a search by all tokens.
 
-    sparse, in an index with pruned postings: the window, the number of hits that are rescored by their rows.
+    sparse, in an index with pruned postings: the window, which is the number of hits that are rescored by their rows.
 
-    cascade: its weight and both windows, the fastest that keep a share of the best quality.
+    cascade: its weight and its two windows, the fastest combination that keeps a share of the best quality.
 
     The setting is stored in the index, where `osn search`, `osn eval` and `opensearch_neural.engines` find it. Its window
     then grows with the index, as the default window does. Quality is nDCG@10 with --data, and on bm25-sparse's known items;

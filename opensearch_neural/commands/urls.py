@@ -1,4 +1,4 @@
-"""`osn model urls`: the URLs of a corpus as tokens of a generative model, to which its decoding is then limited."""
+"""`osn model urls`: the URLs of a corpus as tokens of a generative model, which then writes no others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from opensearch_neural.commands.renamed import output_option
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool) -> None:
-    """Write the URLs of a corpus as a trie, to which a generative model's decoding is limited.
+    """Write the URLs of a corpus into a trie of tokens: a generative model that searches with it writes no other URLs.
 
     Documents can be added without training (--extend, or a larger corpus); a document with the same id replaces the earlier
     one. The model has not learned added documents by heart: it finds them only if their passages and URLs resemble known

@@ -211,7 +211,7 @@ def _batch(values: npt.NDArray[np.float64]) -> int:
 
 
 def _batches(resamples: int, width: int) -> Iterator[int]:
-    """How many resamples to hold at once, again and again until there are `resamples`. width: the values of one"""
+    """The sizes of the batches that make up `resamples`, each small enough for memory. width: values of one resample"""
     at_once = max(1, _BATCH_VALUES // width)
     for start in range(0, resamples, at_once):
         yield min(at_once, resamples - start)

@@ -39,7 +39,7 @@ def read_run(path: Path) -> Run:
 
     Scores give the order, as in trec_eval, not the rank column.
     Raises InputError, with file and line, for a line without exactly six fields, a score that is not a finite number, and a
-    document that occurs twice for a query; also for a file without a line, and for one that is no text.
+    document that occurs twice for a query; also for an empty file, and for one that is not text.
     """
     run: Run = {}
     stream, file = open_binary(str(path))

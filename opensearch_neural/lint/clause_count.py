@@ -52,7 +52,7 @@ HOLDERS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Count:
-    """How many leaves the tree has, and how many clauses its widest single bool: from the fewest to the most."""
+    """Bounds of two numbers: the leaves of the tree, and the clauses of its widest single bool."""
 
     low: int
     """The fewest leaves that the tree can have."""

@@ -102,7 +102,7 @@ class ReportTable:
 
 
 def values_table(title: str, rows: Iterable[Row]) -> ReportTable:
-    """A line for each engine, a column for each measure, with their intervals; of differences and ratios nothing."""
+    """A line for each engine and a column for each measure, with intervals. Differences and ratios are left out."""
     columns, lines = pivot(row for row in rows if row.kind == "value")
     cells = [[line, *(cell(values.get(name)) for name in columns)] for _, line, values in lines]
     return ReportTable(title, ["engine", *columns], cells)

@@ -1,4 +1,4 @@
-"""A file of queries, stepped through in the order of how much the columns disagree."""
+"""Steps through a file of queries, beginning with those on which the columns disagree most."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ class Sorting:
         )
 
     def ranked(self, searched: int) -> list[str]:
-        """All queries, in the order after this many were searched: these by disagreement, the others in the file's order."""
+        """All queries as they were ordered when the first `searched` of the file had been searched: these by disagreement,
+        then the others in the file's order."""
         listed = list(self.queries)
         early = set(listed[:searched])
         return [*(query for query, _ in self.order if query in early), *listed[searched:]]

@@ -23,8 +23,7 @@ class Doc2QueryConfig:
     data: list[Path]
     """training data in any form that `load_training` reads"""
     backbone: str
-    """directory or hub id of a T5 or another sequence-to-sequence model; a BERT-like encoder is used twice, as encoder and
-    decoder"""
+    """directory or hub id of a sequence-to-sequence model, or of a BERT-like encoder, which is then the decoder too"""
     split: str = "train"
     """the split of `data`"""
     unseen: list[Path] = field(default_factory=list)

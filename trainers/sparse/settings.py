@@ -49,11 +49,9 @@ class StudentSettings:
     max_active: int | None = None
     """a text keeps this many of its heaviest terms; with head "full" also in training; null keeps all"""
     prune: str | None = None
-    """which terms a document keeps, TYPE:VALUE as for `osn ingest --prune`; with head "full" also in training; null keeps
-    all"""
+    """terms that a document keeps, TYPE:VALUE as for `osn ingest --prune`; with head "full" also in training; null: all"""
     document_length: int | None = None
-    """tokens read of a document in use and on dev, and of a query if the network encodes it; null takes the length of the
-    last stage"""
+    """tokens read of a document in use and on dev, and of a query that the network encodes; null: the last stage's"""
     query_length: int = 64
     """tokens read of a query in training; afterwards the tokenizer's own limit holds"""
     dropout: float | None = None
@@ -144,8 +142,7 @@ class RegularizationSettings:
     query_weight: float | None = None
     """λ for queries that the network encodes; their FLOPS are over all queries of a batch; null takes `weight`"""
     flops: Literal["batch", "slot"] = "batch"
-    """batch: over all documents together, as in sentence-transformers; slot: of each candidate slot, summed, as in the
-    paper's code"""
+    """batch: over all documents together (sentence-transformers); slot: of each candidate slot, summed (the paper's code)"""
     least_terms: int | None = None
     """documents with at most this many terms are not regularized; null regularizes all"""
     delay: float = 0.0
@@ -254,8 +251,7 @@ class SparseConfig(StageSettings):
     """sets whose questions are removed from train"""
     selection: DevSettings = field(default_factory=DevSettings)
     cache: Path | None = None
-    """folder for made questions, teachers' scores, mined negatives and warm-ups, which trainings may share; null takes a
-    folder in the output"""
+    """folder for made questions, scores, mined negatives and warm-ups, which trainings may share; null: in the output"""
 
     def __post_init__(self) -> None:
         for stage in (self, self.pretraining):

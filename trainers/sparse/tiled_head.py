@@ -107,8 +107,7 @@ class VocabularySample(NamedTuple):
     entries: npt.NDArray[np.int64]
     """(entries,), ascending, without repetition"""
     shares: npt.NDArray[np.float32]
-    """(entries,), the number of entries that each represents in a sum over the vocabulary: 1 if it is always included, 1/p
-    if it was drawn with probability p"""
+    """(entries,), how many entries each represents in a sum over the vocabulary: 1, or 1/p if drawn with probability p"""
 
 
 def sample_entries(
