@@ -19,7 +19,7 @@ from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import Models, NewIndex, Writing
 from ingest.vectorizers import NotingLargest, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
-from ingest.versions.builds import build_record, open_build, serve, serving_index, warn_of_running
+from ingest.versions.builds import build_record, note_waiting, open_build, serve, serving_index, warn_of_running
 from ingest.versions.swap import Gate, check_swap, check_vectors
 from ingest.versions.tunings import carry_tunings
 from ingest.writing import pipeline
@@ -167,6 +167,8 @@ def _write(
                     carry_tunings(client, job.alias, job.index)
                 if job.alias and job.swap:
                     replaced = serve(client, job.alias, job.index, patience=job.gate.replica_patience)
+                elif job.alias:
+                    note_waiting(client, job.index)
 
             report = pipeline.ingest(
                 client,

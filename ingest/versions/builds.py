@@ -5,8 +5,9 @@ then all at once. Its `_meta.osn.build` records the build and the index that it 
 
     {"alias": "docs", "corpus": "/data/docs.jsonl", "replaced": "docs-20260201-091500", "swapped": true}
 
-`replaced` is written before the swap and `swapped` after it: the same command continues from any interruption. `alias_says`
-is there if an index template gave the build its alias: the filter, routing and flags of the first swap.
+`replaced` is written before the swap and `swapped` after it: the same command continues from any interruption. `waits` is
+there if the build was finished with `--no-swap`: others may have written into it since, so no ingest continues it.
+`alias_says` is there if an index template gave the build its alias: the filter, routing and flags of the first swap.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BUILD = "build"
+WAITS = "waits"
 REPLICA_PATIENCE = 300.0
 """Seconds that a swap waits for replicas that are created now or later."""
 ROLLBACK_PATIENCE = 5.0
@@ -118,13 +120,25 @@ def serving_index(client: OpenSearch, alias: str) -> str | None:
 
 @translate_errors()
 def open_build(client: OpenSearch, alias: str, corpus_name: str, *, restart: bool = False) -> str:
-    """The name of the index to build: a build of this corpus that has never served, finished or not, else a new name."""
-    serving_index(client, alias)
+    """The name of the index to build: a build of this corpus that was interrupted, else a new name.
+
+    Raises InputError if a build of this corpus waits to be served.
+    """
+    since = serving_since(client, alias)
     if not restart:
         for version in versions(client, alias):
-            if not version.served and version.build.get("corpus") == corpus_name:
+            if version.served or version.build.get("corpus") != corpus_name:
+                continue
+            if not version.build.get(WAITS):
                 log.info("continuing %s", version.index)
                 return version.index
+            if version.created > since:
+                raise InputError(
+                    f"{version.index} is a finished build of {corpus_name} that waits to be served; to continue it would "
+                    "undo what was written into it since",
+                    f"`osn index serve {alias} {version.index}` serves it, `osn index abort {version.index}` deletes it, "
+                    "--restart begins another build",
+                )
     stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
     name = f"{alias}-{stamp}"
     number = 1
@@ -132,6 +146,23 @@ def open_build(client: OpenSearch, alias: str, corpus_name: str, *, restart: boo
         number += 1
         name = f"{alias}-{stamp}-{number}"
     return name
+
+
+def serving_since(client: OpenSearch, alias: str) -> int:
+    """When the index was created that an alias names, in milliseconds since 1970; 0 if there is no such alias.
+
+    Raises as `serving_index`.
+    """
+    serving = serving_index(client, alias)
+    if serving is None:
+        return 0
+    return int(client.indices.get(index=serving)[serving]["settings"]["index"]["creation_date"])
+
+
+def note_waiting(client: OpenSearch, index: str) -> None:
+    """Record that a finished build waits for `osn index serve`."""
+    meta = existing_record(client, index)
+    write_record(client, index, meta.with_extra(**{BUILD: {**meta.extra.get(BUILD, {}), WAITS: True}}))
 
 
 def build_record(alias: str, corpus_name: str) -> dict[str, Any]:

@@ -195,7 +195,7 @@ _ENTRIES: dict[str, type] = {
 }
 _INSIDE: dict[str, dict[str, type]] = {
     "loading": {"restore": dict, "corpus": str},
-    "build": {"alias": str, "corpus": str, "replaced": str, "swapped": bool, "alias_says": dict},
+    "build": {"alias": str, "corpus": str, "replaced": str, "swapped": bool, "waits": bool, "alias_says": dict},
 }
 MetaPart = TypeVar("MetaPart")
 

@@ -108,6 +108,25 @@ def test_a_build_that_waits_is_caught_up_and_served_by_the_same_gate(
     assert serve_build(client, index_name, report.index, Gate()) == tried
 
 
+def test_no_ingest_continues_a_finished_build_that_was_caught_up(client: Any, index_name: str, tmp_path: Path) -> None:
+    """The next ingest of the corpus wrote all of it again, and deleted what was not in it."""
+    path = corpus(tmp_path / "d.jsonl", 20)
+    waits = replace(build(path, index_name, sparse="none"), swap=False)
+    first = run_job(client, waits, show_progress=False).index
+    Documents(client, first).add(records(3, seed=1))
+    for again in (waits, replace(waits, swap=True)):
+        with pytest.raises(InputError, match=f"{first} is a finished build of .* that waits to be served") as refused:
+            run_job(client, again, show_progress=False)
+    assert f"`osn index serve {index_name} {first}` serves it" in str(refused.value.remedy)
+    assert "--restart begins another build" in str(refused.value.remedy)
+    assert len(snapshot(client, first)) == 23
+    anew = replace(waits, writing=replace(waits.writing, restart=True))
+    second = run_job(client, anew, show_progress=False).index
+    serve_build(client, index_name, second, Gate())
+    third = run_job(client, waits, show_progress=False).index
+    assert len({first, second, third}) == 3, "a build that is older than the serving one waits no longer"
+
+
 def test_builds_that_cannot_be_served_are_refused(client: Any, index_name: str, tmp_path: Path) -> None:
     path = corpus(tmp_path / "d.jsonl", 20)
     waits = replace(build(path, index_name), swap=False)
