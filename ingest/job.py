@@ -84,17 +84,24 @@ def run_job(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Repo
     if job.alias is None:
         letters = letters_path(job.dead_letters, job.index, corpus.path)
         return _write(client, job, corpus, stored, letters, show_progress)
-    with translate_errors(), patience(job.writing.retry.patience), Lease(client, f"alias:{job.alias}"):
+    with translate_errors(), patience(job.writing.retry.patience), Lease(client, f"alias:{job.alias}") as lease:
         index = open_build(client, job.alias, corpus.name, restart=job.writing.restart)
         if stored is None:
             check_vectors(client, job.alias, index, job.models)
         letters = letters_path(job.dead_letters, job.alias, corpus.path)
         job = replace(job, index=index)
-        return _write(client, job, corpus, stored, letters, show_progress)
+        return _write(client, job, corpus, stored, letters, show_progress, alias_lease=lease)
 
 
 def _write(
-    client: OpenSearch, job: Job, corpus: CorpusSource, stored: StoredVectors | None, letters: Path, show_progress: bool
+    client: OpenSearch,
+    job: Job,
+    corpus: CorpusSource,
+    stored: StoredVectors | None,
+    letters: Path,
+    show_progress: bool,
+    *,
+    alias_lease: Lease | None = None,
 ) -> Report:
     with translate_errors(), patience(job.writing.retry.patience), spooled(corpus.path, client) as place:
         check_whole(job, corpus, place)
@@ -151,6 +158,11 @@ def _write(
 
             replaced = counts = None
 
+            def still_ours() -> None:
+                lease.check()
+                if alias_lease is not None:
+                    alias_lease.check()
+
             def when_written() -> None:
                 nonlocal counts
                 if table is not None:
@@ -164,9 +176,10 @@ def _write(
                 if query is not None:
                     keep_measures(client, target, query, noted, everything=wrote is None and not skipped)
                 if job.alias:
-                    carry_tunings(client, job.alias, job.index)
+                    carry_tunings(client, job.alias, job.index, store=job.swap)
                 if job.alias and job.swap:
-                    replaced = serve(client, job.alias, job.index, patience=job.gate.replica_patience)
+                    patience = job.gate.replica_patience
+                    replaced = serve(client, job.alias, job.index, patience=patience, still_ours=still_ours)
                 elif job.alias:
                     note_waiting(client, job.index)
 
@@ -181,7 +194,7 @@ def _write(
                 writing=job.writing,
                 whole_documents=not from_letters,
                 alone=bool(job.alias),
-                still_ours=lease.check,
+                still_ours=still_ours,
                 when_written=when_written,
                 when_complete=when_complete,
                 show_progress=show_progress,

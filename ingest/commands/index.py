@@ -153,13 +153,17 @@ def rollback(connection: ConnectionSettings, alias: str, to: str | None) -> None
 def serve(connection: ConnectionSettings, alias: str, build: str | None, gate: Gate, dry_run: bool) -> None:
     """Move an alias to a finished build, after the checks that `osn ingest --alias` makes before a swap.
 
-    BUILD is an index that `osn ingest --alias ALIAS --no-swap` built; without it, the only one that never served.
+    BUILD is an index that `osn ingest --alias ALIAS --no-swap` built; without it, the only one that never served among those
+    that are newer than the serving index.
     """
     from ingest.versions.swap import serve_build
 
     swap = serve_build(connect(settings=connection), alias, build, gate, dry_run=dry_run)
-    names = f"may be moved to {swap.index}, names" if dry_run else f"now names {swap.index}, before"
-    print(f"{alias} {names} {swap.replaced or 'nothing'}\n  {swap.counts}")
+    if dry_run:
+        print(f"{swap.index} passes the checks; {alias} still names {swap.replaced or 'nothing'}")
+    else:
+        print(f"{alias} now names {swap.index}, before {swap.replaced or 'nothing'}")
+    print(f"  {swap.counts}")
 
 
 @index.command()

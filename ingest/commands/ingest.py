@@ -122,7 +122,8 @@ def _show(report: Report) -> None:
         print(f"{report.alias} now names {report.index}" + (f", before {report.replaced}" if report.replaced else ""))
     if report.waits_for:
         print(
-            f"{report.waits_for} does not name it yet; `osn index serve {report.waits_for}` makes the checks, and swaps"
+            f"{report.waits_for} does not name it yet; `osn index serve {report.waits_for} {report.index}` makes the "
+            "checks, and swaps"
         )
     if report.counts:
         print(f"  {report.counts}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -170,14 +170,25 @@ def build_record(alias: str, corpus_name: str) -> dict[str, Any]:
 
 
 @translate_errors()
-def serve(client: OpenSearch, alias: str, index: str, *, patience: float = REPLICA_PATIENCE) -> str | None:
+def serve(
+    client: OpenSearch,
+    alias: str,
+    index: str,
+    *,
+    patience: float = REPLICA_PATIENCE,
+    still_ours: Callable[[], object] = lambda: None,
+) -> str | None:
     """Move the alias to the index, in one step for all searches; returns the index that it named before.
 
     Waits up to `patience` seconds for replicas that are created now or later, so that the index serves with all its copies
-    from the first query. Raises ClusterError if the index is not complete.
+    from the first query.
+
+    still_ours: called after the wait; raises if another process has taken the alias or the index over
+    Raises ClusterError if the index is not complete, or if the alias is moved by another process at the same time.
     """
     _refuse_incomplete(client, index)
     _wait_for_replicas(client, index, patience)
+    still_ours()
     meta = existing_record(client, index)  # others may have stored something meanwhile
     previous = serving_index(client, alias)
     record = dict(meta.extra.get(BUILD, {}))
@@ -196,6 +207,7 @@ def _name(client: OpenSearch, alias: str, index: str, previous: str | None) -> N
     """Move the alias to the index, with its filter, its routing and whatever else it says, or an index template says of it.
 
     If the answer to the request is lost, check the alias: it may have been moved.
+    Raises ClusterError if the alias does not name `previous` any more.
     """
     from opensearchpy.exceptions import ConnectionError as LostConnection
     from opensearchpy.exceptions import TransportError
@@ -203,7 +215,13 @@ def _name(client: OpenSearch, alias: str, index: str, previous: str | None) -> N
     if previous is None:
         kept = existing_record(client, index).extra.get(BUILD, {}).get(targets.ALIAS_SAYS, {})
     else:
-        kept = client.indices.get_alias(name=alias)[previous]["aliases"][alias]
+        named = client.indices.get_alias(name=alias)
+        if previous not in named:
+            raise ClusterError(
+                f"the alias {alias!r} was moved from {previous} to {', '.join(named)} meanwhile",
+                "run the same command again if it is still to be moved",
+            )
+        kept = named[previous]["aliases"][alias]
     actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": alias, **kept}}]
     if previous is not None and previous != index:
         actions.insert(0, {"remove": {"index": previous, "alias": alias, "must_exist": True}})

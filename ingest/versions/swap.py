@@ -15,6 +15,7 @@ from ingest.versions.builds import (
     record_if_ours,
     serve,
     serving_index,
+    serving_since,
     versions,
 )
 from ingest.versions.tunings import carry_tunings
@@ -26,6 +27,7 @@ from opensearch_neural.commands.option_groups import FiniteRange, options_of
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.health import index_health
+from opensearch_neural.index.record import existing_record
 from opensearch_neural.index.segments import refresh
 from opensearch_neural.retrievers.opensearch import scores_of, search
 
@@ -157,31 +159,73 @@ class Swap:
 def serve_build(client: OpenSearch, alias: str, build: str | None, gate: Gate, *, dry_run: bool = False) -> Swap:
     """Move an alias to a finished build that passes the gate.
 
-    build: None: the only finished build of the alias that never served
+    build: the build's own name; None: the only finished build that never served and is newer than the serving index
     dry_run: check everything, and move nothing
-    Raises SwapRefused as `check_swap`, InputError if no build waits, or several, and as `check_can_serve`.
+    Raises SwapRefused as `check_swap`; InputError if no build waits, or several, and for an index that is no build of the
+    alias, or has served; ClusterError if the build is being written, or its writing was interrupted; and as
+    `check_can_serve`.
     """
-    present = serving_index(client, alias)
-    with Lease(client, f"alias:{alias}"):
+    with Lease(client, f"alias:{alias}") as alias_lease:
         index = _waiting(client, alias) if build is None else build
-        check_can_serve(client, alias, index)
-        refresh(client, index)
-        counts = check_swap(client, alias, index, gate)
-        if dry_run:
-            return Swap(index, present, counts)
-        carry_tunings(client, alias, index)
-        return Swap(index, serve(client, alias, index, patience=gate.replica_patience), counts)
+        _refuse_others(client, alias, index)
+        with Lease(client, f"index:{index}") as index_lease:
+
+            def still_ours() -> None:
+                alias_lease.check()
+                index_lease.check()
+
+            _refuse_adding(client, index)
+            check_can_serve(client, alias, index)
+            refresh(client, index)
+            counts = check_swap(client, alias, index, gate)
+            carry_tunings(client, alias, index, store=not dry_run)
+            if dry_run:
+                return Swap(index, serving_index(client, alias), counts)
+            replaced = serve(client, alias, index, patience=gate.replica_patience, still_ours=still_ours)
+            return Swap(index, replaced, counts)
 
 
 def _waiting(client: OpenSearch, alias: str) -> str:
-    waiting = [version.index for version in versions(client, alias) if version.complete and not version.served]
-    if not waiting:
-        raise InputError(f"no finished build of {alias!r} waits", "`osn ingest --alias … --no-swap` makes one")
-    if len(waiting) > 1:
+    """The finished build that never served and is newer than the serving index. Raises InputError for none or several."""
+    since = serving_since(client, alias)
+    finished = [version for version in versions(client, alias) if version.complete and not version.served]
+    newer = [version.index for version in finished if version.created > since]
+    if len(newer) > 1:
         raise InputError(
-            f"{alias!r} has {len(waiting)} finished builds that never served", f"name one: {', '.join(waiting)}"
+            f"{alias!r} has {len(newer)} finished builds that never served", f"name one: {', '.join(newer)}"
         )
-    return waiting[0]
+    if newer:
+        return newer[0]
+    if older := [version.index for version in finished]:
+        raise InputError(
+            f"no finished build of {alias!r} waits that is newer than the serving index",
+            f"to serve an older one, name it: {', '.join(older)}",
+        )
+    raise InputError(f"no finished build of {alias!r} waits", "`osn ingest --alias … --no-swap` makes one")
+
+
+def _refuse_others(client: OpenSearch, alias: str, index: str) -> None:
+    """Raise InputError for an index that is no build of the alias, by its own name, or has served before."""
+    builds = {version.index: version for version in versions(client, alias, closed=True)}
+    build = builds.get(index)
+    if build is None:
+        never = [name for name, version in builds.items() if version.complete and not version.served]
+        raise InputError(
+            f"{index!r} is not the name of a build of {alias!r}",
+            f"name one: {', '.join(never)}" if never else "`osn ingest --alias … --no-swap` makes one",
+        )
+    if build.served and not build.serving:
+        raise InputError(
+            f"{index!r} has served {alias!r} before", f"`osn index rollback {alias} --to {index}` goes back to it"
+        )
+
+
+def _refuse_adding(client: OpenSearch, index: str) -> None:
+    if adding := existing_record(client, index).adding:
+        raise ClusterError(
+            f"the writing of {', '.join(adding)} into {index!r} was interrupted",
+            f"run that `osn ingest --index {index}` again, or accept the build as it is: `osn index finish {index}`",
+        )
 
 
 def check_vectors(client: OpenSearch, alias: str, index: str, models: Models) -> None:

@@ -18,10 +18,11 @@ TUNED = {setting.key: setting.engine for setting in (WeightedSum, TwoPhases, Pru
 """{key in an index's record: engine that searches with this setting}"""
 
 
-def carry_tunings(client: OpenSearch, alias: str, index: str) -> None:
+def carry_tunings(client: OpenSearch, alias: str, index: str, *, store: bool = True) -> None:
     """Store in a finished build those tuned settings of the serving index that it lacks, if both were made alike.
 
     Of the others one warning says that they must be tuned again.
+    store: False: only warn, since `osn tune` may store others in the serving index before the swap
     """
     serving = serving_index(client, alias)
     if serving is None or serving == index or (held := record_if_ours(client, serving)) is None:
@@ -29,7 +30,7 @@ def carry_tunings(client: OpenSearch, alias: str, index: str) -> None:
     build = existing_record(client, index)
     tuned = {key: held.extra[key] for key in TUNED if key in held.extra and key not in build.extra}
     carried = {key: setting for key, setting in tuned.items() if _searched(held, key) == _searched(build, key)}
-    if carried:
+    if carried and store:
         write_record(client, index, build.with_extra(**carried))
     if lost := [TUNED[key] for key in tuned if key not in carried]:
         log.warning(

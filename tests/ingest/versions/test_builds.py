@@ -23,6 +23,7 @@ from ingest.job import Job, run_job
 from ingest.versions import builds as versions
 from ingest.versions import unfinished
 from ingest.versions.swap import Gate, Requirement, SwapRefused, serve_build
+from ingest.writing.lease import Lease
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
@@ -105,7 +106,70 @@ def test_a_build_that_waits_is_caught_up_and_served_by_the_same_gate(
     assert serve_build(client, index_name, None, Gate()) == tried
     assert versions.serving_index(client, index_name) == report.index
     assert versions.rollback(client, index_name) == (first, report.index)
-    assert serve_build(client, index_name, report.index, Gate()) == tried
+    with pytest.raises(InputError, match=r"has served .* before") as refused:
+        serve_build(client, index_name, report.index, Gate())
+    assert refused.value.remedy == f"`osn index rollback {index_name} --to {report.index}` goes back to it"
+
+
+def test_without_a_name_no_build_is_served_that_is_older_than_the_serving_one(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """A build that was given up was served, weeks later."""
+    path = corpus(tmp_path / "d.jsonl", 10)
+    old = run_job(client, replace(build(path, index_name, sparse="none"), swap=False), show_progress=False).index
+    run_job(client, build(path, index_name, sparse="none", writing={"restart": True}), show_progress=False)
+    with pytest.raises(InputError, match="waits that is newer than the serving index") as refused:
+        serve_build(client, index_name, None, Gate())
+    assert refused.value.remedy == f"to serve an older one, name it: {old}"
+    assert serve_build(client, index_name, old, Gate()).index == old
+
+
+def test_only_a_build_of_the_alias_is_served_and_by_its_own_name(client: Any, index_name: str, tmp_path: Path) -> None:
+    path = corpus(tmp_path / "d.jsonl", 10)
+    waits = run_job(client, replace(build(path, index_name, sparse="none"), swap=False), show_progress=False).index
+    other, of_other = f"{index_name}-x", f"{index_name}-other"
+    run_job(client, job(path, other, sparse="none"), show_progress=False)
+    client.indices.put_alias(index=waits, name=of_other)
+    for name in (other, of_other, f"{index_name}-*", f"{index_name}-gone"):
+        with pytest.raises(InputError, match="is not the name of a build of") as refused:
+            serve_build(client, index_name, name, Gate())
+        assert refused.value.remedy == f"name one: {waits}"
+    assert versions.serving_index(client, index_name) is None
+
+
+def test_a_build_into_which_a_change_is_being_written_is_not_served(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    path = corpus(tmp_path / "d.jsonl", 10)
+    waits = run_job(client, replace(build(path, index_name, sparse="none"), swap=False), show_progress=False).index
+    with Lease(client, f"index:{waits}"), pytest.raises(ClusterError, match=f"is writing '{waits}' now"):
+        serve_build(client, index_name, waits, Gate())
+    torn = write_jsonl(tmp_path / "torn.jsonl", [*records(50, seed=1), *["torn"] * 30])
+    with pytest.raises(TooManyErrors):
+        run_job(client, job(torn, waits, sparse="none", writing={"max_errors": 5}), show_progress=False)
+    with pytest.raises(ClusterError, match=r"torn\.jsonl into .* was interrupted") as refused:
+        serve_build(client, index_name, None, Gate())
+    assert f"`osn index finish {waits}`" in str(refused.value.remedy)
+    assert unfinished.finish(client, waits) == waits
+    assert serve_build(client, index_name, None, Gate()).index == waits
+
+
+def test_an_alias_that_another_process_has_taken_is_not_moved(
+    client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = corpus(tmp_path / "d.jsonl", 10)
+    first = run_job(client, build(path, index_name, sparse="none"), show_progress=False).index
+    second = run_job(client, build(path, index_name, sparse="none"), show_progress=False).index
+    waits = run_job(client, replace(build(path, index_name, sparse="none"), swap=False), show_progress=False).index
+    with monkeypatch.context() as patch, pytest.raises(ClusterError, match="another ingest has taken over"):
+        patch.setattr(Lease, "_take", lambda self, **how: not self._lost.set())  # as if each renewal came too late
+        serve_build(client, index_name, waits, Gate())
+    assert versions.serving_index(client, index_name) == second
+    with pytest.raises(
+        ClusterError, match=f"was moved from {first} to {second} meanwhile"
+    ):  # a rollback takes no lease
+        versions._name(client, index_name, waits, first)
+    assert versions.serving_index(client, index_name) == second
 
 
 def test_no_ingest_continues_a_finished_build_that_was_caught_up(client: Any, index_name: str, tmp_path: Path) -> None:
