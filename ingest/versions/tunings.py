@@ -29,12 +29,15 @@ def carry_tunings(client: OpenSearch, alias: str, index: str, *, store: bool = T
         return
     build = existing_record(client, index)
     tuned = {key: held.extra[key] for key in TUNED if key in held.extra and key not in build.extra}
-    carried = {key: setting for key, setting in tuned.items() if _searched(held, key) == _searched(build, key)}
+    before, now = _analyzers(client, serving, held), _analyzers(client, index, build)
+    carried = {
+        key: setting for key, setting in tuned.items() if _searched(held, key, before) == _searched(build, key, now)
+    }
     if carried and store:
         write_record(client, index, build.with_extra(**carried))
     if lost := [TUNED[key] for key in tuned if key not in carried]:
         log.warning(
-            "%s has other models or vectors than %s, so what `osn tune` stored there for %s is not carried over: "
+            "%s has other models, vectors or analyzers than %s, so what `osn tune` stored there for %s is not carried over: "
             "run `osn tune` again",
             index,
             serving,
@@ -42,10 +45,19 @@ def carry_tunings(client: OpenSearch, alias: str, index: str, *, store: bool = T
         )
 
 
-def _searched(record: IndexMeta, key: str) -> Any:
-    """What a setting was tuned for: hashes of the models, and how documents are split and pruned."""
+def _analyzers(client: OpenSearch, index: str, record: IndexMeta) -> tuple[str, str]:
+    """(analyzer of documents, analyzer of queries) of an index."""
+    (mapping,) = client.indices.get_mapping(index=index).values()
+    contents = mapping["mappings"].get("properties", {}).get("contents", {})
+    return record.analyzer, contents.get("search_analyzer", record.analyzer)
+
+
+def _searched(record: IndexMeta, key: str, analyzers: tuple[str, str]) -> Any:
+    """What a setting was tuned for: hashes of the models, how documents are split and pruned; with BM25, the analyzers."""
     sparse, dense, codes = record.sparse, record.dense, record.quantized
     of_sparse = (sparse and (sparse.hash, sparse.query_hash), record.passages, record.prune, record.prune_postings)
-    if key != Cascade.key:
+    if key in (TwoPhases.key, PrunedSparse.key):
         return of_sparse
-    return of_sparse, dense and (dense.hash, dense.type), codes and codes.hash
+    if key == WeightedSum.key:
+        return of_sparse, analyzers
+    return of_sparse, analyzers, dense and (dense.hash, dense.type), codes and codes.hash

@@ -11,6 +11,7 @@ from corpora import job, records, write_jsonl
 
 from ingest.job import run_job
 from ingest.versions.builds import serving_index
+from ingest.versions.swap import Gate, serve_build
 from ingest.versions.tunings import carry_tunings
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import WeightedSum
@@ -48,6 +49,37 @@ def test_a_build_with_the_same_models_searches_as_tuned_and_another_one_says_tha
     assert not existing_record(client, index_name).extra.keys() & ALL.keys()
     (told,) = [line for line in caplog.messages if "osn tune" in line]
     assert "for bm25-sparse, high-idf-first, cascade is not carried over: run `osn tune` again" in told
+
+
+def test_what_was_tuned_with_bm25_asks_for_the_same_analyzers(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_jsonl(tmp_path / "d.jsonl", records(20))
+    run_job(client, replace(job(path, ""), alias=index_name), show_progress=False)
+    tuned(client, index_name, **ALL)
+    build = replace(job(path, "", search_analyzer="whitespace"), alias=index_name)
+    run_job(client, build, show_progress=False)
+    assert existing_record(client, index_name).extra.keys() & ALL.keys() == {"high_idf_first"}
+    assert "for bm25-sparse, cascade is not carried over" in caplog.text
+
+
+def test_a_build_that_waits_gets_what_is_tuned_by_the_time_of_its_swap(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It kept what the serving index had when it was finished, though that was tuned again since."""
+    path = write_jsonl(tmp_path / "d.jsonl", records(20))
+    build = replace(job(path, ""), alias=index_name)
+    run_job(client, build, show_progress=False)
+    tuned(client, index_name, **ALL)
+    run_job(client, replace(build, swap=False), show_progress=False)
+    tuned(client, index_name, bm25_sparse={**SUM, "weight": 0.4})
+    serve_build(client, index_name, None, Gate(), dry_run=True)
+    index = serve_build(client, index_name, None, Gate()).index
+    assert existing_record(client, index).extra["bm25_sparse"] == {**SUM, "weight": 0.4}
+    assert "osn tune" not in caplog.text
+    write_jsonl(path, records(60))  # its lexical model has another table
+    run_job(client, replace(build, swap=False), show_progress=False)
+    assert "is not carried over" in caplog.text, "in time to tune the build before it serves"
 
 
 def test_what_was_tuned_in_the_build_itself_stays_and_the_cascade_asks_for_its_own_models(
