@@ -264,11 +264,13 @@ def _wait_for_replicas(client: OpenSearch, index: str, patience: float) -> None:
 
 
 def _replicas_to_come(client: OpenSearch, index: str) -> bool:
-    """Whether a replica that no node holds will be created later: nodes copy others first, or nothing is decided yet.
+    """Whether a replica is being copied by now, or will be later: nodes copy others first, or nothing is decided yet.
 
     False if no node may hold it (as on a single node), and if this user may not ask.
     """
     shards = allowed(lambda: client.cat.shards(index=index, params={"format": "json", "h": "shard,state"})) or []
+    if any(shard["state"] == "INITIALIZING" for shard in shards):
+        return True  # its copying began after the health was asked for
     for shard in sorted({int(shard["shard"]) for shard in shards if shard["state"] == "UNASSIGNED"}):
         body = {"index": index, "shard": shard, "primary": False}
         told = allowed(lambda: client.cluster.allocation_explain(body=body))  # noqa: B023
