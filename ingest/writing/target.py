@@ -78,6 +78,7 @@ def open_target(
     from opensearchpy.exceptions import AuthorizationException
 
     wrote = read_record(client, index)
+    created = wrote is None
     if wrote is None:
         meta = _new_record(wanted, settings).with_extra(**(extra or {}))
         _create(client, index, meta, settings, corpus_name, fields, flat_objects)
@@ -88,7 +89,7 @@ def open_target(
         _check_existing(client, index, wrote, settings)
         wrote = _adapt(client, index, wrote, settings, fields)
     if wrote.loading and "build" in wrote.extra:
-        wrote = _without_aliases(client, index, wrote)
+        wrote = _without_aliases(client, index, wrote, created=created)
     name, of_index = _settings(client, index)
     wait_for_primaries(client, name, patience)
     if wrote.loading:
@@ -131,27 +132,36 @@ def _set_up_for_loading(client: OpenSearch, index: str, wrote: IndexMeta, of_ind
         wrote = wrote.with_extra(**{LOADING: {**loading, "restore": restore}})
         write_record(client, index, wrote)
     if now:
-        _restore(client, index, now)
+        _put_settings(client, index, now)
     return wrote
 
 
-def _without_aliases(client: OpenSearch, index: str, wrote: IndexMeta) -> IndexMeta:
-    """The record of a build, after aliases that an index template gave it are removed: they would show it half-made."""
+def _without_aliases(client: OpenSearch, index: str, wrote: IndexMeta, *, created: bool) -> IndexMeta:
+    """The record of a build, after aliases that an index template gave it are removed: they would show it half-made.
+
+    created: whether the build was created just now. If not, aliases are a person's and stay, but for the one that it is to
+        serve.
+    """
+    build = wrote.extra["build"]
     held = client.indices.get_alias(index=index)[index]["aliases"]
     given = {alias: says for alias, says in held.items() if not alias.startswith(WRITE_ALIAS)}
+    if not created:
+        given = {alias: says for alias, says in given.items() if alias == build["alias"]}
     if not given:
         return wrote
-    build = wrote.extra["build"]
     if says := given.get(build["alias"]):
         wrote = wrote.with_extra(build={**build, ALIAS_SAYS: says})
         write_record(client, index, wrote)
     client.indices.update_aliases(body={"actions": [{"remove": {"index": index, "aliases": list(given)}}]})
-    log.warning(
-        "an index template gave %s the aliases %s: removed, since it is not complete; the swap adds %s alone",
-        index,
-        ", ".join(given),
-        build["alias"],
-    )
+    if created:
+        log.warning(
+            "an index template gave %s the aliases %s: removed, since it is not complete; the swap adds %s alone",
+            index,
+            ", ".join(given),
+            build["alias"],
+        )
+    else:
+        log.warning("the alias %s named %s: removed until the swap, since it is not complete", build["alias"], index)
     return wrote
 
 
@@ -336,7 +346,7 @@ def _with_replicas(client: OpenSearch, index: str, wrote: IndexMeta, replicas: i
     loading = wrote.extra[LOADING]
     if "number_of_replicas" not in loading["restore"]:
         if int(_settings(client, index)[1]["number_of_replicas"]) != replicas:
-            _restore(client, index, {"number_of_replicas": replicas})
+            _put_settings(client, index, {"number_of_replicas": replicas})
     elif loading["restore"]["number_of_replicas"] != replicas:
         changed = {**loading, "restore": {**loading["restore"], "number_of_replicas": replicas}}
         wrote = wrote.with_extra(**{LOADING: changed})
@@ -417,7 +427,7 @@ def finish(client: OpenSearch, target: Target, *, merge: bool, corpus_name: str 
     current = read_record(client, target.index)
     loading = None if current is None else current.extra.get(LOADING)
     if loading is not None:
-        _restore(client, target.index, loading["restore"])
+        _put_settings(client, target.index, loading["restore"])
     if merge:
         merge_segments(client, target.index)
         current = read_record(client, target.index)  # others may have stored something meanwhile
@@ -431,7 +441,7 @@ def finish(client: OpenSearch, target: Target, *, merge: bool, corpus_name: str 
     write_record(client, target.index, current.with_extra(**{LOADING: None, ADDING: adding or None}))
 
 
-def _restore(client: OpenSearch, index: str, settings: dict[str, Any]) -> None:
+def _put_settings(client: OpenSearch, index: str, settings: dict[str, Any]) -> None:
     """Give the index its settings. On a cluster that balances its zones, the number of replicas is raised to fit."""
     from opensearchpy.exceptions import RequestError
 

@@ -318,6 +318,26 @@ def test_no_alias_of_an_index_template_shows_a_half_made_build(
     assert f"an index template gave {built} the aliases {index_name}, {index_name}-all: removed" in caplog.text
 
 
+def test_a_build_that_is_continued_keeps_the_aliases_that_a_person_gave_it(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They were removed, and an index template was blamed."""
+    path = write_jsonl(tmp_path / "d.jsonl", [*records(50), *["torn"] * 30])
+    with pytest.raises(TooManyErrors):
+        run_job(client, build(path, index_name, sparse="none", writing={"max_errors": 5}), show_progress=False)
+    (half,) = versions.versions(client, index_name)
+    for alias in (index_name, f"{index_name}-look"):
+        client.indices.put_alias(index=half.index, name=alias)
+    gate = Gate(require=(Requirement("rain", "gone"),))
+    unmet = replace(build(path, index_name, sparse="none", writing={"max_errors": 50}), gate=gate)
+    with pytest.raises(SwapRefused):
+        run_job(client, unmet, show_progress=False)
+    names = client.indices.get_alias(index=half.index)[half.index]["aliases"].keys()
+    assert f"{index_name}-look" in names and index_name not in names
+    assert "index template" not in caplog.text
+    assert f"the alias {index_name} named {half.index}: removed until the swap" in caplog.text
+
+
 def test_a_half_made_build_is_aborted_by_its_name_whatever_its_alias_names(
     client: Any, index_name: str, tmp_path: Path
 ) -> None:
