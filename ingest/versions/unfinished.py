@@ -40,13 +40,19 @@ def finish(client: OpenSearch, name: str) -> str:
 def abort(client: OpenSearch, name: str) -> str:
     """Delete an interrupted index, or a build that never served; returns its own name.
 
-    Raises InputError if it is complete, or was so before another corpus was added; ClusterError if it is being written.
+    Raises InputError if it is complete, or was so before another corpus was added, or if other aliases name it and `name` is
+    not its own; ClusterError if it is being written.
     """
     index, was_complete = _unfinished(client, name, closed=True)
     if was_complete:
         raise InputError(
             f"the index {index!r} was complete before the writing that was interrupted",
             "`osn index finish` accepts it as it is",
+        )
+    if name != index and (others := _other_aliases(client, index, name)):
+        raise InputError(
+            f"the index {index!r} is also named by {', '.join(others)}",
+            f"`osn index abort {index}` deletes it all the same",
         )
     record = existing_record(client, index)
     client.indices.delete(index=index)
@@ -64,7 +70,7 @@ def _unfinished(client: OpenSearch, name: str, *, closed: bool) -> tuple[str, bo
         raise InputError("the name of the index is empty", "name one index, or the alias of a build")
     waiting = _never_served(client, name, closed) if _is_alias(client, name) else []
     if len(waiting) > 1:
-        raise InputError(f"{name!r} has {len(waiting)} unfinished builds", f"name one: {', '.join(waiting)}")
+        raise InputError(f"{name!r} has {len(waiting)} builds that never served", f"name one: {', '.join(waiting)}")
     index = waiting[0] if waiting else targets.own_name(client, name)
     record = existing_record(client, index)
     build = record.extra.get("build", {})
@@ -84,6 +90,11 @@ def _unfinished(client: OpenSearch, name: str, *, closed: bool) -> tuple[str, bo
 
 def _never_served(client: OpenSearch, alias: str, closed: bool) -> list[str]:
     return [version.index for version in versions(client, alias, closed=closed) if not version.served]
+
+
+def _other_aliases(client: OpenSearch, index: str, name: str) -> list[str]:
+    aliases = client.indices.get_alias(index=index)[index]["aliases"]
+    return sorted(alias for alias in aliases if alias != name and not alias.startswith(targets.WRITE_ALIAS))
 
 
 def _is_alias(client: OpenSearch, name: str) -> bool:

@@ -355,6 +355,19 @@ def test_a_half_made_build_is_aborted_by_its_name_whatever_its_alias_names(
     assert versions.serving_index(client, index_name) == first
 
 
+def test_a_build_that_another_alias_names_is_aborted_by_its_own_name_alone(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """`osn index abort ALIAS` deleted a finished build that others searched by an alias of their own."""
+    path, other = corpus(tmp_path / "d.jsonl", 10), f"{index_name}-look"
+    built = run_job(client, replace(build(path, index_name, sparse="none"), swap=False), show_progress=False).index
+    client.indices.put_alias(index=built, name=other)
+    with pytest.raises(InputError, match=f"{built}' is also named by {other}") as refused:
+        unfinished.abort(client, index_name)
+    assert refused.value.remedy == f"`osn index abort {built}` deletes it all the same"
+    assert unfinished.abort(client, built) == built
+
+
 def test_a_build_that_is_closed_is_not_rolled_back_to(client: Any, index_name: str, tmp_path: Path) -> None:
     first, second = (
         run_job(client, build(corpus(tmp_path / "d.jsonl", count), index_name), show_progress=False).index
@@ -409,7 +422,7 @@ def test_finishing_passes_over_closed_builds(client: Any, index_name: str, tmp_p
         with pytest.raises(TooManyErrors):
             run_job(client, build(path, index_name, writing={"max_errors": 5}), show_progress=False)
         begun.append(versions.versions(client, index_name)[0].index)
-    with pytest.raises(InputError, match="2 unfinished builds"):
+    with pytest.raises(InputError, match="2 builds that never served"):
         unfinished.finish(client, index_name)
     client.indices.close(index=begun[0])
     assert unfinished.finish(client, index_name) == begun[1]
