@@ -48,6 +48,7 @@ def keep_encoder(client: OpenSearch, index: str, encoder: TableEncoder, name: st
 def store_encoder_again(client: OpenSearch, name: str, sparse: str | None = None) -> str:
     """Store the query encoder of an index, or of the index behind an alias, from this machine's files; returns its own name.
 
+    The stored largest weights are deleted: what was restored may be older than the documents, and not bound them.
     sparse: the folder or hub id of the model that wrote the index; None: the one that this machine knows by its hash
     Raises ModelError if the model is not here, is another one, or if the index holds no sparse vectors.
     """
@@ -59,6 +60,8 @@ def store_encoder_again(client: OpenSearch, name: str, sparse: str | None = None
         encoder = IndexModels(target.index, target.meta, sparse=sparse).query_encoder
         assert wrote is not None
         query_side.store_encoder(client, target.index, encoder.hash, wrote.name, encoder.to_bytes())
+        if id := target.meta.extra.get(query_side.LARGEST):
+            query_side.forget_largest(client, id)
     return target.index
 
 

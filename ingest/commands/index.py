@@ -218,7 +218,8 @@ def abort(connection: ConnectionSettings, name: str) -> None:
 def store_encoder(connection: ConnectionSettings, name: str, sparse: str | None) -> None:
     """Store the query encoder of an index on the cluster again, if it was lost there: searches need no model files then.
 
-    It is read from the model that wrote the index, and another model is refused.
+    It is read from the model that wrote the index, and another model is refused. Largest weights that are stored for the
+    index are deleted, since they may be older than its documents; the next ingest asks for them.
     """
     from ingest.kept_for_searches import store_encoder_again
     from opensearch_neural.index.query_side import INDEX

@@ -247,6 +247,11 @@ def raise_largest(client: OpenSearch, id: str, weights: Mapping[str, float]) -> 
     raise ClusterError(f"others changed the largest weights of the index {CONFLICTS} times in a row", "try again")
 
 
+def forget_largest(client: OpenSearch, id: str) -> None:
+    """Delete the largest weights of an index. Who needs some asks the index then, until an ingest stores them anew."""
+    client.delete(index=INDEX, id=id, params={"ignore": 404})
+
+
 def ask_largest(client: OpenSearch, index: str, tokens: Iterable[str]) -> dict[str, float]:
     """The largest weight of each token, by one search a token. Raises ClusterError if a search fails."""
     every, largest = list(tokens), {}
@@ -270,7 +275,7 @@ def forget(client: OpenSearch, index: str, record: IndexMeta) -> None:
 
     try:
         if id := record.extra.get(LARGEST):
-            client.delete(index=INDEX, id=id, params={"ignore": 404})
+            forget_largest(client, id)
         if record.sparse is not None and record.sparse.query_hash:
             _leave_encoder(client, index, record.sparse.query_hash)
     except (AuthorizationException, ModelError) as error:

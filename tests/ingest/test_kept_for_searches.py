@@ -19,6 +19,7 @@ from fault_proxy import Fault, FaultProxy, Request
 from ingest.documents import Documents
 from ingest.job import run_job
 from ingest.versions import builds
+from ingest.writing.target import existing_target
 from opensearch_neural import QueryEncoder
 from opensearch_neural.cluster.connect import connect, connect_async
 from opensearch_neural.engines import Engines, open_engines
@@ -216,6 +217,21 @@ def test_of_an_index_that_did_not_keep_them_the_next_ingest_asks(client: Any, wr
     Documents(client, written).add([{"_id": "short", "text": "rain"}])
     run_job(client, job(write_jsonl(tmp_path / "more.jsonl", records(9, seed=4)), written), show_progress=False)
     assert kept(client, written) == asked(client, written) and "rain" in kept(client, written)
+
+
+def test_storing_the_encoder_again_drops_largest_weights_that_may_be_older_than_the_documents(
+    client: Any, written: str, osn: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Restored from an earlier snapshot they called pages certain that were not: an ingest renews only what is missing."""
+    id, target = existing_record(client, written).extra[LARGEST], existing_target(client, written)
+    query_side.store_largest(client, written, target.uuid, {"rain": 1e-6})
+    more = job(write_jsonl(tmp_path / "more.jsonl", records(9, seed=4)), written)
+    run_job(client, more, show_progress=False)
+    assert kept(client, written) != asked(client, written), "they are older, and stay"
+    assert osn("index", "store-encoder", written).returncode == 0
+    assert read_largest(client, id) is None
+    run_job(client, more, show_progress=False)
+    assert kept(client, written) == asked(client, written)
 
 
 def test_the_scale_is_measured_again_once_the_index_has_grown(client: Any, written: str, tmp_path: Path) -> None:
