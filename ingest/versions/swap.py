@@ -274,10 +274,8 @@ def _before(client: OpenSearch, serving: str, gate: Gate) -> int | None:
 
 
 def _documents(client: OpenSearch, index: str) -> int:
-    """Documents of an index; passages count as their documents. Raises ClusterError if shards do not answer."""
+    """Documents of an index; of passages, the first of each document counts. Raises ClusterError if shards do not answer."""
     record = record_if_ours(client, index)
     if record is None or record.passages is None:
         return stored_documents.count(client, index)
-    parents = {"parents": {"cardinality": {"field": "parent", "precision_threshold": 40_000}}}
-    answer = search(client, index, {"size": 0, "aggs": parents})
-    return int(answer["aggregations"]["parents"]["value"])
+    return stored_documents.count(client, index, {"term": {"passage.number": 1}})

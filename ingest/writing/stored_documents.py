@@ -49,14 +49,14 @@ def by_thousands(items: Iterable[T]) -> Iterator[list[T]]:
         yield part
 
 
-def count(client: OpenSearch, index: str) -> int:
-    """The number of documents in the index, once every shard answers.
+def count(client: OpenSearch, index: str, query: dict[str, Any] | None = None) -> int:
+    """The number of documents in the index, or of those that match a query, once every shard answers.
 
     Raises ClusterError if shards are missing, because the number would be too small.
     """
     for attempt in range(10):
         # Only primaries are counted, since a replica may still be catching up.
-        answer = client.count(index=index, params={"preference": "_primary"})
+        answer = client.count(index=index, body=query and {"query": query}, params={"preference": "_primary"})
         # A shard that no node holds is counted neither as failed nor as successful.
         missing = answer["_shards"]["total"] - answer["_shards"]["successful"]
         if not missing:

@@ -15,6 +15,7 @@ from typing import Any
 import killable
 import pytest
 from corpora import job, records, snapshot, write_jsonl
+from opensearchpy.helpers import bulk
 
 from ingest import kept_for_searches
 from ingest.documents import Documents
@@ -22,11 +23,13 @@ from ingest.error_limit import TooManyErrors
 from ingest.job import Job, run_job
 from ingest.versions import builds as versions
 from ingest.versions import unfinished
-from ingest.versions.swap import Gate, Requirement, SwapRefused, serve_build
+from ingest.versions.swap import Gate, Requirement, SwapRefused, check_swap, serve_build
 from ingest.writing.lease import Lease
+from ingest.writing.stored_documents import Counts
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
 
 
@@ -230,6 +233,19 @@ def test_the_share_of_documents_that_a_new_build_must_hold_is_chosen_and_both_co
     with pytest.raises(SwapRefused, match=r"holds 95 documents, the current index '.*' 98, and at least 98% of them"):
         count(95, 0.98)
     assert str(count(95, 0.5)) == "95 documents, before 98 (96.9%)"
+
+
+def test_documents_in_passages_are_counted_exactly(client: Any, index_name: str) -> None:
+    """Beyond 40,000 documents the number was an estimate, by which 100 % could be 99."""
+    body = index_body(IndexMeta(passages=PassageMeta(9, 9)), replicas=0)
+    client.indices.create(index=index_name, body=body)
+    passages = (
+        {"_index": index_name, "parent": str(number // 2), "passage": {"number": 1 + number % 2}}
+        for number in range(100_000)
+    )
+    bulk(client, passages, chunk_size=10_000)
+    client.indices.refresh(index=index_name)
+    assert check_swap(client, f"{index_name}-alias", index_name, Gate()) == Counts(50_000)
 
 
 def test_rolling_back_and_forth(client: Any, index_name: str, tmp_path: Path) -> None:
