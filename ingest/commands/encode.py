@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 )
 @click.option("--ray-gpus", type=FiniteRange(min=0), help="GPUs of each worker.  [default: 1 if there are any]")
 @max_errors_option
-@dead_letters_option("OUTPUT")
+@dead_letters_option("OUTPUT/encode")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def encode(
     corpus: CorpusSource,

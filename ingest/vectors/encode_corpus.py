@@ -58,7 +58,7 @@ class EncodeJob:
     max_errors: int | float = Writing.max_errors
     """As in `Writing`."""
     dead_letters: Path | None = None
-    """The file for records that have no vectors. None: OUT.dead-letters.jsonl."""
+    """The file for records that have no vectors. None: OUT/encode.dead-letters.jsonl."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
         )
         folder = job.out / manifest.hash
         prepare_folder(folder, chosen)
-        letters = DeadLetters(letters_path(job.dead_letters, str(job.out), job.corpus.path))
+        letters = DeadLetters(letters_path(job.dead_letters, str(job.out / "encode"), job.corpus.path))
         if not (job.out / f"{manifest.hash}.json").exists():  # a complete manifest stays until the next is complete
             manifest.write(job.out)
         rejected = shards = reused = records = documents = unfit = aside = 0

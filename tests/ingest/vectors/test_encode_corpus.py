@@ -226,7 +226,7 @@ def test_what_has_no_vectors_is_in_the_dead_letter_file_once_and_can_be_encoded_
     prism_is_not_finite(monkeypatch)
     for again in (False, True):
         encoded = run_encode(settings, show_progress=False)
-        assert encoded.dead_letters == tmp_path / "v.dead-letters.jsonl"
+        assert encoded.dead_letters == tmp_path / "v" / "encode.dead-letters.jsonl"
         told = letters(encoded.dead_letters)
         assert (encoded.rejected, len(told)) == (1, 1 + encoded.unfit) and encoded.unfit > 1
         assert (encoded.reused == encoded.shards) == again
@@ -250,17 +250,17 @@ def test_more_errors_than_are_allowed_end_the_encoding_and_a_higher_limit_contin
         run_encode(settings, show_progress=False)
     encoded = run_encode(replace(settings, max_errors=0.2), show_progress=False)
     assert (encoded.documents, encoded.rejected) == (1200, 150) and encoded.reused > 5
-    assert len(letters(tmp_path / "v.dead-letters.jsonl")) == 150
+    assert len(letters(tmp_path / "v" / "encode.dead-letters.jsonl")) == 150
 
 
 def test_documents_that_a_model_cannot_encode_count_as_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = encoding(write_jsonl(tmp_path / "d.jsonl", records(200)), tmp_path / "v", max_errors=3)
     prism_is_not_finite(monkeypatch)
     with pytest.raises(
-        TooManyErrors, match=r"more than --max-errors 3 allows\n  read the reasons in .*v\.dead-letters"
+        TooManyErrors, match=r"more than --max-errors 3 allows\n  read the reasons in .*v/encode\.dead-letters"
     ):
         run_encode(settings, show_progress=False)
-    assert len(letters(tmp_path / "v.dead-letters.jsonl")) > 3
+    assert len(letters(tmp_path / "v" / "encode.dead-letters.jsonl")) > 3
 
 
 def test_the_command_tells_of_what_has_no_vectors_as_an_ingest_does(
@@ -269,13 +269,15 @@ def test_the_command_tells_of_what_has_no_vectors_as_an_ingest_does(
     corpus = write_jsonl(tmp_path / "d.jsonl", [*records(20), "torn"])
     command = ["encode", str(corpus), "--output", "v", "--sparse", "lexical", "--tokenizer", small_tokenizer()]
     ran = osn(*command)
-    assert ran.returncode == 3 and "1 records have no vectors: see v.dead-letters.jsonl" in ran.stdout, ran.stderr
-    assert len(letters(tmp_path / "v.dead-letters.jsonl")) == 1
+    assert ran.returncode == 3 and "1 records have no vectors: see v/encode.dead-letters.jsonl" in ran.stdout, (
+        ran.stderr
+    )
+    assert len(letters(tmp_path / "v" / "encode.dead-letters.jsonl")) == 1
     ran = osn(*command, "--dead-letters", "own.jsonl", "--max-errors", "0", "--json")
     assert ran.returncode == 1 and "more than --max-errors 0 allows" in ran.stderr
     assert len(letters(tmp_path / "own.jsonl")) == 1
     ran = osn(*command, "--json")
-    assert ran.returncode == 3 and json.loads(ran.stdout)["dead_letters"] == "v.dead-letters.jsonl"
+    assert ran.returncode == 3 and json.loads(ran.stdout)["dead_letters"] == "v/encode.dead-letters.jsonl"
     ran = osn(*command, "--dead-letters", str(corpus))
     assert ran.returncode == 1 and "is the corpus; it cannot be the dead-letter file too" in ran.stderr
     assert osn(*command, "--max-errors", "200%").returncode == 1

@@ -151,7 +151,7 @@ def test_a_network_gives_the_same_bytes_in_a_worker(
     for _ in range(2):  # the second time the shards are there
         assert run_encode(there, show_progress=False).rejected == 1
     assert content(tmp_path / "there") == content(tmp_path / "here")
-    here_, there_ = (letters(tmp_path / f"{name}.dead-letters.jsonl") for name in ("here", "there"))
+    here_, there_ = (letters(tmp_path / name / "encode.dead-letters.jsonl") for name in ("here", "there"))
     assert there_ == here_ and [letter["raw"] for letter in here_] == ["{broken"]
 
 
