@@ -319,9 +319,10 @@ def check_same_model(index: str, kind: str, wrote: tuple[str, str], this: tuple[
     wrote: (name, hash) of the model that wrote the index. this: (name, hash) of the model that is to be used.
     """
     if wrote[1] != this[1]:
+        why = "; under one name, their files differ: weights, tokenizer, IDF table or own code"
         raise ModelError(
             f"the index {index!r} was written with the {kind} model {wrote[0]} ({wrote[1]}), "
-            f"and this is {this[0]} ({this[1]})",
+            f"and this is {this[0]} ({this[1]}){why if wrote[0] == this[0] else ''}",
             remedy,
         )
 

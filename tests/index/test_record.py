@@ -106,6 +106,8 @@ def test_another_model_is_refused_with_both_names() -> None:
     check_same_model("docs", "sparse", ("my-sparse", "bbbb"), ("anything", "bbbb"), "")
     with pytest.raises(ModelError, match=r"my-sparse \(bbbb\).*other \(dddd\)"):
         check_same_model("docs", "sparse", ("my-sparse", "bbbb"), ("other", "dddd"), "")
+    with pytest.raises(ModelError, match=r"\(dddd\); under one name, their files differ"):
+        check_same_model("docs", "sparse", ("my-sparse", "bbbb"), ("my-sparse", "dddd"), "")
 
 
 def test_an_ingest_with_other_models_is_refused_with_what_differs() -> None:
