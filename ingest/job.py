@@ -178,8 +178,8 @@ def _write(
                 if job.alias:
                     carry_tunings(client, job.alias, job.index, store=job.swap)
                 if job.alias and job.swap:
-                    patience = job.gate.replica_patience
-                    replaced = serve(client, job.alias, job.index, patience=patience, still_ours=still_ours)
+                    wait = job.gate.replica_patience
+                    replaced = serve(client, job.alias, job.index, patience=wait, still_ours=still_ours)
                 elif job.alias:
                     note_waiting(client, job.index)
 
