@@ -125,7 +125,7 @@ def _show(report: Report) -> None:
             f"{report.waits_for} does not name it yet; `osn index serve {report.waits_for} {report.index}` makes the "
             "checks, and swaps"
         )
-    if report.counts:
+    if report.counts and report.counts.before is not None:
         print(f"  {report.counts}")
     if report.replaced:
         print(f"  `osn index rollback {report.alias}` goes back to it")
