@@ -47,7 +47,7 @@ class Written(NamedTuple):
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A single stage with random weights: with more beams than documents it writes the URLs of all, in some order."""
     folder = tmp_path_factory.mktemp("models") / "tome"
-    tokenizer = backbones.train_tokenizer([f"https://zoo.org/{one}" for one in ANIMALS] * 3, "byte-level", 400)
+    tokenizer = backbones.train_tokenizer([f"https://zoo.org/{animal}" for animal in ANIMALS] * 3, "byte-level", 400)
     torch.manual_seed(0)
     new = NewBackbone("t5", layers=1, hidden=16, heads=2)
     backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, folder / "url")
@@ -62,7 +62,7 @@ def written(
 ) -> Iterator[Written]:
     folder = tmp_path_factory.mktemp(f"zoo-{request.param}")
     corpus = folder / "docs.jsonl"
-    by_id = {f"d{at}": f"https://zoo.org/{one}" for at, one in enumerate(ANIMALS)}
+    by_id = {f"d{at}": f"https://zoo.org/{animal}" for at, animal in enumerate(ANIMALS)}
     lines = [
         {"_id": id, "title": url.rpartition("/")[2], "text": TEXT.format(url.rpartition("/")[2]), "url": url}
         for id, url in by_id.items()
@@ -151,7 +151,7 @@ def test_urls_are_called_unfound_only_where_the_whole_index_answered(written: Wr
 def test_an_application_searches_as_the_page_shows(written: Written, client) -> None:
     page = Path(__file__).parents[2] / "docs" / "queries.md"
     examples = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    (example,) = [one for one in examples if "load_generative" in one]
+    (example,) = [code for code in examples if "load_generative" in code]
     for shown, here in (
         ("models/tome", str(written.model)),
         ("urls/docs", str(written.urls)),
@@ -176,8 +176,8 @@ def test_generated_and_sparse_hits_are_fused_by_rank(written: Written, client) -
         return
     body = engines.body_of("tome-rrf")("the fish", 10)
     hits = client.search(index=written.index, body=body)["hits"]["hits"]
-    found = queries.best_passages(body, hits) if engines.meta.passages else [(hit["_id"], hit) for hit in hits]
-    assert {id for id, _ in found} == set(written.by_id)
+    documents = queries.best_passages(body, hits) if engines.meta.passages else [(hit["_id"], hit) for hit in hits]
+    assert {id for id, _ in documents} == set(written.by_id)
     assert "score-ranker-processor" in json.dumps(body)
     if engines.meta.passages:
         return  # There a document's rank is that of its best passage.
@@ -202,8 +202,8 @@ def test_documents_whose_urls_were_numbered_are_found_by_their_ids(
     urls.save(tmp_path / "urls")
     numbered = Written(written.index, model, tmp_path / "urls", written.by_id)
     answer = searched(cluster_url, numbered, "--json", "the cat")
-    (found,) = loaded.find_documents(["the cat"], urls, beams=10)
-    expected = [urls.ids[row] for row, _ in found]
+    (documents,) = loaded.find_documents(["the cat"], urls, beams=10)
+    expected = [urls.ids[row] for row, _ in documents]
     assert [hit["id"] for hit in json.loads(answer.stdout)["hits"]] == [id for id in expected if id != "gone"]
     assert "1 of the documents whose URLs were written are not in" in answer.stderr
 

@@ -48,9 +48,9 @@ def test_a_real_difference_is_significant_and_noise_is_not() -> None:
 
 def test_the_same_seed_gives_the_same_interval_and_p() -> None:
     rng = np.random.default_rng(2)
-    one, other = ({str(at): value for at, value in enumerate(rng.random(60))} for _ in range(2))
-    assert compare(one, other, seed=3) == compare(one, other, seed=3)
-    assert compare(one, other, seed=3) != compare(one, other, seed=4)
+    values, baseline = ({str(at): value for at, value in enumerate(rng.random(60))} for _ in range(2))
+    assert compare(values, baseline, seed=3) == compare(values, baseline, seed=3)
+    assert compare(values, baseline, seed=3) != compare(values, baseline, seed=4)
 
 
 def test_the_bootstrap_interval_is_near_the_normal_one_for_many_queries() -> None:
@@ -105,9 +105,11 @@ def test_questions_about_one_article_count_as_one_where_clusters_are_given() -> 
     rng = np.random.default_rng(7)
     of_article = rng.normal(0.02, 0.1, 30)
     # Ten questions of each article, all with its difference: there are thirty differences, not three hundred.
-    values = {f"{at}-{number}": float(one) for at, one in enumerate(of_article) for number in range(10)}
+    values = {f"{at}-{number}": float(gain) for at, gain in enumerate(of_article) for number in range(10)}
     baseline, clusters = dict.fromkeys(values, 0.0), {query: query.partition("-")[0] for query in values}
-    alone = compare({str(at): float(one) for at, one in enumerate(of_article)}, dict.fromkeys(map(str, range(30)), 0.0))
+    alone = compare(
+        {str(at): float(gain) for at, gain in enumerate(of_article)}, dict.fromkeys(map(str, range(30)), 0.0)
+    )
     clustered, free = compare(values, baseline, clusters=clusters), compare(values, baseline)
     assert clustered.difference == pytest.approx(alone.difference)
     for got, expected in ((clustered.low, alone.low), (clustered.high, alone.high)):
@@ -149,9 +151,9 @@ def test_the_smallest_difference_that_can_be_seen_is_found_four_times_in_five() 
     assert detectable([0.0, 0.2] * 50) == pytest.approx((1.959964 + 0.841621) * np.std([0.0, 0.2] * 50, ddof=1) / 10)
     assert detectable([0.3]) is None
     generator = np.random.default_rng(0)
-    found = 0
+    seen = 0
     for _ in range(2_000):
         noise = generator.normal(0, 0.3, 100)
         sample = noise + (1.959964 + 0.841621) * 0.3 / 10
-        found += abs(sample.mean()) / (sample.std(ddof=1) / 10) > 1.984  # t(99)
-    assert found / 2_000 == pytest.approx(0.8, abs=0.03)
+        seen += abs(sample.mean()) / (sample.std(ddof=1) / 10) > 1.984  # t(99)
+    assert seen / 2_000 == pytest.approx(0.8, abs=0.03)

@@ -146,11 +146,11 @@ def test_a_filter_of_a_hybrid_is_put_into_the_neighbours_of_each_of_several_fiel
     hybrid = queries.hybrid(
         queries.bm25("x"), {"query": {"dis_max": {"queries": parts, "tie_breaker": 0.1}}}, filter=only
     )
-    found = hybrid["query"]["hybrid"]["queries"][1]["dis_max"]
-    assert [part["knn"][name]["filter"] for part, name in zip(found["queries"], "ab", strict=True)] == [
+    neighbours = hybrid["query"]["hybrid"]["queries"][1]["dis_max"]
+    assert [part["knn"][name]["filter"] for part, name in zip(neighbours["queries"], "ab", strict=True)] == [
         {"bool": {"filter": [only]}}
     ] * 2
-    assert found["tie_breaker"] == 0.1
+    assert neighbours["tie_breaker"] == 0.1
     # Hits of a text are filtered like any others, and nothing of it is put into their query.
     mixed = {"dis_max": {"queries": [parts[0], {"match": {"text": "x"}}]}}
     body = queries.hybrid(queries.bm25("x"), {"query": mixed}, filter=only)
@@ -257,10 +257,11 @@ def test_high_idf_first_with_a_window_of_all_documents_is_the_full_query(
     expected = run(client, index, queries.neural_sparse(tokens, **page))
     every = {"rare": rare, "window": DOCUMENTS, "forward": forward, **page}
     assert run(client, index, queries.high_idf_first(tokens, **every)) == expected
-    found = run(client, index, queries.high_idf_first(tokens, exact=False, **every))
-    assert dict(found) == pytest.approx(dict(expected), rel=1e-6)  # the sum of two phases, each a float32
-    in_full = [dict(expected)[id] for id, _ in found]
-    assert all(one >= next_one * (1 - 1e-6) for one, next_one in pairwise(in_full))  # the order, ties but for rounding
+    hits = run(client, index, queries.high_idf_first(tokens, exact=False, **every))
+    assert dict(hits) == pytest.approx(dict(expected), rel=1e-6)  # the sum of two phases, each a float32
+    in_full = [dict(expected)[id] for id, _ in hits]
+    # The order, ties but for rounding.
+    assert all(score >= next_score * (1 - 1e-6) for score, next_score in pairwise(in_full))
 
 
 @pytest.mark.cluster
@@ -292,8 +293,8 @@ def test_a_page_of_high_idf_first_is_full_whenever_that_of_all_tokens_is(
     page = {"size": size, "filter": filter, "plugin": plugin, "source": False}
     full = run(client, sparse_index[shards], queries.neural_sparse(tokens, **page))
     how = {"rare": rare, "window": window, "exact": exact, "forward": forward}
-    found = run(client, sparse_index[shards], queries.high_idf_first(tokens, **how, **page))
-    assert len(found) == len(full)
+    hits = run(client, sparse_index[shards], queries.high_idf_first(tokens, **how, **page))
+    assert len(hits) == len(full)
 
 
 @pytest.mark.cluster
@@ -315,10 +316,10 @@ def test_a_common_token_adds_the_same_to_every_document_that_holds_it(client, sp
     tokens = {"t0": 12.0, "t9": 3.0, "u.s": 2.0}
     for exact, share in ((True, queries.HELD), (False, 0.0)):
         body = queries.high_idf_first(tokens, exact=exact, plugin=plugin)
-        found = dict(run(client, sparse_index[3], {"query": body["query"], "size": DOCUMENTS}))
+        scores = dict(run(client, sparse_index[3], {"query": body["query"], "size": DOCUMENTS}))
         rows = {f"d{number:03}": row for number, row in enumerate(documents())}
-        assert found.keys() == {id for id, row in rows.items() if row.keys() & tokens.keys()}
-        for id, score in found.items():
+        assert scores.keys() == {id for id, row in rows.items() if row.keys() & tokens.keys()}
+        for id, score in scores.items():
             held = share * sum(tokens[token] for token in ("t9", "u.s") if token in rows[id])
             assert score == pytest.approx(12 * rows[id].get("t0", 0) + held, rel=2**-8, abs=1e-9)
 

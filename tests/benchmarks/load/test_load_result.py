@@ -70,8 +70,8 @@ def test_ratios_to_a_refused_baseline_are_refused_too() -> None:
     blocks = [block(number, name, np.full(600, 5.0)) for number in range(5) for name in ("bm25", "fast")]
     run = run_of(blocks)
     run.ceilings["bm25"] = 61.0
-    found = measures(run, "fast")
-    assert "requests/s" in found and not any("/ bm25" in measure for measure in found)
+    shown = measures(run, "fast")
+    assert "requests/s" in shown and not any("/ bm25" in measure for measure in shown)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_each_strain_has_its_limit(strain: Strain, words: str | None) -> None:
 
 
 def test_a_partial_result_says_so_under_any_title() -> None:
-    found = simulated(1)
-    found.partial = "interrupted"
-    assert result.summary(found, title="Ideas").title == "Ideas (partial)"
+    measurement = simulated(1)
+    measurement.partial = "interrupted"
+    assert result.summary(measurement, title="Ideas").title == "Ideas (partial)"
 
 
 def test_an_endpoint_that_answered_nothing_is_no_ceiling() -> None:
@@ -133,9 +133,9 @@ def test_failures_are_shown_and_reach_the_percentiles() -> None:
         for name in ("bm25", "fast")
     ]
     run = run_of(blocks)
-    found = measures(run, "fast")
-    assert found["failed"].value == pytest.approx(0.02)
-    assert "P50 ms" in found and "P99 ms" not in found  # a P99 that 2% failures reach is no number
+    shown = measures(run, "fast")
+    assert shown["failed"].value == pytest.approx(0.02)
+    assert "P50 ms" in shown and "P99 ms" not in shown  # a P99 that 2% failures reach is no number
     assert "failed: fast: 240 × rejected (429)" in result.text(run)
     assert "∞" in result.text(run)
 

@@ -33,13 +33,13 @@ def test_warm_up_goes_on_until_every_engine_is_steady() -> None:
         return block(turn.round, turn.variant, np.ones(round(speed)), seconds=1.0)
 
     settings = WarmupSettings(least=0.0, most=60.0, window=1.0)
-    found = warm_up(measure, ["a", "b"], Level("closed", 5), settings)  # type: ignore[arg-type]
-    assert found.steady and len(found.throughput["a"]) == len(found.throughput["b"]) >= 14
+    warmup = warm_up(measure, ["a", "b"], Level("closed", 5), settings)  # type: ignore[arg-type]
+    assert warmup.steady and len(warmup.throughput["a"]) == len(warmup.throughput["b"]) >= 14
 
 
 def test_warm_up_that_never_gets_steady_ends_and_says_so() -> None:
     def measure(turn: Turn, seconds: float) -> object:
         return block(turn.round, turn.variant, np.ones(1000 if turn.round % 2 else 10), seconds=1.0)
 
-    found = warm_up(measure, ["a"], Level("closed", 5), WarmupSettings(least=0.0, most=0.05, window=1.0))  # type: ignore[arg-type]
-    assert not found.steady and found.seconds < 5
+    warmup = warm_up(measure, ["a"], Level("closed", 5), WarmupSettings(least=0.0, most=0.05, window=1.0))  # type: ignore[arg-type]
+    assert not warmup.steady and warmup.seconds < 5

@@ -55,20 +55,20 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
         return rows
 
     rows = run(4)
-    found = {(row.line, row.column): row for row in rows if row.set == "both, 4 bytes"}
+    measured = {(row.line, row.column): row for row in rows if row.set == "both, 4 bytes"}
     unseeded = (FLAT, jpq.HNSW, jpq.HNSW_OPQ, jpq.LSH)
     trained = [f"{engine}, {MEAN}" for engine in (jpq.FLAT_TUNED, jpq.PQ, OPQ, CONTROL, JPQ)]
     for engine in (*unseeded, *trained):
-        assert 0 < found[engine, "R@100"].value <= 1
-        assert found[engine, "nDCG@10"].n == 70
+        assert 0 < measured[engine, "R@100"].value <= 1
+        assert measured[engine, "nDCG@10"].n == 70
     mean, control = f"{JPQ}, {MEAN}", f"{CONTROL}, {MEAN}"
-    gain = found[mean, "nDCG@10"].value - found[control, "nDCG@10"].value
-    assert found[mean, f"nDCG@10 - {control}"].value == pytest.approx(gain)
-    assert (mean, f"nDCG@10 - {FLAT}") in found and (FLAT, f"nDCG@10 - {OPQ}, seed 1") in found
-    each = [found[f"{JPQ}, seed {seed}", "nDCG@10"].value for seed in (1, 2)]
-    assert found[mean, "nDCG@10"].value == pytest.approx(sum(each) / 2)
+    gain = measured[mean, "nDCG@10"].value - measured[control, "nDCG@10"].value
+    assert measured[mean, f"nDCG@10 - {control}"].value == pytest.approx(gain)
+    assert (mean, f"nDCG@10 - {FLAT}") in measured and (FLAT, f"nDCG@10 - {OPQ}, seed 1") in measured
+    each = [measured[f"{JPQ}, seed {seed}", "nDCG@10"].value for seed in (1, 2)]
+    assert measured[mean, "nDCG@10"].value == pytest.approx(sum(each) / 2)
     assert not list((work / "models").iterdir())
-    size = {engine: found[engine, jpq.BYTES].value for engine in (FLAT, jpq.HNSW, jpq.HNSW_OPQ, OPQ, JPQ)}
+    size = {engine: measured[engine, jpq.BYTES].value for engine in (FLAT, jpq.HNSW, jpq.HNSW_OPQ, OPQ, JPQ)}
     assert size[FLAT] == pytest.approx(4 * 32, rel=0.05)
     assert size[jpq.HNSW] > size[FLAT]
     assert size[jpq.HNSW_OPQ] - size[OPQ] == pytest.approx(size[jpq.HNSW] - size[FLAT], rel=0.1)
@@ -79,7 +79,7 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
         for part in (jpq.ASKED, jpq.NEW)
     ]
     assert [part[mean, "nDCG@10"].n for part in parts] == [2, 68]
-    for column, whole in (("nDCG@10", found[mean, "nDCG@10"].value), (f"nDCG@10 - {control}", gain)):
+    for column, whole in (("nDCG@10", measured[mean, "nDCG@10"].value), (f"nDCG@10 - {control}", gain)):
         together = sum(part[mean, column].value * part[mean, column].n for part in parts) / 70
         assert together == pytest.approx(whole)
 

@@ -96,11 +96,11 @@ def test_every_kind_of_weight_has_its_outcome_and_costs_no_other_document(
         writing=Writing(),
         show_progress=False,
     )
-    found = snapshot(client, index_name)
-    assert list(ODD)[:TAKEN] == sorted(found, key=list(ODD).index)
+    written = snapshot(client, index_name)
+    assert list(ODD)[:TAKEN] == sorted(written, key=list(ODD).index)
     assert report.documents == TAKEN and report.letters == len(ODD) - TAKEN
     assert target.meta.forward_index
-    for text, source in found.items():
+    for text, source in written.items():
         # The row beside a document holds its weights, each token once.
         rows = {token: weight for token, weight in source["sparse"].items() if DOT_ALIAS not in token}
         rows.pop(NO_TOKEN, None)
@@ -108,9 +108,9 @@ def test_every_kind_of_weight_has_its_outcome_and_costs_no_other_document(
         assert unpacked(b64decode(source.get(FIELD, ""))) == held, text
     # A weight of nothing is left out, the rest of the document is as it was.
     for text in ("zero", "negative zero", "subnormal"):
-        assert found[text]["sparse"] == {"sun": 0.5}
-    assert found["smallest"]["sparse"].keys() == {"rain", "sun"}
-    assert found["no token"]["sparse"] == found["only zeros"]["sparse"] == {NO_TOKEN: 1.0}
+        assert written[text]["sparse"] == {"sun": 0.5}
+    assert written["smallest"]["sparse"].keys() == {"rain", "sun"}
+    assert written["no token"]["sparse"] == written["only zeros"]["sparse"] == {NO_TOKEN: 1.0}
     assert report.without_tokens == 2
     told = {letter["document"]["_id"]: letter["reason"] for letter in letters(tmp_path / "dead.jsonl")}
     assert (

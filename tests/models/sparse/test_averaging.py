@@ -72,12 +72,12 @@ def test_every_weight_lies_between_the_models_and_the_table_is_the_firsts(
     out = tmp_path / "averaged"
     assert average(trained, start, *shares, "--output", out)[0] == 0
 
-    one, other, made = (
+    first, second, made = (
         weights_of(f) for f in (trained / "document_0_Transformer", start, out / "document_0_Transformer")
     )
-    assert made.keys() == one.keys() and any(not torch.equal(one[name], other[name]) for name in one)
+    assert made.keys() == first.keys() and any(not torch.equal(first[name], second[name]) for name in first)
     for name, weights in made.items():
-        torch.testing.assert_close(weights, of_trained * one[name] + (1 - of_trained) * other[name])
+        torch.testing.assert_close(weights, of_trained * first[name] + (1 - of_trained) * second[name])
     assert QueryEncoder.load(out).weights == QueryEncoder.load(trained).weights
     (row,) = load_sparse(out, device="cpu").encode_documents(TEXTS[:1]).rows()
     assert row
@@ -139,8 +139,8 @@ def other_tokens(trained: Path, tokenizer: Path, tmp_path: Path) -> list[object]
     folder = masked_lm(tmp_path / "tokens", tokenizer)
     content = json.loads((folder / "tokenizer.json").read_text())
     vocabulary = content["model"]["vocab"]
-    one, other = (token for token, at in vocabulary.items() if at in (20, 21))
-    vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
+    first, second = (token for token, at in vocabulary.items() if at in (20, 21))
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     (folder / "tokenizer.json").write_text(json.dumps(content))
     return [trained, folder]
 

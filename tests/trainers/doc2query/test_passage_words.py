@@ -22,9 +22,9 @@ RARITY = torch.tensor([0.0, 0.0, 0.5, 0.75, 1.0, 0.25, 0.9, 1.0])
 
 
 def features(passage: list[int], written: list[int]) -> list[float]:
-    found = Copying(RARITY, CONTINUATION).features(torch.tensor([passage]), torch.tensor([written]))
-    assert found.shape == (1, 8)
-    return [round(value, 4) for value in found[0].tolist()]
+    values = Copying(RARITY, CONTINUATION).features(torch.tensor([passage]), torch.tensor([written]))
+    assert values.shape == (1, 8)
+    return [round(value, 4) for value in values[0].tolist()]
 
 
 def test_words_of_the_passage_count_by_their_rarity() -> None:
@@ -50,9 +50,9 @@ def test_special_tokens_and_padding_are_never_copied() -> None:
 def test_scores_gain_the_weighted_features_and_padded_vocabulary_stays() -> None:
     scores = torch.zeros(2, 10)  # A model's vocabulary may be longer than its tokenizer's.
     passages = torch.tensor([[1, 2, 1], [1, 3, 1]])
-    found = CopyingScores(Copying(RARITY, CONTINUATION), 4.0, passages)(torch.ones(2, 1, dtype=torch.long), scores)
-    assert found[0].tolist() == [0, 0, 2.0, 0, 0, 0, 0, 0, 0, 0]
-    assert found[1].tolist() == [0, 0, 0, 3.0, 0, 0, 0, 0, 0, 0]
+    raised = CopyingScores(Copying(RARITY, CONTINUATION), 4.0, passages)(torch.ones(2, 1, dtype=torch.long), scores)
+    assert raised[0].tolist() == [0, 0, 2.0, 0, 0, 0, 0, 0, 0, 0]
+    assert raised[1].tolist() == [0, 0, 0, 3.0, 0, 0, 0, 0, 0, 0]
     assert scores.abs().sum() == 0
 
 

@@ -109,15 +109,15 @@ def test_the_engine_dense_finds_the_documents_of_the_nearest_vectors(
     exact = MultiVectorRetriever(
         list(documents), encoder.encode_documents(list(documents.values())), encoder.encode_queries
     ).retrieve(texts, DOCUMENTS)
-    found = OpenSearchRetriever(client, index_name, "dense", engines.body_of("dense")).retrieve(texts, 10)
+    run = OpenSearchRetriever(client, index_name, "dense", engines.body_of("dense")).retrieve(texts, 10)
     if type == "float":
         # What a load benchmark compares with: every vector, by script.
         compared = OpenSearchRetriever(client, index_name, "exact", lambda text, k: exact_dense(engines, text, k))
         assert {query: list(hits.values()) for query, hits in compared.retrieve(texts, 10).items()} == {
-            query: pytest.approx(list(hits.values()), abs=1e-5) for query, hits in found.items()
+            query: pytest.approx(list(hits.values()), abs=1e-5) for query, hits in run.items()
         }
     for query in texts:
-        best, hits = list(exact[query].values())[:10], found[query]
+        best, hits = list(exact[query].values())[:10], run[query]
         if type == "float":
             # The same similarities in the same order, whichever of two that are all but equal comes first.
             assert [exact[query][document] for document in hits] == pytest.approx(best, abs=1e-5)
@@ -141,12 +141,12 @@ def test_files_of_vectors_make_the_same_index_and_passages_work(
         sources.append({hit["_id"]: hit["_source"] for hit in hits})
     assert sources[0].keys() == sources[1].keys() and len(sources[0]) > DOCUMENTS
     for id, source in sources[0].items():
-        own, other = ([one["vector"] for one in each["dense"]] for each in (source, sources[1][id]))
+        own, other = ([nested["vector"] for nested in each["dense"]] for each in (source, sources[1][id]))
         assert len(own) == 2
         np.testing.assert_allclose(own, other, atol=1e-5)
-    found = open_engines(client, f"{index_name}-f").body("dense", "bab dek", size=5)
-    hits = client.search(index=f"{index_name}-f", body=found)["hits"]["hits"]
-    assert len(queries.best_passages(found, hits, size=5)) == 5
+    body = open_engines(client, f"{index_name}-f").body("dense", "bab dek", size=5)
+    hits = client.search(index=f"{index_name}-f", body=body)["hits"]["hits"]
+    assert len(queries.best_passages(body, hits, size=5)) == 5
 
 
 def test_a_hybrid_of_several_vectors_is_filtered_inside(
@@ -186,8 +186,8 @@ def test_single_documents_are_added_changed_and_deleted_with_their_vectors(
     assert hits[0]["_id"] == "new" and hits[0]["_score"] == pytest.approx(1, abs=1e-5)
     assert documents.delete(["new", "d1"]) == 2
     body = engines.body("dense", "gol gol bab", size=DOCUMENTS, k=DOCUMENTS)
-    found = {hit["_id"] for hit in client.search(index=index_name, body=body)["hits"]["hits"]}
-    assert len(found) == DOCUMENTS - 1 and not found & {"new", "d1"}
+    ids = {hit["_id"] for hit in client.search(index=index_name, body=body)["hits"]["hits"]}
+    assert len(ids) == DOCUMENTS - 1 and not ids & {"new", "d1"}
     client.indices.forcemerge(index=index_name, params={"max_num_segments": 1})
     assert inspect_index(client, index_name, sample=0).documents == DOCUMENTS - 1
 

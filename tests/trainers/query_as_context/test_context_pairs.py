@@ -176,9 +176,9 @@ def test_rows_belong_together_whatever_their_lengths(
                 seen[role].append((position, words_of(part, row)))
                 if variant == "cot-mae":
                     seen["context"].append((position, words_of(part, row, "context_")))
-    names = [one.partition("/")[2] for one in batch.ids]
-    assert [text for _, text in sorted(seen["passage"])] == [texts.text_at(texts.row(one)) for one in names]
-    assert [text for _, text in sorted(seen["context"])] == [queries[one] for one in names]
+    names = [id.partition("/")[2] for id in batch.ids]
+    assert [text for _, text in sorted(seen["passage"])] == [texts.text_at(texts.row(name)) for name in names]
+    assert [text for _, text in sorted(seen["context"])] == [queries[name] for name in names]
     assert len(batch.parts["passage"]) > 1
 
 
@@ -207,6 +207,6 @@ def test_the_two_sides_are_masked_at_their_own_rates(tmp_path: Path, backbone: P
         # 10 words each: of 1.5 two are masked, of 4.5 four (the nearest even number).
         shares = [
             float(np.mean([np.sum(labels != IGNORED) / 10 for _, labels in side]))
-            for side in ([one.passage for one in items], [one.context for one in items if one.context is not None])
+            for side in ([item.passage for item in items], [item.context for item in items if item.context is not None])
         ]
         assert shares == pytest.approx([round(10 * passage) / 10, round(10 * context) / 10])

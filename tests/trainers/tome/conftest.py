@@ -18,7 +18,9 @@ from trainers.encoders.settings import NewBackbone  # noqa: E402
 @pytest.fixture(scope="session")
 def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("t5")
-    texts = [f"title: {one} passage: the {one} lives here https://zoo.org/{one} what is a" for one in ANIMALS] * 3
+    texts = [
+        f"title: {animal} passage: the {animal} lives here https://zoo.org/{animal} what is a" for animal in ANIMALS
+    ] * 3
     tokenizer = backbones.train_tokenizer(texts, "byte-level", 440)
     torch.manual_seed(0)
     new = NewBackbone("t5", layers=1, hidden=32, heads=2, dropout=0.0)
@@ -32,11 +34,11 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("zoo")
     (folder / "qrels").mkdir()
     with (folder / "corpus.jsonl").open("w") as corpus, (folder / "queries.jsonl").open("w") as queries:
-        for at, one in enumerate(ANIMALS):
-            text = f"the {one} lives here and eats what it finds in the garden"
-            line = {"_id": f"d{at}", "title": one, "text": text, "url": f"https://zoo.org/{one}"}
+        for at, animal in enumerate(ANIMALS):
+            text = f"the {animal} lives here and eats what it finds in the garden"
+            line = {"_id": f"d{at}", "title": animal, "text": text, "url": f"https://zoo.org/{animal}"}
             corpus.write(json.dumps(line) + "\n")
-            for number, query in enumerate((f"what is a {one}", f"where does the {one} live", f"{one} food")):
+            for number, query in enumerate((f"what is a {animal}", f"where does the {animal} live", f"{animal} food")):
                 queries.write(json.dumps({"_id": f"q{at}-{number}", "text": query}) + "\n")
     for split_name, numbers, animals in (("train", (0, 1), 8), ("test", (2,), 4)):
         lines = [f"q{at}-{number}\td{at}\t1" for at in range(animals) for number in numbers]

@@ -143,7 +143,7 @@ def test_two_stages_and_one_have_as_many_parameters(tmp_path: Path) -> None:
     def count(layers: int) -> int:
         config = T5Config(vocab_size=8000, d_model=256, d_kv=64, d_ff=1024, num_layers=layers, num_heads=4)
         with torch.device("meta"):
-            return sum(one.numel() for one in T5ForConditionalGeneration(config).parameters())
+            return sum(parameter.numel() for parameter in T5ForConditionalGeneration(config).parameters())
 
     assert 2 * count(LAYERS) == pytest.approx(count(DEEPER), rel=0.02)
 
@@ -162,18 +162,20 @@ def test_a_part_of_a_set_holds_what_test_questions_ask_for_and_others(tmp_path: 
     part = some_documents(tmp_path / "data" / "tldr", tmp_path / "work", 10)
     assert part.name == "tldr"
     documents = [json.loads(line) for line in (part / "corpus.jsonl").read_text().splitlines()]
-    assert len(documents) == 10 and {"d0", "d1", "d2", "d3"} <= {one["_id"] for one in documents}
-    assert all(one["url"] for one in documents)
+    assert len(documents) == 10 and {"d0", "d1", "d2", "d3"} <= {document["_id"] for document in documents}
+    assert all(document["url"] for document in documents)
     data = load_training(part, split="test")
     assert sorted(data.query_texts()) == ["q0-2", "q1-2", "q2-2", "q3-2"]
-    assert {one.positives[0] for one in load_training(part).examples} == {one["_id"] for one in documents}
+    assert {example.positives[0] for example in load_training(part).examples} == {
+        document["_id"] for document in documents
+    }
     assert evenly(["a", "b", "c", "d", "e"], 2) == ["a", "c"] and evenly(["a"], 3) == ["a"]
 
 
 def test_ranks_are_fused_by_hand() -> None:
-    found = fused({"q": {"a": 9.0, "b": 1.0}}, {"q": {"b": -1.0}, "r": {}})
-    assert found == {"q": {"b": pytest.approx(1 / 62 + 1 / 61), "a": pytest.approx(1 / 61)}, "r": {}}
-    assert list(found["q"]) == ["b", "a"]
+    run = fused({"q": {"a": 9.0, "b": 1.0}}, {"q": {"b": -1.0}, "r": {}})
+    assert run == {"q": {"b": pytest.approx(1 / 62 + 1 / 61), "a": pytest.approx(1 / 61)}, "r": {}}
+    assert list(run["q"]) == ["b", "a"]
 
 
 def gains(way: str, *lows: tuple[str, float, float | None], **how: Any) -> list[Row]:
@@ -247,8 +249,8 @@ def test_where_the_loss_arises_by_hand(tmp_path: Path, monkeypatch: pytest.Monke
 
     model: Any = SimpleNamespace(settings=Settings(), passage=(None, None), url=(None, None))
     decoder = decoding.Decoder(model, [], read, tmp_path)
-    found = {first: {relevant[first]: 0.0}, second: {}, third: {relevant[third]: 0.0}, fourth: {relevant[first]: 0.0}}
-    monkeypatch.setattr(decoding.Decoder, "run", lambda *_, **__: found)
+    run = {first: {relevant[first]: 0.0}, second: {}, third: {relevant[third]: 0.0}, fourth: {relevant[first]: 0.0}}
+    monkeypatch.setattr(decoding.Decoder, "run", lambda *_, **__: run)
     assert decoding.losses(decoder, tmp_path / "tldr", test) == {
         "generated passages in the corpus": 0.5,
         "generated passages of a relevant document": 0.25,
