@@ -134,8 +134,8 @@ class Verification:
             if not missing:
                 return retries
             if lost := missing - (self._taken - acknowledged):
-                documents, were = ("1 document", "was") if lost == 1 else (f"{lost} documents", "were")
-                log.warning("%s that %r had acknowledged %s not in it", documents, self.target.index, were)
+                lacked, were = ("1 document", "was") if lost == 1 else (f"{lost} documents", "were")
+                log.warning("%s that %r had acknowledged %s not in it", lacked, self.target.index, were)
             acknowledged = self._taken
         raise ClusterError(
             f"{self.target.index!r} repeatedly lacks {missing} documents of the corpus that it had acknowledged",
