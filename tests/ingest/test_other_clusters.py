@@ -61,6 +61,7 @@ def test_the_roles_to_paste_have_the_permissions_of_the_table() -> None:
         "cluster:admin/search/pipeline/get",
         "indices:admin/mappings/fields/get*",
         "cluster:monitor/nodes/stats",
+        "cluster:admin/knn_stats_action",
     }
     assert lacking == of_other_commands
     sent = ("GET /", "GET /docs/_mapping", "POST /docs/_search", "POST /docs/_msearch", "GET /docs/_doc/1")
