@@ -442,20 +442,22 @@ def test_an_encoder_stays_while_an_index_uses_it_that_this_user_may_not_see(
         assert not client.exists(index=INDEX, id=id)
 
 
-def test_an_encoder_that_lists_no_users_is_never_deleted(client: Any, written: str) -> None:
+def test_an_encoder_that_lists_no_users_is_never_deleted(client: Any, index_name: str, tmp_path: Path) -> None:
     """Those of earlier versions: nobody knows who uses them."""
-    id, header = encoder_of(client, written)
+    corpus = write_jsonl(tmp_path / "docs.jsonl", records(30, seed=13))
+    run_job(client, job(corpus, index_name), show_progress=False)
+    id, header = encoder_of(client, index_name)
     client.index(index=INDEX, id=id, body={name: value for name, value in header.items() if name != "users"})
-    record = existing_record(client, written)
+    record = existing_record(client, index_name)
     assert record.sparse is not None
     content = query_side.read_encoder(client, record.sparse.query_hash)
     assert content is not None
     query_side.store_encoder(client, "another", record.sparse.query_hash, "lexical", content)
-    assert "users" not in encoder_of(client, written)[1], "a list of the later ones would not be whole"
-    query_side.forget(client, written, record)
+    assert "users" not in encoder_of(client, index_name)[1], "a list of the later ones would not be whole"
+    query_side.forget(client, index_name, record)
     query_side.forget(client, "another", record)
-    client.indices.delete(index=written)
-    query_side.forget(client, written, record)
+    client.indices.delete(index=index_name)
+    query_side.forget(client, index_name, record)
     assert query_side.read_encoder(client, record.sparse.query_hash) == content
     client.delete(index=INDEX, id=id)
 
