@@ -108,10 +108,12 @@ def write_in_threads(client: OpenSearch, index: str, actions: Iterable[Action], 
 
     with ThreadPoolExecutor(threads) as pool:
         sent: deque[Future[None]] = deque()
-        while part := list(islice(stream, batch)):
+        while True:
+            free.acquire()
             while sent and sent[0].done():
                 sent.popleft().result()
-            free.acquire()
+            if not (part := list(islice(stream, batch))):
+                break
             sent.append(pool.submit(write, part))
         for each in sent:
             each.result()

@@ -148,7 +148,7 @@ def _read(files: Sequence[_Source]) -> Iterator[list[Documented] | None]:
         try:
             yield from processes.map(_objects_of, files, chunksize=50)
         except BrokenProcessPool:
-            raise OsnError("a process that read sources was killed", "is there enough memory?") from None
+            raise OsnError("a process that read sources was killed", "free some memory, and try again") from None
 
 
 def _objects_of(source: _Source) -> list[Documented] | None:

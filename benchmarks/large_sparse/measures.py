@@ -204,9 +204,10 @@ def timed(client: OpenSearch, workload: Workload, variants: Sequence[Variant]) -
     built = body_builders(workload, variants)
     follow = {variant.name: follow_builder(workload, variant) for variant in variants}
     fastest: dict[tuple[str, str], float] = {}
+    with_each = {variant.name: parameters(variant) for variant in variants}
     for _, text, variant in product(range(PASSES), workload.texts, variants):
+        asked = with_each[variant.name]
         began = time.perf_counter()
-        asked = parameters(variant)
         answer = search(client, workload.index_of(variant), built[variant.name](text), **asked)
         second = follow[variant.name]
         if second is not None and variant.follow is not None:

@@ -72,11 +72,11 @@ def train(
         settings.check_measured(evaluate is not None)
     except ValueError as error:  # A share of few questions or articles may be none.
         logger.warning("%s: all steps are trained and the last state is kept", error)
-    _refuse_without_effect(model, data, settings)
     run = RunFolder(output, kind, settings if config is None else config, data_hash, made_from, start_field)
     if (ended := run.ended()) is not None:
         logger.info("%s is trained already (%d steps)", output, ended.steps)
         return ended
+    _refuse_without_effect(model, data, settings)
     with run.started(), _with_advice(settings, output, in_chunks=isinstance(model, CachedModel)):
         trainer = LoopTrainer(model, data, collate, settings=settings, run=run, evaluate=evaluate, best_from=best_from)
         resume_from = run.last_checkpoint()

@@ -189,7 +189,9 @@ class RunFolder:
                 others = {"start": "from another start", "teachers": "with other teachers"}
                 raise InputError(
                     f"{self.output} holds a training run "
-                    + others.get(changed[0], "on other data, or from another start"),
+                    + others.get(
+                        changed[0], "on other data, from another start, or by a version that drew other negatives"
+                    ),
                     f"choose another --output, or remove {self.output}",
                 )
         elif content is not None:

@@ -35,7 +35,7 @@ class RetrievalData:
     """
 
     def __init__(self, sets: Sequence[TrainingData], *, negatives: int, depth: int) -> None:
-        # What is no negative matters only where negatives are drawn: without them the hash does not tell it.
+        # Withheld rows matter only if negatives are drawn; without, the hash leaves them out.
         self.parts = [data if negatives else replace(data, withheld=data.withheld[:0]) for data in sets]
         self.negatives, self.depth = negatives, depth
         starts = np.cumsum([0, *(len(data) for data in sets)]).tolist()
@@ -73,7 +73,10 @@ def sample_candidates(
     if len(rows) < count:
         part = next(part for part in data.sets if part.start <= index < part.stop)
         canonical = data.documents.canonical
-        known = set(canonical[[*data.judged[int(data.query_rows[index])], *hard]].tolist())
+        query = int(data.query_rows[index])
+        known = set(canonical[[*data.judged[query], *hard]].tolist())
+        if query in data.own_documents:
+            known.add(int(canonical[data.own_documents[query]]))
         tries = 0
         while len(rows) < count:
             row = rng.randrange(part.document_start, part.document_stop)
@@ -84,7 +87,7 @@ def sample_candidates(
             elif tries > 100 * (count + len(known) + len(data.withheld)):
                 raise InputError(
                     f"{part.name} has too few documents for {count} negatives per query "
-                    f"(query {data.queries.ids[int(data.query_rows[index])]!r})"
+                    f"(query {data.queries.ids[query]!r})"
                 )
     return chosen, rows
 
@@ -155,6 +158,9 @@ class KnownPositives:
         first = np.zeros(len(keys), dtype=bool)
         first[np.unique(keys, return_index=True)[1]] = True
         excluded = np.stack([np.isin(keys, self.known(item.query)) for item in own]) | ~first
+        for row, item in enumerate(own):
+            if item.query in self._data.own_documents:
+                excluded[row] |= keys == self.document_keys[self._data.own_documents[item.query]]
         # A document with the positive's text counts as the positive, judged or not.
         excluded |= keys[None, :] == keys[positives][:, None]
         excluded[np.arange(len(own)), positives] = False

@@ -67,7 +67,7 @@ def load_training(
         raise InputError(f"{path} holds its own queries; `queries` is for triples by id", "leave it out")
     if format in OWN_TEXTS and (corpus is not None or queries is not None):
         raise InputError(
-            f"{path} holds its own texts; `corpus` and `queries` are for triples by id and for generated queries",
+            f"{path} holds its own texts; `corpus` is for triples by id and generated queries, `queries` for triples by id",
             "leave them out, or write a BEIR folder of the corpus, the queries and their judgements",
         )
     if format != "beir" and split != TRAIN:

@@ -31,6 +31,8 @@ class PreparedSets:
     """the sets to measure on"""
     held: list[TrainingData]
     """the data from which the dev sets are drawn"""
+    held_back: list[TrainingData]
+    """those of them that were parts of train sets"""
 
 
 def check_set_names(train: Sequence[SetSettings], dev: Sequence[SetSettings], selection: DevSettings) -> None:
@@ -87,19 +89,20 @@ def prepare(
     seed: int,
     folder: Path,
     documents: int | None = None,
-    held: Sequence[TrainingData] = (),
+    other: PreparedSets | None = None,
 ) -> PreparedSets:
-    """Load the data, hold back questions if asked, and remove the questions of `unseen`, dev and `held` from train. What one
-    set holds back is removed from the others too: examples with its documents, and hard negatives among them. Nor are
-    such documents mined or drawn as negatives of any set.
+    """Load the data, hold back questions if asked, and remove the questions of `unseen` and dev from train. What one set
+    holds back is removed from the others too: examples with its documents, and hard negatives among them. Nor are such
+    documents mined or drawn as negatives of any set.
 
     folder: for generated questions. documents: how many to read of each corpus, besides those of its questions; None reads
-    all. held: data of another stage's dev sets.
+    all. other: another stage's data, whose dev questions and held-back documents are kept out of this stage, too.
 
     Raises InputError as `load_training` and `check_set_names` do.
     """
     check_set_names(train, dev, selection)
     sets, measured = load_sets(train, unseen, dev, folder=folder, documents=documents)
+    held_back: list[TrainingData] = []
     if selection.hold_back is not None:
         parted = [hold_back(data, selection.hold_back, seed=seed) for data in sets]
         held_back = [part for _, part in parted]
@@ -107,13 +110,15 @@ def prepare(
         sets = [
             without_documents_of(part, [*held_back[:at], *held_back[at + 1 :]]) for at, (part, _) in enumerate(parted)
         ]
-        sets = [withholding(data, held_back) for data in sets]
         measured += held_back
-    sets = [without_questions_of(data, (*measured, *held)) for data in sets]
+    elsewhere = PreparedSets([], [], [], []) if other is None else other
+    if withheld := [*held_back, *elsewhere.held_back]:
+        sets = [withholding(data, withheld) for data in sets]
+    sets = [without_questions_of(data, (*measured, *elsewhere.held)) for data in sets]
     for data in sets:
         logger.info("train: %s, %d examples%s", data.name, len(data), "".join(f"; {note}" for note in data.notes))
     drawn = [dev_set(data, queries=selection.queries, documents=selection.documents, seed=seed) for data in measured]
-    return PreparedSets(sets, drawn, measured)
+    return PreparedSets(sets, drawn, measured, held_back)
 
 
 def small(config: Config, rows: int, **changes: Any) -> Config:

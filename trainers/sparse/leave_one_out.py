@@ -110,10 +110,8 @@ def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
         train = [stage.train[at] for at in kept]
         return replace(stage, train=train, objective=_as_read(stage.objective, train), training=training)
 
-    fine_tuning, measured = (
-        others(config, "train"),
-        replace(left, teachers=[]),
-    )  # No teacher scores what is measured on.
+    fine_tuning = others(config, "train")
+    measured = replace(left, teachers=[])  # no teacher scores what is measured on
     place = config.output / FOLDER / "leave-one-out" / fingerprint(replace(config, output=Path("output"), cache=None))
     return replace(
         fine_tuning,

@@ -40,7 +40,6 @@ from trainers.common.own_loss import loss_hash
 from trainers.common.run_folder import Trained, check_output, dev_hashes
 from trainers.common.settings import FOLDER
 from trainers.data.candidates import RetrievalData
-from trainers.data.examples import TrainingData
 from trainers.data.sets import PreparedSets, prepare, small
 from trainers.data.teachers import teachers_hash
 from trainers.sparse.batches import SparseCollate
@@ -74,7 +73,7 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None, trust_re
         check_names(stage)
     # Fetched with its code, if that may run: later steps find the same folder.
     locate(config.start, code=trust_remote_code)
-    if STUDENT in miners and has_own_code(config.start):
+    if STUDENT in miners and trust_remote_code and has_own_code(config.start):
         raise InputError(
             f"candidates.mine is student, and {config.start} has code of its own: the models that mine are loaded without",
             "name another miner, such as bm25",
@@ -92,7 +91,7 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None, trust_re
         return train_one(config.fine_tuning_from(start), fine_tuning_sets, output=config.output, whole=config)
     miner, pretrained = (config.output / FOLDER / name for name in ("miner", "pretrained"))
     before = config.pretraining_from(start, pretrained)
-    pretraining_sets = prepared_sets(before, documents=documents, held=fine_tuning_sets.held)
+    pretraining_sets = prepared_sets(before, documents=documents, other=fine_tuning_sets)
     if STUDENT in miners:
         mine = "bm25" if config.candidates.mine == STUDENT else config.candidates.mine
         not_pretrained = replace(config.fine_tuning_from(start), candidates=replace(config.candidates, mine=mine))
@@ -155,9 +154,9 @@ def train_stage(
 
 
 def prepared_sets(
-    config: SparseConfig, *, documents: int | None = None, held: Sequence[TrainingData] = ()
+    config: SparseConfig, *, documents: int | None = None, other: PreparedSets | None = None
 ) -> PreparedSets:
-    """The data of the last stage of `config`; documents, held: see `prepare`. The consistency filter is applied before a
+    """The data of the last stage of `config`; documents, other: see `prepare`. The consistency filter is applied before a
     set's limit: see `mined`."""
     filtered = config.candidates.consistency is not None
     return prepare(
@@ -171,7 +170,7 @@ def prepared_sets(
         seed=config.training.seed,
         folder=config.folder,
         documents=documents,
-        held=held,
+        other=other,
     )
 
 

@@ -122,7 +122,7 @@ def test_passages_are_called_passages(osn: Osn, client: Any, index_name: str, tm
     assert ran.returncode == 0, ran.stderr
     passages = client.count(index=index_name)["count"]
     assert passages > 11
-    assert f"{passages} passages in {index_name}-" in ran.stdout and "documents" not in ran.stdout, ran.stdout
+    assert f"{passages} passages in {index_name}-" in ran.stdout and "documents in" not in ran.stdout, ran.stdout
     ran = osn("index", "inspect", index_name)
     assert f"serves now, {passages} passages" in ran.stdout, ran.stderr
 

@@ -245,10 +245,14 @@ def test_questions_that_are_held_back_are_in_no_earlier_stage(tmp_path: Path, ba
     config = configuration(backbone, beir, tmp_path / "model", selection=DevSettings(hold_back=4))
     last = prepared_sets(config)
     whole = replace(config, selection=DevSettings())
-    before = prepared_sets(whole, held=last.held)
+    before = prepared_sets(whole, other=last)
     held = {text for one in last.held for text in one.query_texts().values()}
     assert held and not held & {text for one in before.train for text in one.query_texts().values()}
     assert held & {text for one in prepared_sets(whole).train for text in one.query_texts().values()}
+    # Nor are the documents that answer them negatives there.
+    (data,), (held_back,) = before.train, last.held_back
+    answers = {held_back.documents.text_at(row) for row in held_back.positives.values.tolist()}
+    assert answers and answers <= {data.documents.text_at(row) for row in data.withheld.tolist()}
 
 
 def test_warm_up_pre_training_and_fine_tuning_run_from_one_file_and_run_again_do_nothing(
