@@ -113,8 +113,8 @@ def code_refused(folder: Path) -> Iterator[None]:
             raise
         raise ModelError(
             f"{folder} has code of its own, which is not run",
-            "read that code; if you trust it, give --trust-remote-code (of osn ingest, osn encode, osn documents, osn model idf, osn "
-            "model export ml-commons, osn train sparse, osn data teach)",
+            "read that code; if you trust it, give --trust-remote-code (of osn ingest, osn encode, osn documents, osn model "
+            "idf, osn model export ml-commons, osn train sparse, osn data teach)",
         ) from None
 
 
