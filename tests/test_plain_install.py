@@ -155,7 +155,8 @@ def test_the_plain_package_ingests_with_the_lexical_model_and_searches(
     assert "(not installed: needs " in done.stdout
     dense = tmp_path / "dense"
     dense.mkdir()
-    for command in (["train", "dense"], ["ingest", "--corpus", corpus, "--index", f"{index_name}-2", "--dense", dense]):
+    train = ["train", "dense", "--set", f"train=[{{path: {corpus}}}]", "--output", tmp_path / "model"]
+    for command in (train, ["ingest", "--corpus", corpus, "--index", f"{index_name}-2", "--dense", dense]):
         done = osn(*command)
         assert done.returncode == 1
         assert "Traceback" not in done.stderr

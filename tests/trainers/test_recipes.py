@@ -353,7 +353,7 @@ def test_the_tome_recipes_take_two_steps_a_stage(name: str, tmp_path: Path, beir
         f"backbone={tmp_path / 't5'}",
         *([f"url_backbone={tmp_path / 't5'}", "generation.model=null"] if name == "tome" else []),
         f"corpus={corpus}",
-        f"queries=[{{path: {beir}, corpus: {corpus}}}]",
+        f"queries=[{{path: {beir}}}]",
         "dev_share=0.1",
     ]
     arguments = ["train", "tome", "--config", name, "--dry-run", "--output", str(tmp_path / "model")]

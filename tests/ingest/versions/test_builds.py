@@ -240,7 +240,7 @@ def test_documents_in_passages_are_counted_exactly(client: Any, index_name: str)
     body = index_body(IndexMeta(passages=PassageMeta(9, 9)), replicas=0)
     client.indices.create(index=index_name, body=body)
     passages = (
-        {"_index": index_name, "parent": str(number // 2), "passage": {"number": 1 + number % 2}}
+        {"_index": index_name, "_source": {"parent": str(number // 2), "passage": {"number": 1 + number % 2}}}
         for number in range(100_000)
     )
     bulk(client, passages, chunk_size=10_000)

@@ -168,11 +168,8 @@ def test_cosines_reach_teachers_scores_that_are_scaled_to_ten(backbone: Path, be
 
     reached = torch.tensor([0.5, 0.3, 0.1, 0.0])  # the teachers' scores, times the temperature of 0.05
     assert loss(True, reached) == pytest.approx(0.0, abs=1e-6)
-    assert loss(True, torch.tensor([0.5, 0.1, 0.3, 0.0])) > 0.5
+    assert loss(True, torch.tensor([0.5, 0.1, 0.3, 0.0])) > 0.05
     # As before, with the temperature at 1, and wherever vectors are not normalized.
-    for undivided in (
-        loss(True, reached, temperature=1.0),
-        loss(False, reached),
-        loss(False, reached, temperature=0.1),
-    ):
-        assert undivided == pytest.approx(loss(True, reached, temperature=1.0)) > 0.5
+    undivided = loss(True, reached, temperature=1.0)
+    assert undivided > 0.5
+    assert loss(False, reached) == loss(False, reached, temperature=0.1) == pytest.approx(undivided)

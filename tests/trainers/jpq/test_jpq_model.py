@@ -115,7 +115,11 @@ def test_centroids_learn_only_where_the_loss_is_of_quantized_documents_and_they_
     ready = Preparation(
         replace(
             config,
-            quantizer=replace(config.quantizer, train_centroids=train_centroids),
+            quantizer=replace(
+                config.quantizer,
+                train_centroids=train_centroids,
+                learning_rate=config.quantizer.learning_rate if train_centroids else None,
+            ),
             objective=JpqObjective(documents=documents),
         )
     )
