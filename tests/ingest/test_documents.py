@@ -241,7 +241,7 @@ def test_documents_are_not_counted_while_a_shard_is_nowhere(
     with without_shard(client, index, 1):
         ran = osn("index", "inspect", alias)
         assert "passages, and 1 shards do not answer" in ran.stdout, ran.stderr
-        with pytest.raises(ClusterError, match="1 shards of .* do not answer"):
+        with pytest.raises(ClusterError, match=r"1 shards of .* do not answer"):
             check_swap(client, alias, index, Gate())
 
 
