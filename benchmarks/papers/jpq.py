@@ -188,14 +188,16 @@ class JpqExperiment:
     def configuration(self, engine: MeasuredEngine, m: int) -> JpqConfig:
         """The training of an arm; settings were chosen on held-back parts of train."""
         name, steps, seed, parts = engine.name, self.steps, engine.seed or SEEDS[0], SETS[self.name]
-        whole = name in (CONTROL, FLAT_TUNED)
+        whole, learned = name in (CONTROL, FLAT_TUNED), name == JPQ
         return JpqConfig(
             output=self.work / "models" / slug(f"{self.name} {name} {m} {seed} {steps}"),
             cache=self.work / "cache",
             start=START,
             train=[JpqSet(self.data / part) for part in parts],
             unseen=[JpqSet(self.data / part, split="test", name=f"{part}-test") for part in parts],
-            quantizer=QuantizerSettings(m, train_centroids=name == JPQ, learning_rate=CENTROID_LEARNING_RATE),
+            quantizer=QuantizerSettings(
+                m, train_centroids=learned, learning_rate=CENTROID_LEARNING_RATE if learned else None
+            ),
             objective=JpqObjective(documents="uncompressed" if whole else "quantized"),
             negatives=NegativeSettings(search="uncompressed" if name == FLAT_TUNED else "quantized"),
             selection=JpqSelection(hold_back=HOLD_BACK, apart=APART.get(self.name, "documents"), queries=HOLD_BACK),

@@ -316,7 +316,7 @@ def test_teachers_scores_are_as_large_as_a_way_to_train_asks_for(
     arms: dict[str, Any] = {}
     monkeypatch.setattr(Ablation, "searched", lambda self, given: arms.update(given))
     monkeypatch.setattr(Ablation, "rows", lambda *of: [])
-    ablations.flops(Ablation(data, tmp_path, str(start), (), (42,), 2))
+    ablations.flops(Ablation(data, tmp_path, str(start), (str(start),), (42,), 2))
     scales = {
         (arm.partition(",")[0], config.student.idf, config.objective.teacher_scale) for arm, config in arms.items()
     }
