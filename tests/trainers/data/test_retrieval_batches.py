@@ -84,6 +84,19 @@ def test_other_answers_and_second_copies_are_no_negatives(answers: TrainingData,
     assert batch.ids == ["answers/q1", "answers/q2", "answers/q3"]
 
 
+def test_a_query_s_own_document_is_no_negative_of_it(tmp_path: Path, backbone: Path) -> None:
+    """As in ArguAna and Quora, where queries are documents: "a" is the query's own document, and answers another query."""
+    documents = {"a": "bab dek", "b": "fin", "c": "gol"}
+    queries = {"a": "bab dek", "q": "kuz"}
+    data = load_training(write_beir(tmp_path / "own", documents, queries, [("a", "b"), ("q", "a")]), name="own")
+    of_query = {data.queries.ids[int(row)]: number for number, row in enumerate(data.query_rows)}
+    items = [drawn(data, of_query["a"], "b"), drawn(data, of_query["q"], "a")]
+    assert collate_of(data, backbone)(items).targets.excluded.int().tolist() == [[0, 1], [0, 0]]
+    # Nor is it drawn where there are too few hard negatives.
+    visits = [RetrievalData([data], negatives=1, depth=5)[Visit(of_query["a"], epoch, 0, 1)] for epoch in range(20)]
+    assert {data.documents.ids[row] for visit in visits for row in visit.negatives} == {"c"}
+
+
 def joined(batch: CachedBatch, model: BiEncoder, role: str) -> torch.Tensor:
     parts = batch.parts[role]
     vectors = torch.cat([model.encode(role, part).vectors for part in parts])
