@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ingest.writing.stored_documents import count_without_tokens
-from ingest.writing.target import WRITE_ALIAS
+from ingest.writing.target import aliases_of_users
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.health import index_health
@@ -134,11 +134,7 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
     documents = int(client.count(index=name)["count"]) if of_lucene["count"] else 0
     return Inspection(
         index=name,
-        alias=sorted(
-            alias
-            for alias in client.indices.get_alias(index=name)[name]["aliases"]
-            if not alias.startswith(WRITE_ALIAS)
-        ),
+        alias=sorted(aliases_of_users(client.indices.get_alias(index=name)[name]["aliases"])),
         documents=documents,
         parents=parents,
         without_tokens=count_without_tokens(client, name) if meta.sparse else None,

@@ -77,7 +77,7 @@ def versions(client: OpenSearch, alias: str, *, closed: bool = False) -> list[Ve
             continue
         complete = targets.LOADING not in meta.extra
         created = int(index["settings"]["index"]["creation_date"])
-        others = [other for other in index["aliases"] if other != alias and not other.startswith(targets.WRITE_ALIAS)]
+        others = [other for other in targets.aliases_of_users(index["aliases"]) if other != alias]
         builds.append(Version(name, created, name in serving, complete, build, meta, tuple(others)))
     return sorted(builds, key=lambda version: (version.created, version.index), reverse=True)
 

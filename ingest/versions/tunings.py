@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.versions.builds import record_if_ours, serving_index
 from opensearch_neural.engines.settings import Cascade, PrunedSparse, TwoPhases, WeightedSum
+from opensearch_neural.index.mapping import search_analyzer_of
 from opensearch_neural.index.record import IndexMeta, existing_record, write_record
 
 if TYPE_CHECKING:
@@ -48,8 +49,7 @@ def carry_tunings(client: OpenSearch, alias: str, index: str, *, store: bool = T
 def _analyzers(client: OpenSearch, index: str, record: IndexMeta) -> tuple[str, str]:
     """(analyzer of documents, analyzer of queries) of an index."""
     (mapping,) = client.indices.get_mapping(index=index).values()
-    contents = mapping["mappings"].get("properties", {}).get("contents", {})
-    return record.analyzer, contents.get("search_analyzer", record.analyzer)
+    return record.analyzer, search_analyzer_of(mapping["mappings"], record)
 
 
 def _searched(record: IndexMeta, key: str, analyzers: tuple[str, str]) -> Any:

@@ -94,7 +94,7 @@ def _never_served(client: OpenSearch, alias: str, closed: bool) -> list[str]:
 
 def _other_aliases(client: OpenSearch, index: str, name: str) -> list[str]:
     aliases = client.indices.get_alias(index=index)[index]["aliases"]
-    return sorted(alias for alias in aliases if alias != name and not alias.startswith(targets.WRITE_ALIAS))
+    return sorted(alias for alias in targets.aliases_of_users(aliases) if alias != name)
 
 
 def _is_alias(client: OpenSearch, name: str) -> bool:

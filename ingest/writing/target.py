@@ -14,7 +14,7 @@ from opensearch_neural.cluster.errors import reason_of
 from opensearch_neural.cluster.zones import balanced_replicas, demanded_copies
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.health import all_shards_answer, index_health
-from opensearch_neural.index.mapping import index_body
+from opensearch_neural.index.mapping import index_body, search_analyzer_of
 from opensearch_neural.index.record import IndexMeta, check_unchanged_models, existing_record, read_record, write_record
 from opensearch_neural.index.segments import merge_segments
 from opensearch_neural.queries.clauses import forward_clause
@@ -136,6 +136,11 @@ def _set_up_for_loading(client: OpenSearch, index: str, wrote: IndexMeta, of_ind
     return wrote
 
 
+def aliases_of_users(aliases: Mapping[str, Any]) -> dict[str, Any]:
+    """{alias: what it says} of an index, without the alias by which `osn` itself writes."""
+    return {alias: says for alias, says in aliases.items() if not alias.startswith(WRITE_ALIAS)}
+
+
 def _without_aliases(client: OpenSearch, index: str, wrote: IndexMeta, *, created: bool) -> IndexMeta:
     """The record of a build, after aliases that an index template gave it are removed: they would show it half-made.
 
@@ -143,8 +148,7 @@ def _without_aliases(client: OpenSearch, index: str, wrote: IndexMeta, *, create
         serve.
     """
     build = wrote.extra["build"]
-    held = client.indices.get_alias(index=index)[index]["aliases"]
-    given = {alias: says for alias, says in held.items() if not alias.startswith(WRITE_ALIAS)}
+    given = aliases_of_users(client.indices.get_alias(index=index)[index]["aliases"])
     if not created:
         given = {alias: says for alias, says in given.items() if alias == build["alias"]}
     if not given:
@@ -199,10 +203,9 @@ def _check_existing(client: OpenSearch, index: str, wrote: IndexMeta, asked: New
     name, settings = _settings(client, index)
     loading = wrote.extra.get(LOADING)
     mapping = client.indices.get_mapping(index=index)[name]["mappings"]
-    contents = mapping.get("properties", {}).get("contents", {})
     has: dict[str, Any] = {
         "analyzer": wrote.analyzer,
-        "search_analyzer": contents.get("search_analyzer", wrote.analyzer),
+        "search_analyzer": search_analyzer_of(mapping, wrote),
         "shards": int(settings["number_of_shards"]),
     }
     held = int(settings["number_of_replicas"])

@@ -27,7 +27,7 @@ from opensearch_neural.corpus.documents import (
 from opensearch_neural.corpus.json_lines import parse_object
 from opensearch_neural.corpus.reader import COMPRESSIONS, format_of, is_folder
 from opensearch_neural.corpus.separated_values import read_csv, read_tsv
-from opensearch_neural.corpus.text_files import BadLine, open_binary, read_lines
+from opensearch_neural.corpus.text_files import BadLine, open_binary, read_lines, read_texts
 from opensearch_neural.corpus.topics import is_topics, read_topics
 from opensearch_neural.errors import InputError
 
@@ -205,17 +205,11 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, float]]:
     Raises InputError with file and line at the first line that is not a judgement, or that contradicts an earlier one, and
     for a file without any judgement.
     """
-    stream, file = open_binary(str(path))
     qrels: dict[str, dict[str, float]] = {}
     order: tuple[int, int, int] | None = None
     comments = 0
-    for number, line in read_lines(stream, file):
-        if isinstance(line, BadLine):
-            raise InputError(f"{file}, line {number}: {line.reason}")
-        try:
-            text = line.decode("utf-8").rstrip()
-        except UnicodeDecodeError as error:
-            raise InputError(f"{file}, line {number}: invalid UTF-8 at byte {error.start + 1} of the line") from None
+    for where, line in read_texts(path):
+        text = line.rstrip()
         cells = [cell.strip() for cell in text.split("\t")]
         if len(cells) < 3:
             cells = text.split()
@@ -226,24 +220,22 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, float]]:
             header = {cell.lower().replace("_", "-"): index for index, cell in enumerate(cells)}
             if "query-id" in header:
                 if not {"corpus-id", "score"} <= set(header):
-                    raise InputError(f"{file}, line {number}: expected the header query-id, corpus-id, score")
+                    raise InputError(f"{where}: expected the header query-id, corpus-id, score")
                 order = header["query-id"], header["corpus-id"], header["score"]
                 continue
             order = (0, 1, 2) if len(cells) == 3 else (0, 2, 3)
         if len(cells) != (3 if max(order) == 2 else 4) or not all(cells[index] for index in order):
-            raise InputError(
-                f"{file}, line {number}: not a judgement: {text[:80]!r}", f"{_QRELS}; found {len(cells)} columns"
-            )
+            raise InputError(f"{where}: not a judgement: {text[:80]!r}", f"{_QRELS}; found {len(cells)} columns")
         query, document, grade = (cells[index] for index in order)
         if not _GRADE.fullmatch(grade):
-            raise InputError(f"{file}, line {number}: the grade must be a number, found {grade[:40]!r}")
+            raise InputError(f"{where}: the grade must be a number, found {grade[:40]!r}")
         value = int(float(grade)) if float(grade).is_integer() else float(grade)
         if qrels.setdefault(query, {}).setdefault(document, value) != value:
-            raise InputError(f"{file}, line {number}: {query!r} and {document!r} were judged otherwise before")
+            raise InputError(f"{where}: {query!r} and {document!r} were judged otherwise before")
     if comments:
-        log.warning("%s: %s comments are left out", file, f"{comments:,}")
+        log.warning("%s: %s comments are left out", path, f"{comments:,}")
     if not qrels:
-        raise InputError(f"{file} holds no judgement", _QRELS)
+        raise InputError(f"{path} holds no judgement", _QRELS)
     return qrels
 
 

@@ -16,6 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, cast
 
+from opensearch_neural.corpus.documents import Defect
 from opensearch_neural.errors import InputError, MissingExtra
 
 MAX_LINE_BYTES = 100 * 1024 * 1024  # OpenSearch refuses requests above 100 MB (http.max_content_length)
@@ -221,6 +222,30 @@ def read_lines(stream: BufferedReader, name: str, *, blanks: bool = False) -> It
         yield number + 1, _too_long(line, size)
     elif line.strip():
         yield number + 1, Unterminated(line[:-1] if line.endswith(b"\r") else line)
+
+
+def decoded(line: bytes | BadLine) -> str:
+    """The text of a line of `read_lines`. Raises Defect if it cannot be read, or is not UTF-8."""
+    if isinstance(line, BadLine):
+        raise Defect(line.reason)
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Defect(f"invalid UTF-8 at byte {error.start + 1} of the line") from None
+
+
+def read_texts(path: str | Path) -> Iterator[tuple[str, str]]:
+    """(file and line number for messages, text) of each line of a file, compressed or not, that is not blank.
+
+    Raises InputError for the first line that cannot be read, or is not UTF-8.
+    """
+    stream, file = open_binary(str(path))
+    for number, line in read_lines(stream, file):
+        where = f"{file}, line {number}"
+        try:
+            yield where, decoded(line)
+        except Defect as defect:
+            raise InputError(f"{where}: {defect}") from None
 
 
 def _too_long(line: bytes, size: int) -> BadLine:

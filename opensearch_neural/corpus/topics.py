@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opensearch_neural.corpus.documents import Defect, identifier
-from opensearch_neural.corpus.text_files import BadLine, Unterminated, cut_off, open_binary, read_lines
+from opensearch_neural.corpus.text_files import BadLine, Unterminated, cut_off, decoded, open_binary, read_lines
 from opensearch_neural.errors import InputError
 
 # Only fields of TREC topics: a title may contain other tags, such as H<sub>2</sub>O.
@@ -101,12 +101,7 @@ def read_topics(place: Path) -> Iterator[tuple[int, str, str]]:
 def _parts(line: bytes | BadLine) -> Iterator[tuple[str, str]]:
     """(tag, text after it) for each tag of a line, after ("", text before the first tag). A closing tag is "/title". Raises
     Defect."""
-    if isinstance(line, BadLine):
-        raise Defect(line.reason)
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise Defect(f"invalid UTF-8 at byte {error.start + 1} of the line") from None
+    text = decoded(line)
     tag, at = "", 0
     for match in _TAG.finditer(text):
         yield tag, text[at : match.start()].strip()

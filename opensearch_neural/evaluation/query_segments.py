@@ -15,7 +15,7 @@ from pathlib import Path
 from opensearch_neural.corpus.documents import Defect, fields_of, identifier
 from opensearch_neural.corpus.json_lines import parse_object
 from opensearch_neural.corpus.judgements import QUERY_NAMES
-from opensearch_neural.corpus.text_files import BadLine, open_binary, read_lines
+from opensearch_neural.corpus.text_files import BadLine, decoded, open_binary, read_lines
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.engine_comparison import UNJUDGED, EngineResult
 from opensearch_neural.evaluation.measures import Measured
@@ -65,10 +65,7 @@ def _json_value(line: bytes, names: Sequence[str]) -> tuple[str, str]:
 
 
 def _cells(line: bytes, names: Sequence[str]) -> tuple[str, str]:
-    try:
-        text = line.decode("utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise Defect(f"invalid UTF-8 at byte {error.start + 1} of the line") from None
+    text = decoded(line).strip()
     try:
         *first, value = text.rsplit("\t", 1) if "\t" in text else next(csv.reader([text], skipinitialspace=True), [""])
     except csv.Error as error:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from opensearch_neural.corpus.text_files import BadLine, open_binary, read_lines
+from opensearch_neural.corpus.text_files import read_texts
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.files import write_text
@@ -42,15 +42,8 @@ def read_run(path: Path) -> Run:
     document that occurs twice for a query; also for an empty file, and for one that is not text.
     """
     run: Run = {}
-    stream, file = open_binary(str(path))
-    for number, line in read_lines(stream, file):
-        where = f"{file}, line {number}"
-        if isinstance(line, BadLine):
-            raise InputError(f"{where}: {line.reason}")
-        try:
-            fields = line.decode("utf-8").split()
-        except UnicodeDecodeError as error:
-            raise InputError(f"{where}: invalid UTF-8 at byte {error.start + 1} of the line") from None
+    for where, line in read_texts(path):
+        fields = line.split()
         if len(fields) != 6:
             raise InputError(f"{where}: {len(fields)} fields", "expected six: query Q0 document rank score tag")
         query, _, document, _, text, _ = fields
@@ -62,7 +55,7 @@ def read_run(path: Path) -> Run:
             raise InputError(f"{where}: query {query} has the document {document} twice")
         hits[document] = score
     if not run:
-        raise InputError(f"{file} holds no hit", "expected lines: query Q0 document rank score tag")
+        raise InputError(f"{path} holds no hit", "expected lines: query Q0 document rank score tag")
     return {query: dict(rank(hits)) for query, hits in run.items()}
 
 

@@ -130,6 +130,12 @@ def index_body(
     return {"settings": {"index": {**index_settings, **(settings or {})}}, "mappings": mappings}
 
 
+def search_analyzer_of(mappings: Mapping[str, Any], record: IndexMeta) -> str:
+    """The analyzer of queries in the BM25 fields of an index with these mappings and this record."""
+    contents = mappings.get("properties", {}).get("contents", {})
+    return str(contents.get("search_analyzer", record.analyzer))
+
+
 def knn_vector(dense: DenseMeta) -> dict[str, Any]:
     """The mapping of a field that holds the model's vectors. Raises ClusterError for a dimension that OpenSearch refuses."""
     if not 1 <= dense.dimension <= 16_000:

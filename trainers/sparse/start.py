@@ -16,7 +16,6 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.files import read_json_object
 from opensearch_neural.models.directory import locate, max_active, prompt, routes
 from opensearch_neural.models.sparse import encoder as sparse_models
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
@@ -76,13 +75,6 @@ def _document_side(folder: Path) -> tuple[Path, LogActivation | None]:
         return modules[0].path, None
     # A masked language model with a table has the plain activation, as in `load_sparse`.
     return folder, "log" if (folder / "idf.json").exists() else None
-
-
-def has_own_code(name_or_path: str | Path) -> bool:
-    """Whether a start's network needs code that comes with it."""
-    folder, _ = _document_side(locate(name_or_path))
-    file = folder / "config.json"
-    return file.exists() and "auto_map" in read_json_object(file)
 
 
 def warn_of_what_is_left(name_or_path: str | Path, student: StudentSettings) -> None:

@@ -32,7 +32,7 @@ from typing import Any
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.idf import load_idf
-from opensearch_neural.models.directory import hash_files, locate
+from opensearch_neural.models.directory import has_own_code, hash_files, locate
 from opensearch_neural.models.sparse.encoder import KIND
 from trainers.common.config import fingerprint
 from trainers.common.loop import train
@@ -46,7 +46,7 @@ from trainers.sparse.batches import SparseCollate
 from trainers.sparse.dev_measures import DevRetrieval
 from trainers.sparse.settings import STUDENT, SparseConfig, Stage
 from trainers.sparse.stage_data import check_names, mined, teachers
-from trainers.sparse.start import build, has_own_code, start_table, warn_of_what_is_left, with_own_activation
+from trainers.sparse.start import build, start_table, warn_of_what_is_left, with_own_activation
 from trainers.sparse.warm_up import warmed_up
 
 DRY_RUN_DOCUMENTS = 200
@@ -72,8 +72,8 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None, trust_re
     for stage in stages:
         check_names(stage)
     # Fetched with its code, if that may run: later steps find the same folder.
-    locate(config.start, code=trust_remote_code)
-    if STUDENT in miners and trust_remote_code and has_own_code(config.start):
+    start_folder = locate(config.start, code=trust_remote_code)
+    if STUDENT in miners and trust_remote_code and has_own_code(start_folder):
         raise InputError(
             f"candidates.mine is student, and {config.start} has code of its own: the models that mine are loaded without",
             "name another miner, such as bm25",
