@@ -15,10 +15,10 @@ command that made the result. Lists may follow the names; semicolons separate th
                                               these engines; in another measure. Empty or missing: all engines, nDCG@10
     <!-- arms: NAME -->                       paired differences, a line for each arm, and the goals
     <!-- quality-and-cost: NAME -->           engines by their gain over the baseline and their cost under load
-    <!-- quality-and-cost: NAME: MEASURE, MEASURE; LEVEL; ENGINE, ENGINE; MEAN, MEAN -->
+    <!-- quality-and-cost: NAME: MEASURE, MEASURE; LEVEL; ENGINE, ENGINE; MEAN, MEAN; ENGINE, MODEL; … -->
                                               only these costs and facts; costs at these levels (such as "20 clients") of
                                               engines whose quality was measured too; only these engines; gains in these
-                                              means of sets. An empty or missing list: all
+                                              means of sets; without these lines. An empty or missing list: all
     <!-- quality-and-cost: NAME, NAME: … -->  the same engines and models in several results, each with its own index
     <!-- kept-and-cost: NAME -->              ways to search by the share of the exact result that they keep and their
                                               cost under load, and the goals
@@ -89,6 +89,9 @@ def _costs(rows: list[Row], lists: Lists) -> str:
 def _quality_and_cost(rows: list[Row], lists: Lists) -> str:
     selections = [[name for name in part if name] for part in lists]
     measures, levels, engines, means = [*selections, [], [], [], []][:4]
+    omitted = {", ".join(part) for part in lists[4:]}  # a model's name may contain commas
+    if unknown := omitted - {f"{row.engine}, {row.variant}" for row in rows}:
+        raise InputError(f"no result has the line {'; '.join(sorted(unknown))}")
     if missing := {*means} - {row.set for row in rows if row.sets}:
         raise InputError(f"no result has the {' and the '.join(sorted(missing))}")
     measures = measures or [*COSTS, *FACTS, OVERLAP]
@@ -96,6 +99,8 @@ def _quality_and_cost(rows: list[Row], lists: Lists) -> str:
     baseline = next((row.baseline for row in rows if row.kind == "difference"), "")
 
     def wanted(row: Row) -> bool:
+        if f"{row.engine}, {row.variant}" in omitted:
+            return False
         if engines and row.engine not in (baseline, *engines):
             return False
         if means and row.kind == "difference" and row.sets and row.set not in means:
