@@ -104,6 +104,21 @@ def test_a_table_may_be_of_some_means() -> None:
         with_tables(f"<!-- {what}, mean of 5 sets -->\n<!-- end -->\n")
 
 
+def test_a_table_may_leave_lines_out_and_refuses_those_that_no_result_has() -> None:
+    what = "quality-and-cost: bm25_sparse: ; 20 clients; ; mean of 9 sets"
+    whole = with_tables(f"<!-- {what} -->\n<!-- end -->\n").splitlines()
+    without = f"<!-- {what}; bm25-sparse, trained an hour, averaged; high-idf-first, as published -->\n<!-- end -->\n"
+    left = with_tables(without).splitlines()
+
+    def of(line: str) -> list[str]:
+        return [cell.strip() for cell in line.split("|")[1:3]]
+
+    omitted = [of(line) for line in whole[2:] if line not in left]
+    assert omitted == [["bm25-sparse", "trained an hour, averaged"], ["high-idf-first", "as published"]]
+    with pytest.raises(InputError, match=r"no result has the line bm25-sparse, trained a year$"):
+        with_tables(f"<!-- {what}; bm25-sparse, trained a year -->\n<!-- end -->\n")
+
+
 def test_a_table_has_the_mean_of_several_seeds_and_not_each() -> None:
     one, two = (
         Row("s", "e", "m", value, None, None, 9, seed=seed, variant="arm") for value, seed in ((1.0, 1), (3.0, 2))
