@@ -50,6 +50,7 @@ def sparse_command(config: SparseConfig, dry_run: bool, tries: tuple[str, ...], 
         best = leave_one_out.chosen(tried)
         if is_main_process():
             click.echo(f"{leave_one_out.told(tried)}\ntaken: {best.name}")
+            click.echo(f"written: {leave_one_out.result(tried).write(leave_one_out.folder(config))}")
         config = best.config
     trained = rehearse(config, trust_remote_code=trust_remote_code) if dry_run else train(config)
     # The baselines are the same before and after training.

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.results import Row, Summary, read_facts
 from trainers.common.config import fingerprint, load_config
 from trainers.common.run_folder import Trained
 from trainers.common.settings import FOLDER, LAST, TEACHER_SCALE
@@ -26,23 +27,35 @@ from trainers.sparse.settings import SparseConfig, SparseObjective, Stage
 logger = logging.getLogger(__name__)
 
 AS_CONFIGURED = "as configured"
+NOT_TRAINED = "not trained"
 MEASURE = "nDCG@10"
+TERMS = "active terms"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings, and their gain on each set left out."""
+    """Settings, and what a model trained with them gains on each set left out."""
 
     name: str
     """the changed settings, as a title"""
     config: SparseConfig
     """all settings"""
-    gains: dict[str, float]
-    """{set: nDCG@10 of BM25 + sparse, minus nDCG@10 of BM25}"""
+    measures: dict[str, dict[str, float]]
+    """{set: dev measures on it, by a model trained on the other sets}"""
+
+    @property
+    def gains(self) -> dict[str, float]:
+        """{set: nDCG@10 of BM25 + sparse, minus nDCG@10 of BM25}"""
+        return {name: gain(measures) for name, measures in self.measures.items()}
 
     @property
     def mean(self) -> float:
         return fmean(self.gains.values())
+
+
+def gain(measures: dict[str, float], of: str = "") -> float:
+    """nDCG@10 of BM25 + sparse, minus nDCG@10 of BM25. of: "start " for the model before it was trained"""
+    return measures[f"{of}{SUM} {MEASURE}"] - measures[f"{of}{BASELINES[-1]} {MEASURE}"]
 
 
 def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseConfig], Trained]) -> list[Trial]:
@@ -68,7 +81,7 @@ def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseCo
     for trial in wanted.values():  # what cannot be left out is refused before anything is trained
         for left in trial.train:
             leaving_out(trial, left)
-    return [Trial(name, trial, gains(trial, train)) for name, trial in wanted.items()]
+    return [Trial(name, trial, on_sets_left_out(trial, train)) for name, trial in wanted.items()]
 
 
 def changed(config: SparseConfig, text: str) -> SparseConfig:
@@ -80,15 +93,13 @@ def changed(config: SparseConfig, text: str) -> SparseConfig:
         raise InputError(error.message.replace("--set", "--try"), error.remedy) from None
 
 
-def gains(config: SparseConfig, train: Callable[[SparseConfig], Trained]) -> dict[str, float]:
-    """{set: nDCG@10 of BM25 + sparse, minus nDCG@10 of BM25, by a model trained on the other sets}."""
-    gain: dict[str, float] = {}
+def on_sets_left_out(config: SparseConfig, train: Callable[[SparseConfig], Trained]) -> dict[str, dict[str, float]]:
+    """{set: dev measures on it, by a model trained on the other sets}"""
+    measures: dict[str, dict[str, float]] = {}
     for left in config.train:
-        trained = train(leaving_out(config, left))
-        measures = trained.measures
-        gain[left.title] = measures[f"{SUM} {MEASURE}"] - measures[f"{BASELINES[-1]} {MEASURE}"]
-        logger.info("without %s: %+.4f on it", left.title, gain[left.title])
-    return gain
+        measures[left.title] = train(leaving_out(config, left)).measures
+        logger.info("without %s: %+.4f on it", left.title, gain(measures[left.title]))
+    return measures
 
 
 def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
@@ -112,7 +123,7 @@ def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
 
     fine_tuning = others(config, "train")
     measured = replace(left, teachers=[])  # no teacher scores what is measured on
-    place = config.output / FOLDER / "leave-one-out" / fingerprint(replace(config, output=Path("output"), cache=None))
+    place = folder(config) / fingerprint(replace(config, output=Path("output"), cache=None))
     return replace(
         fine_tuning,
         output=place / left.title,
@@ -123,6 +134,11 @@ def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
         selection=replace(config.selection, hold_back=None),
         training=replace(fine_tuning.training, evaluate_every=config.training.steps),
     )
+
+
+def folder(config: SparseConfig) -> Path:
+    """Where the trainings and the result of `--try` are kept."""
+    return config.output / FOLDER / "leave-one-out"
 
 
 def _as_read(objective: SparseObjective, train: Sequence[QuestionSet]) -> SparseObjective:
@@ -157,3 +173,32 @@ def told(tried: Sequence[Trial]) -> str:
         note = "" if trial is tried[0] else f"; above {tried[0].name} on {above} of {len(sets)}"
         lines.append(f"{100 * trial.mean:>7.2f}  {trial.name}  ({each}{note})")
     return "\n".join(lines)
+
+
+def result(tried: Sequence[Trial]) -> Summary:
+    """The gain of each trial on each set and in their mean, and how many terms a document has; first of the model as it
+    was before the trainings, if they measured it."""
+    config = tried[0].config
+    models = {trial.name: (trial.gains, {name: own[TERMS] for name, own in trial.measures.items()}) for trial in tried}
+    before = tried[0].measures
+    if all(f"start {TERMS}" in own for own in before.values()):
+        start = (
+            {name: gain(own, "start ") for name, own in before.items()},
+            {n: own[f"start {TERMS}"] for n, own in before.items()},
+        )
+        models = {NOT_TRAINED: start, **models}
+    rows = [row for name, (gains, terms) in models.items() for row in _rows(name, gains, terms, config)]
+    data = read_facts(sorted({path for left in config.train for path in (left.path, left.corpus) if path is not None}))
+    return Summary.of_this_run(title="Settings, on sets left out", data=data, seeds=[config.training.seed], rows=rows)
+
+
+def _rows(name: str, gains: dict[str, float], terms: dict[str, float], config: SparseConfig) -> list[Row]:
+    rows = []
+    for measure, values in ((MEASURE, gains), (TERMS, terms)):
+        whole = {**values, f"mean of {len(values)} sets": fmean(values.values())}
+        for at, value in whole.items():
+            row = Row(at, SUM, measure, value, None, None, config.selection.queries or 0, variant=name)
+            sets = len(values) if at not in values else 0
+            baseline = BASELINES[-1] if measure == MEASURE else ""
+            rows.append(replace(row, sets=sets, baseline=baseline, kind="difference" if baseline else "value"))
+    return rows

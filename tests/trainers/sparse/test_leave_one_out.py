@@ -14,6 +14,7 @@ from tiny import tiny_beir  # noqa: E402
 from tiny_sparse import SMALL, configuration  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
+from opensearch_neural.evaluation.results import read  # noqa: E402
 from opensearch_neural.models.directory import read_osn_json  # noqa: E402
 from trainers.common.config import to_yaml  # noqa: E402
 from trainers.common.run_folder import Trained  # noqa: E402
@@ -165,3 +166,18 @@ def test_the_command_trains_on_all_sets_with_what_was_chosen_and_goes_on(config:
         [line for line in each.output.splitlines() if "  step " not in line] for each in (again, ran)
     )
     assert told_again == told_before and any(line.startswith("taken: ") for line in told_before)
+
+    written = read(Path(ran.output.split("written: ")[1].splitlines()[0]))
+    rows = {(row.variant, row.set, row.measure): row for row in written.rows}
+    models = ("not trained", "as configured", "training.steps=2")
+    sets = ("one", "two", "mean of 2 sets")
+    assert [*rows] == [
+        (model, at, measure) for model in models for measure in ("nDCG@10", "active terms") for at in sets
+    ]
+    for name in models[1:]:
+        line = next(line for line in told_before if f"  {name}  (" in line)
+        gains = [f"{at} {100 * rows[name, at, 'nDCG@10'].value:.2f}" for at in sets[:2]]
+        assert f"({', '.join(gains)}" in line
+        assert line.split()[0] == f"{100 * rows[name, sets[2], 'nDCG@10'].value:.2f}"
+    assert rows["not trained", "one", "active terms"].value != rows["as configured", "one", "active terms"].value
+    assert {data.name for data in written.data} == {"one", "two"}
