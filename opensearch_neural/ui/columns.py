@@ -17,9 +17,9 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError
-from opensearch_neural.hits import Request, SearchResult, find, find_by_body
 from opensearch_neural.index.record import existing_record
 from opensearch_neural.queries import Body, Clause
+from opensearch_neural.shown_search import Request, SearchResult, find, find_by_body
 from opensearch_neural.ui.state import OWN_BODY, Column, State
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from opensearch_neural import queries
 from opensearch_neural.engines import ENGINES, engine_bodies, open_engines
 from opensearch_neural.engines.engine import Missing, gone
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.hits import Request, find
 from opensearch_neural.index.record import PassageMeta
+from opensearch_neural.shown_search import Request, find
 
 DENSE = "all-MiniLM-L6-v2"
 TEXTS = {

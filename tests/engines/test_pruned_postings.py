@@ -24,7 +24,6 @@ from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.settings import PrunedSparse, TwoPhases, pruned_window
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.explanation import doubts, predicted, shares
-from opensearch_neural.hits import Request, find
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import existing_record, write_record
 from opensearch_neural.lint import lint
@@ -32,6 +31,7 @@ from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.oracle import StoredWeights, predict
 from opensearch_neural.queries import Body, Rare
+from opensearch_neural.shown_search import Request, find
 from opensearch_neural.tune import store, trials
 from opensearch_neural.tune.cascade import CascadeTuning
 from opensearch_neural.tune.two_phases import HighIdfFirstTuning, PrunedSparseTuning, pruned_searches, two_phases
