@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,31 @@ def test_every_engine_answers_from_one_index(client, index: str) -> None:
     for engine, body_of in engine_bodies(client, index, served).items():
         hits = client.search(index=index, body=body_of("sunlight in droplets", 3))["hits"]["hits"]
         assert hits[0]["_id"] == "sky", engine
+
+
+@pytest.mark.cluster
+def test_a_search_by_name_sends_the_body_to_the_copies_that_answer_this_query(
+    client, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines = open_engines(client, index).load("bm25-sparse")
+    text, page = "sunlight in droplets", {"size": 2, "filter": {"ids": {"values": ["sky", "cake"]}}}
+    sent: list[tuple[str, Any, Any]] = []
+    send = client.transport.perform_request
+
+    def noting(method: str, url: str, *, params: Any = None, **more: Any) -> Any:
+        sent.append((url, dict(params or {}), more.get("body")))
+        return send(method, url, params=params, **more)
+
+    monkeypatch.setattr(client.transport, "perform_request", noting)
+    answer = engines.search("bm25-sparse", text, **page)
+    body = engines.body("bm25-sparse", text, **page)
+    assert sent == [(f"/{index}/_search", {"preference": queries.preference(text)}, body)]
+    assert answer["hits"] == client.search(index=index, body=body)["hits"]
+    assert [hit["_id"] for hit in answer["hits"]["hits"]] == ["sky"]
+    with pytest.raises(InputError, match="there is no engine 'splade'"):
+        engines.search("splade", text)
+    with pytest.raises(ClusterError, match="needs a connection"):
+        replace(engines, connect=None).search("bm25", text)
 
 
 @pytest.mark.cluster

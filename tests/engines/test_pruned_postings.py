@@ -231,6 +231,18 @@ def test_a_bare_body_may_be_short_and_says_how_it_is_filled(both: Both) -> None:
     assert [queries.unsearched(second, matches) is None for matches in (0, 19, 20, 35)] == [False, False, True, True]
 
 
+@pytest.mark.parametrize("engine", FILLED)
+def test_a_search_by_an_engines_name_fills_the_page_that_its_body_leaves_short(both: Both, engine: str) -> None:
+    word = next(word for word in WORDS if 0 < _matches(both, word) < 10 <= _matches(both, word, whole=True))
+    engine, _, first = engine.partition(" after ")
+    engines = both.pruned.with_settings(first=first or None)
+    body = engines.body(engine, word, size=10, source=False)
+    assert len(both.client.search(index=engines.index, body=body)["hits"]["hits"]) < 10
+    hits = engines.search(engine, word, size=10, source=False)["hits"]["hits"]
+    assert len(hits) == 10 and all(word in both.vectors[hit["_id"]] for hit in hits)
+    assert [(hit["_id"], hit["_score"]) for hit in hits] == both.page(engines, engine, word, size=10)
+
+
 def _matches(both: Both, word: str, *, whole: bool = False) -> int:
     return sum(word in row for row in (both.vectors if whole else both.postings).values())
 
