@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.engines import dense, generative, sparse
-from opensearch_neural.engines.engine import Engine, Opened, Page
+from opensearch_neural.engines.engine import Engine, OpenedIndex, Page
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import existing_record
@@ -45,7 +45,7 @@ BodyOf = Callable[[str, int], Body]
 """(query text, number of hits wanted) → request body. Encoding the query is part of the call."""
 
 
-class Engines(Opened):
+class Engines(OpenedIndex):
     """The engines of one index. A model is loaded when an engine first needs it; BM25 needs none."""
 
     def engine(self, name: str) -> Engine:

@@ -17,7 +17,7 @@ from opensearch_neural.engines.engine import (
     Missing,
     Option,
     Page,
-    gone,
+    lost_documents,
     part_of,
     positive,
     whole_number,
@@ -118,7 +118,7 @@ class Faiss(Engine):
         return queries.listed(run[""], **page)
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
-        return Missing() if filtered else gone(body, answer, "nearest documents", self.opened.index)
+        return Missing() if filtered else lost_documents(body, answer, "nearest documents", self.opened.index)
 
 
 class CascadeEngine(Sparse):

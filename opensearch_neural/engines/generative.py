@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from opensearch_neural import queries
-from opensearch_neural.engines.engine import TOKENS, Engine, Missing, Option, Page, gone, part_of, whole_number
+from opensearch_neural.engines.engine import (
+    TOKENS,
+    Engine,
+    Missing,
+    Option,
+    Page,
+    lost_documents,
+    part_of,
+    whole_number,
+)
 from opensearch_neural.engines.sparse import Sparse
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index.models import IndexPart
@@ -79,7 +88,9 @@ class Tome(Engine):
         deep = (f"at most {beams} URLs are written (--beams)",) if from_ + body["size"] > beams else ()
         lacks = Missing()
         if not filtered and self.retriever.urls.numbered:
-            lacks = gone(body, answer, "documents whose URLs were written", self.opened.index, self._held(answer))
+            lacks = lost_documents(
+                body, answer, "documents whose URLs were written", self.opened.index, self._held(answer)
+            )
         elif not filtered and not from_ and queries.listed_urls(body):
             urls = [hit["_source"].get("url") for hit in answer["hits"]["hits"]]
             lacks = _unfound(body, answer, queries.unfound_urls(body, urls), self.opened.index)

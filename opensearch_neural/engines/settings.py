@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
-from opensearch_neural.engines.engine import Opened
+from opensearch_neural.engines.engine import OpenedIndex
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.models.sparse.pruning import Pruning
@@ -28,7 +28,9 @@ def fitting_window(documents: int, power: float, window: int = WINDOW) -> int:
     return round(window * max(1.0, documents / FITTED) ** power)
 
 
-def with_window(stored: Mapping[str, Any], opened: Opened, fitting: Callable[[Opened], int]) -> Mapping[str, Any]:
+def with_window(
+    stored: Mapping[str, Any], opened: OpenedIndex, fitting: Callable[[OpenedIndex], int]
+) -> Mapping[str, Any]:
     """A stored setting with the window to search with: the stored window, grown with the index, else the default.
     Raises TypeError or ValueError if a stored number is invalid.
 
@@ -39,7 +41,7 @@ def with_window(stored: Mapping[str, Any], opened: Opened, fitting: Callable[[Op
 
     fitting: returns the default window of an index
     """
-    if opened.given("window"):
+    if opened.chosen_settings("window"):
         return {**stored, "window": WINDOW}
     if "window" not in stored:
         return {**stored, "window": fitting(opened)}
@@ -53,7 +55,7 @@ def with_window(stored: Mapping[str, Any], opened: Opened, fitting: Callable[[Op
 
 
 @contextmanager
-def reading(opened: Opened, engine: str, called: str = "") -> Iterator[None]:
+def reading(opened: OpenedIndex, engine: str, called: str = "") -> Iterator[None]:
     """Inside, errors from reading an engine's stored setting become a ModelError.
 
     called: the engine's name in the message; "": `engine`
@@ -124,18 +126,18 @@ class Setting:
         return cls(**{each.name: READ[each.name](record[each.name]) for each in fields(cls) if each.name in record})
 
     @classmethod
-    def fitting(cls, opened: Opened) -> Self:
+    def fitting(cls, opened: OpenedIndex) -> Self:
         """The default of an index. Raises ClusterError if its documents must be counted and cannot be."""
         raise NotImplementedError
 
     @classmethod
-    def of(cls, opened: Opened) -> Self:
+    def of(cls, opened: OpenedIndex) -> Self:
         """The setting: the caller's choice, else the stored one, else the default. Raises ModelError if the stored one is
         invalid."""
         with reading(opened, cls.engine):
             stored = opened.meta.extra.get(cls.key, {})
             setting = cls.parse(with_window(stored, opened, lambda opened: cls.fitting(opened).window))
-        return replace(setting, **opened.given(*cls.options))
+        return replace(setting, **opened.chosen_settings(*cls.options))
 
 
 SUM_POWER, TWO_PHASES_POWER = 1 / 2, 1 / 4
@@ -164,14 +166,14 @@ class WeightedSum(Setting):
         return f"weight {self.weight:g}, window {self.window}" + (f", of tokens {self.tokens}" if self.tokens else "")
 
     @classmethod
-    def fitting(cls, opened: Opened) -> WeightedSum:
+    def fitting(cls, opened: OpenedIndex) -> WeightedSum:
         return cls(window=fitting_window(opened.shard_documents, SUM_POWER))
 
     @classmethod
-    def stored(cls, opened: Opened) -> WeightedSum:
+    def stored(cls, opened: OpenedIndex) -> WeightedSum:
         """The stored setting, else the default, with only `tokens` as the caller chose: for the cascade, where the caller's
         weight and window are the cascade's own."""
-        return cls.of(replace(opened, settings=opened.given("tokens")))
+        return cls.of(replace(opened, settings=opened.chosen_settings("tokens")))
 
 
 @dataclass(frozen=True)
@@ -196,13 +198,13 @@ class TwoPhases(Setting):
         return f"{self.rare}, window {self.window}{adds}" + (f", of tokens {self.tokens}" if self.tokens else "")
 
     @classmethod
-    def fitting(cls, opened: Opened) -> TwoPhases:
+    def fitting(cls, opened: OpenedIndex) -> TwoPhases:
         if opened.pruned:
             return cls(window=PrunedSparse.fitting(opened).window)
         return cls(window=fitting_window(opened.shard_documents, TWO_PHASES_POWER))
 
     @classmethod
-    def of(cls, opened: Opened) -> TwoPhases:
+    def of(cls, opened: OpenedIndex) -> TwoPhases:
         setting = super().of(opened)
         # With pruned postings, the scores of phase one are too low to add common tokens to.
         return replace(setting, exact=opened.pruned or opened.settings.get("rescore_all", setting.exact))
@@ -247,7 +249,7 @@ class PrunedSparse(Setting):
         return f"window {self.window}"
 
     @classmethod
-    def fitting(cls, opened: Opened) -> PrunedSparse:
+    def fitting(cls, opened: OpenedIndex) -> PrunedSparse:
         """The default of an index with pruned postings. Raises ClusterError if its documents must be counted and cannot
         be."""
         assert opened.meta.prune_postings is not None
@@ -292,7 +294,7 @@ class Cascade(Setting):
         return super().parse({"first": "high-idf-first", **record})
 
     @classmethod
-    def of(cls, opened: Opened) -> Cascade:
+    def of(cls, opened: OpenedIndex) -> Cascade:
         """The setting: the caller's choice, else the stored one if it was tuned with the same first engine, else the
         default. Raises ModelError if the stored one is invalid."""
         stored = opened.meta.extra.get(cls.key)
@@ -303,10 +305,10 @@ class Cascade(Setting):
                 how = cls.fitting(opened, first)
             else:
                 how = cls.parse(with_window(stored, opened, lambda opened: cls.fitting(opened, first).window))
-        return replace(how, **opened.given(*cls.options))
+        return replace(how, **opened.chosen_settings(*cls.options))
 
     @classmethod
-    def fitting(cls, opened: Opened, first: First = "bm25-sparse") -> Cascade:
+    def fitting(cls, opened: OpenedIndex, first: First = "bm25-sparse") -> Cascade:
         """The default of an index with this engine first. Raises as that engine's settings do."""
         # The first engine's settings know how many hits an index of this size needs, and which tokens are rare.
         if first == "bm25-sparse":

@@ -20,7 +20,7 @@ from ingest.job import Job, run_job
 from ingest.settings import Models, NewIndex
 from opensearch_neural import queries
 from opensearch_neural.engines import ENGINES, engine_bodies, open_engines
-from opensearch_neural.engines.engine import Missing, gone
+from opensearch_neural.engines.engine import Missing, lost_documents
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.record import PassageMeta
 from opensearch_neural.shown_search import Request, find
@@ -51,17 +51,19 @@ def index(client, tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixt
     client.indices.delete(index=name)
 
 
-def test_documents_are_called_gone_only_where_all_shards_answered() -> None:
+def test_documents_are_called_lost_only_where_all_shards_answered() -> None:
     body = queries.listed({"a": 2.0, "b": 1.0})
     answer = {
         "timed_out": False,
         "_shards": {"total": 2, "successful": 2, "failed": 0},
         "hits": {"total": {"value": 1}},
     }
-    assert gone(body, answer, "documents", "docs") == Missing(("1 of the documents are not in 'docs' any more",))
-    assert gone(body, answer, "documents", "docs", held=2) == Missing()
+    assert lost_documents(body, answer, "documents", "docs") == Missing(
+        ("1 of the documents are not in 'docs' any more",)
+    )
+    assert lost_documents(body, answer, "documents", "docs", stored_count=2) == Missing()
     failed = {"total": 2, "successful": 1, "failed": 1, "failures": []}
-    assert gone(body, {**answer, "_shards": failed}, "documents", "docs") == Missing()
+    assert lost_documents(body, {**answer, "_shards": failed}, "documents", "docs") == Missing()
 
 
 @pytest.mark.cluster
