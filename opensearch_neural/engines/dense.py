@@ -22,7 +22,7 @@ from opensearch_neural.engines.engine import (
     positive,
     whole_number,
 )
-from opensearch_neural.engines.settings import Cascade, TwoPhases, WeightedSum, parse_first
+from opensearch_neural.engines.settings import Bm25SparseSetting, CascadeSetting, HighIdfFirstSetting, parse_first
 from opensearch_neural.engines.sparse import Bm25, Bm25Sparse, HighIdfFirst, Sparse
 from opensearch_neural.errors import ClusterError, InputError, ModelError, ZeroVector
 from opensearch_neural.index.mapping import to_bytes
@@ -152,18 +152,18 @@ class CascadeEngine(Sparse):
             )
         super().load()
         # The window of bm25-sparse, too, may need a request to the cluster.
-        if Cascade.of(self.opened).first == "bm25-sparse":
+        if CascadeSetting.of(self.opened).first == "bm25-sparse":
             Bm25Sparse(self.opened).load()
 
     def body(self, text: str, page: Page) -> Body:
-        how = Cascade.of(self.opened)
+        how = CascadeSetting.of(self.opened)
         window, unit = max(how.window, how.dense_window), sum(self.tokens(text).values()) or 1.0
         if how.first == "bm25-sparse":
             bm25_sparse = Bm25Sparse(self.opened)
-            first = bm25_sparse.within(text, page, window, WeightedSum.stored(self.opened))
+            first = bm25_sparse.within(text, page, window, Bm25SparseSetting.stored(self.opened))
             unit /= bm25_sparse.scale  # in the scale of BM25's scores
         else:
-            first = HighIdfFirst(self.opened).within(text, page, window, TwoPhases(how.rare))
+            first = HighIdfFirst(self.opened).within(text, page, window, HighIdfFirstSetting(how.rare))
         weight, window, models = how.weight * unit, how.dense_window, self.opened.models
         encoder = models.quantized if self.opened.meta.quantized else models.dense
         (vector,) = encoder.encode_queries([text])

@@ -140,12 +140,12 @@ class Setting:
         return replace(setting, **opened.chosen_settings(*cls.options))
 
 
-SUM_POWER, TWO_PHASES_POWER = 1 / 2, 1 / 4
+BM25_SPARSE_POWER, HIGH_IDF_FIRST_POWER = 1 / 2, 1 / 4
 """Exponents by which the default windows of bm25-sparse and of high-IDF-first grow beyond FITTED documents."""
 
 
 @dataclass(frozen=True)
-class WeightedSum(Setting):
+class Bm25SparseSetting(Setting):
     """How bm25-sparse searches.
 
     The default weight is the best, or almost, on dev and train questions, for a published SPLADE as for the same model
@@ -166,18 +166,18 @@ class WeightedSum(Setting):
         return f"weight {self.weight:g}, window {self.window}" + (f", of tokens {self.tokens}" if self.tokens else "")
 
     @classmethod
-    def fitting(cls, opened: OpenedIndex) -> WeightedSum:
-        return cls(window=fitting_window(opened.shard_documents, SUM_POWER))
+    def fitting(cls, opened: OpenedIndex) -> Bm25SparseSetting:
+        return cls(window=fitting_window(opened.shard_documents, BM25_SPARSE_POWER))
 
     @classmethod
-    def stored(cls, opened: OpenedIndex) -> WeightedSum:
+    def stored(cls, opened: OpenedIndex) -> Bm25SparseSetting:
         """The stored setting, else the default, with only `tokens` as the caller chose: for the cascade, where the caller's
         weight and window are the cascade's own."""
         return cls.of(replace(opened, settings=opened.chosen_settings("tokens")))
 
 
 @dataclass(frozen=True)
-class TwoPhases(Setting):
+class HighIdfFirstSetting(Setting):
     """How high-IDF-first searches."""
 
     engine = "high-idf-first"
@@ -198,13 +198,13 @@ class TwoPhases(Setting):
         return f"{self.rare}, window {self.window}{adds}" + (f", of tokens {self.tokens}" if self.tokens else "")
 
     @classmethod
-    def fitting(cls, opened: OpenedIndex) -> TwoPhases:
+    def fitting(cls, opened: OpenedIndex) -> HighIdfFirstSetting:
         if opened.pruned:
-            return cls(window=PrunedSparse.fitting(opened).window)
-        return cls(window=fitting_window(opened.shard_documents, TWO_PHASES_POWER))
+            return cls(window=PrunedSparseSetting.fitting(opened).window)
+        return cls(window=fitting_window(opened.shard_documents, HIGH_IDF_FIRST_POWER))
 
     @classmethod
-    def of(cls, opened: OpenedIndex) -> TwoPhases:
+    def of(cls, opened: OpenedIndex) -> HighIdfFirstSetting:
         setting = super().of(opened)
         # With pruned postings, the scores of phase one are too low to add common tokens to.
         return replace(setting, exact=opened.pruned or opened.settings.get("rescore_all", setting.exact))
@@ -236,7 +236,7 @@ def pruned_window(rule: str, documents: int) -> int:
 
 
 @dataclass(frozen=True)
-class PrunedSparse(Setting):
+class PrunedSparseSetting(Setting):
     """How `sparse` searches an index with pruned postings."""
 
     engine = "sparse"
@@ -249,7 +249,7 @@ class PrunedSparse(Setting):
         return f"window {self.window}"
 
     @classmethod
-    def fitting(cls, opened: OpenedIndex) -> PrunedSparse:
+    def fitting(cls, opened: OpenedIndex) -> PrunedSparseSetting:
         """The default of an index with pruned postings. Raises ClusterError if its documents must be counted and cannot
         be."""
         assert opened.meta.prune_postings is not None
@@ -261,7 +261,7 @@ RARE_FIRST_WEIGHT = 0.025
 
 
 @dataclass(frozen=True)
-class Cascade(Setting):
+class CascadeSetting(Setting):
     """How the cascade searches.
 
     The default weight was the best of several on dev and train questions (`osn bench sum-weight --dense`); after
@@ -289,12 +289,12 @@ class Cascade(Setting):
         return f"{self.first} first, weight {self.weight:g}, windows {self.window} and {self.dense_window}{how}"
 
     @classmethod
-    def parse(cls, record: Mapping[str, Any]) -> Cascade:
+    def parse(cls, record: Mapping[str, Any]) -> CascadeSetting:
         # Older records lack `first`; they were all tuned with high-idf-first.
         return super().parse({"first": "high-idf-first", **record})
 
     @classmethod
-    def of(cls, opened: OpenedIndex) -> Cascade:
+    def of(cls, opened: OpenedIndex) -> CascadeSetting:
         """The setting: the caller's choice, else the stored one if it was tuned with the same first engine, else the
         default. Raises ModelError if the stored one is invalid."""
         stored = opened.meta.extra.get(cls.key)
@@ -308,10 +308,14 @@ class Cascade(Setting):
         return replace(how, **opened.chosen_settings(*cls.options))
 
     @classmethod
-    def fitting(cls, opened: OpenedIndex, first: First = "bm25-sparse") -> Cascade:
+    def fitting(cls, opened: OpenedIndex, first: First = "bm25-sparse") -> CascadeSetting:
         """The default of an index with this engine first. Raises as that engine's settings do."""
         # The first engine's settings know how many hits an index of this size needs, and which tokens are rare.
         if first == "bm25-sparse":
-            return cls(window=max(cls.window, WeightedSum.stored(opened).window))
-        two_phases = TwoPhases.of(opened)
-        return cls(two_phases.rare, max(cls.window, two_phases.window), weight=RARE_FIRST_WEIGHT, first=first)
+            return cls(window=max(cls.window, Bm25SparseSetting.stored(opened).window))
+        high_idf_first = HighIdfFirstSetting.of(opened)
+        return cls(high_idf_first.rare, max(cls.window, high_idf_first.window), weight=RARE_FIRST_WEIGHT, first=first)
+
+
+SETTINGS: tuple[type[Setting], ...] = (Bm25SparseSetting, HighIdfFirstSetting, PrunedSparseSetting, CascadeSetting)
+"""Every setting that `osn tune` can store in an index."""

@@ -21,7 +21,7 @@ from opensearch_neural.engines.engine import (
     positive,
     whole_number,
 )
-from opensearch_neural.engines.settings import PrunedSparse, TwoPhases, WeightedSum
+from opensearch_neural.engines.settings import Bm25SparseSetting, HighIdfFirstSetting, PrunedSparseSetting
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.index.models import IndexPart
 from opensearch_neural.index.query_side import LARGEST, read_largest
@@ -87,7 +87,7 @@ class Sparse(Engine):
 
     def window(self) -> int | None:
         """Hits of each shard that get their whole score; None if all do."""
-        return PrunedSparse.of(self.opened).window if self.opened.pruned else None
+        return PrunedSparseSetting.of(self.opened).window if self.opened.pruned else None
 
     def load(self) -> None:
         super().load()
@@ -121,7 +121,7 @@ class Windowed(Sparse):
     """Engines of two phases. `certified` tells whether their page is certainly the page that a search of all documents
     returns."""
 
-    def how(self) -> WeightedSum | TwoPhases:
+    def how(self) -> Bm25SparseSetting | HighIdfFirstSetting:
         """The settings: the caller's choice, else those stored in the index, else the defaults."""
         raise NotImplementedError
 
@@ -206,10 +206,10 @@ class Bm25Sparse(Windowed):
         super().load()
         _ = self.scale
 
-    def how(self) -> WeightedSum:
-        return WeightedSum.of(self.opened)
+    def how(self) -> Bm25SparseSetting:
+        return Bm25SparseSetting.of(self.opened)
 
-    def within(self, text: str, page: Page, window: int | None, how: WeightedSum | None = None) -> Body:
+    def within(self, text: str, page: Page, window: int | None, how: Bm25SparseSetting | None = None) -> Body:
         """The body with this window (None: a search of all documents). how: the weight and tokens; None: the engine's."""
         how = how or self.how()
         return queries.bm25_sparse(
@@ -235,10 +235,10 @@ class HighIdfFirst(Windowed):
         EXACT,
     )
 
-    def how(self) -> TwoPhases:
-        return TwoPhases.of(self.opened)
+    def how(self) -> HighIdfFirstSetting:
+        return HighIdfFirstSetting.of(self.opened)
 
-    def within(self, text: str, page: Page, window: int | None, how: TwoPhases | None = None) -> Body:
+    def within(self, text: str, page: Page, window: int | None, how: HighIdfFirstSetting | None = None) -> Body:
         """The body with this window (None: a search of all documents). how: the other settings; None: the engine's."""
         how = how or self.how()
         tokens = self.tokens(text, how.tokens)

@@ -21,7 +21,7 @@ from ingest.job import run_job
 from opensearch_neural import queries
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.engines import Engines, open_engines
-from opensearch_neural.engines.settings import PrunedSparse, TwoPhases, pruned_window
+from opensearch_neural.engines.settings import HighIdfFirstSetting, PrunedSparseSetting, pruned_window
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.explanation import doubts, predicted, shares
 from opensearch_neural.index.mapping import index_body
@@ -475,8 +475,8 @@ def test_the_window_grows_with_the_index(both: Both) -> None:
         assert opened.body("sparse", "rain")["rescore"]["window_size"] == window
         # Phase one knows no more of a document than all tokens do, and in a tuned grid there is this default.
         assert opened.body("high-idf-first", "rain bow light")["rescore"]["window_size"] == window
-        assert TwoPhases(window=window) in two_phases(TwoPhases.fitting(opened))
-        assert PrunedSparse(window) in pruned_searches(PrunedSparse.fitting(opened))
+        assert HighIdfFirstSetting(window=window) in two_phases(HighIdfFirstSetting.fitting(opened))
+        assert PrunedSparseSetting(window) in pruned_searches(PrunedSparseSetting.fitting(opened))
         after = opened.with_settings(first="high-idf-first")
         assert after.body("cascade", "rain bow light")["rescore"][0]["window_size"] == window
     assert both.pruned.with_settings(window=7).body("sparse", "rain")["rescore"]["window_size"] == 7
@@ -510,18 +510,18 @@ def test_osn_tune_chooses_the_smallest_window_that_keeps_the_share_and_sparse_se
     qrels = {query: {id: 1 for id, _ in hits} for query, hits in best.items()} if judged else None
     half, _ = trials.halves(texts, qrels, 20, seed=0)
     _, narrow, wide = trials.try_all(
-        asker(client, index), tunable.pruned, half, [PrunedSparse(1), PrunedSparse(60)], passes=1
+        asker(client, index), tunable.pruned, half, [PrunedSparseSetting(1), PrunedSparseSetting(60)], passes=1
     )
     assert narrow.kept < wide.kept
     keep = narrow.kept + (wide.kept - narrow.kept) / 3
     tuning = PrunedSparseTuning(client, tunable.pruned)
     tuned = tuning.run(trials.Questions(texts, qrels), keep, most=20, passes=1)
     chosen = tuned.chosen
-    assert [each.setting for each in tuned.tried] == [None, *map(PrunedSparse, (1, 2, 60, 400))]
-    assert chosen is not None and chosen.setting in (PrunedSparse(2), PrunedSparse(60))
+    assert [each.setting for each in tuned.tried] == [None, *map(PrunedSparseSetting, (1, 2, 60, 400))]
+    assert chosen is not None and chosen.setting in (PrunedSparseSetting(2), PrunedSparseSetting(60))
     store(client, index, chosen, keep=keep, measure="nDCG@10", queries=20)
     opened, window = open_engines(client, index), chosen.setting.window
-    assert opened.meta.extra[PrunedSparse.key]["kept"] >= keep
+    assert opened.meta.extra[PrunedSparseSetting.key]["kept"] >= keep
     assert opened.body("sparse", "rain bow")["rescore"]["window_size"] == window
     assert opened.with_settings(window=7).body("sparse", "rain bow")["rescore"]["window_size"] == 7
     assert opened.body("high-idf-first", "rain bow light")["rescore"]["window_size"] == 400, "has a choice of its own"
@@ -559,7 +559,7 @@ def test_a_cascade_is_tuned_with_the_default_window_of_its_index_among_the_windo
 
 def test_a_stored_window_that_cannot_be_read_is_named(both: Both) -> None:
     for stored in ({"window": "wide"}, {"window": 0}, [3]):
-        meta = both.pruned.meta.with_extra(**{PrunedSparse.key: stored})
+        meta = both.pruned.meta.with_extra(**{PrunedSparseSetting.key: stored})
         with pytest.raises(ModelError, match="stores a setting of sparse that cannot be read"):
             replace(both.pruned, meta=meta).body("sparse", "rain")
 
@@ -619,7 +619,7 @@ def test_settings_are_compared_with_the_exact_result_which_is_asked_no_oftener_t
         return ask(body)
 
     engines, questions = both.pruned, trials.Questions(texts, qrels)
-    grid = [TwoPhases(window=1), TwoPhases(window=EVERY_ROW)]
+    grid = [HighIdfFirstSetting(window=1), HighIdfFirstSetting(window=EVERY_ROW)]
     tried = trials.try_all(noting, engines, questions, grid, passes=3)
     assert tried[0].quality == pytest.approx(1.0) and tried[1].kept < tried[2].kept <= 1.0
     every_row = [body for body in asked if "rescore" not in body and '"ids"' not in json.dumps(body)]
@@ -642,7 +642,7 @@ def test_without_judgements_what_the_hits_score_exactly_is_measured(both: Both, 
     engines = both.pruned if pruned else both.whole
     texts = {f"q{at}": " ".join(WORDS[at : at + 9]) for at in range(8)}
     exact = {query: dict(both.page(both.whole, "sparse", text, size=DOCUMENTS)) for query, text in texts.items()}
-    narrow = TwoPhases(Rare("count", 1), window=1)
+    narrow = HighIdfFirstSetting(Rare("count", 1), window=1)
     tried = trials.try_all(
         trials.asker(both.client, engines.index), engines, trials.Questions(texts), [narrow], passes=1
     )

@@ -23,7 +23,7 @@ from ingest.writing.target import existing_target
 from opensearch_neural import QueryEncoder
 from opensearch_neural.cluster.connect import connect, connect_async
 from opensearch_neural.engines import Engines, open_engines
-from opensearch_neural.engines.settings import TwoPhases, WeightedSum
+from opensearch_neural.engines.settings import Bm25SparseSetting, HighIdfFirstSetting
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.index import query_side
@@ -272,7 +272,7 @@ def test_the_scale_is_that_of_the_corpus_in_whatever_order_it_is_written(
 
 def default_windows(engines: Engines) -> tuple[int, int]:
     """Of bm25-sparse and of high-idf-first."""
-    return WeightedSum.of(engines).window, TwoPhases.of(engines).window
+    return Bm25SparseSetting.of(engines).window, HighIdfFirstSetting.of(engines).window
 
 
 def test_a_growing_index_has_one_default_window_until_an_ingest_has_doubled_it(
