@@ -85,8 +85,7 @@ class Faiss(Engine):
     def needs(self) -> tuple[IndexPart, ...]:
         return ("quantized",)
 
-    @property
-    def retriever(self) -> QuantizedRetriever:
+    def load_retriever(self) -> QuantizedRetriever:
         """The codes in this process's memory. Raises ClusterError or InputError if they cannot be read."""
         return self.opened.once(("faiss", self.opened.settings.get("faiss")), self._read)
 
@@ -114,7 +113,7 @@ class Faiss(Engine):
         spare = queries.MOST_LISTED if page.get("filter") else wanted * queries.COLLAPSED_PASSAGES
         # Count all hits, so that `missing` sees how many are gone.
         page.setdefault("track_total_hits", True)
-        run = self.retriever.retrieve({"": text}, min(spare, queries.MOST_LISTED))
+        run = self.load_retriever().retrieve({"": text}, min(spare, queries.MOST_LISTED))
         return queries.listed(run[""], **page)
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
@@ -161,7 +160,7 @@ class CascadeEngine(Sparse):
         if how.first == "bm25-sparse":
             bm25_sparse = Bm25Sparse(self.opened)
             first = bm25_sparse.within(text, page, window, Bm25SparseSetting.stored(self.opened))
-            unit /= bm25_sparse.scale  # in the scale of BM25's scores
+            unit /= bm25_sparse.load_scale()  # in the scale of BM25's scores
         else:
             first = HighIdfFirst(self.opened).within(text, page, window, HighIdfFirstSetting(how.rare))
         weight, window, models = how.weight * unit, how.dense_window, self.opened.models

@@ -92,19 +92,20 @@ class OpenedIndex:
         """Whether the forward index rescores hits."""
         return self.meta.forward_index and not self.settings.get("clauses")
 
-    @property
-    def pruned(self) -> bool:
-        """Whether the postings hold fewer tokens than the rows of the forward index. Raises InputError if such an index is
-        to be rescored by clauses, which read only postings."""
+    def check_clauses(self) -> None:
+        """Raises InputError if an index with pruned postings is to be rescored by clauses, which read only postings."""
         if self.meta.prune_postings is not None and self.settings.get("clauses"):
             raise InputError(
                 f"{self.index!r} has pruned postings ({self.meta.prune_postings}), and --clauses reads only postings",
                 "leave out --clauses: then hits are rescored with their whole vectors",
             )
+
+    def has_pruned_postings(self) -> bool:
+        """Whether the postings hold fewer tokens than the rows of the forward index. Raises as `check_clauses` does."""
+        self.check_clauses()
         return self.meta.prune_postings is not None
 
-    @property
-    def shard_documents(self) -> int:
+    def load_shard_documents(self) -> int:
         """Documents in a shard, from the index's record; if it has no number, counted once, or 0 without a connection.
 
         Raises ClusterError.

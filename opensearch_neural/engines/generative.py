@@ -44,10 +44,9 @@ class Tome(Engine):
 
     def load(self) -> None:
         super().load()
-        _ = self.retriever
+        self.load_retriever()
 
-    @property
-    def retriever(self) -> GenerativeRetriever:
+    def load_retriever(self) -> GenerativeRetriever:
         """The model that writes the URLs. Raises ModelError if no URLs are named or their model is not found."""
         settings = self.opened.settings
         key = ("tome", settings.get("urls"), settings.get("tome"), settings.get("beams"))
@@ -70,24 +69,26 @@ class Tome(Engine):
 
     def body(self, text: str, page: Page) -> Body:
         # List all written URLs, however few are shown: documents may have been deleted since.
-        written = self.retriever.find_urls(text, queries.MOST_LISTED)
-        if self.retriever.urls.numbered:
+        retriever = self.load_retriever()
+        written = retriever.find_urls(text, queries.MOST_LISTED)
+        if retriever.urls.numbered:
             page.setdefault("track_total_hits", True)
             return queries.listed(written, field="parent" if self.opened.meta.passages else "_id", **page)
         return queries.listed(written, field="url", **page)
 
     def counted(self, body: Body) -> Body:
         asked = queries.listed_count(body)
-        if not (asked and self.retriever.urls.numbered and self.opened.meta.passages):
+        if not (asked and self.load_retriever().urls.numbered and self.opened.meta.passages):
             return body
         # The cluster counts passages as hits, and URLs belong to documents.
         return {**body, "aggs": {HELD: {"terms": {"field": "parent", "size": asked}}}}
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
-        beams, from_ = self.retriever.beams, body.get("from", 0)
+        retriever, from_ = self.load_retriever(), body.get("from", 0)
+        beams, numbered = retriever.beams, retriever.urls.numbered
         deep = (f"at most {beams} URLs are written (--beams)",) if from_ + body["size"] > beams else ()
         lacks = Missing()
-        if not filtered and self.retriever.urls.numbered:
+        if not filtered and numbered:
             lacks = lost_documents(
                 body, answer, "documents whose URLs were written", self.opened.index, self._held(answer)
             )

@@ -167,7 +167,7 @@ class Bm25SparseSetting(Setting):
 
     @classmethod
     def fitting(cls, opened: OpenedIndex) -> Bm25SparseSetting:
-        return cls(window=fitting_window(opened.shard_documents, BM25_SPARSE_POWER))
+        return cls(window=fitting_window(opened.load_shard_documents(), BM25_SPARSE_POWER))
 
     @classmethod
     def stored(cls, opened: OpenedIndex) -> Bm25SparseSetting:
@@ -199,15 +199,15 @@ class HighIdfFirstSetting(Setting):
 
     @classmethod
     def fitting(cls, opened: OpenedIndex) -> HighIdfFirstSetting:
-        if opened.pruned:
+        if opened.has_pruned_postings():
             return cls(window=PrunedSparseSetting.fitting(opened).window)
-        return cls(window=fitting_window(opened.shard_documents, HIGH_IDF_FIRST_POWER))
+        return cls(window=fitting_window(opened.load_shard_documents(), HIGH_IDF_FIRST_POWER))
 
     @classmethod
     def of(cls, opened: OpenedIndex) -> HighIdfFirstSetting:
         setting = super().of(opened)
         # With pruned postings, the scores of phase one are too low to add common tokens to.
-        return replace(setting, exact=opened.pruned or opened.settings.get("rescore_all", setting.exact))
+        return replace(setting, exact=opened.has_pruned_postings() or opened.settings.get("rescore_all", setting.exact))
 
 
 MEASURED_SHARD = 1_000_000
@@ -253,7 +253,7 @@ class PrunedSparseSetting(Setting):
         """The default of an index with pruned postings. Raises ClusterError if its documents must be counted and cannot
         be."""
         assert opened.meta.prune_postings is not None
-        return cls(pruned_window(opened.meta.prune_postings, opened.shard_documents))
+        return cls(pruned_window(opened.meta.prune_postings, opened.load_shard_documents()))
 
 
 RARE_FIRST_WEIGHT = 0.025

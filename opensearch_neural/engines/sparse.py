@@ -81,24 +81,24 @@ class Sparse(Engine):
 
     def all_tokens(self, tokens: Mapping[str, float], page: Page, window: int | None) -> Body:
         """The body that searches all of these tokens. window: as in `within`; only pruned postings need one."""
-        if self.opened.pruned:
+        if self.opened.has_pruned_postings():
             return queries.pruned_sparse(tokens, window=window, plugin=self.opened.plugin, **page)
         return queries.neural_sparse(tokens, plugin=self.opened.plugin, **page)
 
     def window(self) -> int | None:
         """Hits of each shard that get their whole score; None if all do."""
-        return PrunedSparseSetting.of(self.opened).window if self.opened.pruned else None
+        return PrunedSparseSetting.of(self.opened).window if self.opened.has_pruned_postings() else None
 
     def load(self) -> None:
         super().load()
-        _ = self.opened.pruned  # refuses --clauses with pruned postings
+        self.opened.check_clauses()
         self.window()  # may need a request to the cluster
 
     def search(self, client: OpenSearch, body: Body, text: str) -> Mapping[str, Any]:
         """The answer to a body. If pruned postings leave the page short, a second request fills it."""
         answer, from_ = super().search(client, body, text), body.get("from", 0)
         hits = answer["hits"]["hits"]
-        if not self.opened.pruned or len(hits) >= body["size"] or queries.partial_answer(answer):
+        if not self.opened.has_pruned_postings() or len(hits) >= body["size"] or queries.partial_answer(answer):
             return answer
         rest = queries.unsearched(body, from_ + len(hits))
         if rest is None:
@@ -162,7 +162,7 @@ class Windowed(Sparse):
         # An alias may point to another index by now.
         if kept is not None and (hits := answer["hits"]["hits"]) and all(hit["_index"] == kept.index for hit in hits):
             return kept.weights
-        if self.opened.pruned:  # a request would read the rows of all documents
+        if self.opened.has_pruned_postings():  # a request would read the rows of all documents
             return dict.fromkeys(queries.heaviest(body), math.inf)
         tops = {token: top for token, top in queries.heaviest(body).items() if token not in asked}
         largest = queries.largest_weights(
@@ -188,8 +188,7 @@ class Bm25Sparse(Windowed):
         EXACT,
     )
 
-    @property
-    def scale(self) -> float:
+    def load_scale(self) -> float:
         """The scale of the index's sparse scores relative to BM25's: measured at ingest, else measured now."""
         stored = self.opened.meta.extra.get(SCALE)
         return float(stored) if stored else self.opened.once(SCALE, self._measured)
@@ -200,11 +199,11 @@ class Bm25Sparse(Windowed):
         client, opened = self.opened.connect(), self.opened
         with translate_errors():
             encoder = opened.models.query_encoder
-            return measure_sparse_scale(client, opened.index, encoder, pruned=opened.pruned) or 1.0
+            return measure_sparse_scale(client, opened.index, encoder, pruned=opened.has_pruned_postings()) or 1.0
 
     def load(self) -> None:
         super().load()
-        _ = self.scale
+        self.load_scale()
 
     def how(self) -> Bm25SparseSetting:
         return Bm25SparseSetting.of(self.opened)
@@ -215,11 +214,11 @@ class Bm25Sparse(Windowed):
         return queries.bm25_sparse(
             text,
             self.tokens(text, how.tokens),
-            weight=how.weight / self.scale,
+            weight=how.weight / self.load_scale(),
             window=window,
             plugin=self.opened.plugin,
             forward=self.opened.forward,
-            pruned=self.opened.pruned,
+            pruned=self.opened.has_pruned_postings(),
             **page,
         )
 
@@ -251,7 +250,7 @@ class HighIdfFirst(Windowed):
             exact=how.exact,
             plugin=self.opened.plugin,
             forward=self.opened.forward,
-            pruned=self.opened.pruned,
+            pruned=self.opened.has_pruned_postings(),
             **page,
         )
 

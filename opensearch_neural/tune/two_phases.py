@@ -77,7 +77,7 @@ class PrunedSparseTuning(HighIdfFirstTuning):
 
     def __init__(self, client: OpenSearch, engines: Engines) -> None:
         """Raises InputError for an index without pruned postings."""
-        if not engines.pruned:
+        if not engines.has_pruned_postings():
             raise InputError(
                 f"{engines.index!r} has no pruned postings: sparse searches all tokens, and there is nothing to tune"
             )

@@ -423,7 +423,7 @@ def test_exact_hits_are_those_of_all_documents(client: Any, docs: str, cluster_u
     done = CliRunner().invoke(osn, [*asked, "the light of the sun on flour"], catch_exceptions=False)
     answer = json.loads(done.stdout)
     text, engines = "the light of the sun on flour", open_engines(client, docs)
-    weight = Bm25SparseSetting().weight / Bm25Sparse(engines).scale
+    weight = Bm25SparseSetting().weight / Bm25Sparse(engines).load_scale()
     tokens = engines.models.query_encoder.encode(text)
     hits = client.search(index=docs, body=queries.bm25_sparse(text, tokens, weight=weight, window=None, size=2))
     expected = [(hit["_id"], pytest.approx(hit["_score"], rel=1e-5)) for hit in hits["hits"]["hits"]]

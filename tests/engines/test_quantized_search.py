@@ -218,7 +218,7 @@ def test_the_cascade_after_bm25_sparse_adds_codes_to_its_sum(written: Written) -
     plain = written.engines(window=60).body("bm25-sparse", QUERY, size=60)
     assert engines.body("cascade", QUERY)["rescore"][0]["query"] == plain["rescore"]["query"]
     tokens = engines.models.query_encoder.encode(QUERY)
-    weight = 0.4 * sum(tokens.values()) / bm25_sparse.scale / spread(look_up_table(engines.models, QUERY))
+    weight = 0.4 * sum(tokens.values()) / bm25_sparse.load_scale() / spread(look_up_table(engines.models, QUERY))
     best = list(written.hits(queries.bm25(QUERY, size=12)))
     second = {id: score for id, score in written.hits(plain).items() if id in best}
     check_last_stage(written, engines, second, weight, rel=1e-4)
