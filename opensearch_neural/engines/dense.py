@@ -139,12 +139,12 @@ class CascadeEngine(Sparse):
     )
 
     def needs(self) -> tuple[IndexPart, ...]:
-        held = self.opened.meta
-        return ("sparse", "dense" if held.dense and not held.quantized else "quantized")
+        meta = self.opened.meta
+        return ("sparse", "dense" if meta.dense and not meta.quantized else "quantized")
 
     def load(self) -> None:
-        held = self.opened.meta
-        if held.sparse and not (held.quantized or held.dense):
+        meta = self.opened.meta
+        if meta.sparse and not (meta.quantized or meta.dense):
             raise ModelError(
                 f"the index {self.opened.index!r} holds no quantized vectors, and no dense ones that the cascade could take",
                 "ingest with --pq MODEL or with --dense MODEL",

@@ -26,7 +26,7 @@ from opensearch_neural.queries import Body
 if TYPE_CHECKING:
     from opensearch_neural.retrievers.generative import GenerativeRetriever
 
-HELD = "urls"
+STORED = "urls"
 """The name of the aggregation that counts which of the written URLs, or of their documents, the index holds."""
 
 
@@ -81,7 +81,7 @@ class Tome(Engine):
         if not (asked and self.load_retriever().urls.numbered and self.opened.meta.passages):
             return body
         # The cluster counts passages as hits, and URLs belong to documents.
-        return {**body, "aggs": {HELD: {"terms": {"field": "parent", "size": asked}}}}
+        return {**body, "aggs": {STORED: {"terms": {"field": "parent", "size": asked}}}}
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
         retriever, from_ = self.load_retriever(), body.get("from", 0)
@@ -90,16 +90,16 @@ class Tome(Engine):
         lacks = Missing()
         if not filtered and numbered:
             lacks = lost_documents(
-                body, answer, "documents whose URLs were written", self.opened.index, self._held(answer)
+                body, answer, "documents whose URLs were written", self.opened.index, self._stored_count(answer)
             )
         elif not filtered and not from_ and queries.listed_urls(body):
             urls = [hit["_source"].get("url") for hit in answer["hits"]["hits"]]
             lacks = _unfound(body, answer, queries.unfound_urls(body, urls), self.opened.index)
         return Missing(deep + lacks.warnings, lacks.facts)
 
-    def _held(self, answer: Mapping[str, Any]) -> int | None:
+    def _stored_count(self, answer: Mapping[str, Any]) -> int | None:
         """How many documents the aggregation counts; None if the hits are documents."""
-        counted = answer.get("aggregations", {}).get(HELD)
+        counted = answer.get("aggregations", {}).get(STORED)
         return None if counted is None else len(counted["buckets"])
 
 
@@ -121,13 +121,14 @@ class TomeRrf(Tome):
         # The hits also contain those of the other engine, so they do not show which URLs the index holds.
         if not (asked := queries.listed_urls(body)):
             return body
-        return {**body, "aggs": {HELD: {"terms": {"field": "url", "include": asked, "size": len(asked)}}}}
+        return {**body, "aggs": {STORED: {"terms": {"field": "url", "include": asked, "size": len(asked)}}}}
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
-        if HELD not in answer.get("aggregations", {}):
+        if STORED not in answer.get("aggregations", {}):
             return Missing()
-        held = {bucket["key"] for bucket in answer["aggregations"][HELD]["buckets"]}
-        return _unfound(body, answer, [url for url in queries.listed_urls(body) if url not in held], self.opened.index)
+        stored = {bucket["key"] for bucket in answer["aggregations"][STORED]["buckets"]}
+        unfound = [url for url in queries.listed_urls(body) if url not in stored]
+        return _unfound(body, answer, unfound, self.opened.index)
 
 
 def _unfound(body: Body, answer: Mapping[str, Any], unfound: list[str], index: str) -> Missing:

@@ -85,7 +85,7 @@ def feature_clause(token: str, field: str, **boost: float) -> Clause:
     return {"rank_feature": {"field": f"{field}.{token.replace('.', DOT_ALIAS)}", "linear": {}, **boost}}
 
 
-def held_clause(token: str, score: float, field: str) -> Clause:
+def constant_clause(token: str, score: float, field: str) -> Clause:
     """A clause that gives the same score to every document with the token."""
     return {"constant_score": {"filter": feature_clause(token, field), "boost": float(score)}}
 

@@ -11,10 +11,10 @@ from opensearch_neural.queries.clauses import (
     Body,
     Clause,
     Filter,
+    constant_clause,
     every_row_clause,
     filtered,
     forward_clause,
-    held_clause,
     match_clause,
     page_body,
     reads_rows,
@@ -283,9 +283,10 @@ def high_idf_first(
     # If all tokens weigh the same, as in a table with one value, none is rarer than another.
     first = rare_tokens(tokens, rare) if len(set(tokens.values())) > 1 and not collapse else tokens
     common = {token: weight for token, weight in tokens.items() if token not in first}
-    held = [held_clause(token, weight * (HELD if exact else REPLACED), field) for token, weight in common.items()]
+    share = HELD if exact else REPLACED
+    common_clauses = [constant_clause(token, weight * share, field) for token, weight in common.items()]
     query = every_row_clause(tokens, field) if pruned and collapse else sparse_clause(first, field, plugin)
-    query = {"bool": {"should": [query, *held]}} if held else query
+    query = {"bool": {"should": [query, *common_clauses]}} if common_clauses else query
     body = page_body(filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
     if common and not exact:
         # OpenSearch adds the scores of both phases by default.
@@ -310,8 +311,9 @@ def explained(body: Body) -> Body:
     """The body with `explain`. OpenSearch explains only the result of a script. So one script for each token replaces the
     script that reads rows for all tokens; the scores stay the same."""
     body = {**body, "explain": True}
-    held = body.get("rescore")
-    stages = list(map(_told_apart, held)) if isinstance(held, list) else [] if held is None else [_told_apart(held)]
+    rescore = body.get("rescore")
+    several = isinstance(rescore, list)
+    stages = [] if rescore is None else [_told_apart(stage) for stage in (rescore if several else [rescore])]
     query, apart = body.get("query"), _by_tokens(body.get("query"))
     windows = [body.get("size", 10), body.get("from", 0)]
     windows += [stage.get("window_size", 10) if isinstance(stage, dict) else None for stage in stages]
@@ -321,7 +323,7 @@ def explained(body: Body) -> Body:
         stages = [{"window_size": max(1, from_ + size, *others), "query": _in_its_place(apart)}, *stages]
     if not stages:
         return body
-    return {**body, "rescore": stages if isinstance(held, list) or len(stages) > 1 else stages[0]}
+    return {**body, "rescore": stages if several or len(stages) > 1 else stages[0]}
 
 
 def _told_apart(stage: Any) -> Any:
@@ -348,7 +350,7 @@ def _by_tokens(query: Any) -> Any:
     if not isinstance(inner, dict):
         return query
     parts = {name: inner[name] for name in ("must", "should") if isinstance(inner.get(name), list)}
-    return {**query, "bool": {**inner, **{name: list(map(_by_tokens, held)) for name, held in parts.items()}}}
+    return {**query, "bool": {**inner, **{name: list(map(_by_tokens, clauses)) for name, clauses in parts.items()}}}
 
 
 def searched_first(body: Body) -> tuple[str, dict[str, float]]:
@@ -361,7 +363,7 @@ def searched_first(body: Body) -> tuple[str, dict[str, float]]:
     return sparse_tokens(parts[0] if any("constant_score" in part for part in parts) else query)
 
 
-def held_scores(body: Body) -> dict[str, float] | None:
+def constant_scores(body: Body) -> dict[str, float] | None:
     """{common token: score that phase one adds to a document with it} for a `high_idf_first` body with two phases; None for
     a `bm25_sparse` body, whose query can be anything.
 
@@ -371,5 +373,5 @@ def held_scores(body: Body) -> dict[str, float] | None:
     if stage.get("query_weight", 1.0) == 1.0 and "rescore_query_weight" in stage:
         return None
     query, _ = unfiltered(body["query"])
-    held = [part["constant_score"] for part in query["bool"]["should"] if "constant_score" in part]
-    return {token_of(clause["filter"]["rank_feature"]): clause["boost"] for clause in held}
+    constants = [part["constant_score"] for part in query["bool"]["should"] if "constant_score" in part]
+    return {token_of(clause["filter"]["rank_feature"]): clause["boost"] for clause in constants}
