@@ -129,14 +129,22 @@ class Windowed(Sparse):
         return self.how().window
 
     def certified(
-        self, client: OpenSearch, text: str, page: Page, largest: dict[str, float], *, window: int | None = None
+        self,
+        client: OpenSearch,
+        text: str,
+        page: Page,
+        remembered: dict[str, float] | None = None,
+        *,
+        window: int | None = None,
     ) -> bool:
         """Whether the page is certainly the page that a search of all documents returns. With the setting `exact` it is,
         unless the answer is partial. If the setting `tokens` removes tokens, it never is. Raises ClusterError.
 
-        largest: {token: its largest weight}; missing weights are requested from the cluster and added. window: None takes
-        the engine's own.
+        remembered: {token: its largest weight}, the caller's memory from one query to the next. Weights that neither it nor
+        the index's stored weights have are requested from the cluster and added to it, so it is valid until documents are
+        added. None: nothing is remembered. window: None takes the engine's own.
         """
+        remembered = {} if remembered is None else remembered
         exact = self.opened.settings.get("exact")
         if not exact and self.tokens(text, self.how().tokens) != self.opened.models.query_encoder.encode(text):
             return False
@@ -148,12 +156,13 @@ class Windowed(Sparse):
         if "rescore" not in body:
             return False
         answer, end = answers(client, self.opened.index, text, (body, queries.window_end(body)))
-        return queries.certified(body, answer, end, self._largest(client, text, body, answer, largest))
+        return queries.certified(body, answer, end, self._largest(client, text, body, answer, remembered))
 
     def _largest(
-        self, client: OpenSearch, text: str, body: Body, answer: Mapping[str, Any], asked: dict[str, float]
+        self, client: OpenSearch, text: str, body: Body, answer: Mapping[str, Any], remembered: dict[str, float]
     ) -> Mapping[str, float]:
-        """{token: its largest weight in the index}: those that ingest keeps, else `asked`, to which missing ones are added.
+        """{token: its largest weight in the index}: those that ingest keeps, else `remembered`, to which missing ones are
+        added.
 
         Call it after the answer arrived, so that the weights cover every document in the answer.
         """
@@ -164,12 +173,12 @@ class Windowed(Sparse):
             return kept.weights
         if self.opened.has_pruned_postings():  # a request would read the rows of all documents
             return dict.fromkeys(queries.heaviest(body), math.inf)
-        tops = {token: top for token, top in queries.heaviest(body).items() if token not in asked}
+        tops = {token: top for token, top in queries.heaviest(body).items() if token not in remembered}
         largest = queries.largest_weights(
             dict(zip(tops, answers(client, self.opened.index, text, tops.values()), strict=True))
         )
-        asked |= {token: weight for token, weight in largest.items() if math.isfinite(weight)}
-        return {**largest, **asked}
+        remembered |= {token: weight for token, weight in largest.items() if math.isfinite(weight)}
+        return {**largest, **remembered}
 
 
 class Bm25Sparse(Windowed):

@@ -99,7 +99,7 @@ class Searcher:
         asked = self.request(column, state)
         if not isinstance(asked, Request) or not isinstance(asked.engine, Windowed) or not state.query.strip():
             return None
-        return asked.engine.certified(self.client, state.query, asked.page, {})
+        return asked.engine.certified(self.client, state.query, asked.page)
 
     def body_text(self, column: Column, state: State) -> str:
         return json.dumps(body_of(self.request(column, state)), indent=1, ensure_ascii=False)

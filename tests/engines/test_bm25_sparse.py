@@ -505,13 +505,13 @@ def test_exact_hits_without_a_shard_are_told_of(client: Any, lacking: str, clust
         answer = json.loads(done.stdout)
         assert answer["exact"] is False and len(answer["hits"]) == 2
         page = {"size": 2}
-        assert not open_engines(client, lacking, window=100).engine(engine).certified(client, text, page, {})
+        assert not open_engines(client, lacking, window=100).engine(engine).certified(client, text, page)
     # No token of it is known: it is searched in one phase.
     one_phase = open_engines(client, lacking).engine("high-idf-first")
     assert isinstance(one_phase, Windowed) and "rescore" not in one_phase.body("zzz", page)
-    assert not one_phase.certified(client, "zzz", page, {})
+    assert not one_phase.certified(client, "zzz", page)
     find_all_shards(client, lacking)
-    assert one_phase.certified(client, "zzz", page, {})
+    assert one_phase.certified(client, "zzz", page)
     for engine in ("bm25-sparse", "high-idf-first"):
         done = CliRunner().invoke(osn, [*how, engine], catch_exceptions=False)
         assert said not in done.stderr and "exact" not in json.loads(done.stdout)

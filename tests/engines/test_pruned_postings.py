@@ -258,7 +258,7 @@ def test_a_certified_page_is_that_of_the_whole_vectors(
         body = pruned.body("sparse", text, size=size)
         certain = "rescore" not in body or _certified(both, body)
     else:
-        certain = pruned.engine(engine).certified(both.client, text, page, {})
+        certain = pruned.engine(engine).certified(both.client, text, page)
     event(f"certain: {certain}")
     if certain:
         exact = both.page(both.whole.with_settings(exact=True), engine, text, size=size)
@@ -292,7 +292,7 @@ def test_some_pages_of_the_sum_are_certified_by_the_largest_weights_of_whole_vec
 def test_nothing_is_certain_without_the_largest_weights_that_ingest_keeps(both: Both) -> None:
     def certain(engines: Engines) -> list[bool]:
         engine: Any = engines.with_settings(window=40, weight=0.01).engine("bm25-sparse")
-        return [engine.certified(both.client, word, engines.page(size=2), {}) for word in WORDS[:20]]
+        return [engine.certified(both.client, word, engines.page(size=2)) for word in WORDS[:20]]
 
     assert any(certain(both.pruned))
     meta = both.pruned.meta.with_extra(largest_weights=None)
