@@ -7,8 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from opensearch_neural.queries.answers import partial_answer
-from opensearch_neural.queries.clauses import Body, every_row_clause, says_pruned, sparse_clause, sparse_tokens
-from opensearch_neural.queries.sparse import REPLACED, constant_scores
+from opensearch_neural.queries.clauses import (
+    REPLACED,
+    Body,
+    every_row_clause,
+    says_pruned,
+    sparse_clause,
+    sparse_tokens,
+)
+from opensearch_neural.queries.sparse import constant_scores
 
 
 def window_end(body: Body) -> Body:
