@@ -24,7 +24,7 @@ class QueryEncoder(TableEncoder):
         Raises ClusterError if there is no such index. Raises ModelError if the index holds no sparse vectors, if its IDF
         table is not counted yet, or if neither the cluster nor this machine has its model.
         """
-        from opensearch_neural.index.query_side import encoder_of, read_encoder
+        from opensearch_neural.index.hidden_index import encoder_of, read_encoder
         from opensearch_neural.index.record import existing_record
 
         wrote = _sparse_of(existing_record(client, index), index)
@@ -33,7 +33,7 @@ class QueryEncoder(TableEncoder):
     @classmethod
     async def of_index_async(cls, client: AsyncOpenSearch, index: str) -> QueryEncoder:
         """As `of_index`, for the client that `connect_async` gives."""
-        from opensearch_neural.index.query_side import encoder_of, read_encoder_async
+        from opensearch_neural.index.hidden_index import encoder_of, read_encoder_async
         from opensearch_neural.index.record import existing_record_async
 
         wrote = _sparse_of(await existing_record_async(client, index), index)

@@ -23,8 +23,8 @@ from opensearch_neural.engines.engine import (
 )
 from opensearch_neural.engines.settings import Bm25SparseSetting, HighIdfFirstSetting, PrunedSparseSetting
 from opensearch_neural.errors import ClusterError
+from opensearch_neural.index.hidden_index import LARGEST, read_largest
 from opensearch_neural.index.models import IndexPart
-from opensearch_neural.index.query_side import LARGEST, read_largest
 from opensearch_neural.index.sparse_scale import SCALE, measure_sparse_scale
 from opensearch_neural.queries import Body, Rare
 
