@@ -1,4 +1,8 @@
-"""The query encoder for applications: turns a query into token weights; loaded from a model's files or from an index."""
+"""The query encoder for applications: turns a query into token weights; loaded from a model's files or from an index.
+
+It adds to `TableEncoder` how it is read from an index. That cannot stand in `TableEncoder` itself: the modules of `index`
+import it, and no modules import each other in a circle.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class QueryEncoder(TableEncoder):
-    __doc__ = TableEncoder.__doc__
+    __doc__ = TableEncoder.__doc__  # for an application there is this class alone
 
     @classmethod
     def of_index(cls, client: OpenSearch, index: str) -> QueryEncoder:
