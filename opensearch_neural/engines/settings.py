@@ -317,5 +317,5 @@ class CascadeSetting(Setting):
         return cls(high_idf_first.rare, max(cls.window, high_idf_first.window), weight=RARE_FIRST_WEIGHT, first=first)
 
 
-SETTINGS: tuple[type[Setting], ...] = (Bm25SparseSetting, HighIdfFirstSetting, PrunedSparseSetting, CascadeSetting)
-"""Every setting that `osn tune` can store in an index."""
+TUNED: tuple[type[Setting], ...] = (Bm25SparseSetting, HighIdfFirstSetting, PrunedSparseSetting, CascadeSetting)
+"""The settings that `osn tune` stores in an index's record; each has a class in `tune.TUNINGS`."""
