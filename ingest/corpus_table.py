@@ -7,7 +7,7 @@ The network encodes documents, so only queries need the table. Therefore it is c
     2. documents are counted as they are read, encoded and written. A run that continues another one reads the corpus from
        its beginning, and so counts all documents, even those written already: no counts are kept beside the journal
     3. the model with the table is saved on this machine, its query encoder on the cluster, then the record names it
-       (`kept_for_searches.keep_table`)
+       (`stored_for_searches.keep_table`)
 
 A kill before step 3 leaves an index without a table, and searches by sparse vectors refuse it. After step 3 the counts are
 not needed any more.
@@ -34,8 +34,8 @@ from ingest.settings import Models
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.idf import in_seven_digits
+from opensearch_neural.index.hidden_index import read_encoder
 from opensearch_neural.index.models import called
-from opensearch_neural.index.query_side import read_encoder
 from opensearch_neural.index.record import IndexMeta, PassageMeta, SparseMeta, another_index
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of, write_with_table

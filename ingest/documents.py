@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ingest.corpus_table import with_kept_table
-from ingest.kept_for_searches import raising
 from ingest.models import splitting_tokenizer
+from ingest.stored_for_searches import raising
 from ingest.vectorizers import Encoders, NotingLargest, for_index
 from ingest.writing import stored_documents
 from ingest.writing import target as targets

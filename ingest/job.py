@@ -14,9 +14,9 @@ from ingest.corpus import CorpusSource, everything, ignore, spooled
 from ingest.corpus_table import Asked, check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.index_corpus import is_index, warn_of_queries
-from ingest.kept_for_searches import keep_encoder, keep_measures, keep_table, raising
 from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import Models, NewIndex, Writing
+from ingest.stored_for_searches import keep_encoder, keep_measures, keep_table, raising
 from ingest.vectorizers import NotingLargest, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.versions.builds import build_record, note_waiting, open_build, serve, serving_index, warn_of_running

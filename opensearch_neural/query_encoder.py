@@ -1,4 +1,8 @@
-"""The query encoder for applications: turns a query into token weights; loaded from a model's files or from an index."""
+"""The query encoder for applications: turns a query into token weights; loaded from a model's files or from an index.
+
+It adds to `TableEncoder` how it is read from an index. That cannot stand in `TableEncoder` itself: the modules of `index`
+import it, and no modules import each other in a circle.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class QueryEncoder(TableEncoder):
-    __doc__ = TableEncoder.__doc__
+    __doc__ = TableEncoder.__doc__  # for an application there is this class alone
 
     @classmethod
     def of_index(cls, client: OpenSearch, index: str) -> QueryEncoder:
@@ -24,7 +28,7 @@ class QueryEncoder(TableEncoder):
         Raises ClusterError if there is no such index. Raises ModelError if the index holds no sparse vectors, if its IDF
         table is not counted yet, or if neither the cluster nor this machine has its model.
         """
-        from opensearch_neural.index.query_side import encoder_of, read_encoder
+        from opensearch_neural.index.hidden_index import encoder_of, read_encoder
         from opensearch_neural.index.record import existing_record
 
         wrote = _sparse_of(existing_record(client, index), index)
@@ -33,7 +37,7 @@ class QueryEncoder(TableEncoder):
     @classmethod
     async def of_index_async(cls, client: AsyncOpenSearch, index: str) -> QueryEncoder:
         """As `of_index`, for the client that `connect_async` gives."""
-        from opensearch_neural.index.query_side import encoder_of, read_encoder_async
+        from opensearch_neural.index.hidden_index import encoder_of, read_encoder_async
         from opensearch_neural.index.record import existing_record_async
 
         wrote = _sparse_of(await existing_record_async(client, index), index)

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opensearch_neural.explanation import Share
-from opensearch_neural.hits import sentence_of
 from opensearch_neural.sentences import (
     LONGEST,
     around,
@@ -17,6 +16,7 @@ from opensearch_neural.sentences import (
     term_of,
     with_marks,
 )
+from opensearch_neural.shown_search import sentence_of
 
 TEXT = "Fish live in rivers. Light is split by drops of rain. A rainbow has colours. It rains."
 

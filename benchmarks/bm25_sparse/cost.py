@@ -37,7 +37,7 @@ from ingest.vectorizers import Encoders, Vectorizer
 from opensearch_neural import forward_index
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.reader import read_corpus
-from opensearch_neural.engines.settings import WeightedSum
+from opensearch_neural.engines.settings import Bm25SparseSetting
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.models.dense.quantized import load_quantized
@@ -92,7 +92,7 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
             experiment, f"{name}-{load_hash(experiment)}", partial(load_rows, *how, with_dense=with_dense)
         )
         if not with_dense:
-            name = f"{name}-score-kept-weight-{slug(f'{WeightedSum.weight:g}')}"
+            name = f"{name}-score-kept-weight-{slug(f'{Bm25SparseSetting.weight:g}')}"
             rows += kept_cost(experiment, name, partial(score_kept_rows, *how))
         index = growth_of(experiment, model, size, with_dense=with_dense).index
         client.indices.delete(index=index, params={"ignore": 404})

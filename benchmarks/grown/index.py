@@ -16,8 +16,8 @@ from benchmarks.load.run import RESAMPLED
 from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore
 from ingest.corpus_table import Asked
-from ingest.kept_for_searches import keep_measures
 from ingest.settings import Models, NewIndex, Writing
+from ingest.stored_for_searches import keep_measures
 from ingest.vectorizers import NotingLargest, Vectors, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.writing.pipeline import ingest as run_pipeline

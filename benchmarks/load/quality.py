@@ -61,7 +61,11 @@ def nearness_rows(
     rows = []
     for variant in workload.variants:
         wanted = variant.exact
-        if wanted is None and variant.engine == EXACT_SPARSE.engine and workload.engines_of(variant).pruned:
+        if (
+            wanted is None
+            and variant.engine == EXACT_SPARSE.engine
+            and workload.engines_of(variant).has_pruned_postings()
+        ):
             wanted = EXACT_SPARSE
         if wanted is None:
             continue

@@ -26,7 +26,7 @@ from benchmarks.load.server import ServerProbe
 from benchmarks.load.variants import parameters, spec_of, with_options
 from benchmarks.load.workload import Workload, body_builders, request_heads
 from opensearch_neural.corpus.judgements import JudgedQueries
-from opensearch_neural.engines.settings import Cascade, TwoPhases
+from opensearch_neural.engines.settings import CascadeSetting, HighIdfFirstSetting
 from opensearch_neural.errors import InputError, OsnError
 from opensearch_neural.node.clusters import Say
 from opensearch_neural.retrievers.opensearch import search
@@ -171,10 +171,10 @@ def notes(measurement: Measurement, workload: Workload) -> list[str]:
     for variant in workload.variants:
         if variant.engine == "high-idf-first":
             said.append(
-                f"{variant.name}: rare tokens {TwoPhases.of(with_options(variant, workload.engines_of(variant)))}"
+                f"{variant.name}: rare tokens {HighIdfFirstSetting.of(with_options(variant, workload.engines_of(variant)))}"
             )
         elif variant.engine == "cascade":
-            said.append(f"{variant.name}: {Cascade.of(with_options(variant, workload.engines_of(variant)))}")
+            said.append(f"{variant.name}: {CascadeSetting.of(with_options(variant, workload.engines_of(variant)))}")
     for name, opened in workload.indexes.items():
         drawn = opened.meta.extra.get(RESAMPLED)
         if drawn:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ingest.writing import target as targets
 from opensearch_neural.cluster.errors import allowed, reason_of, translate_errors
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.index import query_side
+from opensearch_neural.index import hidden_index
 from opensearch_neural.index.health import index_health
 from opensearch_neural.index.record import IndexMeta, existing_record, record_in, write_record
 
@@ -388,5 +388,5 @@ def prune(client: OpenSearch, alias: str, *, keep: int = 1) -> list[str]:
     gone = [version for version in others if version not in kept]
     for version in gone:
         client.indices.delete(index=version.index)
-        query_side.forget(client, version.index, version.meta)
+        hidden_index.forget(client, version.index, version.meta)
     return [version.index for version in gone]

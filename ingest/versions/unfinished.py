@@ -9,7 +9,7 @@ from ingest.writing import target as targets
 from ingest.writing.lease import held
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.index import query_side, segments
+from opensearch_neural.index import hidden_index, segments
 from opensearch_neural.index.record import existing_record
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def abort(client: OpenSearch, name: str) -> str:
         )
     record = existing_record(client, index)
     client.indices.delete(index=index)
-    query_side.forget(client, index, record)
+    hidden_index.forget(client, index, record)
     return index
 
 

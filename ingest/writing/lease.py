@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.patience import patience
 from opensearch_neural.errors import ClusterError
-from opensearch_neural.index.query_side import make_hidden_index
+from opensearch_neural.index.hidden_index import make_hidden_index
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

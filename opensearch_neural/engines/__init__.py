@@ -1,10 +1,12 @@
-"""The engines by name: from a query's text to the request body that runs it on one index.
+"""The engines by name: from a query's text to the request body that runs it on one index, and to the answer.
 
     engines = open_engines(client, "docs")
     client.search(index="docs", body=engines.body("bm25-sparse", "what causes a rainbow", size=10))
+    engines.search("bm25-sparse", "what causes a rainbow", size=10)
 
-`osn search`, `osn eval` and the benchmarks all search with these engines, so they measure what users run. Each family of
-engines has a file, and each engine is a class in it.
+`osn search`, `osn eval` and the benchmarks all take their bodies from these engines. `Engines.search` and `osn search` also
+send a `preference`, and a second request if pruned postings leave a page short. What `osn eval`, `osn tune` and the load
+generator measure is the body alone. Each family of engines has a file, and each engine is a class in it.
 
     engine.py      the base class of all engines, their options, and what the engines of one index share
     sparse.py      BM25, a sparse model, and both together
@@ -15,12 +17,12 @@ engines has a file, and each engine is a class in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.engines import dense, generative, sparse
-from opensearch_neural.engines.engine import Engine, Opened, Page
+from opensearch_neural.engines.engine import Engine, OpenedIndex, Page
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import existing_record
@@ -43,7 +45,7 @@ BodyOf = Callable[[str, int], Body]
 """(query text, number of hits wanted) → request body. Encoding the query is part of the call."""
 
 
-class Engines(Opened):
+class Engines(OpenedIndex):
     """The engines of one index. A model is loaded when an engine first needs it; BM25 needs none."""
 
     def engine(self, name: str) -> Engine:
@@ -90,6 +92,18 @@ class Engines(Opened):
         In an index of passages each document is found once, by its best passage: `queries.best_passages` reads the answer.
         """
         return self.engine(name).body(text, self.page(filter=filter, **page))
+
+    def search(self, name: str, text: str, *, filter: Filter = None, **page: Any) -> Mapping[str, Any]:
+        """The answer to a query, by the client of `open_engines`: the body of `body`, sent with a `preference`
+        (`queries.preference`), and a second request if pruned postings leave the page short. `page`: as in `body`.
+
+        In an index of passages make the body and send it yourself, because `queries.best_passages` reads it. Raises
+        opensearch-py's errors, ClusterError if these engines have no client, and as `load` does.
+        """
+        if self.connect is None:
+            raise ClusterError(f"searching {self.index!r} needs a connection")
+        engine = self.engine(name)
+        return engine.search(self.connect(), engine.body(text, self.page(filter=filter, **page)), text)
 
     def page(self, **page: Any) -> Page:
         """The page arguments for this index: in an index of passages, hits are collapsed to their documents."""

@@ -17,12 +17,12 @@ from opensearch_neural.engines.engine import (
     Missing,
     Option,
     Page,
-    gone,
+    lost_documents,
     part_of,
     positive,
     whole_number,
 )
-from opensearch_neural.engines.settings import Cascade, TwoPhases, WeightedSum, parse_first
+from opensearch_neural.engines.settings import Bm25SparseSetting, CascadeSetting, HighIdfFirstSetting, parse_first
 from opensearch_neural.engines.sparse import Bm25, Bm25Sparse, HighIdfFirst, Sparse
 from opensearch_neural.errors import ClusterError, InputError, ModelError, ZeroVector
 from opensearch_neural.index.mapping import to_bytes
@@ -85,8 +85,7 @@ class Faiss(Engine):
     def needs(self) -> tuple[IndexPart, ...]:
         return ("quantized",)
 
-    @property
-    def retriever(self) -> QuantizedRetriever:
+    def load_retriever(self) -> QuantizedRetriever:
         """The codes in this process's memory. Raises ClusterError or InputError if they cannot be read."""
         return self.opened.once(("faiss", self.opened.settings.get("faiss")), self._read)
 
@@ -114,11 +113,11 @@ class Faiss(Engine):
         spare = queries.MOST_LISTED if page.get("filter") else wanted * queries.COLLAPSED_PASSAGES
         # Count all hits, so that `missing` sees how many are gone.
         page.setdefault("track_total_hits", True)
-        run = self.retriever.retrieve({"": text}, min(spare, queries.MOST_LISTED))
+        run = self.load_retriever().retrieve({"": text}, min(spare, queries.MOST_LISTED))
         return queries.listed(run[""], **page)
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
-        return Missing() if filtered else gone(body, answer, "nearest documents", self.opened.index)
+        return Missing() if filtered else lost_documents(body, answer, "nearest documents", self.opened.index)
 
 
 class CascadeEngine(Sparse):
@@ -140,30 +139,30 @@ class CascadeEngine(Sparse):
     )
 
     def needs(self) -> tuple[IndexPart, ...]:
-        held = self.opened.meta
-        return ("sparse", "dense" if held.dense and not held.quantized else "quantized")
+        meta = self.opened.meta
+        return ("sparse", "dense" if meta.dense and not meta.quantized else "quantized")
 
     def load(self) -> None:
-        held = self.opened.meta
-        if held.sparse and not (held.quantized or held.dense):
+        meta = self.opened.meta
+        if meta.sparse and not (meta.quantized or meta.dense):
             raise ModelError(
                 f"the index {self.opened.index!r} holds no quantized vectors, and no dense ones that the cascade could take",
                 "ingest with --pq MODEL or with --dense MODEL",
             )
         super().load()
         # The window of bm25-sparse, too, may need a request to the cluster.
-        if Cascade.of(self.opened).first == "bm25-sparse":
+        if CascadeSetting.of(self.opened).first == "bm25-sparse":
             Bm25Sparse(self.opened).load()
 
     def body(self, text: str, page: Page) -> Body:
-        how = Cascade.of(self.opened)
+        how = CascadeSetting.of(self.opened)
         window, unit = max(how.window, how.dense_window), sum(self.tokens(text).values()) or 1.0
         if how.first == "bm25-sparse":
             bm25_sparse = Bm25Sparse(self.opened)
-            first = bm25_sparse.within(text, page, window, WeightedSum.stored(self.opened))
-            unit /= bm25_sparse.scale  # in the scale of BM25's scores
+            first = bm25_sparse.within(text, page, window, Bm25SparseSetting.stored(self.opened))
+            unit /= bm25_sparse.load_scale()  # in the scale of BM25's scores
         else:
-            first = HighIdfFirst(self.opened).within(text, page, window, TwoPhases(how.rare))
+            first = HighIdfFirst(self.opened).within(text, page, window, HighIdfFirstSetting(how.rare))
         weight, window, models = how.weight * unit, how.dense_window, self.opened.models
         encoder = models.quantized if self.opened.meta.quantized else models.dense
         (vector,) = encoder.encode_queries([text])

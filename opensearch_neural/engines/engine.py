@@ -69,8 +69,8 @@ CLAUSES = Option("clauses", bool, "rescore by clauses even if the index has a fo
 
 
 @dataclass
-class Opened:
-    """One index, opened for searching."""
+class OpenedIndex:
+    """One index, opened for searching. `engines.Engines` extends it, and each engine holds it as `opened`."""
 
     index: str
     """The name of the index, or of an alias."""
@@ -92,19 +92,20 @@ class Opened:
         """Whether the forward index rescores hits."""
         return self.meta.forward_index and not self.settings.get("clauses")
 
-    @property
-    def pruned(self) -> bool:
-        """Whether the postings hold fewer tokens than the rows of the forward index. Raises InputError if such an index is
-        to be rescored by clauses, which read only postings."""
+    def check_clauses(self) -> None:
+        """Raises InputError if an index with pruned postings is to be rescored by clauses, which read only postings."""
         if self.meta.prune_postings is not None and self.settings.get("clauses"):
             raise InputError(
                 f"{self.index!r} has pruned postings ({self.meta.prune_postings}), and --clauses reads only postings",
                 "leave out --clauses: then hits are rescored with their whole vectors",
             )
+
+    def has_pruned_postings(self) -> bool:
+        """Whether the postings hold fewer tokens than the rows of the forward index. Raises as `check_clauses` does."""
+        self.check_clauses()
         return self.meta.prune_postings is not None
 
-    @property
-    def shard_documents(self) -> int:
+    def load_shard_documents(self) -> int:
         """Documents in a shard, from the index's record; if it has no number, counted once, or 0 without a connection.
 
         Raises ClusterError.
@@ -116,7 +117,7 @@ class Opened:
         with translate_errors():
             return count_shard_documents(self.connect(), self.index) if self.connect else 0
 
-    def given(self, *names: str) -> dict[str, Any]:
+    def chosen_settings(self, *names: str) -> dict[str, Any]:
         """{name: value} of those settings that the caller chose."""
         return {name: value for name in names if (value := self.settings.get(name)) is not None}
 
@@ -153,7 +154,7 @@ class Engine:
     fused: ClassVar[bool] = False
     """Whether scores are computed after the search, so that the cluster cannot explain them."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: OpenedIndex) -> None:
         self.opened = opened
 
     def needs(self) -> tuple[IndexPart, ...]:
@@ -201,12 +202,14 @@ def part_of(page: Page) -> Page:
     return {"size": reach, "collapse": page.get("collapse")}
 
 
-def gone(body: Body, answer: Mapping[str, Any], what: str, index: str, held: int | None = None) -> Missing:
+def lost_documents(
+    body: Body, answer: Mapping[str, Any], what: str, index: str, stored_count: int | None = None
+) -> Missing:
     """A warning if the answer has fewer documents than a body of `queries.listed` requests: the index lost the others.
 
-    No warning for a partial answer. held: the number of documents found, if it is not the number of hits.
+    No warning for a partial answer. stored_count: how many of the documents the index holds; None: the number of hits.
     """
     if queries.partial_answer(answer):
         return Missing()
-    gone = queries.listed_count(body) - (answer["hits"]["total"]["value"] if held is None else held)
-    return Missing((f"{gone} of the {what} are not in {index!r} any more",)) if gone > 0 else Missing()
+    lost = queries.listed_count(body) - (answer["hits"]["total"]["value"] if stored_count is None else stored_count)
+    return Missing((f"{lost} of the {what} are not in {index!r} any more",)) if lost > 0 else Missing()

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from opensearch_neural import queries
-from opensearch_neural.engines.engine import TOKENS, Engine, Missing, Option, Page, gone, part_of, whole_number
+from opensearch_neural.engines.engine import (
+    TOKENS,
+    Engine,
+    Missing,
+    Option,
+    Page,
+    lost_documents,
+    part_of,
+    whole_number,
+)
 from opensearch_neural.engines.sparse import Sparse
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index.models import IndexPart
@@ -17,7 +26,7 @@ from opensearch_neural.queries import Body
 if TYPE_CHECKING:
     from opensearch_neural.retrievers.generative import GenerativeRetriever
 
-HELD = "urls"
+STORED = "urls"
 """The name of the aggregation that counts which of the written URLs, or of their documents, the index holds."""
 
 
@@ -35,10 +44,9 @@ class Tome(Engine):
 
     def load(self) -> None:
         super().load()
-        _ = self.retriever
+        self.load_retriever()
 
-    @property
-    def retriever(self) -> GenerativeRetriever:
+    def load_retriever(self) -> GenerativeRetriever:
         """The model that writes the URLs. Raises ModelError if no URLs are named or their model is not found."""
         settings = self.opened.settings
         key = ("tome", settings.get("urls"), settings.get("tome"), settings.get("beams"))
@@ -61,33 +69,37 @@ class Tome(Engine):
 
     def body(self, text: str, page: Page) -> Body:
         # List all written URLs, however few are shown: documents may have been deleted since.
-        written = self.retriever.find_urls(text, queries.MOST_LISTED)
-        if self.retriever.urls.numbered:
+        retriever = self.load_retriever()
+        written = retriever.find_urls(text, queries.MOST_LISTED)
+        if retriever.urls.numbered:
             page.setdefault("track_total_hits", True)
             return queries.listed(written, field="parent" if self.opened.meta.passages else "_id", **page)
         return queries.listed(written, field="url", **page)
 
     def counted(self, body: Body) -> Body:
         asked = queries.listed_count(body)
-        if not (asked and self.retriever.urls.numbered and self.opened.meta.passages):
+        if not (asked and self.load_retriever().urls.numbered and self.opened.meta.passages):
             return body
         # The cluster counts passages as hits, and URLs belong to documents.
-        return {**body, "aggs": {HELD: {"terms": {"field": "parent", "size": asked}}}}
+        return {**body, "aggs": {STORED: {"terms": {"field": "parent", "size": asked}}}}
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
-        beams, from_ = self.retriever.beams, body.get("from", 0)
+        retriever, from_ = self.load_retriever(), body.get("from", 0)
+        beams, numbered = retriever.beams, retriever.urls.numbered
         deep = (f"at most {beams} URLs are written (--beams)",) if from_ + body["size"] > beams else ()
         lacks = Missing()
-        if not filtered and self.retriever.urls.numbered:
-            lacks = gone(body, answer, "documents whose URLs were written", self.opened.index, self._held(answer))
+        if not filtered and numbered:
+            lacks = lost_documents(
+                body, answer, "documents whose URLs were written", self.opened.index, self._stored_count(answer)
+            )
         elif not filtered and not from_ and queries.listed_urls(body):
             urls = [hit["_source"].get("url") for hit in answer["hits"]["hits"]]
             lacks = _unfound(body, answer, queries.unfound_urls(body, urls), self.opened.index)
         return Missing(deep + lacks.warnings, lacks.facts)
 
-    def _held(self, answer: Mapping[str, Any]) -> int | None:
+    def _stored_count(self, answer: Mapping[str, Any]) -> int | None:
         """How many documents the aggregation counts; None if the hits are documents."""
-        counted = answer.get("aggregations", {}).get(HELD)
+        counted = answer.get("aggregations", {}).get(STORED)
         return None if counted is None else len(counted["buckets"])
 
 
@@ -109,13 +121,14 @@ class TomeRrf(Tome):
         # The hits also contain those of the other engine, so they do not show which URLs the index holds.
         if not (asked := queries.listed_urls(body)):
             return body
-        return {**body, "aggs": {HELD: {"terms": {"field": "url", "include": asked, "size": len(asked)}}}}
+        return {**body, "aggs": {STORED: {"terms": {"field": "url", "include": asked, "size": len(asked)}}}}
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
-        if HELD not in answer.get("aggregations", {}):
+        if STORED not in answer.get("aggregations", {}):
             return Missing()
-        held = {bucket["key"] for bucket in answer["aggregations"][HELD]["buckets"]}
-        return _unfound(body, answer, [url for url in queries.listed_urls(body) if url not in held], self.opened.index)
+        stored = {bucket["key"] for bucket in answer["aggregations"][STORED]["buckets"]}
+        unfound = [url for url in queries.listed_urls(body) if url not in stored]
+        return _unfound(body, answer, unfound, self.opened.index)
 
 
 def _unfound(body: Body, answer: Mapping[str, Any], unfound: list[str], index: str) -> Missing:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
-from opensearch_neural.engines.engine import Opened
+from opensearch_neural.engines.engine import OpenedIndex
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.models.sparse.pruning import Pruning
@@ -28,7 +28,9 @@ def fitting_window(documents: int, power: float, window: int = WINDOW) -> int:
     return round(window * max(1.0, documents / FITTED) ** power)
 
 
-def with_window(stored: Mapping[str, Any], opened: Opened, fitting: Callable[[Opened], int]) -> Mapping[str, Any]:
+def with_window(
+    stored: Mapping[str, Any], opened: OpenedIndex, fitting: Callable[[OpenedIndex], int]
+) -> Mapping[str, Any]:
     """A stored setting with the window to search with: the stored window, grown with the index, else the default.
     Raises TypeError or ValueError if a stored number is invalid.
 
@@ -39,7 +41,7 @@ def with_window(stored: Mapping[str, Any], opened: Opened, fitting: Callable[[Op
 
     fitting: returns the default window of an index
     """
-    if opened.given("window"):
+    if opened.chosen_settings("window"):
         return {**stored, "window": WINDOW}
     if "window" not in stored:
         return {**stored, "window": fitting(opened)}
@@ -53,7 +55,7 @@ def with_window(stored: Mapping[str, Any], opened: Opened, fitting: Callable[[Op
 
 
 @contextmanager
-def reading(opened: Opened, engine: str, called: str = "") -> Iterator[None]:
+def reading(opened: OpenedIndex, engine: str, called: str = "") -> Iterator[None]:
     """Inside, errors from reading an engine's stored setting become a ModelError.
 
     called: the engine's name in the message; "": `engine`
@@ -124,26 +126,26 @@ class Setting:
         return cls(**{each.name: READ[each.name](record[each.name]) for each in fields(cls) if each.name in record})
 
     @classmethod
-    def fitting(cls, opened: Opened) -> Self:
+    def fitting(cls, opened: OpenedIndex) -> Self:
         """The default of an index. Raises ClusterError if its documents must be counted and cannot be."""
         raise NotImplementedError
 
     @classmethod
-    def of(cls, opened: Opened) -> Self:
+    def of(cls, opened: OpenedIndex) -> Self:
         """The setting: the caller's choice, else the stored one, else the default. Raises ModelError if the stored one is
         invalid."""
         with reading(opened, cls.engine):
             stored = opened.meta.extra.get(cls.key, {})
             setting = cls.parse(with_window(stored, opened, lambda opened: cls.fitting(opened).window))
-        return replace(setting, **opened.given(*cls.options))
+        return replace(setting, **opened.chosen_settings(*cls.options))
 
 
-SUM_POWER, TWO_PHASES_POWER = 1 / 2, 1 / 4
+BM25_SPARSE_POWER, HIGH_IDF_FIRST_POWER = 1 / 2, 1 / 4
 """Exponents by which the default windows of bm25-sparse and of high-IDF-first grow beyond FITTED documents."""
 
 
 @dataclass(frozen=True)
-class WeightedSum(Setting):
+class Bm25SparseSetting(Setting):
     """How bm25-sparse searches.
 
     The default weight is the best, or almost, on dev and train questions, for a published SPLADE as for the same model
@@ -164,18 +166,18 @@ class WeightedSum(Setting):
         return f"weight {self.weight:g}, window {self.window}" + (f", of tokens {self.tokens}" if self.tokens else "")
 
     @classmethod
-    def fitting(cls, opened: Opened) -> WeightedSum:
-        return cls(window=fitting_window(opened.shard_documents, SUM_POWER))
+    def fitting(cls, opened: OpenedIndex) -> Bm25SparseSetting:
+        return cls(window=fitting_window(opened.load_shard_documents(), BM25_SPARSE_POWER))
 
     @classmethod
-    def stored(cls, opened: Opened) -> WeightedSum:
+    def stored(cls, opened: OpenedIndex) -> Bm25SparseSetting:
         """The stored setting, else the default, with only `tokens` as the caller chose: for the cascade, where the caller's
         weight and window are the cascade's own."""
-        return cls.of(replace(opened, settings=opened.given("tokens")))
+        return cls.of(replace(opened, settings=opened.chosen_settings("tokens")))
 
 
 @dataclass(frozen=True)
-class TwoPhases(Setting):
+class HighIdfFirstSetting(Setting):
     """How high-IDF-first searches."""
 
     engine = "high-idf-first"
@@ -196,16 +198,16 @@ class TwoPhases(Setting):
         return f"{self.rare}, window {self.window}{adds}" + (f", of tokens {self.tokens}" if self.tokens else "")
 
     @classmethod
-    def fitting(cls, opened: Opened) -> TwoPhases:
-        if opened.pruned:
-            return cls(window=PrunedSparse.fitting(opened).window)
-        return cls(window=fitting_window(opened.shard_documents, TWO_PHASES_POWER))
+    def fitting(cls, opened: OpenedIndex) -> HighIdfFirstSetting:
+        if opened.has_pruned_postings():
+            return cls(window=PrunedSparseSetting.fitting(opened).window)
+        return cls(window=fitting_window(opened.load_shard_documents(), HIGH_IDF_FIRST_POWER))
 
     @classmethod
-    def of(cls, opened: Opened) -> TwoPhases:
+    def of(cls, opened: OpenedIndex) -> HighIdfFirstSetting:
         setting = super().of(opened)
         # With pruned postings, the scores of phase one are too low to add common tokens to.
-        return replace(setting, exact=opened.pruned or opened.settings.get("rescore_all", setting.exact))
+        return replace(setting, exact=opened.has_pruned_postings() or opened.settings.get("rescore_all", setting.exact))
 
 
 MEASURED_SHARD = 1_000_000
@@ -234,7 +236,7 @@ def pruned_window(rule: str, documents: int) -> int:
 
 
 @dataclass(frozen=True)
-class PrunedSparse(Setting):
+class PrunedSparseSetting(Setting):
     """How `sparse` searches an index with pruned postings."""
 
     engine = "sparse"
@@ -247,11 +249,11 @@ class PrunedSparse(Setting):
         return f"window {self.window}"
 
     @classmethod
-    def fitting(cls, opened: Opened) -> PrunedSparse:
+    def fitting(cls, opened: OpenedIndex) -> PrunedSparseSetting:
         """The default of an index with pruned postings. Raises ClusterError if its documents must be counted and cannot
         be."""
         assert opened.meta.prune_postings is not None
-        return cls(pruned_window(opened.meta.prune_postings, opened.shard_documents))
+        return cls(pruned_window(opened.meta.prune_postings, opened.load_shard_documents()))
 
 
 RARE_FIRST_WEIGHT = 0.025
@@ -259,7 +261,7 @@ RARE_FIRST_WEIGHT = 0.025
 
 
 @dataclass(frozen=True)
-class Cascade(Setting):
+class CascadeSetting(Setting):
     """How the cascade searches.
 
     The default weight was the best of several on dev and train questions (`osn bench sum-weight --dense`); after
@@ -287,12 +289,12 @@ class Cascade(Setting):
         return f"{self.first} first, weight {self.weight:g}, windows {self.window} and {self.dense_window}{how}"
 
     @classmethod
-    def parse(cls, record: Mapping[str, Any]) -> Cascade:
+    def parse(cls, record: Mapping[str, Any]) -> CascadeSetting:
         # Older records lack `first`; they were all tuned with high-idf-first.
         return super().parse({"first": "high-idf-first", **record})
 
     @classmethod
-    def of(cls, opened: Opened) -> Cascade:
+    def of(cls, opened: OpenedIndex) -> CascadeSetting:
         """The setting: the caller's choice, else the stored one if it was tuned with the same first engine, else the
         default. Raises ModelError if the stored one is invalid."""
         stored = opened.meta.extra.get(cls.key)
@@ -303,13 +305,17 @@ class Cascade(Setting):
                 how = cls.fitting(opened, first)
             else:
                 how = cls.parse(with_window(stored, opened, lambda opened: cls.fitting(opened, first).window))
-        return replace(how, **opened.given(*cls.options))
+        return replace(how, **opened.chosen_settings(*cls.options))
 
     @classmethod
-    def fitting(cls, opened: Opened, first: First = "bm25-sparse") -> Cascade:
+    def fitting(cls, opened: OpenedIndex, first: First = "bm25-sparse") -> CascadeSetting:
         """The default of an index with this engine first. Raises as that engine's settings do."""
         # The first engine's settings know how many hits an index of this size needs, and which tokens are rare.
         if first == "bm25-sparse":
-            return cls(window=max(cls.window, WeightedSum.stored(opened).window))
-        two_phases = TwoPhases.of(opened)
-        return cls(two_phases.rare, max(cls.window, two_phases.window), weight=RARE_FIRST_WEIGHT, first=first)
+            return cls(window=max(cls.window, Bm25SparseSetting.stored(opened).window))
+        high_idf_first = HighIdfFirstSetting.of(opened)
+        return cls(high_idf_first.rare, max(cls.window, high_idf_first.window), weight=RARE_FIRST_WEIGHT, first=first)
+
+
+TUNED: tuple[type[Setting], ...] = (Bm25SparseSetting, HighIdfFirstSetting, PrunedSparseSetting, CascadeSetting)
+"""The settings that `osn tune` stores in an index's record; each has a class in `tune.TUNINGS`."""

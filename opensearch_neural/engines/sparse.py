@@ -21,10 +21,10 @@ from opensearch_neural.engines.engine import (
     positive,
     whole_number,
 )
-from opensearch_neural.engines.settings import PrunedSparse, TwoPhases, WeightedSum
+from opensearch_neural.engines.settings import Bm25SparseSetting, HighIdfFirstSetting, PrunedSparseSetting
 from opensearch_neural.errors import ClusterError
+from opensearch_neural.index.hidden_index import LARGEST, read_largest
 from opensearch_neural.index.models import IndexPart
-from opensearch_neural.index.query_side import LARGEST, read_largest
 from opensearch_neural.index.sparse_scale import SCALE, measure_sparse_scale
 from opensearch_neural.queries import Body, Rare
 
@@ -81,24 +81,24 @@ class Sparse(Engine):
 
     def all_tokens(self, tokens: Mapping[str, float], page: Page, window: int | None) -> Body:
         """The body that searches all of these tokens. window: as in `within`; only pruned postings need one."""
-        if self.opened.pruned:
+        if self.opened.has_pruned_postings():
             return queries.pruned_sparse(tokens, window=window, plugin=self.opened.plugin, **page)
         return queries.neural_sparse(tokens, plugin=self.opened.plugin, **page)
 
     def window(self) -> int | None:
         """Hits of each shard that get their whole score; None if all do."""
-        return PrunedSparse.of(self.opened).window if self.opened.pruned else None
+        return PrunedSparseSetting.of(self.opened).window if self.opened.has_pruned_postings() else None
 
     def load(self) -> None:
         super().load()
-        _ = self.opened.pruned  # refuses --clauses with pruned postings
+        self.opened.check_clauses()
         self.window()  # may need a request to the cluster
 
     def search(self, client: OpenSearch, body: Body, text: str) -> Mapping[str, Any]:
         """The answer to a body. If pruned postings leave the page short, a second request fills it."""
         answer, from_ = super().search(client, body, text), body.get("from", 0)
         hits = answer["hits"]["hits"]
-        if not self.opened.pruned or len(hits) >= body["size"] or queries.partial_answer(answer):
+        if not self.opened.has_pruned_postings() or len(hits) >= body["size"] or queries.partial_answer(answer):
             return answer
         rest = queries.unsearched(body, from_ + len(hits))
         if rest is None:
@@ -121,7 +121,7 @@ class Windowed(Sparse):
     """Engines of two phases. `certified` tells whether their page is certainly the page that a search of all documents
     returns."""
 
-    def how(self) -> WeightedSum | TwoPhases:
+    def how(self) -> Bm25SparseSetting | HighIdfFirstSetting:
         """The settings: the caller's choice, else those stored in the index, else the defaults."""
         raise NotImplementedError
 
@@ -129,14 +129,22 @@ class Windowed(Sparse):
         return self.how().window
 
     def certified(
-        self, client: OpenSearch, text: str, page: Page, largest: dict[str, float], *, window: int | None = None
+        self,
+        client: OpenSearch,
+        text: str,
+        page: Page,
+        remembered: dict[str, float] | None = None,
+        *,
+        window: int | None = None,
     ) -> bool:
         """Whether the page is certainly the page that a search of all documents returns. With the setting `exact` it is,
         unless the answer is partial. If the setting `tokens` removes tokens, it never is. Raises ClusterError.
 
-        largest: {token: its largest weight}; missing weights are requested from the cluster and added. window: None takes
-        the engine's own.
+        remembered: {token: its largest weight}, the caller's memory from one query to the next. Weights that neither it nor
+        the index's stored weights have are requested from the cluster and added to it, so it is valid until documents are
+        added. None: nothing is remembered. window: None takes the engine's own.
         """
+        remembered = {} if remembered is None else remembered
         exact = self.opened.settings.get("exact")
         if not exact and self.tokens(text, self.how().tokens) != self.opened.models.query_encoder.encode(text):
             return False
@@ -148,12 +156,13 @@ class Windowed(Sparse):
         if "rescore" not in body:
             return False
         answer, end = answers(client, self.opened.index, text, (body, queries.window_end(body)))
-        return queries.certified(body, answer, end, self._largest(client, text, body, answer, largest))
+        return queries.certified(body, answer, end, self._largest(client, text, body, answer, remembered))
 
     def _largest(
-        self, client: OpenSearch, text: str, body: Body, answer: Mapping[str, Any], asked: dict[str, float]
+        self, client: OpenSearch, text: str, body: Body, answer: Mapping[str, Any], remembered: dict[str, float]
     ) -> Mapping[str, float]:
-        """{token: its largest weight in the index}: those that ingest keeps, else `asked`, to which missing ones are added.
+        """{token: its largest weight in the index}: those that ingest keeps, else `remembered`, to which missing ones are
+        added.
 
         Call it after the answer arrived, so that the weights cover every document in the answer.
         """
@@ -162,14 +171,14 @@ class Windowed(Sparse):
         # An alias may point to another index by now.
         if kept is not None and (hits := answer["hits"]["hits"]) and all(hit["_index"] == kept.index for hit in hits):
             return kept.weights
-        if self.opened.pruned:  # a request would read the rows of all documents
+        if self.opened.has_pruned_postings():  # a request would read the rows of all documents
             return dict.fromkeys(queries.heaviest(body), math.inf)
-        tops = {token: top for token, top in queries.heaviest(body).items() if token not in asked}
+        tops = {token: top for token, top in queries.heaviest(body).items() if token not in remembered}
         largest = queries.largest_weights(
             dict(zip(tops, answers(client, self.opened.index, text, tops.values()), strict=True))
         )
-        asked |= {token: weight for token, weight in largest.items() if math.isfinite(weight)}
-        return {**largest, **asked}
+        remembered |= {token: weight for token, weight in largest.items() if math.isfinite(weight)}
+        return {**largest, **remembered}
 
 
 class Bm25Sparse(Windowed):
@@ -188,8 +197,7 @@ class Bm25Sparse(Windowed):
         EXACT,
     )
 
-    @property
-    def scale(self) -> float:
+    def load_scale(self) -> float:
         """The scale of the index's sparse scores relative to BM25's: measured at ingest, else measured now."""
         stored = self.opened.meta.extra.get(SCALE)
         return float(stored) if stored else self.opened.once(SCALE, self._measured)
@@ -200,26 +208,26 @@ class Bm25Sparse(Windowed):
         client, opened = self.opened.connect(), self.opened
         with translate_errors():
             encoder = opened.models.query_encoder
-            return measure_sparse_scale(client, opened.index, encoder, pruned=opened.pruned) or 1.0
+            return measure_sparse_scale(client, opened.index, encoder, pruned=opened.has_pruned_postings()) or 1.0
 
     def load(self) -> None:
         super().load()
-        _ = self.scale
+        self.load_scale()
 
-    def how(self) -> WeightedSum:
-        return WeightedSum.of(self.opened)
+    def how(self) -> Bm25SparseSetting:
+        return Bm25SparseSetting.of(self.opened)
 
-    def within(self, text: str, page: Page, window: int | None, how: WeightedSum | None = None) -> Body:
+    def within(self, text: str, page: Page, window: int | None, how: Bm25SparseSetting | None = None) -> Body:
         """The body with this window (None: a search of all documents). how: the weight and tokens; None: the engine's."""
         how = how or self.how()
         return queries.bm25_sparse(
             text,
             self.tokens(text, how.tokens),
-            weight=how.weight / self.scale,
+            weight=how.weight / self.load_scale(),
             window=window,
             plugin=self.opened.plugin,
             forward=self.opened.forward,
-            pruned=self.opened.pruned,
+            pruned=self.opened.has_pruned_postings(),
             **page,
         )
 
@@ -235,10 +243,10 @@ class HighIdfFirst(Windowed):
         EXACT,
     )
 
-    def how(self) -> TwoPhases:
-        return TwoPhases.of(self.opened)
+    def how(self) -> HighIdfFirstSetting:
+        return HighIdfFirstSetting.of(self.opened)
 
-    def within(self, text: str, page: Page, window: int | None, how: TwoPhases | None = None) -> Body:
+    def within(self, text: str, page: Page, window: int | None, how: HighIdfFirstSetting | None = None) -> Body:
         """The body with this window (None: a search of all documents). how: the other settings; None: the engine's."""
         how = how or self.how()
         tokens = self.tokens(text, how.tokens)
@@ -251,7 +259,7 @@ class HighIdfFirst(Windowed):
             exact=how.exact,
             plugin=self.opened.plugin,
             forward=self.opened.forward,
-            pruned=self.opened.pruned,
+            pruned=self.opened.has_pruned_postings(),
             **page,
         )
 

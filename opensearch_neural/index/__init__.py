@@ -3,7 +3,7 @@
 mapping.py          mapping and settings of a new index
 record.py           `_meta.osn`: which models and settings wrote the index, and which models it refuses
 models.py           the models of an index, loaded when first needed
-query_side.py       a sparse model's query encoder and the tokens' largest weights, stored on the cluster
+hidden_index.py     the hidden index that stores sparse models' query encoders and the tokens' largest weights
 sparse_scale.py     how large sparse scores are relative to BM25's
 shard_documents.py  how many documents a shard holds, which determines the default windows
 segments.py         refreshing, and merging segments

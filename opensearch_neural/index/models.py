@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from opensearch_neural.errors import ModelError
-from opensearch_neural.index.query_side import encoder_of, read_encoder
+from opensearch_neural.index.hidden_index import encoder_of, read_encoder
 from opensearch_neural.index.record import TO_SEARCH, DenseMeta, IndexMeta, SparseMeta, check_counted, check_same_model
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.registry import MODEL_OPTIONS

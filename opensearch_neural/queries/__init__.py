@@ -15,7 +15,8 @@ hits must match and that adds nothing to their score. `highlight` is the text wh
     sparse.py       bodies that search words and tokens: BM25, a sparse model, both together, rare tokens first
     dense.py        bodies that search vectors and quantized codes, alone and with other searches
     urls.py         bodies that look up URLs
-    clauses.py      the clauses, filters and page that bodies consist of
+    clauses.py      the clauses, filters, second phases and page that bodies consist of
+    explain.py      bodies whose answer explains its scores
     rare.py         which tokens of a query are rare
     certificate.py  whether the page of a window is the page that a search of all documents returns
     answers.py      whether an answer is whole, its best passage of each document, and the preference that sends requests
@@ -27,6 +28,7 @@ from opensearch_neural.queries.certificate import certified, heaviest, largest_w
 from opensearch_neural.queries.clauses import (
     DEFAULT_SOURCE,
     DOT_ALIAS,
+    REPLACED,
     Body,
     Clause,
     Filter,
@@ -46,13 +48,12 @@ from opensearch_neural.queries.dense import (
     quantized_offset,
     quantized_rescore,
 )
+from opensearch_neural.queries.explain import explained
 from opensearch_neural.queries.rare import Rare, rare_tokens
 from opensearch_neural.queries.sparse import (
     HELD,
-    REPLACED,
     bm25,
     bm25_sparse,
-    explained,
     high_idf_first,
     neural_sparse,
     pruned_sparse,

@@ -7,8 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from opensearch_neural.queries.answers import partial_answer
-from opensearch_neural.queries.clauses import Body, every_row_clause, says_pruned, sparse_clause, sparse_tokens
-from opensearch_neural.queries.sparse import REPLACED, held_scores
+from opensearch_neural.queries.clauses import (
+    REPLACED,
+    Body,
+    every_row_clause,
+    says_pruned,
+    sparse_clause,
+    sparse_tokens,
+)
+from opensearch_neural.queries.sparse import constant_scores
 
 
 def window_end(body: Body) -> Body:
@@ -67,15 +74,15 @@ def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], lar
     if stage["query"].get("query_weight") == REPLACED and says_pruned(stage["query"]["rescore_query"]):
         return False
     hits, last = answer["hits"]["hits"], end["hits"]["hits"]
-    held = held_scores(body)
+    constants = constant_scores(body)
     # `bm25_sparse` without a window scores every document, even one that its first phase does not match.
-    if held is not None and not last:
+    if constants is not None and not last:
         return True  # all matching documents lie in the windows
     weight = stage["query"].get("rescore_query_weight", 1.0)
     most = {token: weight * value * largest.get(token, 0.0) for token, value in tokens.items()}
-    if held is None and not any(most.values()):
+    if constants is None and not any(most.values()):
         return True  # the model adds nothing to BM25
-    added = sum(max(0.0, most[token] - already) for token, already in (held or dict.fromkeys(tokens, 0.0)).items())
+    added = sum(max(0.0, most[token] - already) for token, already in (constants or dict.fromkeys(tokens, 0.0)).items())
     bound = (last[0]["_score"] if last else 0.0) + added
     # The page must be full, and its last hit above the bound by more than float32's rounding.
     return bool(hits) and len(hits) == body["size"] and hits[-1]["_score"] > bound * (1 + 1e-6)

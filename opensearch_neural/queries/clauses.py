@@ -1,4 +1,4 @@
-"""The parts of request bodies: clauses, filters, and the page around them."""
+"""The parts of request bodies: clauses, filters, second phases, and the page around them."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ HIGHLIGHTED_CHARACTERS = 1_000_000
 
 LEAST_SCORE = 1.4e-45
 """The smallest float32 above 0. As `min_score` it excludes documents that score 0."""
+
+# Weight of the first phase's score when the second phase's score replaces it. Added to the new score it vanishes in float32
+# rounding. Hits that were not rescored keep it, so they keep their order, below all others. As a power of two it never makes
+# two different scores equal.
+REPLACED = 2.0**-40
 
 # `rank_feature` splits its field name at the last dot, so it cannot name a token that contains a dot. Ingest writes such a
 # token a second time with this look-alike. Word-piece tokenizers fold the look-alike to ".", so no token contains it.
@@ -81,11 +86,16 @@ def rescoring_clause(
     return sparse_clause(tokens, field, plugin)
 
 
+def replacing(clause: Clause) -> Body:
+    """A second phase by a clause whose scores replace the first phase's."""
+    return {"rescore_query": clause, "query_weight": REPLACED, "rescore_query_weight": 1.0}
+
+
 def feature_clause(token: str, field: str, **boost: float) -> Clause:
     return {"rank_feature": {"field": f"{field}.{token.replace('.', DOT_ALIAS)}", "linear": {}, **boost}}
 
 
-def held_clause(token: str, score: float, field: str) -> Clause:
+def constant_clause(token: str, score: float, field: str) -> Clause:
     """A clause that gives the same score to every document with the token."""
     return {"constant_score": {"filter": feature_clause(token, field), "boost": float(score)}}
 
@@ -95,7 +105,7 @@ def sparse_tokens(clause: Clause) -> tuple[str, dict[str, float]]:
     if "script_score" in clause:
         return _tokens_of_rows(clause)
     parts = clause.get("bool", {}).get("should", [])
-    if parts and all("script_score" in part for part in parts):  # as `sparse.explained` splits them
+    if parts and all("script_score" in part for part in parts):  # as `explained` splits them
         of_parts = [_tokens_of_rows(part) for part in parts]
         return of_parts[0][0], {token: weight for _, tokens in of_parts for token, weight in tokens.items()}
     if "neural_sparse" in clause:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from opensearch_neural.look_up_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
 from opensearch_neural.queries.clauses import (
     DEFAULT_SOURCE,
+    REPLACED,
     Body,
     Clause,
     Filter,
@@ -18,7 +19,7 @@ from opensearch_neural.queries.clauses import (
     page_body,
 )
 from opensearch_neural.queries.rare import Rare
-from opensearch_neural.queries.sparse import REPLACED, high_idf_first
+from opensearch_neural.queries.sparse import high_idf_first
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -62,10 +62,10 @@ def rare_tokens(tokens: Mapping[str, float], rare: Rare = Rare()) -> dict[str, f
         chosen = set(heaviest_first[: int(rare.value)])
     else:
         # Accept slightly less than `value`, so that the rounding of the sum never adds a token.
-        needed, held, chosen = rare.value * sum(tokens.values()) * (1 - 1e-9), 0.0, set()
+        needed, total, chosen = rare.value * sum(tokens.values()) * (1 - 1e-9), 0.0, set()
         for token in heaviest_first:
-            if chosen and held >= needed:
+            if chosen and total >= needed:
                 break
             chosen.add(token)
-            held += tokens[token]
+            total += tokens[token]
     return {token: weight for token, weight in tokens.items() if token in chosen}

@@ -8,16 +8,17 @@ from typing import Any
 
 from opensearch_neural.queries.clauses import (
     DEFAULT_SOURCE,
+    REPLACED,
     Body,
     Clause,
     Filter,
+    constant_clause,
     every_row_clause,
     filtered,
-    forward_clause,
-    held_clause,
     match_clause,
     page_body,
     reads_rows,
+    replacing,
     rescoring_clause,
     says_pruned,
     sparse_clause,
@@ -25,12 +26,8 @@ from opensearch_neural.queries.clauses import (
     token_of,
     unfiltered,
 )
+from opensearch_neural.queries.explain import explained
 from opensearch_neural.queries.rare import Rare, rare_tokens
-
-# Weight of the first phase's score when the second phase's score replaces it. Added to the new score it vanishes in float32
-# rounding. Hits that were not rescored keep it, so they keep their order, below all others. As a power of two it never makes
-# two different scores equal.
-REPLACED = 2.0**-40
 
 # In phase one of high-IDF-first, a common token adds this share of its query weight to every document that holds it.
 HELD = 0.2
@@ -110,19 +107,14 @@ def bm25_sparse(
     first = dict(base) if base is not None else match_clause(text, fields)
     query = first
     if tokens and (window is None or collapse):
-        every = every_row_clause(tokens, field, boost=weight)
-        added = every if pruned else sparse_clause(tokens, field, plugin, boost=weight)
-        if base is None and window is None:
-            query = {"bool": {"should": [first, added]}}
-        else:
-            # It is unknown which parts of a user's own query filter and which only score, so all of it must match.
-            query = {"bool": {"must": [first], "should": [added]}}
+        # It is unknown which parts of a user's own query filter and which only score, so all of it must match.
+        first_must_match = base is not None or window is not None
+        query = _both_search(first, _searching_clause(tokens, field, plugin, pruned, boost=weight), first_must_match)
     body = page_body(filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
-    if tokens and window is not None and not collapse:
-        added = rescoring_clause(tokens, field, plugin=plugin, forward=forward, pruned=pruned)
-        stage = {"rescore_query": added, "rescore_query_weight": float(weight)}
-        body["rescore"] = {"window_size": window, "query": stage}
-    return body
+    if window is None or collapse or not tokens:
+        return body
+    added = rescoring_clause(tokens, field, plugin=plugin, forward=forward, pruned=pruned)
+    return _rescored(body, window, {"rescore_query": added, "rescore_query_weight": float(weight)})
 
 
 def neural_sparse(
@@ -179,15 +171,12 @@ def pruned_sparse(
     """
     if window is not None and window < 1:
         raise ValueError(f"window must be a whole number from 1, or None, not {window}")
-    whole = window is None or bool(collapse)
-    query = filtered(every_row_clause(tokens, field) if whole else sparse_clause(tokens, field, plugin), filter)
+    every_row = window is None or bool(collapse)
+    query = filtered(_searching_clause(tokens, field, plugin, every_row), filter)
     body = page_body(query, size, from_, source, track_total_hits, highlight, collapse)
-    if tokens and not whole:
-        body["rescore"] = {
-            "window_size": window,
-            "query": _replacing(tokens, field, plugin=plugin, forward=True, pruned=True),
-        }
-    return body
+    if window is None or collapse or not tokens:
+        return body
+    return _rescored(body, window, replacing(rescoring_clause(tokens, field, plugin=plugin, forward=True, pruned=True)))
 
 
 def unsearched(body: Body, matches: int) -> Body | None:
@@ -283,72 +272,40 @@ def high_idf_first(
     # If all tokens weigh the same, as in a table with one value, none is rarer than another.
     first = rare_tokens(tokens, rare) if len(set(tokens.values())) > 1 and not collapse else tokens
     common = {token: weight for token, weight in tokens.items() if token not in first}
-    held = [held_clause(token, weight * (HELD if exact else REPLACED), field) for token, weight in common.items()]
+    share = HELD if exact else REPLACED
+    common_clauses = [constant_clause(token, weight * share, field) for token, weight in common.items()]
     query = every_row_clause(tokens, field) if pruned and collapse else sparse_clause(first, field, plugin)
-    query = {"bool": {"should": [query, *held]}} if held else query
+    query = {"bool": {"should": [query, *common_clauses]}} if common_clauses else query
     body = page_body(filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
     if common and not exact:
         # OpenSearch adds the scores of both phases by default.
         second = {"rescore_query": rescoring_clause(common, field, plugin=plugin, forward=forward)}
     elif common or (pruned and tokens and not collapse):
-        second = _replacing(tokens, field, plugin=plugin, forward=forward, pruned=pruned)
+        second = replacing(rescoring_clause(tokens, field, plugin=plugin, forward=forward, pruned=pruned))
     else:
         return body
+    return _rescored(body, window, second)
+
+
+def _searching_clause(
+    tokens: Mapping[str, float], field: str, plugin: bool, every_row: bool, boost: float = 1.0
+) -> Clause:
+    """The clause that searches all tokens. every_row: by the rows of all documents, not by the postings."""
+    if every_row:
+        return every_row_clause(tokens, field, boost=boost)
+    return sparse_clause(tokens, field, plugin, boost=boost)
+
+
+def _both_search(first: Clause, added: Clause, first_must_match: bool) -> Clause:
+    """The sum of the scores of two clauses, for the documents that match either, or only for those that match `first`."""
+    if first_must_match:
+        return {"bool": {"must": [first], "should": [added]}}
+    return {"bool": {"should": [first, added]}}
+
+
+def _rescored(body: Body, window: int, second: Body) -> Body:
+    """The body with a second phase for the `window` best hits of each shard."""
     return {**body, "rescore": {"window_size": window, "query": second}}
-
-
-def _replacing(tokens: Mapping[str, float], field: str, *, plugin: bool, forward: bool, pruned: bool) -> Body:
-    """A second phase by tokens, whose scores replace the first phase's."""
-    return _in_its_place(rescoring_clause(tokens, field, plugin=plugin, forward=forward, pruned=pruned))
-
-
-def _in_its_place(clause: Clause) -> Body:
-    return {"rescore_query": clause, "query_weight": REPLACED, "rescore_query_weight": 1.0}
-
-
-def explained(body: Body) -> Body:
-    """The body with `explain`. OpenSearch explains only the result of a script. So one script for each token replaces the
-    script that reads rows for all tokens; the scores stay the same."""
-    body = {**body, "explain": True}
-    held = body.get("rescore")
-    stages = list(map(_told_apart, held)) if isinstance(held, list) else [] if held is None else [_told_apart(held)]
-    query, apart = body.get("query"), _by_tokens(body.get("query"))
-    windows = [body.get("size", 10), body.get("from", 0)]
-    windows += [stage.get("window_size", 10) if isinstance(stage, dict) else None for stage in stages]
-    if apart != query and all(isinstance(each, int) for each in windows) and not body.keys() & {"collapse", "sort"}:
-        # To read every document once for each token would take too long, so only the hits are.
-        size, from_, *others = windows
-        stages = [{"window_size": max(1, from_ + size, *others), "query": _in_its_place(apart)}, *stages]
-    if not stages:
-        return body
-    return {**body, "rescore": stages if isinstance(held, list) or len(stages) > 1 else stages[0]}
-
-
-def _told_apart(stage: Any) -> Any:
-    try:
-        clause = stage["query"]["rescore_query"]
-    except (KeyError, TypeError):  # OpenSearch will refuse this stage
-        return stage
-    return {**stage, "query": {**stage["query"], "rescore_query": _by_tokens(clause)}}
-
-
-def _by_tokens(query: Any) -> Any:
-    """The query, with each clause that reads rows split into one clause for each token."""
-    if not isinstance(query, dict):
-        return query
-    if reads_rows(query):
-        try:
-            field, tokens = sparse_tokens(query)
-        except ValueError:  # damaged
-            return query
-        outer, pruned = query["script_score"], says_pruned(query)
-        scripts = [forward_clause({token: tokens[token]}, field, pruned=pruned)["script_score"] for token in tokens]
-        return {"bool": {"should": [{"script_score": {**outer, "script": each["script"]}} for each in scripts]}}
-    inner = query.get("bool")
-    if not isinstance(inner, dict):
-        return query
-    parts = {name: inner[name] for name in ("must", "should") if isinstance(inner.get(name), list)}
-    return {**query, "bool": {**inner, **{name: list(map(_by_tokens, held)) for name, held in parts.items()}}}
 
 
 def searched_first(body: Body) -> tuple[str, dict[str, float]]:
@@ -361,7 +318,7 @@ def searched_first(body: Body) -> tuple[str, dict[str, float]]:
     return sparse_tokens(parts[0] if any("constant_score" in part for part in parts) else query)
 
 
-def held_scores(body: Body) -> dict[str, float] | None:
+def constant_scores(body: Body) -> dict[str, float] | None:
     """{common token: score that phase one adds to a document with it} for a `high_idf_first` body with two phases; None for
     a `bm25_sparse` body, whose query can be anything.
 
@@ -371,5 +328,5 @@ def held_scores(body: Body) -> dict[str, float] | None:
     if stage.get("query_weight", 1.0) == 1.0 and "rescore_query_weight" in stage:
         return None
     query, _ = unfiltered(body["query"])
-    held = [part["constant_score"] for part in query["bool"]["should"] if "constant_score" in part]
-    return {token_of(clause["filter"]["rank_feature"]): clause["boost"] for clause in held}
+    constants = [part["constant_score"] for part in query["bool"]["should"] if "constant_score" in part]
+    return {token_of(clause["filter"]["rank_feature"]): clause["boost"] for clause in constants}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from opensearch_neural.engines.settings import Cascade, First, Setting
+from opensearch_neural.engines.settings import CascadeSetting, First, Setting
 from opensearch_neural.tune.trials import Questions, Tried, share
 from opensearch_neural.tune.tuning import Chosen, Tuning
 
@@ -33,7 +33,7 @@ WINDOWS = (20, 50, 100, 200)
 
 
 class CascadeTuning(Tuning):
-    setting = Cascade
+    setting = CascadeSetting
     nothing_chosen = (
         "the best cascade may be worse than {full} on the held-back queries, by {measure}; nothing was stored"
     )
@@ -41,7 +41,7 @@ class CascadeTuning(Tuning):
     def __init__(self, client: OpenSearch, engines: Engines) -> None:
         super().__init__(client, engines)
         # The engine of its first stages, which the cascade must not be worse than; for high-idf-first, all tokens.
-        if Cascade.of(self.engines).first == "bm25-sparse":
+        if CascadeSetting.of(self.engines).first == "bm25-sparse":
             self.full = self.full_name = "bm25-sparse"
 
     def load(self) -> None:
@@ -55,8 +55,8 @@ class CascadeTuning(Tuning):
         self.engines = replace(self.engines, models=remembering)
 
     def grid(self) -> Sequence[Setting]:
-        start = Cascade.of(self.engines)
-        return cascades(start, Cascade.fitting(self.engines, start.first))
+        start = CascadeSetting.of(self.engines)
+        return cascades(start, CascadeSetting.fitting(self.engines, start.first))
 
     def choose(self, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0) -> Chosen | None:
         """The fastest cascade whose interval keeps the share of the best cascade's quality. None if, on the held-back
@@ -75,7 +75,7 @@ class CascadeTuning(Tuning):
         return Chosen(chosen.setting, chosen, kept, low, high, 0) if keeps else None
 
 
-def cascades(start: Cascade, default: Cascade) -> list[Cascade]:
+def cascades(start: CascadeSetting, default: CascadeSetting) -> list[CascadeSetting]:
     """All combinations of weights and both windows, otherwise like `start`. The second stage's window is at least as wide
     as the third's.
 

@@ -202,4 +202,4 @@ def with_scores_of(ask: Ask, body: Body, scores: dict[str, float], documents: Co
 
 def reads_every_row(engines: Engines, full: str) -> bool:
     """Whether the exact search of the engine `full` takes so long that one pass is enough to time it."""
-    return full == "sparse" and engines.pruned
+    return full == "sparse" and engines.has_pruned_postings()

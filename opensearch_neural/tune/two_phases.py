@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from opensearch_neural.engines.settings import PrunedSparse, Setting, TwoPhases
+from opensearch_neural.engines.settings import HighIdfFirstSetting, PrunedSparseSetting, Setting
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.evaluation.overlap import PAGE, TIES
@@ -36,12 +36,12 @@ TOKENS = (None, Rare("share", 0.98))
 
 
 class HighIdfFirstTuning(Tuning):
-    setting: ClassVar[type[Setting]] = TwoPhases
+    setting: ClassVar[type[Setting]] = HighIdfFirstSetting
     nothing_chosen = "no setting surely keeps {keep:.1%} of {measure} and is faster than {full}; nothing was stored"
     unjudged = True
 
     def grid(self) -> Sequence[Setting]:
-        return two_phases(TwoPhases.fitting(self.engines))
+        return two_phases(HighIdfFirstSetting.fitting(self.engines))
 
     def choose(self, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0) -> Chosen | None:
         """The fastest setting that keeps the share on both halves with the lower end of its interval. None if no setting
@@ -70,33 +70,33 @@ class HighIdfFirstTuning(Tuning):
 
 
 class PrunedSparseTuning(HighIdfFirstTuning):
-    setting = PrunedSparse
+    setting = PrunedSparseSetting
     nothing_chosen = (
         "no window surely keeps {keep:.1%} of {measure} and is faster than the exact search; nothing was stored"
     )
 
     def __init__(self, client: OpenSearch, engines: Engines) -> None:
         """Raises InputError for an index without pruned postings."""
-        if not engines.pruned:
+        if not engines.has_pruned_postings():
             raise InputError(
                 f"{engines.index!r} has no pruned postings: sparse searches all tokens, and there is nothing to tune"
             )
         super().__init__(client, engines)
 
     def grid(self) -> Sequence[Setting]:
-        return pruned_searches(PrunedSparse.fitting(self.engines))
+        return pruned_searches(PrunedSparseSetting.fitting(self.engines))
 
 
-def two_phases(default: TwoPhases) -> list[TwoPhases]:
+def two_phases(default: HighIdfFirstSetting) -> list[HighIdfFirstSetting]:
     """The settings to try. All score with all tokens again (exact): common tokens in phase one then find more, which is
     worth more than the time saved without.
 
     default: the index's default, whose window is included
     """
     windows = sorted({*WINDOWS, default.window})
-    return [TwoPhases(*each) for each in itertools.product(RARE, windows, [True], TOKENS)]
+    return [HighIdfFirstSetting(*each) for each in itertools.product(RARE, windows, [True], TOKENS)]
 
 
-def pruned_searches(default: PrunedSparse) -> list[PrunedSparse]:
+def pruned_searches(default: PrunedSparseSetting) -> list[PrunedSparseSetting]:
     """The settings to try. default: the index's default, which is included"""
-    return [PrunedSparse(window) for window in sorted({*ROW_WINDOWS, default.window})]
+    return [PrunedSparseSetting(window) for window in sorted({*ROW_WINDOWS, default.window})]

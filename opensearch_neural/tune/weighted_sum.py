@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.engines.settings import Setting, WeightedSum
+from opensearch_neural.engines.settings import Bm25SparseSetting, Setting
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.sparse_scale import known_items
 from opensearch_neural.queries import MOST_HITS
@@ -28,7 +28,7 @@ from opensearch_neural.tune.tuning import Chosen, Tuning
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-WEIGHTS = (0.1, 0.2, 0.3, 0.45, 0.6, WeightedSum.weight, 1.1, 1.5)
+WEIGHTS = (0.1, 0.2, 0.3, 0.45, 0.6, Bm25SparseSetting.weight, 1.1, 1.5)
 """In units of the index's sparse scale."""
 WINDOWS = (20, 30, 50, 100, 200)
 FOLDS = 5
@@ -38,7 +38,7 @@ SHARE_OF_WORDS = 0.5
 
 
 class WeightedSumTuning(Tuning):
-    setting = WeightedSum
+    setting = Bm25SparseSetting
     nothing_chosen = (
         "no weight is surely better than BM25, nor than the default weight, by {measure}; nothing was stored"
     )
@@ -72,19 +72,21 @@ class WeightedSumTuning(Tuning):
         return every, every
 
     def grid(self) -> Sequence[Setting]:
-        return weighted_sums(WeightedSum.fitting(self.engines))
+        return weighted_sums(Bm25SparseSetting.fitting(self.engines))
 
     def choose(self, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0) -> Chosen | None:
-        return choose_weighted_sum(tried, keep, WeightedSum.fitting(self.engines), seed=seed)
+        return choose_weighted_sum(tried, keep, Bm25SparseSetting.fitting(self.engines), seed=seed)
 
 
-def weighted_sums(default: WeightedSum) -> list[WeightedSum]:
+def weighted_sums(default: Bm25SparseSetting) -> list[Bm25SparseSetting]:
     """The settings to try. default: the index's default, whose window is included"""
     windows = sorted({*WINDOWS, default.window})
-    return [WeightedSum(weight, window) for weight, window in itertools.product(WEIGHTS, windows)]
+    return [Bm25SparseSetting(weight, window) for weight, window in itertools.product(WEIGHTS, windows)]
 
 
-def choose_weighted_sum(tried: Sequence[Tried], keep: float, default: WeightedSum, *, seed: int = 0) -> Chosen | None:
+def choose_weighted_sum(
+    tried: Sequence[Tried], keep: float, default: Bm25SparseSetting, *, seed: int = 0
+) -> Chosen | None:
     """The setting whose gain over BM25, `tried[0]`, has the highest lower end. None if the interval of its cross-validated
     gain includes zero, or if its lower end is less than the share `keep` of that of the index's default.
 
@@ -101,7 +103,7 @@ def choose_weighted_sum(tried: Sequence[Tried], keep: float, default: WeightedSu
         held_out |= {queries[at]: chosen.values[queries[at]] for at in order[fold::FOLDS]}
     kept, low, high = share(held_out, bm25.values, seed=seed)
     best = sums[_choice(sums, rows, keep, seed)]
-    assert isinstance(best.setting, WeightedSum)
+    assert isinstance(best.setting, Bm25SparseSetting)
     plain = next((each for each in sums if each.setting == default), None)
     by_default = None if plain is None else share(plain.values, bm25.values, seed=seed)[1]
     if low is None or low <= 1 or (by_default is not None and low < keep * by_default):
@@ -118,10 +120,10 @@ def _choice(sums: Sequence[Tried], rows: NDArray[Any], keep: float, seed: int) -
     gains = np.quantile(means[1:] - means[0], 0.025, axis=1)
     best = int(np.argmax(gains))
     chosen = sums[best].setting
-    assert isinstance(chosen, WeightedSum)
+    assert isinstance(chosen, Bm25SparseSetting)
     for at in sorted(range(len(sums)), key=lambda at: getattr(sums[at].setting, "window", 0)):
         other = sums[at].setting
-        if isinstance(other, WeightedSum) and other.weight == chosen.weight and other.window < chosen.window:
+        if isinstance(other, Bm25SparseSetting) and other.weight == chosen.weight and other.window < chosen.window:
             with np.errstate(invalid="ignore", divide="ignore"):
                 ratios = means[1 + at] / means[1 + best]
             if np.nanquantile(ratios, 0.025) >= keep:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from opensearch_neural.hits import Request
 from opensearch_neural.queries import Body, Clause, best_passages, preference
+from opensearch_neural.shown_search import Request
 from opensearch_neural.ui.columns import Searcher, body_of
 from opensearch_neural.ui.state import Column, State
 

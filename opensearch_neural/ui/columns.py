@@ -17,9 +17,9 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError
-from opensearch_neural.hits import Request, SearchResult, find, find_by_body
 from opensearch_neural.index.record import existing_record
 from opensearch_neural.queries import Body, Clause
+from opensearch_neural.shown_search import Request, SearchResult, find, find_by_body
 from opensearch_neural.ui.state import OWN_BODY, Column, State
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Searcher:
         asked = self.request(column, state)
         if not isinstance(asked, Request) or not isinstance(asked.engine, Windowed) or not state.query.strip():
             return None
-        return asked.engine.certified(self.client, state.query, asked.page, {})
+        return asked.engine.certified(self.client, state.query, asked.page)
 
     def body_text(self, column: Column, state: State) -> str:
         return json.dumps(body_of(self.request(column, state)), indent=1, ensure_ascii=False)

@@ -18,7 +18,7 @@ from ingest.writing import journal
 from opensearch_neural import node
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.engines import open_engines
-from opensearch_neural.index.query_side import INDEX
+from opensearch_neural.index.hidden_index import INDEX
 from opensearch_neural.models import registry
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from ingest.settings import Models, NewIndex
 from opensearch_neural import queries
 from opensearch_neural.cli import osn
 from opensearch_neural.engines import open_engines
-from opensearch_neural.engines.settings import WeightedSum
+from opensearch_neural.engines.settings import Bm25SparseSetting
 from opensearch_neural.engines.sparse import Bm25Sparse, Windowed
 from opensearch_neural.explanation import predicted, shares
 from opensearch_neural.index.mapping import index_body, rank_features
@@ -423,7 +423,7 @@ def test_exact_hits_are_those_of_all_documents(client: Any, docs: str, cluster_u
     done = CliRunner().invoke(osn, [*asked, "the light of the sun on flour"], catch_exceptions=False)
     answer = json.loads(done.stdout)
     text, engines = "the light of the sun on flour", open_engines(client, docs)
-    weight = WeightedSum().weight / Bm25Sparse(engines).scale
+    weight = Bm25SparseSetting().weight / Bm25Sparse(engines).load_scale()
     tokens = engines.models.query_encoder.encode(text)
     hits = client.search(index=docs, body=queries.bm25_sparse(text, tokens, weight=weight, window=None, size=2))
     expected = [(hit["_id"], pytest.approx(hit["_score"], rel=1e-5)) for hit in hits["hits"]["hits"]]
@@ -505,13 +505,13 @@ def test_exact_hits_without_a_shard_are_told_of(client: Any, lacking: str, clust
         answer = json.loads(done.stdout)
         assert answer["exact"] is False and len(answer["hits"]) == 2
         page = {"size": 2}
-        assert not open_engines(client, lacking, window=100).engine(engine).certified(client, text, page, {})
+        assert not open_engines(client, lacking, window=100).engine(engine).certified(client, text, page)
     # No token of it is known: it is searched in one phase.
     one_phase = open_engines(client, lacking).engine("high-idf-first")
     assert isinstance(one_phase, Windowed) and "rescore" not in one_phase.body("zzz", page)
-    assert not one_phase.certified(client, "zzz", page, {})
+    assert not one_phase.certified(client, "zzz", page)
     find_all_shards(client, lacking)
-    assert one_phase.certified(client, "zzz", page, {})
+    assert one_phase.certified(client, "zzz", page)
     for engine in ("bm25-sparse", "high-idf-first"):
         done = CliRunner().invoke(osn, [*how, engine], catch_exceptions=False)
         assert said not in done.stderr and "exact" not in json.loads(done.stdout)
@@ -537,10 +537,10 @@ def test_the_heaviest_tokens_of_a_query_are_added_if_asked_for_and_all_by_the_ex
     assert len(heaviest) == 8 and heaviest.items() <= every.items()
     assert min(heaviest.values()) >= max(every[token] for token in every.keys() - heaviest.keys())
     assert added(exact=True, tokens=eight) == every
-    engines.meta.extra[WeightedSum.key] = WeightedSum(tokens=eight).record
+    engines.meta.extra[Bm25SparseSetting.key] = Bm25SparseSetting(tokens=eight).record
     assert added() == heaviest and added(exact=True) == every
     # As it was stored before there was this setting.
-    engines.meta.extra[WeightedSum.key] = {"weight": 0.45, "window": 50}
+    engines.meta.extra[Bm25SparseSetting.key] = {"weight": 0.45, "window": 50}
     assert added() == every
 
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from ingest.job import Job, run_job
 from ingest.settings import Models, NewIndex
 from opensearch_neural import queries
 from opensearch_neural.engines import ENGINES, engine_bodies, open_engines
-from opensearch_neural.engines.engine import Missing, gone
+from opensearch_neural.engines.engine import Missing, lost_documents
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.hits import Request, find
 from opensearch_neural.index.record import PassageMeta
+from opensearch_neural.shown_search import Request, find
 
 DENSE = "all-MiniLM-L6-v2"
 TEXTS = {
@@ -50,17 +51,19 @@ def index(client, tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixt
     client.indices.delete(index=name)
 
 
-def test_documents_are_called_gone_only_where_all_shards_answered() -> None:
+def test_documents_are_called_lost_only_where_all_shards_answered() -> None:
     body = queries.listed({"a": 2.0, "b": 1.0})
     answer = {
         "timed_out": False,
         "_shards": {"total": 2, "successful": 2, "failed": 0},
         "hits": {"total": {"value": 1}},
     }
-    assert gone(body, answer, "documents", "docs") == Missing(("1 of the documents are not in 'docs' any more",))
-    assert gone(body, answer, "documents", "docs", held=2) == Missing()
+    assert lost_documents(body, answer, "documents", "docs") == Missing(
+        ("1 of the documents are not in 'docs' any more",)
+    )
+    assert lost_documents(body, answer, "documents", "docs", stored_count=2) == Missing()
     failed = {"total": 2, "successful": 1, "failed": 1, "failures": []}
-    assert gone(body, {**answer, "_shards": failed}, "documents", "docs") == Missing()
+    assert lost_documents(body, {**answer, "_shards": failed}, "documents", "docs") == Missing()
 
 
 @pytest.mark.cluster
@@ -70,6 +73,31 @@ def test_every_engine_answers_from_one_index(client, index: str) -> None:
     for engine, body_of in engine_bodies(client, index, served).items():
         hits = client.search(index=index, body=body_of("sunlight in droplets", 3))["hits"]["hits"]
         assert hits[0]["_id"] == "sky", engine
+
+
+@pytest.mark.cluster
+def test_a_search_by_name_sends_the_body_to_the_copies_that_answer_this_query(
+    client, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines = open_engines(client, index).load("bm25-sparse")
+    text, page = "sunlight in droplets", {"size": 2, "filter": {"ids": {"values": ["sky", "cake"]}}}
+    sent: list[tuple[str, Any, Any]] = []
+    send = client.transport.perform_request
+
+    def noting(method: str, url: str, *, params: Any = None, **more: Any) -> Any:
+        sent.append((url, dict(params or {}), more.get("body")))
+        return send(method, url, params=params, **more)
+
+    monkeypatch.setattr(client.transport, "perform_request", noting)
+    answer = engines.search("bm25-sparse", text, **page)
+    body = engines.body("bm25-sparse", text, **page)
+    assert sent == [(f"/{index}/_search", {"preference": queries.preference(text)}, body)]
+    assert answer["hits"] == client.search(index=index, body=body)["hits"]
+    assert [hit["_id"] for hit in answer["hits"]["hits"]] == ["sky"]
+    with pytest.raises(InputError, match="there is no engine 'splade'"):
+        engines.search("splade", text)
+    with pytest.raises(ClusterError, match="needs a connection"):
+        replace(engines, connect=None).search("bm25", text)
 
 
 @pytest.mark.cluster

@@ -21,10 +21,9 @@ from ingest.job import run_job
 from opensearch_neural import queries
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.engines import Engines, open_engines
-from opensearch_neural.engines.settings import PrunedSparse, TwoPhases, pruned_window
+from opensearch_neural.engines.settings import HighIdfFirstSetting, PrunedSparseSetting, pruned_window
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.explanation import doubts, predicted, shares
-from opensearch_neural.hits import Request, find
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import existing_record, write_record
 from opensearch_neural.lint import lint
@@ -32,6 +31,7 @@ from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.oracle import StoredWeights, predict
 from opensearch_neural.queries import Body, Rare
+from opensearch_neural.shown_search import Request, find
 from opensearch_neural.tune import store, trials
 from opensearch_neural.tune.cascade import CascadeTuning
 from opensearch_neural.tune.two_phases import HighIdfFirstTuning, PrunedSparseTuning, pruned_searches, two_phases
@@ -231,6 +231,18 @@ def test_a_bare_body_may_be_short_and_says_how_it_is_filled(both: Both) -> None:
     assert [queries.unsearched(second, matches) is None for matches in (0, 19, 20, 35)] == [False, False, True, True]
 
 
+@pytest.mark.parametrize("engine", FILLED)
+def test_a_search_by_an_engines_name_fills_the_page_that_its_body_leaves_short(both: Both, engine: str) -> None:
+    word = next(word for word in WORDS if 0 < _matches(both, word) < 10 <= _matches(both, word, whole=True))
+    engine, _, first = engine.partition(" after ")
+    engines = both.pruned.with_settings(first=first or None)
+    body = engines.body(engine, word, size=10, source=False)
+    assert len(both.client.search(index=engines.index, body=body)["hits"]["hits"]) < 10
+    hits = engines.search(engine, word, size=10, source=False)["hits"]["hits"]
+    assert len(hits) == 10 and all(word in both.vectors[hit["_id"]] for hit in hits)
+    assert [(hit["_id"], hit["_score"]) for hit in hits] == both.page(engines, engine, word, size=10)
+
+
 def _matches(both: Both, word: str, *, whole: bool = False) -> int:
     return sum(word in row for row in (both.vectors if whole else both.postings).values())
 
@@ -246,7 +258,7 @@ def test_a_certified_page_is_that_of_the_whole_vectors(
         body = pruned.body("sparse", text, size=size)
         certain = "rescore" not in body or _certified(both, body)
     else:
-        certain = pruned.engine(engine).certified(both.client, text, page, {})
+        certain = pruned.engine(engine).certified(both.client, text, page)
     event(f"certain: {certain}")
     if certain:
         exact = both.page(both.whole.with_settings(exact=True), engine, text, size=size)
@@ -280,7 +292,7 @@ def test_some_pages_of_the_sum_are_certified_by_the_largest_weights_of_whole_vec
 def test_nothing_is_certain_without_the_largest_weights_that_ingest_keeps(both: Both) -> None:
     def certain(engines: Engines) -> list[bool]:
         engine: Any = engines.with_settings(window=40, weight=0.01).engine("bm25-sparse")
-        return [engine.certified(both.client, word, engines.page(size=2), {}) for word in WORDS[:20]]
+        return [engine.certified(both.client, word, engines.page(size=2)) for word in WORDS[:20]]
 
     assert any(certain(both.pruned))
     meta = both.pruned.meta.with_extra(largest_weights=None)
@@ -463,8 +475,8 @@ def test_the_window_grows_with_the_index(both: Both) -> None:
         assert opened.body("sparse", "rain")["rescore"]["window_size"] == window
         # Phase one knows no more of a document than all tokens do, and in a tuned grid there is this default.
         assert opened.body("high-idf-first", "rain bow light")["rescore"]["window_size"] == window
-        assert TwoPhases(window=window) in two_phases(TwoPhases.fitting(opened))
-        assert PrunedSparse(window) in pruned_searches(PrunedSparse.fitting(opened))
+        assert HighIdfFirstSetting(window=window) in two_phases(HighIdfFirstSetting.fitting(opened))
+        assert PrunedSparseSetting(window) in pruned_searches(PrunedSparseSetting.fitting(opened))
         after = opened.with_settings(first="high-idf-first")
         assert after.body("cascade", "rain bow light")["rescore"][0]["window_size"] == window
     assert both.pruned.with_settings(window=7).body("sparse", "rain")["rescore"]["window_size"] == 7
@@ -498,18 +510,18 @@ def test_osn_tune_chooses_the_smallest_window_that_keeps_the_share_and_sparse_se
     qrels = {query: {id: 1 for id, _ in hits} for query, hits in best.items()} if judged else None
     half, _ = trials.halves(texts, qrels, 20, seed=0)
     _, narrow, wide = trials.try_all(
-        asker(client, index), tunable.pruned, half, [PrunedSparse(1), PrunedSparse(60)], passes=1
+        asker(client, index), tunable.pruned, half, [PrunedSparseSetting(1), PrunedSparseSetting(60)], passes=1
     )
     assert narrow.kept < wide.kept
     keep = narrow.kept + (wide.kept - narrow.kept) / 3
     tuning = PrunedSparseTuning(client, tunable.pruned)
     tuned = tuning.run(trials.Questions(texts, qrels), keep, most=20, passes=1)
     chosen = tuned.chosen
-    assert [each.setting for each in tuned.tried] == [None, *map(PrunedSparse, (1, 2, 60, 400))]
-    assert chosen is not None and chosen.setting in (PrunedSparse(2), PrunedSparse(60))
+    assert [each.setting for each in tuned.tried] == [None, *map(PrunedSparseSetting, (1, 2, 60, 400))]
+    assert chosen is not None and chosen.setting in (PrunedSparseSetting(2), PrunedSparseSetting(60))
     store(client, index, chosen, keep=keep, measure="nDCG@10", queries=20)
     opened, window = open_engines(client, index), chosen.setting.window
-    assert opened.meta.extra[PrunedSparse.key]["kept"] >= keep
+    assert opened.meta.extra[PrunedSparseSetting.key]["kept"] >= keep
     assert opened.body("sparse", "rain bow")["rescore"]["window_size"] == window
     assert opened.with_settings(window=7).body("sparse", "rain bow")["rescore"]["window_size"] == 7
     assert opened.body("high-idf-first", "rain bow light")["rescore"]["window_size"] == 400, "has a choice of its own"
@@ -547,7 +559,7 @@ def test_a_cascade_is_tuned_with_the_default_window_of_its_index_among_the_windo
 
 def test_a_stored_window_that_cannot_be_read_is_named(both: Both) -> None:
     for stored in ({"window": "wide"}, {"window": 0}, [3]):
-        meta = both.pruned.meta.with_extra(**{PrunedSparse.key: stored})
+        meta = both.pruned.meta.with_extra(**{PrunedSparseSetting.key: stored})
         with pytest.raises(ModelError, match="stores a setting of sparse that cannot be read"):
             replace(both.pruned, meta=meta).body("sparse", "rain")
 
@@ -607,7 +619,7 @@ def test_settings_are_compared_with_the_exact_result_which_is_asked_no_oftener_t
         return ask(body)
 
     engines, questions = both.pruned, trials.Questions(texts, qrels)
-    grid = [TwoPhases(window=1), TwoPhases(window=EVERY_ROW)]
+    grid = [HighIdfFirstSetting(window=1), HighIdfFirstSetting(window=EVERY_ROW)]
     tried = trials.try_all(noting, engines, questions, grid, passes=3)
     assert tried[0].quality == pytest.approx(1.0) and tried[1].kept < tried[2].kept <= 1.0
     every_row = [body for body in asked if "rescore" not in body and '"ids"' not in json.dumps(body)]
@@ -630,7 +642,7 @@ def test_without_judgements_what_the_hits_score_exactly_is_measured(both: Both, 
     engines = both.pruned if pruned else both.whole
     texts = {f"q{at}": " ".join(WORDS[at : at + 9]) for at in range(8)}
     exact = {query: dict(both.page(both.whole, "sparse", text, size=DOCUMENTS)) for query, text in texts.items()}
-    narrow = TwoPhases(Rare("count", 1), window=1)
+    narrow = HighIdfFirstSetting(Rare("count", 1), window=1)
     tried = trials.try_all(
         trials.asker(both.client, engines.index), engines, trials.Questions(texts), [narrow], passes=1
     )

@@ -32,7 +32,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.tune import tune
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.dense import look_up_table
-from opensearch_neural.engines.settings import RARE_FIRST_WEIGHT, Cascade, TwoPhases
+from opensearch_neural.engines.settings import RARE_FIRST_WEIGHT, CascadeSetting, HighIdfFirstSetting
 from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.explanation import shares
@@ -218,7 +218,7 @@ def test_the_cascade_after_bm25_sparse_adds_codes_to_its_sum(written: Written) -
     plain = written.engines(window=60).body("bm25-sparse", QUERY, size=60)
     assert engines.body("cascade", QUERY)["rescore"][0]["query"] == plain["rescore"]["query"]
     tokens = engines.models.query_encoder.encode(QUERY)
-    weight = 0.4 * sum(tokens.values()) / bm25_sparse.scale / spread(look_up_table(engines.models, QUERY))
+    weight = 0.4 * sum(tokens.values()) / bm25_sparse.load_scale() / spread(look_up_table(engines.models, QUERY))
     best = list(written.hits(queries.bm25(QUERY, size=12)))
     second = {id: score for id, score in written.hits(plain).items() if id in best}
     check_last_stage(written, engines, second, weight, rel=1e-4)
@@ -501,36 +501,38 @@ def test_a_query_of_zeros_is_named(model: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_cascade_searches_as_it_was_tuned_unless_told_otherwise() -> None:
-    tuned = Cascade(Rare("count", 2), 80, 40, 0.25, "high-idf-first")
-    meta = IndexMeta(extra={Cascade.key: {**tuned.record, "keep": 1}})
+    tuned = CascadeSetting(Rare("count", 2), 80, 40, 0.25, "high-idf-first")
+    meta = IndexMeta(extra={CascadeSetting.key: {**tuned.record, "keep": 1}})
     engines = Engines("docs", meta, True, IndexModels("docs", meta))
-    assert Cascade.of(engines) == tuned
-    assert Cascade.of(engines.with_settings(weight=2.0, dense_window=10)) == replace(tuned, weight=2.0, dense_window=10)
+    assert CascadeSetting.of(engines) == tuned
+    assert CascadeSetting.of(engines.with_settings(weight=2.0, dense_window=10)) == replace(
+        tuned, weight=2.0, dense_window=10
+    )
     # As it was stored before there was a choice of what comes first.
-    meta.extra[Cascade.key] = {name: value for name, value in tuned.record.items() if name != "first"}
-    assert (Cascade.of(engines).first, Cascade.of(engines).weight) == ("high-idf-first", 0.25)
+    meta.extra[CascadeSetting.key] = {name: value for name, value in tuned.record.items() if name != "first"}
+    assert (CascadeSetting.of(engines).first, CascadeSetting.of(engines).weight) == ("high-idf-first", 0.25)
     # What was tuned after one engine says nothing of the cascade after another.
-    other = Cascade.of(engines.with_settings(first="bm25-sparse"))
-    assert (other.first, other.weight, other.window) == ("bm25-sparse", Cascade.weight, Cascade.window)
-    meta.extra[Cascade.key] = {**tuned.record, "first": "bm25-sparse"}
-    assert (Cascade.of(engines).first, Cascade.of(engines).weight) == ("bm25-sparse", 0.25)
-    other = Cascade.of(engines.with_settings(first="high-idf-first"))
-    assert (other.first, other.weight, other.window) == ("high-idf-first", RARE_FIRST_WEIGHT, Cascade.window)
-    del meta.extra[Cascade.key]
-    by_default = Cascade.of(engines.with_settings(window=9))
-    assert (by_default.first, by_default.weight, by_default.window) == ("bm25-sparse", Cascade.weight, 9)
+    other = CascadeSetting.of(engines.with_settings(first="bm25-sparse"))
+    assert (other.first, other.weight, other.window) == ("bm25-sparse", CascadeSetting.weight, CascadeSetting.window)
+    meta.extra[CascadeSetting.key] = {**tuned.record, "first": "bm25-sparse"}
+    assert (CascadeSetting.of(engines).first, CascadeSetting.of(engines).weight) == ("bm25-sparse", 0.25)
+    other = CascadeSetting.of(engines.with_settings(first="high-idf-first"))
+    assert (other.first, other.weight, other.window) == ("high-idf-first", RARE_FIRST_WEIGHT, CascadeSetting.window)
+    del meta.extra[CascadeSetting.key]
+    by_default = CascadeSetting.of(engines.with_settings(window=9))
+    assert (by_default.first, by_default.weight, by_default.window) == ("bm25-sparse", CascadeSetting.weight, 9)
     for first in ("dense", None):
-        meta.extra[Cascade.key] = {**tuned.record, "first": first}
+        meta.extra[CascadeSetting.key] = {**tuned.record, "first": first}
         with pytest.raises(ModelError, match="stores a setting of the cascade that cannot be read"):
-            Cascade.of(engines)
+            CascadeSetting.of(engines)
     # Of what goes first, the settings of high-idf-first count for nothing here.
-    meta.extra[TwoPhases.key] = {"rare": "most"}
-    del meta.extra[Cascade.key]
-    assert Cascade.of(engines) == Cascade(window=100)
-    del meta.extra[TwoPhases.key]
-    meta.extra[Cascade.key] = {"rare": "some", "window": 3}
+    meta.extra[HighIdfFirstSetting.key] = {"rare": "most"}
+    del meta.extra[CascadeSetting.key]
+    assert CascadeSetting.of(engines) == CascadeSetting(window=100)
+    del meta.extra[HighIdfFirstSetting.key]
+    meta.extra[CascadeSetting.key] = {"rare": "some", "window": 3}
     with pytest.raises(ModelError, match="stores a setting of the cascade that cannot be read"):
-        Cascade.of(engines)
+        CascadeSetting.of(engines)
 
 
 # ------------------------------------------------------------------------------------------------------------- tuning
@@ -570,15 +572,15 @@ def test_the_cascade_is_tuned_by_judgements_and_searches_so_from_then_on(
     assert "cascade uses it from now on" in tuned.output
     try:
         stored = written.engines()
-        record = stored.meta.extra[Cascade.key]
+        record = stored.meta.extra[CascadeSetting.key]
         # What is relevant lies in the codes here, so the largest weights find it.
         assert record["weight"] >= 0.05 and record["first"] == first
         assert ("share of that of all tokens" if after else "share of that of bm25-sparse") in tuned.output
         assert record["kept"] > 1
-        assert Cascade.of(stored).weight == record["weight"]
+        assert CascadeSetting.of(stored).weight == record["weight"]
         assert stored.body("cascade", QUERY)["rescore"][-1]["window_size"] == record["dense_window"]
         # High-IDF-first searches as it did.
-        assert TwoPhases.of(stored) == TwoPhases()
+        assert HighIdfFirstSetting.of(stored) == HighIdfFirstSetting()
     finally:
         write_record(written.client, written.index, replace(stored.meta, extra={}))
     with pytest.raises(InputError, match="--first is a setting of the cascade"):
@@ -602,7 +604,7 @@ def test_a_cascade_that_is_worse_on_held_back_queries_is_not_chosen(written: Wri
             sharing, key=sharing.__getitem__ if relevant == "the first of all tokens" else inner.__getitem__
         )
     held_back = Questions(texts, {query: {document: 1} for query, document in best.items()})
-    heavy = Tried(Cascade(Rare("ratio", 0.0), 60, 60, 5.0, "high-idf-first"), 1.0, 1.0, 1.0)
+    heavy = Tried(CascadeSetting(Rare("ratio", 0.0), 60, 60, 5.0, "high-idf-first"), 1.0, 1.0, 1.0)
     tried = [Tried(None, 2.0, 1.0, 1.0), heavy]
     chosen = CascadeTuning(written.client, engines).choose(tried, held_back, 0.99)
     if relevant == "the nearest":

@@ -97,7 +97,7 @@ def test_documents_come_in_the_order_in_which_their_urls_were_written(
     assert answer.exit_code == 0, answer.output
     hits = json.loads(answer.stdout)["hits"]
     engines = open_engines(client, written.index, urls=written.urls, tome=str(written.model))
-    expected = Tome(engines).retriever.find_urls("the cat", 10)
+    expected = Tome(engines).load_retriever().find_urls("the cat", 10)
     assert [hit["url"] for hit in hits] == list(expected)
     assert [written.by_id[hit["id"]] for hit in hits] == list(expected)
     assert all(hit["title"] and hit["excerpt"] for hit in hits)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from opensearch_neural.engines import open_engines
-from opensearch_neural.index.query_side import INDEX
+from opensearch_neural.index.hidden_index import INDEX
 from opensearch_neural.models.directory import read_osn_json
 from opensearch_neural.models.sparse.encoder import load_sparse
 from opensearch_neural.queries import DOT_ALIAS

@@ -18,7 +18,7 @@ from ingest.documents import Documents
 from ingest.job import run_job
 from opensearch_neural import queries
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.index import query_side
+from opensearch_neural.index import hidden_index
 from opensearch_neural.index.record import IndexMeta, existing_record
 from opensearch_neural.models import registry
 from opensearch_neural.query_encoder import QueryEncoder
@@ -139,7 +139,7 @@ def test_another_corpus_makes_another_model_which_an_index_refuses(
     # Where neither the machine nor the cluster has the index's table, it is counted anew, and is another one.
     (osn_home / "models").rename(tmp_path / "another machine's")
     query_hash = existing_record(client, index_name).sparse.query_hash  # type: ignore[union-attr]
-    client.delete(index=query_side.INDEX, id=f"encoder-{query_hash}")
+    client.delete(index=hidden_index.INDEX, id=f"encoder-{query_hash}")
     other = write_jsonl(tmp_path / "b.jsonl", records(30, seed=5))
     with pytest.raises(ModelError, match="my-splade"):
         run_job(client, job(other, index_name, sparse=str(splade)), show_progress=False)

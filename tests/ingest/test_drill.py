@@ -36,7 +36,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.index.query_side import LARGEST, read_largest
+from opensearch_neural.index.hidden_index import LARGEST, read_largest
 from opensearch_neural.index.record import PassageMeta, existing_record, write_record
 
 pytestmark = pytest.mark.faults

@@ -23,8 +23,8 @@ from ingest.settings import NewIndex
 from opensearch_neural import queries
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.index.hidden_index import LARGEST
 from opensearch_neural.index.mapping import index_body
-from opensearch_neural.index.query_side import LARGEST
 from opensearch_neural.index.record import IndexMeta, existing_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import MEASURED_ON, SCALE

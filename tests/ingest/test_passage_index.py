@@ -20,7 +20,7 @@ from ingest.settings import parse_passages
 from ingest.versions.swap import Gate, Requirement, SwapRefused
 from opensearch_neural import queries
 from opensearch_neural.engines import Engines, open_engines
-from opensearch_neural.engines.settings import WeightedSum
+from opensearch_neural.engines.settings import Bm25SparseSetting
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, SparseMeta
@@ -236,5 +236,5 @@ def test_tuning_counts_passages_as_their_documents(client: Any, engines: Engines
     assert Documents(client, engines.index).add([blank]).created == 1
     known, _ = tuning.own_questions(200, 0)
     for questions in (Questions(judged, {id: {id: 1.0} for id in judged}), known):
-        tried = try_all(tuning.ask, engines, questions, [WeightedSum()], full="bm25", passes=1)
+        tried = try_all(tuning.ask, engines, questions, [Bm25SparseSetting()], full="bm25", passes=1)
         assert all(each.quality > 0.5 for each in tried)

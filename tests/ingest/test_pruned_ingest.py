@@ -19,7 +19,7 @@ from ingest.settings import Models
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
 from ingest.vectors.stored_vectors import Manifest
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.index.query_side import LARGEST, read_largest
+from opensearch_neural.index.hidden_index import LARGEST, read_largest
 from opensearch_neural.index.record import SparseMeta, existing_record
 from opensearch_neural.models.sparse.pruning import Pruning
 

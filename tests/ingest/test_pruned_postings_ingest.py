@@ -17,8 +17,8 @@ from ingest.corpus import CorpusSource
 from ingest.documents import Documents
 from ingest.inspection import inspect_index
 from ingest.job import run_job
-from ingest.kept_for_searches import keep_measures
 from ingest.settings import Models
+from ingest.stored_for_searches import keep_measures
 from ingest.vectorizers import NotingLargest
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
 from ingest.versions.builds import rollback, serve
@@ -26,7 +26,7 @@ from ingest.writing.target import existing_target
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.forward_index import FIELD, token_hash
-from opensearch_neural.index.query_side import LARGEST, read_largest
+from opensearch_neural.index.hidden_index import LARGEST, read_largest
 from opensearch_neural.index.record import PassageMeta, existing_record, write_record
 from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.models.sparse.pruning import Pruning

@@ -36,8 +36,8 @@ from ingest.writing.verification import Verification
 from opensearch_neural.cluster.connect import connect_async
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.index import query_side
-from opensearch_neural.index.query_side import LARGEST, read_encoder, read_largest
+from opensearch_neural.index import hidden_index
+from opensearch_neural.index.hidden_index import LARGEST, read_encoder, read_largest
 from opensearch_neural.index.record import PassageMeta, existing_record
 from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.models import directory, registry
@@ -123,7 +123,7 @@ def by_two_passes(client: OpenSearch, settings: Job, monkeypatch: pytest.MonkeyP
         record = existing_record(client, settings.index)
     client.indices.delete(index=settings.index)
     assert record.sparse is not None
-    client.delete(index=query_side.INDEX, id=f"encoder-{record.sparse.query_hash}")
+    client.delete(index=hidden_index.INDEX, id=f"encoder-{record.sparse.query_hash}")
     return left
 
 
@@ -155,8 +155,8 @@ WHILE_ENCODING = "while documents are encoded"
 MOMENTS: dict[str, tuple[str, bool]] = {
     "before the index is verified": ("ingest.writing.verification.Verification.verify", True),
     "before the model is saved": ("ingest.corpus_table._saved", True),
-    "before the query encoder is kept": ("ingest.kept_for_searches.keep_encoder", True),
-    "before the record names the table": ("ingest.kept_for_searches.write_record", True),
+    "before the query encoder is kept": ("ingest.stored_for_searches.keep_encoder", True),
+    "before the record names the table": ("ingest.stored_for_searches.write_record", True),
     "before the index is finished": ("ingest.writing.target.finish", False),
 }
 """{moment: (what a run that is killed then calls next, whether the table is still to be recorded)}"""

@@ -24,11 +24,11 @@ from opensearch_neural.commands.tune import plot, read_questions, tune
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.settings import (
-    SUM_POWER,
-    TWO_PHASES_POWER,
-    Cascade,
-    TwoPhases,
-    WeightedSum,
+    BM25_SPARSE_POWER,
+    HIGH_IDF_FIRST_POWER,
+    Bm25SparseSetting,
+    CascadeSetting,
+    HighIdfFirstSetting,
     fitting_window,
 )
 from opensearch_neural.errors import ClusterError, InputError, ModelError
@@ -49,7 +49,9 @@ ALL = Tried(None, 10.0, 0.8, 1.0, dict.fromkeys(QUERIES, 0.8))
 
 
 def tried(ms: float, kept: float, window: int = 10) -> Tried:
-    return Tried(TwoPhases(Rare("count", 2), window, exact=False, tokens=Rare("share", 0.9)), ms, 0.8 * kept, kept)
+    return Tried(
+        HighIdfFirstSetting(Rare("count", 2), window, exact=False, tokens=Rare("share", 0.9)), ms, 0.8 * kept, kept
+    )
 
 
 def test_the_pareto_set_is_what_nothing_beats_in_both() -> None:
@@ -100,7 +102,7 @@ def test_every_setting_is_tried_on_every_query_and_judged(client, index: str, co
     questions = Questions(dict(list(data.queries.items())[:12]), data.qrels if judged else None)
     engines = open_engines(client, index)
     engines.body_of("sparse")
-    grid = [TwoPhases(Rare("count", 1), 10), TwoPhases(Rare("ratio", 0.0), 10)]
+    grid = [HighIdfFirstSetting(Rare("count", 1), 10), HighIdfFirstSetting(Rare("ratio", 0.0), 10)]
     results = try_all(asker(client, index), engines, questions, grid, passes=1)
     assert [each.setting for each in results] == [None, *grid]
     assert results[0].kept == 1.0 and results[2].kept == pytest.approx(1.0)  # all tokens are rare: nothing is lost
@@ -116,8 +118,8 @@ def test_what_fails_on_the_held_back_queries_is_passed_over(client, index: str, 
     held_back = Questions(dict(list(data.queries.items())[:20]))
     engines = open_engines(client, index)
     engines.body_of("sparse")
-    lucky = Tried(TwoPhases(Rare("count", 1), 10), 1.0, 1.0, 1.0, ALL.values)
-    sound = Tried(TwoPhases(Rare("ratio", 0.0), 10), 2.0, 1.0, 1.0, ALL.values)
+    lucky = Tried(HighIdfFirstSetting(Rare("count", 1), 10), 1.0, 1.0, 1.0, ALL.values)
+    sound = Tried(HighIdfFirstSetting(Rare("ratio", 0.0), 10), 2.0, 1.0, 1.0, ALL.values)
     tuning = HighIdfFirstTuning(client, engines)
     choice = tuning.choose([ALL, sound, lucky], held_back, 0.99)
     assert choice is not None and choice.setting == sound.setting and choice.passed_over == 1
@@ -130,7 +132,7 @@ def test_the_lower_end_of_the_interval_decides(client, index: str, monkeypatch: 
     """Kept on average is not enough: with so few queries the share might as well be lower."""
     held_back = Questions({"q1": "parse a string", "q2": "open a file"})
     engines = open_engines(client, index)
-    sound = Tried(TwoPhases(Rare("ratio", 0.0), 10), 2.0, 1.0, 1.0, ALL.values)
+    sound = Tried(HighIdfFirstSetting(Rare("ratio", 0.0), 10), 2.0, 1.0, 1.0, ALL.values)
     for low, chosen in ((0.98, False), (0.99, True)):
         monkeypatch.setattr("opensearch_neural.tune.two_phases.share", lambda *_, low=low, **__: (1.0, low, 1.0))
         choice = HighIdfFirstTuning(client, engines).choose([ALL, sound], held_back, 0.99)
@@ -153,36 +155,38 @@ def sums(**gains: list[float]) -> list[Tried]:
         weight, _, window = name.removeprefix("w").replace("_", ".").partition("x")
         each = {query: 0.5 + gain for query, gain in zip(QUERIES, values, strict=True)}
         mean = sum(each.values()) / len(each)
-        tried.append(Tried(WeightedSum(float(weight), int(window)), 6.0, mean, mean / 0.5, each))
+        tried.append(Tried(Bm25SparseSetting(float(weight), int(window)), 6.0, mean, mean / 0.5, each))
     return tried
 
 
 def test_the_weight_with_the_most_sure_gain_is_chosen_not_that_with_the_most() -> None:
     steady, wild = [0.05, 0.06] * 20, [0.5, -0.3] * 20
     assert sum(wild) > sum(steady)
-    chosen = choose_weighted_sum(sums(w0_2x50=steady, w0_8x50=wild, w0_45x50=[0.01] * 40), 0.99, WeightedSum())
-    assert chosen is not None and chosen.setting == WeightedSum(0.2, 50)
+    chosen = choose_weighted_sum(sums(w0_2x50=steady, w0_8x50=wild, w0_45x50=[0.01] * 40), 0.99, Bm25SparseSetting())
+    assert chosen is not None and chosen.setting == Bm25SparseSetting(0.2, 50)
     assert chosen.low is not None and chosen.low > 1.09 and chosen.kept == pytest.approx(1.11)
 
 
 def test_the_smallest_window_that_surely_keeps_the_share_is_chosen() -> None:
     gains = {"w0_8x50": [0.05] * 40, "w0_8x20": [0.048] * 40, "w0_3x20": [0.049] * 40, "w0_8x10": [0.03] * 40}
-    chosen = choose_weighted_sum(sums(**gains), 0.99, WeightedSum())
-    assert chosen is not None and chosen.setting == WeightedSum(0.8, 20)
+    chosen = choose_weighted_sum(sums(**gains), 0.99, Bm25SparseSetting())
+    assert chosen is not None and chosen.setting == Bm25SparseSetting(0.8, 20)
 
 
 @pytest.mark.parametrize("gains", [[0.0] * 40, [0.2, -0.2] * 20])
 def test_a_gain_that_may_be_none_is_not_chosen(gains: list[float]) -> None:
-    assert choose_weighted_sum(sums(w0_45x50=gains), 0.99, WeightedSum()) is None
+    assert choose_weighted_sum(sums(w0_45x50=gains), 0.99, Bm25SparseSetting()) is None
 
 
-@pytest.mark.parametrize(("lucky", "loss", "expected"), [(4, 0.01, WeightedSum()), (12, 0.02, None)])
+@pytest.mark.parametrize(("lucky", "loss", "expected"), [(4, 0.01, Bm25SparseSetting()), (12, 0.02, None)])
 def test_what_is_best_on_a_part_of_the_queries_is_not_chosen_before_the_default(
-    lucky: int, loss: float, expected: WeightedSum | None
+    lucky: int, loss: float, expected: Bm25SparseSetting | None
 ) -> None:
     """With twelve lucky queries each part chooses another weight, which on the rest is no surer than the default."""
     first = [0.3] * lucky + [-loss] * (40 - lucky)
-    chosen = choose_weighted_sum(sums(w0_8x30=[0.03] * 40, w0_2x50=first, w0_6x50=first[::-1]), 0.99, WeightedSum())
+    chosen = choose_weighted_sum(
+        sums(w0_8x30=[0.03] * 40, w0_2x50=first, w0_6x50=first[::-1]), 0.99, Bm25SparseSetting()
+    )
     assert (chosen and chosen.setting) == expected
 
 
@@ -190,22 +194,24 @@ def test_what_is_best_on_a_part_of_the_queries_is_not_chosen_before_the_default(
 def test_bm25_sparse_is_tuned_on_known_items_and_searched_as_stored(
     client, cluster_url: str, index: str, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = weighted_sums(WeightedSum())[::5]
-    few += [] if WeightedSum() in few else [WeightedSum()]
+    few = weighted_sums(Bm25SparseSetting())[::5]
+    few += [] if Bm25SparseSetting() in few else [Bm25SparseSetting()]
     monkeypatch.setattr("opensearch_neural.tune.weighted_sum.weighted_sums", lambda default: few)
     # What is stored and cannot be read is in nobody's way.
-    write_record(client, index, existing_record(client, index).with_extra(**{WeightedSum.key: {"weight": "heavy"}}))
+    write_record(
+        client, index, existing_record(client, index).with_extra(**{Bm25SparseSetting.key: {"weight": "heavy"}})
+    )
     command = ["tune", "--url", cluster_url, "--index", index, "--passes", "1", "--json"]
     done = CliRunner().invoke(osn, [*command, "--most", "6", "--dry-run"], catch_exceptions=False)
     content = json.loads(done.stdout)
     assert content["measure"] == "nDCG@10 of known items"
-    assert len(content["tried"]) == 1 + len(few) and WeightedSum() in weighted_sums(WeightedSum())
+    assert len(content["tried"]) == 1 + len(few) and Bm25SparseSetting() in weighted_sums(Bm25SparseSetting())
     assert all(0 < each[content["measure"]] <= 1 for each in content["tried"])
-    setting = WeightedSum(0.9, 20)
+    setting = Bm25SparseSetting(0.9, 20)
     each = Tried(setting, 1.0, 0.9, 1.1)
     store(client, index, Chosen(setting, each, 1.1, 1.05, 1.2, 0), keep=0.99, measure="nDCG@10", queries=30)
     engines = open_engines(client, index)
-    assert WeightedSum.of(engines) == setting
+    assert Bm25SparseSetting.of(engines) == setting
     stage = engines.body("bm25-sparse", "parse a string")["rescore"]
     scale = engines.meta.extra[SCALE]
     assert (stage["window_size"], stage["query"]["rescore_query_weight"]) == (20, pytest.approx(0.9 / scale))
@@ -254,27 +260,30 @@ def test_judged_queries_need_no_corpus(tmp_path: Path) -> None:
 @pytest.mark.cluster
 def test_the_choice_is_kept_in_the_index_and_found_by_every_search(client, index: str) -> None:
     before = open_engines(client, index)
-    assert TwoPhases.of(before) == TwoPhases()
+    assert HighIdfFirstSetting.of(before) == HighIdfFirstSetting()
     result = tried(1.0, 1.0, window=33)
     chosen = Chosen(result.setting, result, 0.995, 0.99, 1.0, 0)  # type: ignore[arg-type]
     store(client, index, chosen, keep=0.99, measure="nDCG@10", queries=30)
     after = open_engines(client, index)
-    assert after.meta.extra[TwoPhases.key]["kept"] == 0.995 and after.meta.sparse == before.meta.sparse
-    assert TwoPhases.of(after) == TwoPhases(Rare("count", 2), 33, exact=False, tokens=Rare("share", 0.9))
+    assert after.meta.extra[HighIdfFirstSetting.key]["kept"] == 0.995 and after.meta.sparse == before.meta.sparse
+    assert HighIdfFirstSetting.of(after) == HighIdfFirstSetting(
+        Rare("count", 2), 33, exact=False, tokens=Rare("share", 0.9)
+    )
     assert after.body("high-idf-first", "parse a string into a tree")["rescore"]["window_size"] == 33
     # What the caller says counts more.
-    assert TwoPhases.of(open_engines(client, index, window=50, rare=Rare("count", 1))) == TwoPhases(
+    assert HighIdfFirstSetting.of(open_engines(client, index, window=50, rare=Rare("count", 1))) == HighIdfFirstSetting(
         Rare("count", 1), 50, exact=False, tokens=Rare("share", 0.9)
     )
 
 
 def test_the_default_window_grows_with_the_index() -> None:
-    assert [fitting_window(each, SUM_POWER) for each in (0, 100_000, 1_000_000, 10_000_000)] == [30, 30, 95, 300]
-    assert [fitting_window(each, TWO_PHASES_POWER) for each in (0, 100_000, 1_000_000)] == [30, 30, 53]
-    assert WeightedSum(window=164) in weighted_sums(WeightedSum(window=164)), (
-        "what is chosen is compared with the default"
-    )
-    assert TwoPhases() in two_phases(TwoPhases()) and TwoPhases(window=53) in two_phases(TwoPhases(window=53))
+    shards = (0, 100_000, 1_000_000, 10_000_000)
+    assert [fitting_window(each, BM25_SPARSE_POWER) for each in shards] == [30, 30, 95, 300]
+    assert [fitting_window(each, HIGH_IDF_FIRST_POWER) for each in shards[:3]] == [30, 30, 53]
+    default = Bm25SparseSetting(window=164)
+    assert default in weighted_sums(default), "what is chosen is compared with the default"
+    for each in (HighIdfFirstSetting(), HighIdfFirstSetting(window=53)):
+        assert each in two_phases(each)
 
 
 @pytest.mark.cluster
@@ -283,7 +292,7 @@ def test_the_default_window_fits_the_index_unless_one_was_chosen(
 ) -> None:
     def untuned(**how: int) -> Engines:
         engines = open_engines(client, index, **how)
-        for choice in (TwoPhases.key, WeightedSum.key):
+        for choice in (HighIdfFirstSetting.key, Bm25SparseSetting.key):
             engines.meta.extra.pop(choice, None)
         return engines
 
@@ -293,23 +302,28 @@ def test_the_default_window_fits_the_index_unless_one_was_chosen(
         assert untuned().body(engine, "parse a string into a tree")["rescore"]["window_size"] == grown
         assert untuned(window=7).body(engine, "parse a string into a tree")["rescore"]["window_size"] == 7
     tuned = untuned()
-    tuned.meta.extra[WeightedSum.key] = WeightedSum(window=11).record
-    assert WeightedSum.of(tuned).window == 11
-    tuned.meta.extra[WeightedSum.key] = {"weight": 0.5}
-    assert WeightedSum.of(tuned) == WeightedSum(0.5, 120)
+    tuned.meta.extra[Bm25SparseSetting.key] = Bm25SparseSetting(window=11).record
+    assert Bm25SparseSetting.of(tuned).window == 11
+    tuned.meta.extra[Bm25SparseSetting.key] = {"weight": 0.5}
+    assert Bm25SparseSetting.of(tuned) == Bm25SparseSetting(0.5, 120)
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     ("setting", "engine", "grown"),
     [
-        (WeightedSum(0.9, 20), "bm25-sparse", 80),
-        (TwoPhases(Rare("count", 2), 33), "high-idf-first", 66),
-        (WeightedSum(0.9, 4000), "bm25-sparse", 10_000),
+        (Bm25SparseSetting(0.9, 20), "bm25-sparse", 80),
+        (HighIdfFirstSetting(Rare("count", 2), 33), "high-idf-first", 66),
+        (Bm25SparseSetting(0.9, 4000), "bm25-sparse", 10_000),
     ],
 )
 def test_a_tuned_window_grows_with_the_index_as_the_default_does(
-    client, index: str, monkeypatch: pytest.MonkeyPatch, setting: WeightedSum | TwoPhases, engine: str, grown: int
+    client,
+    index: str,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: Bm25SparseSetting | HighIdfFirstSetting,
+    engine: str,
+    grown: int,
 ) -> None:
     documents, before = client.count(index=index)["count"], existing_record(client, index)
     monkeypatch.setattr("opensearch_neural.engines.settings.FITTED", documents)
@@ -369,11 +383,11 @@ def test_the_command_tunes_shows_and_stores(
         ask = asker(*of)
         return lambda body: (ask(body)[0], 1.0 if ("rescore" in body) == faster else 2.0)
 
-    few = two_phases(TwoPhases())
+    few = two_phases(HighIdfFirstSetting())
     few = few[:: len(few) // 6]
     monkeypatch.setattr("opensearch_neural.tune.two_phases.two_phases", lambda default: few)
     monkeypatch.setattr("opensearch_neural.tune.tuning.asker", timed)
-    write_record(client, index, existing_record(client, index).with_extra(**{TwoPhases.key: None}))
+    write_record(client, index, existing_record(client, index).with_extra(**{HighIdfFirstSetting.key: None}))
     command = [
         *("tune", "--url", cluster_url, "--index", index, "--engine", "high-idf-first"),
         *("--data", str(corpus), "--split", "test", "--most", "8", "--passes", "1", "--keep", "0.9"),
@@ -383,7 +397,7 @@ def test_the_command_tunes_shows_and_stores(
     assert f"{len(few)} settings on 8 queries, by nDCG@10" in done.stdout and "all tokens" in done.stdout
     assert "up: nDCG@10, as a share of that of all tokens (=: the required share)" in done.stdout
     assert "A all tokens, # chosen" in done.stdout
-    stored = existing_record(client, index).extra.get(TwoPhases.key)
+    stored = existing_record(client, index).extra.get(HighIdfFirstSetting.key)
     assert ("stored in" in done.stdout) == faster == (stored is not None and stored["keep"] == 0.9)
     page = tmp_path / "report.html"
     command += ["--report", str(page)]
@@ -450,14 +464,14 @@ def test_a_report_shows_the_choice_beside_the_share_that_was_asked_for() -> None
     candidates = [
         Tried(setting, ms, kept * 0.8, kept, of_queries)
         for setting, ms, kept, of_queries in zip(
-            (None, TwoPhases(window=20), TwoPhases(window=10)),
+            (None, HighIdfFirstSetting(window=20), HighIdfFirstSetting(window=10)),
             (10.0, 4.0, 2.0),
             (1.0, 0.9875, 0.625),
             values,
             strict=True,
         )
     ]
-    chosen = Chosen(TwoPhases(window=20), candidates[1], 0.991, 0.985, 0.995, 0)
+    chosen = Chosen(HighIdfFirstSetting(window=20), candidates[1], 0.991, 0.985, 0.995, 0)
     how: dict[str, Any] = {"full": "all tokens", "measure": "nDCG@10", "line": 0.98, "queries": 40, "seed": 0}
     summary = Summary("osn tune", "c0ffee", {}, [], [0], [])
     text = tune_report(summary, candidates, chosen, verdict="<b>kept</b>", confirmed_by="30 held-back", **how)
@@ -470,11 +484,12 @@ def test_a_report_shows_the_choice_beside_the_share_that_was_asked_for() -> None
 
 
 def test_cascades_of_every_weight_and_both_windows_are_tried() -> None:
-    start = Cascade(rare=Rare("count", 2), weight=0.025, first="high-idf-first")
+    start = CascadeSetting(rare=Rare("count", 2), weight=0.025, first="high-idf-first")
     grid = cascades(start, start)
-    assert Cascade() in cascades(Cascade(), Cascade())
+    assert CascadeSetting() in cascades(CascadeSetting(), CascadeSetting())
     assert start in grid, "the default is among them"
-    assert Cascade(window=300) in cascades(Cascade(window=75), Cascade(window=300)), "as it is for the index at hand"
+    default = CascadeSetting(window=300)
+    assert default in cascades(CascadeSetting(window=75), default), "as it is for the index at hand"
     assert {setting.rare for setting in grid} == {start.rare}
     assert {setting.weight for setting in grid} == set(WEIGHTS["high-idf-first"])
     windows = {(setting.window, setting.dense_window) for setting in grid}

@@ -24,7 +24,7 @@ import click
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.engines import open_engines
-from opensearch_neural.engines.settings import Cascade, PrunedSparse, TwoPhases, WeightedSum
+from opensearch_neural.engines.settings import TUNED
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.evaluation.run_files import read_run
@@ -325,7 +325,7 @@ def _opensearch(index: str, engine: str, *, by_record: bool) -> Retriever:
         # is no other index.
         record = existing_record(connect(), index)
         models = (record.sparse, record.dense, record.quantized, record.passages, record.prune, record.prune_postings)
-        tuned = [record.extra.get(each.key) for each in (WeightedSum, TwoPhases, PrunedSparse, Cascade)]
+        tuned = [record.extra.get(each.key) for each in TUNED]
         name += f" {fingerprint([repr(model) for model in models], record.analyzer, tuned)}"
 
     def build() -> Retriever:

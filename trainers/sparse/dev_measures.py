@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from opensearch_neural.engines.settings import WeightedSum
+from opensearch_neural.engines.settings import Bm25SparseSetting
 from opensearch_neural.index.sparse_scale import SAMPLE, own_sentence
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.retrievers import Run
@@ -89,7 +89,7 @@ class DevRetrieval:
     def searched_sum(self, queries: Mapping[str, str], texts: Mapping[str, str]) -> Run:
         """The same as `osn search` adds them up: the weight is in units of the model's scores for known items."""
         scale = _scale(self._lexicon(texts), self.encoded[id(texts)], self.bm25[id(texts)], texts)
-        return self._summed(queries, texts, WeightedSum.weight / scale)
+        return self._summed(queries, texts, Bm25SparseSetting.weight / scale)
 
     def _summed(self, queries: Mapping[str, str], texts: Mapping[str, str], weight: float) -> Run:
         documents, bm25 = self.encoded[id(texts)], self.bm25[id(texts)]

@@ -24,7 +24,7 @@ from ingest.vectors.stored_vectors import Manifest, StoredVectors, find_manifest
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.index.query_side import LARGEST, read_largest
+from opensearch_neural.index.hidden_index import LARGEST, read_largest
 from opensearch_neural.index.record import PassageMeta
 from opensearch_neural.index.sparse_scale import MEASURED_ON, SCALE
 from opensearch_neural.models.sparse.lexical import LexicalEncoder

@@ -14,7 +14,7 @@ from ingest.versions.builds import serving_index
 from ingest.versions.swap import Gate, serve_build
 from ingest.versions.tunings import carry_tunings
 from opensearch_neural.engines import open_engines
-from opensearch_neural.engines.settings import WeightedSum
+from opensearch_neural.engines.settings import Bm25SparseSetting
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import IndexMeta, QuantizedMeta, SparseMeta, existing_record, write_record
 from opensearch_neural.queries import Rare
@@ -41,7 +41,7 @@ def test_a_build_with_the_same_models_searches_as_tuned_and_another_one_says_tha
     tuned(client, index_name, **ALL)
     run_job(client, build, show_progress=False)
     assert existing_record(client, index_name).extra.items() >= ALL.items()
-    assert WeightedSum.of(open_engines(client, index_name)) == WeightedSum(1.6, 60)
+    assert Bm25SparseSetting.of(open_engines(client, index_name)) == Bm25SparseSetting(1.6, 60)
     assert "osn tune" not in caplog.text
 
     write_jsonl(path, records(60))  # its lexical model has another table

@@ -55,8 +55,8 @@ class Request:
         from_: int = 0,
         highlight: bool = True,
     ) -> Request:
-        """clauses: filters. Raises as `Engines.body_of` does."""
-        engines.body_of(name)
+        """clauses: filters. Raises as `Engines.load` does."""
+        engines.load(name)
         engine = engines.engine(name)
         page = engines.page(
             filter=list(clauses) or None,

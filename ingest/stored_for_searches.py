@@ -18,7 +18,7 @@ from ingest.vectorizers import NotingLargest
 from ingest.writing.target import Target, existing_target
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import OsnError
-from opensearch_neural.index import query_side
+from opensearch_neural.index import hidden_index
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta, existing_record, write_record
 from opensearch_neural.index.shard_documents import keep_shard_documents
@@ -38,7 +38,7 @@ def keep_encoder(client: OpenSearch, index: str, encoder: TableEncoder, name: st
     """Store the query encoder of an index, so that searches need no model files."""
     try:
         with translate_errors():
-            query_side.store_encoder(client, index, encoder.hash, name, encoder.to_bytes())
+            hidden_index.store_encoder(client, index, encoder.hash, name, encoder.to_bytes())
     except OsnError as error:
         log.warning(
             "the query encoder could not be stored on the cluster; searches need the model's files: %s", error.message
@@ -59,9 +59,9 @@ def store_encoder_again(client: OpenSearch, name: str, sparse: str | None = None
             sparse = str(with_kept_table(None, wrote, splade, False, index=target.index) or sparse)
         encoder = IndexModels(target.index, target.meta, sparse=sparse).query_encoder
         assert wrote is not None
-        query_side.store_encoder(client, target.index, encoder.hash, wrote.name, encoder.to_bytes())
-        if id := target.meta.extra.get(query_side.LARGEST):
-            query_side.forget_largest(client, id)
+        hidden_index.store_encoder(client, target.index, encoder.hash, wrote.name, encoder.to_bytes())
+        if id := target.meta.extra.get(hidden_index.LARGEST):
+            hidden_index.forget_largest(client, id)
     return target.index
 
 
@@ -100,7 +100,7 @@ def keep_measures(
 def _keep_largest(
     client: OpenSearch, target: Target, encoder: TableEncoder, noted: NotingLargest, everything: bool
 ) -> None:
-    if query_side.read_largest(client, target.meta.extra.get(query_side.LARGEST)) is not None:
+    if hidden_index.read_largest(client, target.meta.extra.get(hidden_index.LARGEST)) is not None:
         return
     if not everything and target.meta.prune_postings is not None:
         log.warning(
@@ -113,10 +113,10 @@ def _keep_largest(
     else:
         tokens = [token for token, weight in encoder.weights.items() if weight]
         log.info("asking %s for the largest weight of each of %s tokens", target.index, f"{len(tokens):,}")
-        largest = query_side.ask_largest(client, target.index, tokens)
-    id = query_side.store_largest(client, target.index, target.uuid, largest)
+        largest = hidden_index.ask_largest(client, target.index, tokens)
+    id = hidden_index.store_largest(client, target.index, target.uuid, largest)
     record = existing_record(client, target.index)
-    write_record(client, target.index, record.with_extra(**{query_side.LARGEST: id}))
+    write_record(client, target.index, record.with_extra(**{hidden_index.LARGEST: id}))
 
 
 def raising(client: OpenSearch, index: str, record: IndexMeta) -> Callable[[Mapping[str, float]], None] | None:
@@ -124,17 +124,17 @@ def raising(client: OpenSearch, index: str, record: IndexMeta) -> Callable[[Mapp
     written; None if the index has no stored weights."""
     from opensearchpy.exceptions import AuthorizationException
 
-    id = record.extra.get(query_side.LARGEST)
+    id = record.extra.get(hidden_index.LARGEST)
     if id is None:
         return None
 
     def raise_(weights: Mapping[str, float]) -> None:
         try:
-            query_side.raise_largest(client, id, weights)
+            hidden_index.raise_largest(client, id, weights)
         except AuthorizationException:
             log.warning(
-                "this user may not write to %r: the largest weights of %s are no longer used", query_side.INDEX, index
+                "this user may not write to %r: the largest weights of %s are no longer used", hidden_index.INDEX, index
             )
-            write_record(client, index, existing_record(client, index).with_extra(**{query_side.LARGEST: None}))
+            write_record(client, index, existing_record(client, index).with_extra(**{hidden_index.LARGEST: None}))
 
     return raise_

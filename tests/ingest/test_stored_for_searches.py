@@ -23,11 +23,11 @@ from ingest.writing.target import existing_target
 from opensearch_neural import QueryEncoder
 from opensearch_neural.cluster.connect import connect, connect_async
 from opensearch_neural.engines import Engines, open_engines
-from opensearch_neural.engines.settings import TwoPhases, WeightedSum
+from opensearch_neural.engines.settings import Bm25SparseSetting, HighIdfFirstSetting
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import ClusterError, ModelError
-from opensearch_neural.index import query_side
-from opensearch_neural.index.query_side import INDEX, LARGEST, ask_largest, read_largest
+from opensearch_neural.index import hidden_index
+from opensearch_neural.index.hidden_index import INDEX, LARGEST, ask_largest, read_largest
 from opensearch_neural.index.record import IndexMeta, PassageMeta, SparseMeta, existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import MEASURED_ON, SAMPLE, SCALE
@@ -43,7 +43,7 @@ def written(client: Any, index_name: str, tmp_path: Path) -> Iterator[str]:
     corpus = write_jsonl(tmp_path / "docs.jsonl", records(120))
     run_job(client, job(corpus, index_name), show_progress=False)
     yield index_name
-    query_side.forget(client, index_name, existing_record(client, index_name))
+    hidden_index.forget(client, index_name, existing_record(client, index_name))
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_another_models_query_side_is_refused(client: Any, written: str, elsewhe
     other = QueryEncoder(encoder.tokenizer, {token: 2 * weight for token, weight in encoder.weights.items()})
     wrote = existing_record(client, written).sparse
     assert wrote is not None
-    query_side.store_encoder(client, written, wrote.query_hash, "lexical", other.to_bytes())
+    hidden_index.store_encoder(client, written, wrote.query_hash, "lexical", other.to_bytes())
     with pytest.raises(ModelError, match=f"was written with the sparse model .*{wrote.query_hash}.* this is"):
         _ = open_engines(client, written).models.query_encoder
 
@@ -224,7 +224,7 @@ def test_storing_the_encoder_again_drops_largest_weights_that_may_be_older_than_
 ) -> None:
     """Restored from an earlier snapshot they called pages certain that were not: an ingest renews only what is missing."""
     id, target = existing_record(client, written).extra[LARGEST], existing_target(client, written)
-    query_side.store_largest(client, written, target.uuid, {"rain": 1e-6})
+    hidden_index.store_largest(client, written, target.uuid, {"rain": 1e-6})
     more = job(write_jsonl(tmp_path / "more.jsonl", records(9, seed=4)), written)
     run_job(client, more, show_progress=False)
     assert kept(client, written) != asked(client, written), "they are older, and stay"
@@ -267,12 +267,12 @@ def test_the_scale_is_that_of_the_corpus_in_whatever_order_it_is_written(
         scales.append(existing_record(client, f"{index_name}-{name}").extra[SCALE])
     assert scales[0] == scales[1]
     for name in (f"{index_name}-a", f"{index_name}-b"):
-        query_side.forget(client, name, existing_record(client, name))
+        hidden_index.forget(client, name, existing_record(client, name))
 
 
 def default_windows(engines: Engines) -> tuple[int, int]:
     """Of bm25-sparse and of high-idf-first."""
-    return WeightedSum.of(engines).window, TwoPhases.of(engines).window
+    return Bm25SparseSetting.of(engines).window, HighIdfFirstSetting.of(engines).window
 
 
 def test_a_growing_index_has_one_default_window_until_an_ingest_has_doubled_it(
@@ -342,7 +342,7 @@ def test_an_index_whose_record_does_not_say_it_and_one_of_passages_keep_it_too(
     with Documents(client, index_name) as documents:
         documents.add([{"_id": "more", "text": "rain bow light drop sun water glass angle"}])
     assert kept_documents(client, index_name) == client.count(index=index_name)["count"] // 2 > 21
-    query_side.forget(client, index_name, existing_record(client, index_name))
+    hidden_index.forget(client, index_name, existing_record(client, index_name))
 
 
 def test_documents_are_written_where_the_record_may_not_be_and_that_is_told_seldom(
@@ -409,7 +409,7 @@ def test_a_page_is_certified_by_the_largest_weights_that_are_kept(client: Any, w
     other = False
     assert certain(), "so little can be added that the window suffices"
     id = engines.meta.extra[LARGEST]
-    query_side.raise_largest(client, id, dict.fromkeys(engines.models.query_encoder.encode(text), 1e9))
+    hidden_index.raise_largest(client, id, dict.fromkeys(engines.models.query_encoder.encode(text), 1e9))
     assert not certain(), "nothing is certain any more, also where it was read before"
     # Of another index, to which the alias leads by now, they say nothing.
     client.index(index=INDEX, id=id, body={**client.get(index=INDEX, id=id)["_source"], "index": "another"})
@@ -429,7 +429,7 @@ def test_what_is_kept_goes_with_the_last_index_that_needs_it(client: Any, index_
     meta, last = existing_record(client, index_name), builds.serving_index(client, index_name)
     assert client.get(index=INDEX, id=id)["_source"]["users"] == [last]
     client.indices.delete(index=last)
-    query_side.forget(client, str(last), meta)
+    hidden_index.forget(client, str(last), meta)
     assert not any(client.exists(index=INDEX, id=each) for each in (id, *header["parts"], largest[0]))
 
 
@@ -454,7 +454,7 @@ def test_an_encoder_stays_while_an_index_uses_it_that_this_user_may_not_see(
         assert client.get(index=INDEX, id=id)["_source"]["users"] == [serving, f"{index_name}-theirs"]
         for name in (serving, f"{index_name}-theirs"):
             assert client.exists(index=INDEX, id=id)
-            query_side.forget(narrow, name, existing_record(client, name))
+            hidden_index.forget(narrow, name, existing_record(client, name))
         assert not client.exists(index=INDEX, id=id)
 
 
@@ -466,15 +466,15 @@ def test_an_encoder_that_lists_no_users_is_never_deleted(client: Any, index_name
     client.index(index=INDEX, id=id, body={name: value for name, value in header.items() if name != "users"})
     record = existing_record(client, index_name)
     assert record.sparse is not None
-    content = query_side.read_encoder(client, record.sparse.query_hash)
+    content = hidden_index.read_encoder(client, record.sparse.query_hash)
     assert content is not None
-    query_side.store_encoder(client, "another", record.sparse.query_hash, "lexical", content)
+    hidden_index.store_encoder(client, "another", record.sparse.query_hash, "lexical", content)
     assert "users" not in encoder_of(client, index_name)[1], "a list of the later ones would not be whole"
-    query_side.forget(client, index_name, record)
-    query_side.forget(client, "another", record)
+    hidden_index.forget(client, index_name, record)
+    hidden_index.forget(client, "another", record)
     client.indices.delete(index=index_name)
-    query_side.forget(client, index_name, record)
-    assert query_side.read_encoder(client, record.sparse.query_hash) == content
+    hidden_index.forget(client, index_name, record)
+    assert hidden_index.read_encoder(client, record.sparse.query_hash) == content
     client.delete(index=INDEX, id=id)
 
 
@@ -482,31 +482,31 @@ def test_an_encoder_that_lists_no_users_is_never_deleted(client: Any, index_name
 def test_an_encoder_that_is_stored_again_while_it_is_deleted_is_whole(
     client: Any, cluster_url: str, meanwhile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(query_side, "PART_BYTES", 100)
+    monkeypatch.setattr(hidden_index, "PART_BYTES", 100)
     hash, content = "test-stored-again", bytes(range(250))
-    query_side.store_encoder(client, "first", hash, "a model", content)
+    hidden_index.store_encoder(client, "first", hash, "a model", content)
     record = IndexMeta(sparse=SparseMeta("a model", "any", hash))
 
     def store_again(request: Request) -> None:
         is_part = request.path.rpartition("-")[2].isdigit()
         if request.method == "DELETE" and is_part == (meanwhile == "before the parts go"):
-            query_side.store_encoder(client, "second", hash, "a model", content)
+            hidden_index.store_encoder(client, "second", hash, "a model", content)
 
     with FaultProxy(cluster_url, everything=True) as proxy:
         proxy.fault = store_again
-        query_side.forget(connect(proxy.url), "first", record)
-    assert query_side.read_encoder(client, hash) == content
+        hidden_index.forget(connect(proxy.url), "first", record)
+    assert hidden_index.read_encoder(client, hash) == content
     assert client.get(index=INDEX, id=f"encoder-{hash}")["_source"]["users"] == ["second"]
-    query_side.forget(client, "second", record)
-    assert query_side.read_encoder(client, hash) is None
+    hidden_index.forget(client, "second", record)
+    assert hidden_index.read_encoder(client, hash) is None
 
 
 def test_a_large_query_side_lies_in_parts(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_side, "PART_BYTES", 100)
+    monkeypatch.setattr(hidden_index, "PART_BYTES", 100)
     content = bytes(range(250)) * 2
-    query_side.store_encoder(client, "docs", "test-parts", "a model", content)
-    assert query_side.read_encoder(client, "test-parts") == content
+    hidden_index.store_encoder(client, "docs", "test-parts", "a model", content)
+    assert hidden_index.read_encoder(client, "test-parts") == content
     part = client.get(index=INDEX, id="encoder-test-parts")["_source"]["parts"][1]
     client.index(index=INDEX, id=part, body={"content": base64.b64encode(b"x" * 100).decode()})
     with pytest.raises(ModelError, match=r"'a model'.* the hash of its parts is wrong"):
-        query_side.read_encoder(client, "test-parts")
+        hidden_index.read_encoder(client, "test-parts")
