@@ -6,7 +6,7 @@ A document on its way to the index, top to bottom:
     settings.py                 the settings that the commands and jobs share, with their options
     job.py                      one ingest from its settings: corpus, models, index, pipeline
     corpus.py                   the corpus: where it is, how it is read and split into passages
-    index_corpus.py             an index of the cluster as a corpus
+    corpus_from_index.py        an index of the cluster as a corpus
     preflight.py                checks the fields of the first records
     models.py                   the models: those that are named, or those of the index
     corpus_table.py             a SPLADE without a query table gets the corpus's IDF table

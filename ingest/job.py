@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from ingest.content import content_by_models, content_of_files
 from ingest.corpus import CorpusSource, everything, ignore, spooled
+from ingest.corpus_from_index import is_index, warn_of_queries
 from ingest.corpus_table import Asked, check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
-from ingest.index_corpus import is_index, warn_of_queries
 from ingest.kept_for_searches import keep_encoder, keep_measures, keep_table, raising
 from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import Models, NewIndex, Writing
