@@ -8,8 +8,9 @@ A document on its way to the index, top to bottom:
     corpus.py                   the corpus: where it is, how it is read and split into passages
     corpus_from_index.py        an index of the cluster as a corpus
     preflight.py                checks the fields of the first records
+    model_request.py            which models are named, and what they are chosen for
     models.py                   the models: those that are named, or those of the index
-    corpus_table.py             a SPLADE without a query table gets the corpus's IDF table
+    counted_idf.py              a SPLADE without a query table gets the corpus's IDF table
     content.py                  the content to write: records, vectorizer and the index's record
     record_digests.py           digests of records and ids, which reveal a changed corpus and repeated ids
     writing/lease.py            a lease on the cluster: one ingest at a time for an index

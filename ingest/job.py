@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from ingest.content import content_by_models, content_of_files
 from ingest.corpus import CorpusSource, everything, ignore, spooled
 from ingest.corpus_from_index import is_index, warn_of_queries
-from ingest.corpus_table import Asked, check_continued
+from ingest.counted_idf import check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.kept_for_searches import keep_encoder, keep_measures, keep_table, raising
+from ingest.model_request import ModelRequest
 from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import Models, NewIndex, Writing
 from ingest.vectorizers import NotingLargest, for_index
@@ -122,8 +123,10 @@ def _write(
                     warn_of_queries(client, corpus.path, corpus.names, mapped)
                 check_fields(records(ignore), mapped=mapped, limit=limit, flat_objects=flat_objects)
             if stored is None:
-                asked = Asked(job.models, wrote, job.index, records, corpus.name, client, counts_while_writing=True)
-                content = content_by_models(asked, job.new_index)
+                request = ModelRequest(
+                    job.models, wrote, job.index, records, corpus.name, client, counts_while_writing=True
+                )
+                content = content_by_models(request, job.new_index)
             else:
                 content = content_of_files(job.models, job.new_index, stored, records, wrote)
                 if corpus.limit != stored.manifest.corpus.limit:

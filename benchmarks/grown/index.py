@@ -15,8 +15,8 @@ from benchmarks.grown.documents import DrawnVectors, Resampler
 from benchmarks.load.run import RESAMPLED
 from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore
-from ingest.corpus_table import Asked
 from ingest.kept_for_searches import keep_measures
+from ingest.model_request import ModelRequest
 from ingest.settings import Models, NewIndex, Writing
 from ingest.vectorizers import NotingLargest, Vectors, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
@@ -109,8 +109,8 @@ def resampler_of(growth: Growth) -> tuple[IndexMeta, Resampler]:
         stored = StoredVectors(*find_manifest(growth.vectors))
         content = content_of_files(models, NewIndex(), stored, stored.manifest.corpus.reader(growth.corpus))
     else:
-        asked = Asked(models, None, growth.index, corpus.reader(growth.corpus), corpus.name)
-        content = content_by_models(asked, NewIndex())
+        request = ModelRequest(models, None, growth.index, corpus.reader(growth.corpus), corpus.name)
+        content = content_by_models(request, NewIndex())
     documents = list(content.records(ignore))
     parts = [content.vectorizer.vectors(documents[at : at + BATCH]) for at in range(0, len(documents), BATCH)]
     sparse = [part.sparse for part in parts if part.sparse is not None]
