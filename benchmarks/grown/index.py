@@ -20,6 +20,7 @@ from ingest.model_request import ModelRequest
 from ingest.settings import Models, NewIndex, Writing
 from ingest.vectorizers import NotingLargest, Vectors, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
+from ingest.writing.pipeline import CorpusOfRun
 from ingest.writing.pipeline import ingest as run_pipeline
 from ingest.writing.stored_documents import count
 from ingest.writing.target import LOADING, open_target
@@ -191,9 +192,7 @@ def _write(client: OpenSearch, growth: Growth, meta: IndexMeta, resampler: Resam
         client,
         target,
         Content(meta, lambda _: resampler.take(growth.documents), noted, growth.documents),
-        corpus_name=growth.corpus,
-        dead_letters=Path(f"{growth.index}.dead-letters.jsonl"),
-        reader=f"{growth.described}",
+        CorpusOfRun(growth.corpus, f"{growth.described}", Path(f"{growth.index}.dead-letters.jsonl")),
         writing=Writing(merge=False),
     )
     if growth.prune_postings is not None and resampler.query is not None:
