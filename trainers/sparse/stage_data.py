@@ -13,7 +13,7 @@ from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import fingerprint
 from trainers.common.processes import main_process_first
 from trainers.data.examples import TrainingData
-from trainers.data.negatives import check_spec, with_mined
+from trainers.data.negatives import Mining, check_spec, with_mined
 from trainers.data.splits import fewer_documents
 from trainers.data.teach import cache_name, teach
 from trainers.data.teacher_ensemble import check_weights, open_teachers
@@ -53,10 +53,9 @@ def mined(config: SparseConfig, sets: Sequence[TrainingData], miner: Path | None
                 part,
                 name,
                 config.folder / "negatives" / f"{part.name}.{slug}-{part.hash}.jsonl",
-                depth=candidates.depth,
+                Mining(candidates.depth, consistency=candidates.consistency),
                 cache=None if spec == "bm25" else vectors,
                 add=len(part.negatives.values) > 0,
-                consistency=candidates.consistency,
             )
 
         limit = limits.get(data.name) if candidates.consistency is not None else None

@@ -26,7 +26,7 @@ from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.settings import EncoderSettings, ObjectiveSettings, TrainingSettings  # noqa: E402
 from trainers.data.candidates import RetrievalData  # noqa: E402
 from trainers.data.loading import load_training, with_negatives  # noqa: E402
-from trainers.data.negatives import with_mined  # noqa: E402
+from trainers.data.negatives import Mining, with_mined  # noqa: E402
 from trainers.data.settings import CandidateSettings, DevSettings, SetSettings  # noqa: E402
 from trainers.data.teach import teach  # noqa: E402
 from trainers.dense.settings import DenseConfig, TwoStageSettings  # noqa: E402
@@ -262,7 +262,7 @@ def test_held_back_documents_are_negatives_of_no_stage_also_beside_files_of_an_e
     prepared = prepared_sets(config)
     (train,), (held,) = prepared.train, prepared.held
     everything = replace(train, withheld=train.withheld[:0])
-    before = with_mined(everything, "bm25", tmp_path / "model/.stages/tiny.bm25.jsonl", depth=10)
+    before = with_mined(everything, "bm25", tmp_path / "model/.stages/tiny.bm25.jsonl", Mining(depth=10))
     answers = set(held.positives.values.tolist())
     assert answers & set(before.negatives.values.tolist()), "BM25 finds some of them"
 
