@@ -15,7 +15,7 @@ from trainers.common.processes import main_process_first
 from trainers.data.examples import TrainingData
 from trainers.data.negatives import Mining, check_spec, with_mined
 from trainers.data.splits import fewer_documents
-from trainers.data.teach import cache_name, teach
+from trainers.data.teach import Teaching, cache_name, teach
 from trainers.data.teacher_ensemble import check_weights, open_teachers
 from trainers.data.teachers import LEXICAL, PairTeacher, Teacher, open_teacher
 from trainers.sparse.settings import STUDENT, SparseCandidates, SparseConfig, StageSettings
@@ -119,7 +119,7 @@ def _taught(name: str, data: TrainingData, config: SparseConfig) -> Teacher:
     needed = data if name == LEXICAL else compared(data, config.candidates)
     folder = config.folder / "teachers" / data.name / cache_name(name, needed, depth=depth)
     with main_process_first():
-        teach(name, needed, output=folder, depth=depth)
+        teach(name, needed, teaching=Teaching(depth=depth), output=folder)
     return open_teacher(folder, needed)
 
 
