@@ -238,8 +238,8 @@ class JobCompletion(Completion):
         job, content = self.job, self.prepared.content
         query = content.query if content.table is None else content.table.query
         if query is not None:
-            everything = self.prepared.created and not skipped
-            keep_measures(self.client, self.prepared.target, query, self.prepared.largest, everything=everything)
+            target, all_seen = self.prepared.target, self.prepared.created and not skipped
+            keep_measures(self.client, target, query, self.prepared.largest, everything=all_seen)
         if not job.alias:
             return
         carry_tunings(self.client, job.alias, job.index, store=job.swap)
