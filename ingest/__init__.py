@@ -4,15 +4,15 @@ A document on its way to the index, top to bottom:
 
     commands/ingest.py          `osn ingest`: the options become a Job
     settings.py                 the settings that the commands and jobs share, with their options
-    job.py                      one ingest from its settings: corpus, models, index, pipeline
+    job.py                      one ingest from its settings: prepare it, run the pipeline, complete it
     corpus.py                   the corpus: where it is, how it is read and split into passages
-    index_corpus.py             an index of the cluster as a corpus
-    preflight.py                checks the fields of the first records
-    models.py                   the models: those that are named, or those of the index
-    corpus_table.py             a SPLADE without a query table gets the corpus's IDF table
-    content.py                  the content to write: records, vectorizer and the index's record
-    record_digests.py           digests of records and ids, which reveal a changed corpus and repeated ids
+    corpus_from_index.py        an index of the cluster as a corpus
     writing/lease.py            a lease on the cluster: one ingest at a time for an index
+    preflight.py                checks the fields of the first records
+    content.py                  the content to write: records, vectorizer and the index's record
+    model_request.py            which models are named, and what they are chosen for
+    models.py                   the models: those that are named, or those of the index
+    counted_idf.py              a SPLADE without a query table gets the corpus's IDF table
     writing/target.py           the index being written: create or check it, finish it
     writing/stored_documents.py its documents: counted, listed, deleted
     writing/pipeline.py         read, encode, write: batches of documents, several at once
@@ -20,6 +20,7 @@ A document on its way to the index, top to bottom:
     writing/bulk_actions.py     documents with their vectors → actions of `_bulk`
     writing/short_weights.py    sparse weights with as few digits as the index can distinguish
     writing/bulk.py             byte-bounded `_bulk` requests with retries
+    record_digests.py           digests of records and ids, which reveal a changed corpus and repeated ids
     writing/journal.py          records the written batches, so that a second run continues the first
     dead_letters.py             rejected documents, to be corrected and ingested again
     error_limit.py              how many may be rejected

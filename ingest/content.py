@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.corpus import Records, as_passages, ignore
-from ingest.corpus_table import Asked, CorpusTable, splade_of
+from ingest.counted_idf import CorpusTable, splade_of
+from ingest.model_request import ModelRequest
 from ingest.models import choose, quantized_meta, sparse_meta
 from ingest.settings import Models, NewIndex
 from ingest.vectorizers import Changed, Vectorizer, coded, pruned, reconstructed
@@ -63,15 +64,15 @@ class Content:
     """The hash of the SPLADE that encodes documents, if it uses a corpus's table; known before the table is counted."""
 
 
-def content_by_models(asked: Asked, new_index: NewIndex) -> Content:
+def content_by_models(request: ModelRequest, new_index: NewIndex) -> Content:
     """The content with vectors of the named models, or of the models that wrote the index.
 
     If postings are pruned, the IDF table is counted first, since it decides which tokens they hold.
     """
-    begun = asked.wrote is not None and asked.wrote.counting
+    begun = request.wrote is not None and request.wrote.counting
     if new_index.prune_postings is not None and not begun:
-        asked = replace(asked, counts_while_writing=False)
-    chosen = choose(asked)
+        request = replace(request, counts_while_writing=False)
+    chosen = choose(request)
     encoders, dense = chosen.encoders, None
     quantized = quantized_meta(encoders.pq) if encoders.pq else None
 
@@ -84,7 +85,7 @@ def content_by_models(asked: Asked, new_index: NewIndex) -> Content:
         dense = reconstructed_meta(
             quantized, coder.quantizer, new_index.dense_type, lambda: coder.encode_documents(sample())
         )
-    if asked.wrote is None and asked.models.sparse is None:
+    if request.wrote is None and request.models.sparse is None:
         log.info(WITHOUT_SPARSE)
     sparse = sparse_meta(encoders.sparse) if encoders.sparse else None
     query = encoders.sparse.query if encoders.sparse else None

@@ -19,8 +19,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from ingest.corpus_from_index import copy_index, is_index
 from ingest.dead_letters import is_dead_letter_file, mended
-from ingest.index_corpus import copy_index, is_index
 from ingest.record_digests import FirstRecords
 from opensearch_neural.commands.option_groups import Command, options_of
 from opensearch_neural.corpus.documents import Document, FieldNames, Rejected

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from ingest.corpus_table import with_kept_table
+from ingest.counted_idf import with_kept_table
 from ingest.models import splitting_tokenizer
 from ingest.stored_for_searches import raising
 from ingest.vectorizers import Encoders, NotingLargest, for_index

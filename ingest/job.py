@@ -1,19 +1,21 @@
-"""One ingest from its settings: find the models, open the index, run the pipeline.
+"""One ingest from its settings: prepare it, run the pipeline, complete it.
 
 `osn ingest`, the demo and the benchmarks all ingest through here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingest.content import content_by_models, content_of_files
+from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, everything, ignore, spooled
-from ingest.corpus_table import Asked, check_continued
+from ingest.corpus_from_index import is_index, warn_of_queries
+from ingest.counted_idf import check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
-from ingest.index_corpus import is_index, warn_of_queries
+from ingest.model_request import ModelRequest
 from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import Models, NewIndex, Writing
 from ingest.stored_for_searches import keep_encoder, keep_measures, keep_table, raising
@@ -24,8 +26,9 @@ from ingest.versions.swap import Gate, check_swap, check_vectors
 from ingest.versions.tunings import carry_tunings
 from ingest.writing import pipeline
 from ingest.writing.lease import Lease
-from ingest.writing.pipeline import Report
-from ingest.writing.target import open_target, own_name
+from ingest.writing.pipeline import Completion, CorpusOfRun, Report
+from ingest.writing.stored_documents import Counts
+from ingest.writing.target import Target, open_target, own_name
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.patience import patience
@@ -82,15 +85,13 @@ def run_job(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Repo
     corpus = corpus_of(job, stored)
     check_whole(job, corpus, corpus.path)
     if job.alias is None:
-        letters = letters_path(job.dead_letters, job.index, corpus.path)
-        return _write(client, job, corpus, stored, letters, show_progress)
+        return _write(client, job, corpus, stored, show_progress=show_progress)
     with translate_errors(), patience(job.writing.retry.patience), Lease(client, f"alias:{job.alias}") as lease:
         index = open_build(client, job.alias, corpus.name, restart=job.writing.restart)
         if stored is None:
             check_vectors(client, job.alias, index, job.models)
-        letters = letters_path(job.dead_letters, job.alias, corpus.path)
         job = replace(job, index=index)
-        return _write(client, job, corpus, stored, letters, show_progress, alias_lease=lease)
+        return _write(client, job, corpus, stored, alias_lease=lease, show_progress=show_progress)
 
 
 def _write(
@@ -98,109 +99,160 @@ def _write(
     job: Job,
     corpus: CorpusSource,
     stored: StoredVectors | None,
-    letters: Path,
-    show_progress: bool,
     *,
     alias_lease: Lease | None = None,
+    show_progress: bool,
 ) -> Report:
+    """Write the corpus into the index of the job, under a lease of the index. alias_lease: that of the job's alias."""
+    letters = letters_path(job.dead_letters, job.alias or job.index, corpus.path)
     with translate_errors(), patience(job.writing.retry.patience), spooled(corpus.path, client) as place:
         check_whole(job, corpus, place)
         read_record(client, job.index)  # refuses a pattern, and an index that `osn` did not write
+        from_letters = is_dead_letter_file(Path(place))
+        corpus_of_run = CorpusOfRun(
+            corpus.name,
+            corpus.reading,
+            letters,
+            letters_named=job.dead_letters is not None or from_letters,
+            whole_documents=not from_letters,
+        )
         with Lease(client, f"index:{own_name(client, job.index)}") as lease:
-            wrote = read_record(client, job.index)  # another ingest may have ended while this one waited for the lease
-            if wrote is not None:
-                check_continued(job.index, wrote, corpus.name)
-            mapping = job.new_index.mapping
-            fields = {} if mapping is None else read_field_mappings(mapping)
-            records = corpus.reader(place)
-            from_letters = is_dead_letter_file(Path(place))
-            flat_objects = wrote is None and quick_capabilities(client).version_number >= FLAT_OBJECT_RELEASE
-            if wrote is None:
-                limit = job.new_index.field_limit or FIELD_LIMIT
-                mapped = {name.partition(".")[0] for name in fields}
-                if is_index(corpus.path):
-                    warn_of_queries(client, corpus.path, corpus.names, mapped)
-                check_fields(records(ignore), mapped=mapped, limit=limit, flat_objects=flat_objects)
-            if stored is None:
-                asked = Asked(job.models, wrote, job.index, records, corpus.name, client, counts_while_writing=True)
-                content = content_by_models(asked, job.new_index)
-            else:
-                content = content_of_files(job.models, job.new_index, stored, records, wrote)
-                if corpus.limit != stored.manifest.corpus.limit:
-                    content = replace(content, total=None)  # documents are limited, and records counted
-            if job.new_index.dense_type != "float" and content.meta.dense is None:
-                raise InputError(
-                    f"--dense-type {job.new_index.dense_type} needs dense vectors, and this ingest writes none",
-                    "give --dense MODEL, or leave the option out",
-                )
-            table = content.table
-            if wrote is not None and table is None:
-                check_counted(job.index, wrote)
-            if wrote is None and next(everything(records, lambda rejected, records: True), None) is None:
-                raise pipeline.holds_nothing(corpus.name)  # before an index is created that this corpus would complete
-            target = open_target(
-                client,
-                job.index,
-                content.meta,
-                job.new_index,
-                corpus_name=corpus.name,
-                fields=fields,
-                flat_objects=flat_objects,
-                extra=build_record(job.alias, corpus.name) if job.alias else {},
-                patience=min(60.0, job.writing.retry.patience),
-            )
-            if job.alias:  # now, before hours of work, and once more at the swap
-                warn_of_running(client, serving_index(client, job.alias), target.meta, target.index)
-            if content.query is not None and content.meta.sparse is not None:
-                keep_encoder(client, target.index, content.query, content.meta.sparse.name)
-            vectorizer = for_index(content.vectorizer, target.meta, content.query)
-            noted = NotingLargest(vectorizer, raising(client, target.index, target.meta))
-
-            replaced = counts = None
-
-            def still_ours() -> None:
-                lease.check()
-                if alias_lease is not None:
-                    alias_lease.check()
-
-            def when_written() -> None:
-                nonlocal counts
-                if table is not None:
-                    keep_table(client, target.index, table)
-                if job.alias:
-                    counts = check_swap(client, job.alias, job.index, job.gate if job.swap else Gate(allow_shrink=True))
-
-            def when_complete(skipped: int) -> None:
-                nonlocal replaced
-                query = content.query if table is None else table.query
-                if query is not None:
-                    keep_measures(client, target, query, noted, everything=wrote is None and not skipped)
-                if job.alias:
-                    carry_tunings(client, job.alias, job.index, store=job.swap)
-                if job.alias and job.swap:
-                    wait = job.gate.replica_patience
-                    replaced = serve(client, job.alias, job.index, patience=wait, still_ours=still_ours)
-                elif job.alias:
-                    note_waiting(client, job.index)
-
+            prepared = prepare(client, job, corpus, stored, place)
+            leases = [lease] if alias_lease is None else [lease, alias_lease]
+            completion = JobCompletion(client, job, prepared, leases)
             report = pipeline.ingest(
                 client,
-                target,
-                replace(content, vectorizer=noted),
-                corpus_name=corpus.name,
-                dead_letters=letters,
-                letters_named=job.dead_letters is not None or from_letters,
-                reader=corpus.reading,
+                prepared.target,
+                prepared.content,
+                corpus_of_run,
                 writing=job.writing,
-                whole_documents=not from_letters,
                 alone=bool(job.alias),
-                still_ours=still_ours,
-                when_written=when_written,
-                when_complete=when_complete,
+                completion=completion,
                 show_progress=show_progress,
             )
-        alias, waits_for = (job.alias, None) if job.swap else (None, job.alias)
-        return replace(report, alias=alias, waits_for=waits_for, replaced=replaced, counts=counts)
+        return completion.reported(report)
+
+
+@dataclass(frozen=True)
+class PreparedJob:
+    """What a job writes, and the index that is open for it."""
+
+    content: Content
+    target: Target
+    created: bool
+    """Whether the index did not exist before."""
+    largest: NotingLargest
+    """The vectorizer of the content, which notes the largest weights that it makes."""
+
+
+def prepare(
+    client: OpenSearch, job: Job, corpus: CorpusSource, stored: StoredVectors | None, place: str
+) -> PreparedJob:
+    """Check the first records, find the models, and open the index. place: the file where the corpus is now.
+
+    Raises as `run_job` does, before a document is written.
+    """
+    wrote = read_record(client, job.index)  # another ingest may have ended while this one waited for the lease
+    if wrote is not None:
+        check_continued(job.index, wrote, corpus.name)
+    fields = {} if job.new_index.mapping is None else read_field_mappings(job.new_index.mapping)
+    records = corpus.reader(place)
+    flat_objects = wrote is None and quick_capabilities(client).version_number >= FLAT_OBJECT_RELEASE
+    if wrote is None:
+        mapped = {name.partition(".")[0] for name in fields}
+        if is_index(corpus.path):
+            warn_of_queries(client, corpus.path, corpus.names, mapped)
+        limit = job.new_index.field_limit or FIELD_LIMIT
+        check_fields(records(ignore), mapped=mapped, limit=limit, flat_objects=flat_objects)
+    request = ModelRequest(job.models, wrote, job.index, records, corpus.name, client, counts_while_writing=True)
+    content = _content(job, corpus, stored, request)
+    if wrote is None:
+        if next(everything(records, lambda rejected, records: True), None) is None:
+            raise pipeline.holds_nothing(corpus.name)  # before an index is created that this corpus would complete
+    elif content.table is None:
+        check_counted(job.index, wrote)
+    target = open_target(
+        client,
+        job.index,
+        content.meta,
+        job.new_index,
+        corpus_name=corpus.name,
+        fields=fields,
+        flat_objects=flat_objects,
+        extra=build_record(job.alias, corpus.name) if job.alias else {},
+        patience=min(60.0, job.writing.retry.patience),
+    )
+    if job.alias:  # now, before hours of work, and once more at the swap
+        warn_of_running(client, serving_index(client, job.alias), target.meta, target.index)
+    if content.query is not None and content.meta.sparse is not None:
+        keep_encoder(client, target.index, content.query, content.meta.sparse.name)
+    vectorizer = for_index(content.vectorizer, target.meta, content.query)
+    largest = NotingLargest(vectorizer, raising(client, target.index, target.meta))
+    return PreparedJob(replace(content, vectorizer=largest), target, wrote is None, largest)
+
+
+def _content(job: Job, corpus: CorpusSource, stored: StoredVectors | None, request: ModelRequest) -> Content:
+    """The content to write, with the stored vectors or with those of the requested models."""
+    if stored is None:
+        content = content_by_models(request, job.new_index)
+    else:
+        content = content_of_files(job.models, job.new_index, stored, request.records, request.wrote)
+        if corpus.limit != stored.manifest.corpus.limit:
+            content = replace(content, total=None)  # documents are limited, and records counted
+    if job.new_index.dense_type != "float" and content.meta.dense is None:
+        raise InputError(
+            f"--dense-type {job.new_index.dense_type} needs dense vectors, and this ingest writes none",
+            "give --dense MODEL, or leave the option out",
+        )
+    return content
+
+
+class JobCompletion(Completion):
+    """Keeps what searches use, checks the new index, and moves the alias to it.
+
+    leases: that of the index and, if there is one, that of the alias
+    """
+
+    def __init__(self, client: OpenSearch, job: Job, prepared: PreparedJob, leases: Sequence[Lease]) -> None:
+        self.client = client
+        self.job = job
+        self.prepared = prepared
+        self.leases = leases
+        self._counts: Counts | None = None
+        self._replaced: str | None = None
+
+    def still_ours(self) -> None:
+        for lease in self.leases:
+            lease.check()
+
+    def when_written(self) -> None:
+        job, table = self.job, self.prepared.content.table
+        if table is not None:
+            keep_table(self.client, self.prepared.target.index, table)
+        if job.alias:
+            self._counts = check_swap(
+                self.client, job.alias, job.index, job.gate if job.swap else Gate(allow_shrink=True)
+            )
+
+    def when_complete(self, skipped: int) -> None:
+        job, content = self.job, self.prepared.content
+        query = content.query if content.table is None else content.table.query
+        if query is not None:
+            target, all_seen = self.prepared.target, self.prepared.created and not skipped
+            keep_measures(self.client, target, query, self.prepared.largest, everything=all_seen)
+        if not job.alias:
+            return
+        carry_tunings(self.client, job.alias, job.index, store=job.swap)
+        if job.swap:
+            wait = job.gate.replica_patience
+            self._replaced = serve(self.client, job.alias, job.index, patience=wait, still_ours=self.still_ours)
+        else:
+            note_waiting(self.client, job.index)
+
+    def reported(self, report: Report) -> Report:
+        """The report, with the alias and what its move has changed."""
+        alias, waits_for = (self.job.alias, None) if self.job.swap else (None, self.job.alias)
+        return replace(report, alias=alias, waits_for=waits_for, replaced=self._replaced, counts=self._counts)
 
 
 def check_whole(job: Job, corpus: CorpusSource, place: str) -> None:

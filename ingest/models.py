@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest.corpus import Records, as_passages, ignore
-from ingest.corpus_table import Asked, CorpusTable, OfCorpus, while_writing, with_corpus_table
+from ingest.counted_idf import CorpusTable, ModelOfCorpus, while_writing, with_corpus_table
+from ingest.model_request import ModelRequest
 from ingest.settings import Models
 from ingest.vectorizers import Encoders
 from opensearch_neural.corpus.documents import Rejected
@@ -60,12 +61,12 @@ class ChosenModels:
     """The IDF table of the sparse model, if it is counted while the records are written."""
 
 
-def choose(asked: Asked) -> ChosenModels:
+def choose(request: ModelRequest) -> ChosenModels:
     """Load or build the models for a corpus and an index.
 
     Raises ModelError if a model is missing, or if passages are requested but the index has whole documents (or vice versa).
     """
-    wanted, wrote, index, records = asked.models, asked.wrote, asked.index, asked.records
+    wanted, wrote, index, records = request.models, request.wrote, request.index, request.records
     passages = _passages(wanted, wrote, index)
     how: dict[str, Any] = {
         "device": wanted.device,
@@ -95,7 +96,7 @@ def choose(asked: Asked) -> ChosenModels:
     sparse: SparseDocumentEncoder | None = None
     total: int | None = None
     table: CorpusTable | None = None
-    if made := _made_of_corpus(asked, passages):
+    if made := _made_of_corpus(request, passages):
         sparse, total, table = made.encoder, made.documents, made.table
     elif models := source(None if wanted.sparse == LEXICAL else wanted.sparse, held.sparse):
         sparse = models.sparse
@@ -130,9 +131,9 @@ def _pruning(wanted: Models, held: IndexMeta, sparse: SparseDocumentEncoder | No
     return prune
 
 
-def _made_of_corpus(asked: Asked, passages: PassageMeta | None) -> OfCorpus | None:
+def _made_of_corpus(request: ModelRequest, passages: PassageMeta | None) -> ModelOfCorpus | None:
     """The sparse model, if it is lexical or a SPLADE without a query table."""
-    wanted, wrote, splade = asked.models, asked.wrote, None
+    wanted, wrote, splade = request.models, request.wrote, None
     if wanted.sparse is None and wrote and wrote.sparse and wrote.counting:
         splade = registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")
     elif wanted.sparse not in (None, LEXICAL, "none"):
@@ -140,15 +141,15 @@ def _made_of_corpus(asked: Asked, passages: PassageMeta | None) -> OfCorpus | No
     if splade is not None:
         if has_query_table(splade):
             return None
-        if asked.counts_while_writing and (wrote is None or wrote.counting):
-            return while_writing(splade, asked, passages)
-        return with_corpus_table(splade, asked, passages)
+        if request.counts_while_writing and (wrote is None or wrote.counting):
+            return while_writing(splade, request, passages)
+        return with_corpus_table(splade, request, passages)
     if wanted.sparse != "none" and _lexical_is_to_be_built(wanted, wrote):
-        tokenizer = lexical_tokenizer(wanted.tokenizer, asked.records)
-        sparse, total = _built_lexical(as_passages(asked.records, tokenizer, passages), tokenizer, asked.corpus)
+        tokenizer = lexical_tokenizer(wanted.tokenizer, request.records)
+        sparse, total = _built_lexical(as_passages(request.records, tokenizer, passages), tokenizer, request.corpus)
         if wrote and wrote.sparse and sparse.info.hash != wrote.sparse.hash:
             registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")  # raises
-        return OfCorpus(sparse, total)
+        return ModelOfCorpus(sparse, total)
     return None
 
 

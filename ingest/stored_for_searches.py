@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ingest.corpus_table import CorpusTable, with_kept_table
+from ingest.counted_idf import CorpusTable, with_kept_table
 from ingest.vectorizers import NotingLargest
 from ingest.writing.target import Target, existing_target
 from opensearch_neural.cluster.errors import translate_errors

@@ -15,11 +15,12 @@ from benchmarks.grown.documents import DrawnVectors, Resampler
 from benchmarks.load.run import RESAMPLED
 from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore
-from ingest.corpus_table import Asked
+from ingest.model_request import ModelRequest
 from ingest.settings import Models, NewIndex, Writing
 from ingest.stored_for_searches import keep_measures
 from ingest.vectorizers import NotingLargest, Vectors, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
+from ingest.writing.pipeline import CorpusOfRun
 from ingest.writing.pipeline import ingest as run_pipeline
 from ingest.writing.stored_documents import count
 from ingest.writing.target import LOADING, open_target
@@ -109,8 +110,8 @@ def resampler_of(growth: Growth) -> tuple[IndexMeta, Resampler]:
         stored = StoredVectors(*find_manifest(growth.vectors))
         content = content_of_files(models, NewIndex(), stored, stored.manifest.corpus.reader(growth.corpus))
     else:
-        asked = Asked(models, None, growth.index, corpus.reader(growth.corpus), corpus.name)
-        content = content_by_models(asked, NewIndex())
+        request = ModelRequest(models, None, growth.index, corpus.reader(growth.corpus), corpus.name)
+        content = content_by_models(request, NewIndex())
     documents = list(content.records(ignore))
     parts = [content.vectorizer.vectors(documents[at : at + BATCH]) for at in range(0, len(documents), BATCH)]
     sparse = [part.sparse for part in parts if part.sparse is not None]
@@ -191,9 +192,7 @@ def _write(client: OpenSearch, growth: Growth, meta: IndexMeta, resampler: Resam
         client,
         target,
         Content(meta, lambda _: resampler.take(growth.documents), noted, growth.documents),
-        corpus_name=growth.corpus,
-        dead_letters=Path(f"{growth.index}.dead-letters.jsonl"),
-        reader=f"{growth.described}",
+        CorpusOfRun(growth.corpus, f"{growth.described}", Path(f"{growth.index}.dead-letters.jsonl")),
         writing=Writing(merge=False),
     )
     if growth.prune_postings is not None and resampler.query is not None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest.corpus import CorpusSource, Records, everything, spooled
-from ingest.corpus_table import Asked
 from ingest.dead_letters import DeadLetters, letters_path
 from ingest.error_limit import ErrorLimit
+from ingest.model_request import ModelRequest
 from ingest.models import ChosenModels, choose, quantized_meta, sparse_meta, splitting_tokenizer
 from ingest.settings import Models, RayOptions, Writing
 from ingest.vectorizers import Encoders
@@ -94,7 +94,7 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
     _check(job)
     limit = ErrorLimit(job.max_errors)
     with spooled(job.corpus.path) as place:
-        chosen = choose(Asked(job.models, None, "", job.corpus.reader(place), job.corpus.name))
+        chosen = choose(ModelRequest(job.models, None, "", job.corpus.reader(place), job.corpus.name))
         encoders = chosen.encoders
         if encoders.sparse is None and encoders.dense is None and encoders.pq is None:
             raise InputError(

@@ -79,37 +79,54 @@ class Report:
     """Whether the index holds documents in passages."""
 
 
+@dataclass(frozen=True)
+class CorpusOfRun:
+    """The corpus that a run writes, and the file of the documents that are rejected."""
+
+    name: str
+    """Distinguishes corpora in the journal."""
+    reading: str
+    """Distinguishes ways of reading one corpus in the journal."""
+    dead_letters: Path
+    letters_named: bool = True
+    """Whether the caller named the dead-letter file. If not, a run that continues another one uses the other run's file."""
+    whole_documents: bool = True
+    """Whether the corpus has all passages of each document. Further passages in the index are removed."""
+
+
+class Completion:
+    """What a caller of `ingest` does while the index is written and at its end; here: nothing."""
+
+    def still_ours(self) -> None:
+        """Called after each batch and before the end. Raises if another ingest has taken the index over."""
+
+    def when_written(self) -> None:
+        """Called when every document is in the index. If it raises, the index does not become complete."""
+
+    def when_complete(self, skipped: int) -> None:
+        """Called when the index is complete. skipped: how many documents an interrupted run had written.
+
+        A run that is killed meanwhile can be continued like any other.
+        """
+
+
 def ingest(
     client: OpenSearch,
     target: Target,
     content: Content,
+    corpus: CorpusOfRun,
     *,
-    corpus_name: str,
-    dead_letters: Path,
-    letters_named: bool = True,
-    reader: str,
     writing: Writing,
-    whole_documents: bool = True,
     alone: bool = False,
-    still_ours: Callable[[], object] = lambda: None,
-    when_written: Callable[[], object] = lambda: None,
-    when_complete: Callable[[int], object] = lambda skipped: None,
+    completion: Completion | None = None,
     show_progress: bool = True,
 ) -> Report:
     """Write all documents of the content into the target, then verify and finish it.
 
     Args:
         content: its `records` must yield the same records in the same order at every call.
-        corpus_name: distinguishes corpora in the journal.
-        letters_named: whether the caller named the dead-letter file. If not, a run that continues another one uses the
-            other run's file.
-        reader: distinguishes ways of reading one corpus in the journal.
-        whole_documents: whether the corpus has all passages of each document. Further passages in the index are removed.
         alone: whether the index may hold nothing else in any case, and not only if it was created for this corpus.
-        still_ours: raises if another ingest has taken the index over.
-        when_written: called when every document is in the index. If it raises, the index does not become complete.
-        when_complete: called when the index is complete, with the number of documents that an interrupted run had written.
-            A run that is killed meanwhile can be continued like any other.
+        completion: what else belongs to the end. None: nothing.
 
     Raises:
         ClusterError: OpenSearch did not accept the documents, or the verification failed.
@@ -117,34 +134,33 @@ def ingest(
         InputError: the corpus differs from that of the interrupted run, or holds no document.
     After each of these, and after KeyboardInterrupt or a kill, the same call continues the ingest.
     """
-    journal, letters = _open_records(
-        target, content, corpus_name, reader, dead_letters, letters_named, restart=writing.restart
-    )
-    alone = alone or target.loading_corpus == corpus_name or writing.remove_others
+    completion = completion or Completion()
+    journal, letters = _open_records(target, content, corpus, restart=writing.restart)
+    alone = alone or target.loading_corpus == corpus.name or writing.remove_others
     if "empty_at_first" not in journal.notes:
         # Batches without notes come from an older version: it is unknown whether the index was empty before them.
         empty = alone and not journal.batches and stored_documents.is_empty(client, target.index)
         journal.note(empty_at_first=empty)
-    verification = Verification(client, target, alone, journal.notes["empty_at_first"], whole_documents)
+    verification = Verification(client, target, alone, journal.notes["empty_at_first"], corpus.whole_documents)
     together = writing.writers + 1 if content.pads else 1
-    run = _Run(client, target, content.vectorizer, journal, letters, writing, verification, still_ours, together)
+    run = _Run(client, target, content.vectorizer, journal, letters, writing, verification, completion, together)
     records = content.records if content.table is None else content.table.counting(content.records)
     started = time.monotonic()
     try:
         with Progress(f"ingest → {target.index}", total=content.total, show=show_progress) as progress:
-            run.write_all(records, progress, lambda: targets.mark_adding(client, target, corpus_name))
+            run.write_all(records, progress, lambda: targets.mark_adding(client, target, corpus.name))
         if not run.written and not run.letter_count:
-            raise holds_nothing(corpus_name)
-        run.still_ours()
+            raise holds_nothing(corpus.name)
+        completion.still_ours()
         held, retries = verification.verify(content.records, run.written, run.writer, content.vectorizer)
         run.retries += retries
         run.letter_count -= held - run.written  # of what an interrupted run could not write some may be taken now
         run.written = held
-        when_written()
+        completion.when_written()
         others = 0 if alone else stored_documents.count(client, target.index) - run.written
         without_tokens = stored_documents.count_without_tokens(client, target.index) if target.meta.sparse else None
-        targets.finish(client, target, merge=writing.merge, corpus_name=corpus_name)
-        when_complete(run.skipped)
+        targets.finish(client, target, merge=writing.merge, corpus_name=corpus.name)
+        completion.when_complete(run.skipped)
         run.journal.remove()
     finally:
         run.letters.sync()
@@ -169,27 +185,21 @@ def holds_nothing(corpus_name: str) -> InputError:
 
 
 def _open_records(
-    target: Target,
-    content: Content,
-    corpus_name: str,
-    reader: str,
-    dead_letters: Path,
-    letters_named: bool,
-    *,
-    restart: bool,
+    target: Target, content: Content, corpus: CorpusOfRun, *, restart: bool
 ) -> tuple[Journal, DeadLetters]:
     """(journal, dead letters) of a run, or of the run that it continues."""
     meta = target.meta
     identity = Identity(
         target.uuid,
-        corpus_name,
+        corpus.name,
         content.splade or (meta.sparse.hash if meta.sparse else None),
         meta.dense.hash if meta.dense else None,
-        reader,
+        corpus.reading,
         meta.quantized.hash if meta.quantized else None,
     )
     journal = Journal(journal_path(target, identity), identity, restart=restart)
-    if not letters_named and "dead_letters" in journal.notes:
+    dead_letters = corpus.dead_letters
+    if not corpus.letters_named and "dead_letters" in journal.notes:
         dead_letters = Path(journal.notes["dead_letters"])  # of the continued run, from any folder
     try:
         letters = DeadLetters(dead_letters)
@@ -211,8 +221,7 @@ class _Run:
     letters: DeadLetters
     writing: Writing
     verification: Verification
-    still_ours: Callable[[], object]
-    """Raises if another ingest has taken the index over."""
+    completion: Completion
     together: int
     """Batches that are encoded together."""
     written: int = 0
@@ -356,7 +365,7 @@ class _Run:
     def _settle(self, batch: _Taken, prepared: Prepared, future: Future[Outcome], progress: Progress) -> None:
         """Record the answer to a batch: first the dead letters, then the journal, so that no letter is lost."""
         outcome = future.result()
-        self.still_ours()
+        self.completion.still_ours()
         for item, reason in batch.set_aside:
             self.letters.add(item, reason)
         for failure in outcome.failures:

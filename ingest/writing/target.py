@@ -148,20 +148,20 @@ def _without_aliases(client: OpenSearch, index: str, wrote: IndexMeta, *, create
         serve.
     """
     build = wrote.extra["build"]
-    given = aliases_of_users(client.indices.get_alias(index=index)[index]["aliases"])
+    aliases = aliases_of_users(client.indices.get_alias(index=index)[index]["aliases"])
     if not created:
-        given = {alias: says for alias, says in given.items() if alias == build["alias"]}
-    if not given:
+        aliases = {alias: says for alias, says in aliases.items() if alias == build["alias"]}
+    if not aliases:
         return wrote
-    if says := given.get(build["alias"]):
+    if says := aliases.get(build["alias"]):
         wrote = wrote.with_extra(build={**build, ALIAS_SAYS: says})
         write_record(client, index, wrote)
-    client.indices.update_aliases(body={"actions": [{"remove": {"index": index, "aliases": list(given)}}]})
+    client.indices.update_aliases(body={"actions": [{"remove": {"index": index, "aliases": list(aliases)}}]})
     if created:
         log.warning(
             "an index template gave %s the aliases %s: removed, since it is not complete; the swap adds %s alone",
             index,
-            ", ".join(given),
+            ", ".join(aliases),
             build["alias"],
         )
     else:

@@ -123,16 +123,18 @@ def _host(url: str) -> dict[str, Any]:
 
 
 @functools.cache
-def _connection_class(asynchronous: bool, signed: bool) -> type:
-    """opensearch-py's connection, whose exceptions also hold the failed request, and which does not log failures.
+def _connection_class(asynchronous: bool, signed: bool) -> Any:
+    """opensearch-py's connection, whose exceptions also hold the failed request, and which does not log failures."""
+    described = _described(_base_connection(asynchronous, signed))
+    return _asynchronous(described) if asynchronous else _synchronous(described)
+
+
+def _described(base: Any) -> Any:
+    """The connection class `base`, which can describe a failed request in its exception.
 
     opensearch-py logs each failure as a warning with a traceback. Without a logging configuration Python prints it to
     stderr, although the exception says the same.
     """
-    from opensearchpy import TransportError
-    from urllib3 import Timeout
-
-    base: type = _base_connection(asynchronous, signed)
 
     class Described(base):
         def __init__(self, *args: Any, osn_credentials: Credentials = "none", **kwargs: Any) -> None:
@@ -151,7 +153,15 @@ def _connection_class(asynchronous: bool, signed: bool) -> type:
         def log_request_fail(self, method: str, full_url: str, *args: Any, **kwargs: Any) -> None:
             logger.debug("%s %s failed", method, full_url)
 
-    class DescribedConnection(Described):
+    return Described
+
+
+def _synchronous(described: Any) -> Any:
+    """The class of synchronous connections: it describes failures, and waits CONNECT_SECONDS at most to be connected."""
+    from opensearchpy import TransportError
+    from urllib3 import Timeout
+
+    class DescribedConnection(described):
         def perform_request(self, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
             seconds = kwargs.pop("timeout", None) or self.timeout
             limits = Timeout(connect=min(seconds, CONNECT_SECONDS), read=seconds)
@@ -161,12 +171,16 @@ def _connection_class(asynchronous: bool, signed: bool) -> type:
                 self.describe(error, method, url, seconds)
                 raise
 
-    if not asynchronous:
-        return DescribedConnection
+    return DescribedConnection
+
+
+def _asynchronous(described: Any) -> Any:
+    """As `_synchronous`, for asynchronous connections."""
     from aiohttp import ClientTimeout, ServerTimeoutError
+    from opensearchpy import TransportError
     from opensearchpy.exceptions import ConnectionError
 
-    class AsyncConnection(Described):
+    class AsyncConnection(described):
         async def perform_request(self, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
             try:
                 return await super().perform_request(method, url, *args, **kwargs)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opensearch_neural.commands.headings import taking
 from opensearch_neural.commands.option_groups import Command, flags_on_command_line, options_of
 from opensearch_neural.engines import ENGINES
 from opensearch_neural.engines.engine import Option
@@ -33,9 +32,8 @@ MODELS = {
 """{name: option}"""
 
 
-def models_options(command: Command) -> Command:
-    """The options that name the models of an index: `sparse`, `dense`, `pq` and `backend`."""
-    return taking(command, MODELS.values())
+models_options = options_of(dict, "models", *MODELS.values())
+"""The options that name the models of an index: the command gets them as `models`, for `open_engines`."""
 
 
 def engine_options(command: Command) -> Command:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import click
 
@@ -18,7 +18,7 @@ from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.evaluate import warn_of_engines
 from opensearch_neural.commands.headings import Headed
-from opensearch_neural.commands.option_groups import FiniteRange, seed_option
+from opensearch_neural.commands.option_groups import FiniteRange, options_of, seed_option
 from opensearch_neural.corpus.judgements import JudgedQueries, read_queries
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import First
@@ -26,14 +26,85 @@ from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Summary, read_facts
 from opensearch_neural.evaluation.tables import table
 from opensearch_neural.files import write_text
-from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tried, pareto, store
-
-if TYPE_CHECKING:
-    from opensearch_neural.models.dense.dense_encoder import Backend
+from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tried, Tuned, pareto, store
 
 PLOT_WIDTH, PLOT_HEIGHT = 64, 16
 SHOWN_BELOW = 0.1
 """The plot shows settings down to this much below the required share."""
+
+
+@dataclass(frozen=True)
+class NamedQueries:
+    """The queries to tune on, as they are named on the command line."""
+
+    data: Path | None
+    """Judged queries: a folder in BEIR layout."""
+    split: str
+    """The split of its judgements."""
+    queries: Path | None
+    """Queries without judgements."""
+
+
+queries_options = options_of(
+    NamedQueries,
+    "named",
+    click.option("--data", type=click.Path(path_type=Path), help="Judged queries: a folder in BEIR layout."),
+    click.option(
+        "--split", default="train", show_default=True, help="Split to tune on. Do not report results on the same split."
+    ),
+    click.option("--queries", type=click.Path(path_type=Path), help="Queries without judgements."),
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How settings are tried and chosen."""
+
+    keep: float
+    """The share of quality to keep."""
+    most: int
+    """Most queries in each half."""
+    passes: int
+    """How often each query is timed."""
+    seed: int
+    """Seed of the order of requests and the bootstrap."""
+
+
+trial_options = options_of(
+    Trial,
+    "trial",
+    click.option("--keep", type=FiniteRange(0, 1), default=0.99, show_default=True, help="Share of quality to keep."),
+    click.option(
+        "--most", type=click.IntRange(min=5), default=150, show_default=True, help="Most queries in each half."
+    ),
+    click.option(
+        "--passes",
+        type=click.IntRange(min=1),
+        default=3,
+        show_default=True,
+        help="How often each query is timed; the fastest time counts.",
+    ),
+    seed_option("Seed of the order of requests and the bootstrap."),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a tuning, and the words that tables and messages need."""
+
+    engine: str
+    index: str
+    tuned: Tuned
+    measure: str
+    """The measure of quality."""
+    full: str
+    """The name of the reference engine, with which all settings are compared."""
+    keep: float
+    """The share of quality to keep that was asked for."""
+    required: float
+    """The share that a setting must have: 1 for an engine that must be better than the reference."""
+    confirmed_by: str
+    """The queries that confirmed the choice, such as "40 held-back"."""
 
 
 @click.command(cls=Headed, first="index engine first data queries keep dry-run json")
@@ -48,29 +119,13 @@ SHOWN_BELOW = 0.1
 @click.option(
     "--first",
     type=click.Choice(get_args(First)),
-    default=None,
     help="With --engine cascade: the engine whose hits it scores further.  [default: as stored, else bm25-sparse]",
 )
-@click.option("--data", type=click.Path(path_type=Path), default=None, help="Judged queries: a folder in BEIR layout.")
-@click.option(
-    "--split", default="train", show_default=True, help="Split to tune on. Do not report results on the same split."
-)
-@click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries without judgements.")
-@click.option("--keep", type=FiniteRange(0, 1), default=0.99, show_default=True, help="Share of quality to keep.")
-@click.option("--most", type=click.IntRange(min=5), default=150, show_default=True, help="Most queries in each half.")
-@click.option(
-    "--passes",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="How often each query is timed; the fastest time counts.",
-)
-@seed_option("Seed of the order of requests and the bootstrap.")
+@queries_options
+@trial_options
 @click.option("--dry-run", is_flag=True, help="Do not store the chosen setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print the settings that were tried, as JSON.")
-@click.option(
-    "--report", type=click.Path(path_type=Path), default=None, help="Write an HTML report here; needs the extra [ui]."
-)
+@click.option("--report", type=click.Path(path_type=Path), help="Write an HTML report here; needs the extra [ui].")
 @models_options
 @connection_options
 def tune(
@@ -78,17 +133,9 @@ def tune(
     index: str,
     engine: str,
     first: First | None,
-    data: Path | None,
-    split: str,
-    queries: Path | None,
-    keep: float,
-    most: int,
-    passes: int,
-    seed: int,
-    sparse: str | None,
-    dense: str | None,
-    pq: str | None,
-    backend: Backend,
+    named: NamedQueries,
+    trial: Trial,
+    models: dict[str, Any],
     dry_run: bool,
     as_json: bool,
     report: Path | None,
@@ -119,62 +166,93 @@ def tune(
     """
     if first is not None and engine != "cascade":
         raise InputError("--first is a setting of the cascade", "give --engine cascade too")
-    TUNINGS[engine].check_queries(judged=data is not None, unjudged=queries is not None)
+    TUNINGS[engine].check_queries(judged=named.data is not None, unjudged=named.queries is not None)
     if report is not None:
-        if report.is_dir():
-            raise InputError(f"--report {report} is a folder", "name a file, such as tuned.html")
-        import_module("opensearch_neural.ui.tune_report")  # a missing extra fails now, not after hours of work
+        check_report(report)
     client = connect(settings=connection)
-    engines = open_engines(client, index, sparse=sparse, dense=dense, pq=pq, backend=backend, first=first)
+    engines = open_engines(client, index, first=first, **models)
     tuning = TUNINGS[engine](client, engines)
-    questions, measure = read_questions(data, split, queries) or tuning.own_questions(most, seed)
+    questions, measure = read_questions(named) or tuning.own_questions(trial.most, trial.seed)
     warn_of_engines(tuning.engines, [engine])
-    tuned = tuning.run(questions, keep, most=most, passes=passes, seed=seed)
-    tried, chosen, full = tuned.tried, tuned.chosen, tuning.full_name
-    required = keep if tuning.keeps_share else 1.0
-    if as_json:
-        print(json.dumps(_json(tried, chosen, measure, keep), indent=1))
-    else:
-        print(f"{len(tried) - 1} settings on {tuned.queries} queries, by {measure}\n")
-        print(plot_and_table(tried, chosen, required, measure=measure, full=full))
+    tuned = tuning.run(questions, trial.keep, most=trial.most, passes=trial.passes, seed=trial.seed)
+    outcome = Outcome(
+        engine,
+        index,
+        tuned,
+        measure,
+        full=tuning.full_name,
+        keep=trial.keep,
+        required=trial.keep if tuning.keeps_share else 1.0,
+        confirmed_by=f"{tuned.confirming} {tuning.confirmed}",
+    )
+    show_settings(outcome, as_json=as_json)
     refused: ClusterError | None = None
-    confirming = f"{tuned.confirming} {tuning.confirmed}"
-    if chosen is None:
-        told = tuning.nothing_chosen.format(keep=keep, measure=measure, full=full)
+    if tuned.chosen is None:
+        verdict = tuning.nothing_chosen.format(keep=trial.keep, measure=measure, full=outcome.full)
     else:
-        told = choice_told(tried, chosen, full=full, measure=measure, of=confirming)
+        verdict = choice_told(tuned.chosen, outcome)
         if dry_run:
-            told += "; not stored (--dry-run)"
+            verdict += "; not stored (--dry-run)"
         else:
             try:
-                store(client, index, chosen, keep=keep, measure=measure, queries=tuned.confirming)
-                told += f"; stored in {index}: {engine} uses it from now on"
+                store(client, index, tuned.chosen, keep=trial.keep, measure=measure, queries=tuned.confirming)
+                verdict += f"; stored in {index}: {engine} uses it from now on"
             except ClusterError as error:
                 refused = error
-                told += f"; not stored: {error.message}"
+                verdict += f"; not stored: {error.message}"
     if not as_json:
-        print(told)
+        print(verdict)
     if report is not None:
-        from opensearch_neural.ui.tune_report import tune_report
-
-        read = read_facts(place for place in (data, queries) if place is not None)
-        summary = Summary.of_this_run(title=f"{engine} on {index}, tuned", rows=[], data=read, seeds=[seed])
-        page = tune_report(
-            summary,
-            tried,
-            chosen,
-            verdict=told,
-            full=full,
-            measure=measure,
-            line=required,
-            queries=tuned.queries,
-            confirmed_by=confirming,
-            seed=seed,
-        )
-        write_text(report, page)
+        write_report(report, outcome, verdict, named, seed=trial.seed)
         print(f"wrote {report}", file=sys.stderr)
     if refused is not None:
         raise refused
+
+
+def check_report(report: Path) -> None:
+    """Raises InputError or MissingExtra if no report can be written: now, not after hours of work."""
+    if report.is_dir():
+        raise InputError(f"--report {report} is a folder", "name a file, such as tuned.html")
+    import_module("opensearch_neural.ui.tune_report")
+
+
+def read_questions(named: NamedQueries) -> tuple[Questions, str] | None:
+    """(the queries, with judgements if they have any; the measure of quality). None if no queries are named."""
+    if named.data is not None:
+        judged = JudgedQueries.of_folder(named.data, named.split)
+        return Questions(judged.queries, judged.qrels), "nDCG@10"
+    return None if named.queries is None else (Questions(read_queries(named.queries)), "score@10")
+
+
+def show_settings(outcome: Outcome, *, as_json: bool) -> None:
+    """Print what was tried."""
+    tuned, measure = outcome.tuned, outcome.measure
+    if as_json:
+        print(json.dumps(_json(tuned.tried, tuned.chosen, measure, outcome.keep), indent=1))
+        return
+    print(f"{len(tuned.tried) - 1} settings on {tuned.queries} queries, by {measure}\n")
+    print(plot_and_table(tuned.tried, tuned.chosen, outcome.required, measure=measure, full=outcome.full))
+
+
+def write_report(report: Path, outcome: Outcome, verdict: str, named: NamedQueries, *, seed: int) -> None:
+    """Write the HTML report. verdict: the choice in words; named: the queries that it was tuned on"""
+    from opensearch_neural.ui.tune_report import tune_report
+
+    facts = read_facts(place for place in (named.data, named.queries) if place is not None)
+    title = f"{outcome.engine} on {outcome.index}, tuned"
+    page = tune_report(
+        Summary.of_this_run(title=title, rows=[], data=facts, seeds=[seed]),
+        outcome.tuned.tried,
+        outcome.tuned.chosen,
+        verdict=verdict,
+        full=outcome.full,
+        measure=outcome.measure,
+        line=outcome.required,
+        queries=outcome.tuned.queries,
+        confirmed_by=outcome.confirmed_by,
+        seed=seed,
+    )
+    write_text(report, page)
 
 
 def plot_and_table(tried: Sequence[Tried], chosen: Chosen | None, keep: float, *, measure: str, full: str) -> str:
@@ -189,21 +267,14 @@ def plot_and_table(tried: Sequence[Tried], chosen: Chosen | None, keep: float, *
     )
 
 
-def read_questions(data: Path | None, split: str, queries: Path | None) -> tuple[Questions, str] | None:
-    """(the queries, with judgements if they have any; the measure of quality). None if no queries are named."""
-    if data is not None:
-        judged = JudgedQueries.of_folder(data, split)
-        return Questions(judged.queries, judged.qrels), "nDCG@10"
-    return None if queries is None else (Questions(read_queries(queries)), "score@10")
-
-
-def choice_told(tried: Sequence[Tried], chosen: Chosen, *, full: str, measure: str, of: str) -> str:
-    """The chosen setting in words. of: the queries that confirmed it, such as "40 held-back"."""
+def choice_told(chosen: Chosen, outcome: Outcome) -> str:
+    """The chosen setting in words."""
     interval = f" [{chosen.low:.1%}, {chosen.high:.1%}]" if chosen.low is not None and chosen.high is not None else ""
     over = f" ({chosen.passed_over} faster settings kept too little)" if chosen.passed_over else ""
     return (
-        f"chosen: {chosen.setting}: {chosen.kept:.1%}{interval} of the {measure} of {full} on {of} queries, "
-        f"at {chosen.tried.ms / tried[0].ms:.0%} of the time of {full}{over}"
+        f"chosen: {chosen.setting}: {chosen.kept:.1%}{interval} of the {outcome.measure} of {outcome.full} on "
+        f"{outcome.confirmed_by} queries, at {chosen.tried.ms / outcome.tuned.tried[0].ms:.0%} of the time of "
+        f"{outcome.full}{over}"
     )
 
 

@@ -562,9 +562,7 @@ def test_batches_are_bounded_by_their_text_too(client, index_name: str, tmp_path
         client,
         target,
         Content(target.meta, settings.corpus.reader(str(corpus)), Counted(), None),
-        corpus_name="c",
-        dead_letters=tmp_path / "dead.jsonl",
-        reader="",
+        pipeline.CorpusOfRun("c", "", tmp_path / "dead.jsonl"),
         writing=settings.writing,
         show_progress=False,
     )
@@ -609,9 +607,7 @@ def test_batches_that_are_encoded_at_once_are_written_and_journalled_apart(
             client,
             target,
             Content(target.meta, settings.corpus.reader(str(corpus)), vectorizer, None, pads=True),
-            corpus_name="c",
-            dead_letters=tmp_path / "dead.jsonl",
-            reader="",
+            pipeline.CorpusOfRun("c", "", tmp_path / "dead.jsonl"),
             writing=settings.writing,
             show_progress=False,
         )

@@ -23,9 +23,9 @@ pytest.importorskip("torch", reason="needs the extra [encode]")
 
 import ingest.job
 from ingest.corpus import CorpusSource
-from ingest.corpus_table import Asked
 from ingest.documents import Documents
 from ingest.job import Job, run_job
+from ingest.model_request import ModelRequest
 from ingest.settings import Models, NewIndex
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
 from ingest.versions.builds import serving_index
@@ -127,8 +127,8 @@ def by_two_passes(client: OpenSearch, settings: Job, monkeypatch: pytest.MonkeyP
     return left
 
 
-def counting_first(content_by_models: Callable[..., Any], asked: Asked, new_index: NewIndex) -> Any:
-    return content_by_models(replace(asked, counts_while_writing=False), new_index)
+def counting_first(content_by_models: Callable[..., Any], request: ModelRequest, new_index: NewIndex) -> Any:
+    return content_by_models(replace(request, counts_while_writing=False), new_index)
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def half(client: OpenSearch, index_name: str, tmp_path: Path, splade: Path, monk
 WHILE_ENCODING = "while documents are encoded"
 MOMENTS: dict[str, tuple[str, bool]] = {
     "before the index is verified": ("ingest.writing.verification.Verification.verify", True),
-    "before the model is saved": ("ingest.corpus_table._saved", True),
+    "before the model is saved": ("ingest.counted_idf._saved", True),
     "before the query encoder is kept": ("ingest.stored_for_searches.keep_encoder", True),
     "before the record names the table": ("ingest.stored_for_searches.write_record", True),
     "before the index is finished": ("ingest.writing.target.finish", False),

@@ -20,7 +20,7 @@ from page_elements import Elements
 
 from opensearch_neural import QueryEncoder
 from opensearch_neural.cli import osn
-from opensearch_neural.commands.tune import plot, read_questions, tune
+from opensearch_neural.commands.tune import NamedQueries, plot, read_questions, tune
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.settings import (
@@ -253,7 +253,7 @@ def test_judged_queries_need_no_corpus(tmp_path: Path) -> None:
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\train\t0.5\n")
     (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "rainbow"}\n')
-    questions, measure = read_questions(tmp_path, "train", None) or (Questions({}), "")
+    questions, measure = read_questions(NamedQueries(tmp_path, "train", None)) or (Questions({}), "")
     assert (questions.texts, questions.qrels, measure) == ({"q1": "rainbow"}, {"q1": {"rain": 0.5}}, "nDCG@10")
 
 

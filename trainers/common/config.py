@@ -209,19 +209,19 @@ def config_options(
             print_config: bool,
             **options: Any,
         ) -> None:
-            given = list(overrides)
+            changes = list(overrides)
             texts = {} if output is None else {"output": str(output)}
             for option, (field, _) in options_of.items():
                 value = options.pop(option)
                 if value in ("", "null"):
-                    given.append(f"{field}=null")
+                    changes.append(f"{field}=null")
                 elif value is not None:
                     texts[field] = value
             path = _recipe_or_file(config_path)
             if print_config:
-                click.echo(explained_yaml(load_config(kind, path, given, texts=texts, fill=True)), nl=False)
+                click.echo(explained_yaml(load_config(kind, path, changes, texts=texts, fill=True)), nl=False)
                 return
-            config = load_config(kind, path, given, texts=texts)
+            config = load_config(kind, path, changes, texts=texts)
             # Before torch starts its threads: they take over the setting.
             with flushed_denormals():
                 command(config=config, dry_run=dry_run, **options)

@@ -118,21 +118,13 @@ def normalized_ensemble(
 def flops(weights: Tensor, shares: Tensor | None = None) -> Tensor:
     """Σ_j (1/N Σ_i w_j(d_i))²: the expected cost of scoring (sparse, eq. 3; Paria et al. 2020).
 
-    weights: (documents, vocabulary), not negative. All documents of the batch together, as in sentence-transformers.
+    weights: (documents, …, vocabulary), not negative. All documents of the batch together, as in sentence-transformers;
+    over axes in between, such as candidate slots, it is summed.
     shares: (entries,), if `weights` holds a sample of the vocabulary (`tiled_head.sample_entries`). The estimate is then
     unbiased, because the square is of a mean over documents, within one entry.
     """
     squares = weights.float().mean(dim=0).square()
     return squares.sum() if shares is None else (squares * shares).sum()
-
-
-def flops_per_slot(weights: Tensor, shares: Tensor | None = None) -> Tensor:
-    """`flops` of each candidate slot over the queries, summed over the slots, as the paper's authors compute it.
-
-    weights: (queries, slots, vocabulary): slot 0 holds the positives, the others the hard negatives. The result is at least
-    slots times `flops` of the same documents, and at most slots² times, so the two need different λ.
-    """
-    return flops(weights, shares)
 
 
 def lambda_rank(

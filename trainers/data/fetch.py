@@ -33,14 +33,14 @@ def fetch(names: Iterable[str], out: Path) -> dict[str, int]:
     """
     splits: dict[str, Any] = {}
     corpora: dict[str, str] = {}
-    for given in names:
-        name, split = split_of(given)
+    for reference in names:
+        name, split = split_of(reference)
         if split in splits:
             raise InputError(
-                f"{given} would be a second split {split!r}", f"give it another split: {PREFIX}{name}=SPLIT"
+                f"{reference} would be a second split {split!r}", f"give it another split: {PREFIX}{name}=SPLIT"
             )
         splits[split], corpus = opened(name)
-        corpora[corpus] = given
+        corpora[corpus] = reference
     if len(corpora) > 1:
         raise InputError(
             f"{' and '.join(corpora.values())} have different corpora: {', '.join(corpora)}", "use a folder for each"
@@ -77,12 +77,12 @@ def splits_in(folder: Path) -> list[str]:
     return sorted(name.removesuffix(".tsv") for name in names if name.endswith(".tsv") and not name.startswith("."))
 
 
-def split_of(given: str) -> tuple[str, str]:
+def split_of(reference: str) -> tuple[str, str]:
     """(name, split) of "ir:NAME" or "ir:NAME=SPLIT"; the split is the last of train, dev, test in the name, else test."""
-    name, _, split = given.removeprefix(PREFIX).partition("=")
-    if not given.startswith(PREFIX) or not name or "/" in split:
+    name, _, split = reference.removeprefix(PREFIX).partition("=")
+    if not reference.startswith(PREFIX) or not name or "/" in split:
         raise InputError(
-            f"{given!r} is not the name of a data set",
+            f"{reference!r} is not the name of a data set",
             f"expected {PREFIX}NAME or {PREFIX}NAME=SPLIT, such as {PREFIX}beir/nq",
         )
     return name, split or next((part for part in reversed(name.split("/")) if part in SPLITS), "test")

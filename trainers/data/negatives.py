@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 import click
 
 from opensearch_neural.cluster.connect import connect
+from opensearch_neural.commands.option_groups import options_of
 from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import TUNED
@@ -71,68 +72,86 @@ RETRIEVERS = (
 )
 
 
+@dataclass(frozen=True)
+class Mining:
+    """Which of a retriever's hits become negatives. Raises InputError for settings that leave none."""
+
+    depth: int = DEPTH
+    """Documents to retrieve for a query."""
+    keep: int | None = None
+    """Negatives to keep for a query at most, the hardest first. None: all."""
+    skip_top: int = 0
+    """Ranks to skip at the top, where unjudged positives are most likely."""
+    consistency: int | None = None
+    """Queries whose best positive ranks below this are left out. None: no query is."""
+
+    def __post_init__(self) -> None:
+        depth, keep, skip_top, consistency = self.depth, self.keep, self.skip_top, self.consistency
+        if (
+            depth < 1
+            or skip_top < 0
+            or (keep is not None and keep < 1)
+            or (consistency is not None and consistency < 1)
+        ):
+            raise InputError(
+                f"depth {depth}, keep {keep}, skip_top {skip_top}, consistency {consistency}: expected numbers above 0"
+            )
+        if skip_top >= depth:
+            raise InputError(f"skip_top {skip_top} leaves none of the {depth} documents of depth", "raise depth")
+
+
+mining_options = options_of(
+    Mining,
+    "mining",
+    click.option("--depth", default=DEPTH, show_default=True, help="Documents to retrieve for a query."),
+    click.option(
+        "--keep-negatives",
+        "--keep",
+        "keep",
+        cls=Renamed,
+        type=int,
+        help="Negatives to keep for a query, the hardest first.  [default: all]",
+    ),
+    click.option("--skip-top", default=0, show_default=True, help="Ranks to skip at the top."),
+    click.option("--consistency", type=int, metavar="N", help="Leave out queries without a positive in the top N."),
+)
+
+
 def mine(
-    data: TrainingData,
-    retriever: Retriever,
-    *,
-    output: Path,
-    depth: int = DEPTH,
-    keep: int | None = None,
-    skip_top: int = 0,
-    consistency: int | None = None,
-    chunk: int = CHUNK,
+    data: TrainingData, retriever: Retriever, mining: Mining | None = None, *, output: Path, chunk: int = CHUNK
 ) -> Path:
     """Write the hard negatives of every example of `data` to `output`; `load_training(negatives=output)` reads them.
 
-    depth: documents to retrieve; keep: negatives to keep at most, the hardest first, None keeps all; skip_top: ranks to
-    skip at the top, where unjudged positives are most likely; consistency: queries whose best positive ranks below this are
-    left out. Never negatives: known positives, documents with the normalised text of a positive or an earlier negative, ids
-    without a document (faiss's -1), a query's own document (same id and text), and documents that `data` withholds.
+    Never negatives: known positives, documents with the normalised text of a positive or an earlier negative, ids without a
+    document (faiss's -1), a query's own document (same id and text), and documents that `data` withholds.
 
     A line is {"query_id", "positives", "negatives", "scores", "rank"}: the retriever's scores of the negatives, and the rank
     of the best positive (null if not found). After an interruption, the same call continues (`chunk` queries at a time); it
     waits while another process does the same work.
 
-    Raises InputError if `output` was made with other settings, if the retriever searches another corpus, and for settings
-    that leave no document.
+    Raises InputError if `output` was made with other settings, or if the retriever searches another corpus.
     """
-    if depth < 1 or skip_top < 0 or (keep is not None and keep < 1) or (consistency is not None and consistency < 1):
-        raise InputError(
-            f"depth {depth}, keep {keep}, skip_top {skip_top}, consistency {consistency}: expected numbers above 0"
-        )
-    if skip_top >= depth:
-        raise InputError(f"skip_top {skip_top} leaves none of the {depth} documents of depth", "raise depth")
+    mining = mining or Mining()
     made_by = {
         "data": data.hash,
         "queries": data.queries.hash,
         "documents": data.documents.hash,
         "retriever": retriever.name,
-        "depth": depth,
-        "keep": keep,
-        "skip_top": skip_top,
-        "consistency": consistency,
+        **asdict(mining),
         "chunk": chunk,
     }
-
     if isinstance(retriever, RunRetriever):
         retriever.check(data.query_texts())
 
     def work(number: int) -> Chunk:
         examples = [data.example(index) for index in range(number * chunk, min((number + 1) * chunk, len(data)))]
         queries = {example.query_id: example.query for example in examples}
-        run = retriever.retrieve(queries, max(depth, consistency or 0))
+        run = retriever.retrieve(queries, max(mining.depth, mining.consistency or 0))
         _refuse_other_corpus(run, data.documents, retriever.name)
         lines: list[dict[str, Any]] = []
         counts = dict.fromkeys(COUNTS if len(data.withheld) else COUNTS[:-1], 0)
         for query in queries:
-            line = _select(data, query, run.get(query, {}), depth, keep, skip_top, counts)
-            counts["queries"] += 1
-            if consistency is not None and (line["rank"] is None or line["rank"] > consistency):
-                line |= {"negatives": [], "scores": [], "left_out": f"no positive in the top {consistency}"}
-                counts["left_out"] += 1
-            counts["negatives"] += len(line["negatives"])
-            counts["without_negatives"] += not line["negatives"]
-            lines.append(line)
+            lines.append(_line(data, query, run.get(query, {}), mining, counts))
         return lines, counts
 
     with locked(output, done=output):
@@ -144,44 +163,60 @@ def with_mined(
     data: TrainingData,
     retriever: str,
     file: Path,
+    mining: Mining,
     *,
-    depth: int,
-    keep: int | None = None,
     cache: Path | None = None,
     add: bool = False,
-    consistency: int | None = None,
 ) -> TrainingData:
     """`data` with hard negatives that `retriever` (see `open_retriever`) finds; mined into `file` unless they are there.
 
-    add: keep the data's own negatives too. consistency: leave out queries without a positive in the top N. With several
-    processes, the first mines while the others wait.
+    cache: as in `open_retriever`. add: keep the data's own negatives too. With several processes, the first mines while the
+    others wait.
     """
     from trainers.common.processes import main_process_first  # here, because it imports torch; BM25 needs no torch
 
     with main_process_first():
         engine = open_retriever(retriever, data.documents, cache=cache)
-        mine(data, engine, output=file, depth=depth, keep=keep, consistency=consistency)
+        mine(data, engine, mining, output=file)
     return with_negatives(data, file, add=add)
 
 
-def _select(
-    data: TrainingData,
-    query: str,
-    hits: Mapping[str, float],
-    depth: int,
-    keep: int | None,
-    skip_top: int,
-    counts: dict[str, int],
+def _line(
+    data: TrainingData, query: str, hits: Mapping[str, float], mining: Mining, counts: dict[str, int]
 ) -> dict[str, Any]:
-    """One line of the output: the negatives among the hits of a query. Counts in `counts` the hits that are not taken."""
-    canonical = data.documents.canonical
+    """One line of the output: the negatives among the hits of a query; none if the consistency filter leaves it out.
+    Counts in `counts`."""
     positives = data.known_positives(query)
     ranked = rank(hits)
     best = next((at for at, (document, _) in enumerate(ranked, start=1) if document in positives), None)
+    negatives = _negatives(data, query, ranked[mining.skip_top : mining.depth], mining.keep, counts)
+    left_out: dict[str, str] = {}
+    if mining.consistency is not None and (best is None or best > mining.consistency):
+        negatives, left_out = [], {"left_out": f"no positive in the top {mining.consistency}"}
+    counts["queries"] += 1
+    counts["left_out"] += bool(left_out)
+    counts["negatives"] += len(negatives)
+    counts["without_negatives"] += not negatives
+    return {
+        "query_id": query,
+        "positives": sorted(positives),
+        "negatives": [document for document, _ in negatives],
+        "scores": [score for _, score in negatives],
+        "rank": best,
+        **left_out,
+    }
+
+
+def _negatives(
+    data: TrainingData, query: str, ranked: Sequence[tuple[str, float]], keep: int | None, counts: dict[str, int]
+) -> list[tuple[str, float]]:
+    """(document, score) of the negatives among the ranked documents. Counts in `counts` those that are not taken."""
+    canonical = data.documents.canonical
+    positives = data.known_positives(query)
     own = data.own_documents.get(data.queries.row(query))
     seen: set[int] = set()
     negatives: list[tuple[str, float]] = []
-    for document, score in ranked[skip_top:depth]:
+    for document, score in ranked:
         if document in positives:
             counts["known_positives"] += 1
         elif document not in data.documents:
@@ -195,13 +230,7 @@ def _select(
         elif keep is None or len(negatives) < keep:
             seen.add(text)
             negatives.append((document, round(float(score), 6)))
-    return {
-        "query_id": query,
-        "positives": sorted(positives),
-        "negatives": [document for document, _ in negatives],
-        "scores": [score for _, score in negatives],
-        "rank": best,
-    }
+    return negatives
 
 
 def _refuse_other_corpus(run: Run, documents: TextStore, name: str) -> None:
@@ -360,17 +389,7 @@ class RunRetriever:
 @click.option("--split", default="train", show_default=True, help="Split of a BEIR folder's judgements.")
 @click.option("--corpus", type=click.Path(path_type=Path), help="The documents of triples by id, or generated queries.")
 @click.option("--queries", type=click.Path(path_type=Path), help="The queries of triples by id.")
-@click.option("--depth", default=DEPTH, show_default=True, help="Documents to retrieve for a query.")
-@click.option(
-    "--keep-negatives",
-    "--keep",
-    "keep",
-    cls=Renamed,
-    type=int,
-    help="Negatives to keep for a query, the hardest first.  [default: all]",
-)
-@click.option("--skip-top", default=0, show_default=True, help="Ranks to skip at the top.")
-@click.option("--consistency", type=int, metavar="N", help="Leave out queries without a positive in the top N.")
+@mining_options
 @click.option("--device", help="cpu, cuda, …  [default: a GPU if there is one]")
 @click.option("--batch-size", default=32, show_default=True, help="Texts to encode at once.")
 def mine_command(
@@ -380,10 +399,7 @@ def mine_command(
     split: str,
     corpus: Path | None,
     queries: Path | None,
-    depth: int,
-    keep: int | None,
-    skip_top: int,
-    consistency: int | None,
+    mining: Mining,
     device: str | None,
     batch_size: int,
 ) -> None:
@@ -401,7 +417,7 @@ def mine_command(
     engine = open_retriever(
         retriever, training.documents, cache=cache, device=device, batch_size=batch_size, by_record=True
     )
-    mine(training, engine, output=output, depth=depth, keep=keep, skip_top=skip_top, consistency=consistency)
+    mine(training, engine, mining, output=output)
     shutil.rmtree(cache, ignore_errors=True)
     click.echo(summary(output, NEGATIVES), err=True)
     click.echo(output)

@@ -1,4 +1,7 @@
-"""Batches of queries and documents for models that encode both: drawn examples become token ids and targets."""
+"""What collators of drawn examples share (`DrawnTexts`), and the collator of models that encode both.
+
+Drawn examples become token ids and targets.
+"""
 
 from __future__ import annotations
 

@@ -112,40 +112,15 @@ def hold_back(
 
     Raises InputError if examples share so many texts that no part can be held back.
     """
-    chosen = [each for each in data.sets if each.stop > each.start and (sets is None or each.name in sets)]
-    part = np.full(len(data), -1)  # each example's index in `parts`
-    for number, chosen_set in enumerate(chosen):
-        part[chosen_set.start : chosen_set.stop] = 0 if isinstance(share, float) else number
-    parts = [int(count) for count in np.bincount(part[part >= 0], minlength=1)]
-    room = np.array([round(share * count) if isinstance(share, float) else share for count in parts])
-    for count, target, named in zip(parts, room.tolist(), chosen, strict=False):
-        if not 0 < target < count:
-            what = data.name if isinstance(share, float) else named.name
-            raise InputError(
-                f"{what}: cannot hold back {target} of {count} examples",
-                "hold back more or fewer, or leave the set out of train",
-            )
-    component = _components(data, with_documents=apart == "documents")
-    groups: dict[int, list[int]] = {}
-    for index, number in enumerate(component):
-        groups.setdefault(number, []).append(index)
-    order = list(groups)
-    random.Random(f"{seed} hold back").shuffle(order)
-    held: set[int] = set()
-    for number in order:
-        inside = part[groups[number]]
-        taken = np.bincount(inside[inside >= 0], minlength=len(room))
-        if taken.any() and (taken <= room).all():
-            held.update(groups[number])
-            room -= taken
-        if not room.any():
-            break
+    part, room = _room(data, share, sets)
+    groups = _groups(data, with_documents=apart == "documents")
+    held = _drawn(groups, part, room, seed)
     if not groups:
         raise InputError(
             f"{data.name}: nothing is left to train on", "its questions are all in `unseen`, or there are none"
         )
     if not held:
-        smallest = min(len(group) for group in groups.values())
+        smallest = min(len(group) for group in groups)
         raise InputError(
             f"{data.name}: the smallest part that shares no {apart.removesuffix('s')} with the rest has {smallest} "
             "examples, more than should be held back",
@@ -182,8 +157,51 @@ def dev_name(train: str) -> str:
     return f"{train}-dev"
 
 
-def _components(data: TrainingData, *, with_documents: bool) -> list[int]:
-    """For each example, the number of its connected component: examples with equal query (and positive) texts."""
+def _room(
+    data: TrainingData, share: float | int, sets: Collection[str] | None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(each example's part, -1 if none of it is held back; how many examples each part holds back).
+
+    The parts are the chosen sets if `share` is a number; if it is a share, they are one part together. Raises InputError
+    for a part that would hold back nothing or everything.
+    """
+    chosen = [each for each in data.sets if each.stop > each.start and (sets is None or each.name in sets)]
+    part = np.full(len(data), -1)
+    for number, chosen_set in enumerate(chosen):
+        part[chosen_set.start : chosen_set.stop] = 0 if isinstance(share, float) else number
+    sizes = [int(size) for size in np.bincount(part[part >= 0], minlength=1)]
+    room = np.array([round(share * size) if isinstance(share, float) else share for size in sizes])
+    for size, target, chosen_set in zip(sizes, room.tolist(), chosen, strict=False):
+        if not 0 < target < size:
+            what = data.name if isinstance(share, float) else chosen_set.name
+            raise InputError(
+                f"{what}: cannot hold back {target} of {size} examples",
+                "hold back more or fewer, or leave the set out of train",
+            )
+    return part, room
+
+
+def _drawn(
+    groups: Sequence[Sequence[int]], part: npt.NDArray[np.int64], room: npt.NDArray[np.int64], seed: int
+) -> set[int]:
+    """The examples of groups in a random order, each taken whole if every part has room for it."""
+    order = list(range(len(groups)))
+    random.Random(f"{seed} hold back").shuffle(order)
+    room = room.copy()
+    held: set[int] = set()
+    for number in order:
+        inside = part[groups[number]]
+        taken = np.bincount(inside[inside >= 0], minlength=len(room))
+        if taken.any() and (taken <= room).all():
+            held.update(groups[number])
+            room -= taken
+        if not room.any():
+            break
+    return held
+
+
+def _groups(data: TrainingData, *, with_documents: bool) -> list[list[int]]:
+    """The examples in groups that stay together: connected by equal query (and positive) texts, by first example."""
     examples, texts = np.arange(len(data)), data.queries.canonical[data.query_rows]
     if with_documents:
         of_positives = np.repeat(examples, np.diff(data.positives.offsets))
@@ -192,8 +210,10 @@ def _components(data: TrainingData, *, with_documents: bool) -> list[int]:
     # The nodes of the graph are the examples, the queries and the documents.
     nodes = len(data) + len(data.queries) + len(data.documents)
     edges = coo_array((np.ones(len(texts)), (examples, len(data) + texts)), shape=(nodes, nodes))
-    component: list[int] = connected_components(edges, directed=False)[1][: len(data)].tolist()
-    return component
+    groups: dict[int, list[int]] = {}
+    for index, component in enumerate(connected_components(edges, directed=False)[1][: len(data)].tolist()):
+        groups.setdefault(component, []).append(index)
+    return list(groups.values())
 
 
 def _disjoint(data: TrainingData, train: list[int], dev: list[int]) -> tuple[TrainingData, TrainingData]:

@@ -14,6 +14,7 @@ import hashlib
 import logging
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ from typing import Any
 import click
 import numpy as np
 
+from opensearch_neural.commands.option_groups import options_of
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, replaced, write_json
 from opensearch_neural.locks import locked
 from opensearch_neural.models import directory
+from opensearch_neural.models.dense.dense_encoder import DenseEncoder
 from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.sparse.lexical import build_lexical
@@ -33,7 +36,7 @@ from trainers.data.embedding_cache import CHUNK, FORMAT, StoredPrecision, check,
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 from trainers.data.resumable_chunks import progress
-from trainers.data.teacher_models import ScoresOfPairs, cross_encoder, detect, sparse_sides, table_sides
+from trainers.data.teacher_models import ScoresOfPairs, SparseSides, cross_encoder, detect, sparse_sides, table_sides
 from trainers.data.teachers import KINDS, LEXICAL, TeacherKind
 from trainers.data.texts import Ragged
 
@@ -41,6 +44,47 @@ logger = logging.getLogger(__name__)
 DEPTH = 100
 QUERIES_A_CHUNK = 64
 """Queries whose pairs a cross-encoder scores between two writes."""
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """How a teacher is loaded, and what is kept of it."""
+
+    kind: TeacherKind | None = None
+    """The kind of the model. None: by its files."""
+    depth: int = DEPTH
+    """Hard negatives of a query that a cross-encoder scores, beside all positives."""
+    precision: StoredPrecision = "float16"
+    """The number format of stored dense vectors."""
+    device: str | None = None
+    """None takes a GPU if there is one."""
+    batch_size: int = 32
+    """Texts or pairs to encode at once."""
+    max_length: int | None = None
+    """Tokens read of a text. None: the model's limit."""
+    trust_remote_code: bool = False
+    """Whether the model's own code may run."""
+
+
+teaching_options = options_of(
+    Teaching,
+    "teaching",
+    click.option("--kind", type=click.Choice(KINDS), help="Kind of MODEL.  [default: by its files]"),
+    click.option(
+        "--depth", default=DEPTH, show_default=True, help="Hard negatives of a query that a cross-encoder scores."
+    ),
+    click.option(
+        "--precision",
+        type=click.Choice(["float16", "float32"]),
+        default="float16",
+        show_default=True,
+        help="Number format of stored vectors.",
+    ),
+    click.option("--device", help="cpu, cuda, …  [default: a GPU if there is one]"),
+    click.option("--batch-size", default=32, show_default=True, help="Texts or pairs to encode at once."),
+    click.option("--max-length", type=int, help="Tokens read of a text.  [default: the model's]"),
+    click.option("--trust-remote-code", is_flag=True, help="Run the code that MODEL brings along. Read it first."),
+)
 
 
 def cache_name(model: str | Path, data: TrainingData, *, depth: int = DEPTH) -> str:
@@ -51,41 +95,28 @@ def cache_name(model: str | Path, data: TrainingData, *, depth: int = DEPTH) -> 
     return f"{Path(model).name}-{fingerprint(*made_by)[:8]}"
 
 
-def teach(
-    model: str | Path,
-    data: TrainingData,
-    *,
-    output: Path,
-    kind: TeacherKind | None = None,
-    depth: int = DEPTH,
-    precision: StoredPrecision = "float16",
-    device: str | None = None,
-    batch_size: int = 32,
-    max_length: int | None = None,
-    trust_remote_code: bool = False,
-) -> Path:
+def teach(model: str | Path, data: TrainingData, teaching: Teaching | None = None, *, output: Path) -> Path:
     """Cache the vectors or scores of the teacher `model` for `data` in the folder `output`; `open_teacher` reads it.
 
-    model: a directory or hub id of a dense encoder, a sparse encoder or a cross-encoder with one output (detected by its
-    files unless `kind` is given); or "lexical", BM25 over word pieces with the statistics of the data's documents.
-    depth: hard negatives of a query that a cross-encoder scores, beside all positives. precision: of dense vectors.
-    trust_remote_code: whether the model's own code may run.
+    model: a directory or hub id of a dense encoder, a sparse encoder or a cross-encoder with one output; or "lexical", BM25
+    over word pieces with the statistics of the data's documents.
 
     After an interruption, the same call continues; if the cache is complete, it returns at once; while another process does
     the same work, it waits. Raises ModelError if `output` holds a cache of another model, other data, or other settings, or
     if the model has code of its own and that may not run.
     """
-    settings: dict[str, Any] = {"max_length": max_length}
+    teaching = teaching or Teaching()
+    settings: dict[str, Any] = {"max_length": teaching.max_length}
     if str(model) == LEXICAL:
         lexical = build_lexical(data.documents.values())
         info, settings = ModelInfo(LEXICAL, output, "sparse", lexical.info.hash), {}
     else:
-        folder = directory.locate(model, code=trust_remote_code)
-        info = directory.model_info(folder, name=model, kind=kind or detect(folder))
+        folder = directory.locate(model, code=teaching.trust_remote_code)
+        info = directory.model_info(folder, name=model, kind=teaching.kind or detect(folder))
     if info.kind == "dense":
-        settings["precision"] = precision
+        settings["precision"] = teaching.precision
     elif info.kind == "cross-encoder":
-        pairs = _pairs(data, depth)
+        pairs = _pairs(data, teaching.depth)
         settings["pairs"] = _pairs_hash(pairs)
     record = {
         "format": FORMAT,
@@ -95,27 +126,20 @@ def teach(
         "documents": {"hash": data.documents.hash, "rows": len(data.documents)},
         **settings,
     }
+    device, batch_size, max_length = teaching.device, teaching.batch_size, teaching.max_length
+    trust_remote_code = teaching.trust_remote_code
     with locked(output, done=output / "teacher.json"):
         if _is_complete(output, record):
             return output
         if info.kind == "dense":
             dense = load_dense(model, device=device, max_length=max_length, trust_remote_code=trust_remote_code)
-            record["dimension"] = dense.dimension
-            for what, store, encode in (
-                ("queries", data.queries, partial(dense.encode_queries, batch_size=batch_size)),
-                ("documents", data.documents, partial(dense.encode_documents, batch_size=batch_size)),
-            ):
-                dense_vectors(encode, store, output / what, model=info, dimension=dense.dimension, precision=precision)
+            record["dimension"] = _write_dense(dense, info, data, output, teaching)
         elif info.kind == "sparse":
             if str(model) == LEXICAL:
                 sides = table_sides(lexical, CHUNK)
             else:
                 sides = sparse_sides(model, folder, device, batch_size, max_length, trust_remote_code=trust_remote_code)
-            record["dimension"] = len(sides.vocabulary)
-            sparse_vectors(sides.queries, data.queries, output / "queries", model=info, vocabulary=sides.vocabulary)
-            sparse_vectors(
-                sides.documents, data.documents, output / "documents", model=info, vocabulary=sides.vocabulary
-            )
+            record["dimension"] = _write_sparse(sides, info, data, output)
         else:
             predict = cross_encoder(folder, device, batch_size, max_length, trust_remote_code=trust_remote_code)
             record["count"] = _score_pairs(predict, info.name, data, pairs, output)
@@ -135,6 +159,25 @@ def _is_complete(output: Path, record: Mapping[str, Any]) -> bool:
         return True
     write_json(begun, record)
     return False
+
+
+def _write_dense(dense: DenseEncoder, info: ModelInfo, data: TrainingData, output: Path, teaching: Teaching) -> int:
+    """Write the vectors of all queries and documents by a dense encoder; returns their dimension."""
+    for what, store, encode in (
+        ("queries", data.queries, partial(dense.encode_queries, batch_size=teaching.batch_size)),
+        ("documents", data.documents, partial(dense.encode_documents, batch_size=teaching.batch_size)),
+    ):
+        place, precision = output / what, teaching.precision
+        dense_vectors(encode, store, place, model=info, dimension=dense.dimension, precision=precision)
+    return dense.dimension
+
+
+def _write_sparse(sides: SparseSides, info: ModelInfo, data: TrainingData, output: Path) -> int:
+    """Write the weights of all queries and documents by a sparse encoder; returns the size of its vocabulary."""
+    vocabulary = sides.vocabulary
+    sparse_vectors(sides.queries, data.queries, output / "queries", model=info, vocabulary=vocabulary)
+    sparse_vectors(sides.documents, data.documents, output / "documents", model=info, vocabulary=vocabulary)
+    return len(vocabulary)
 
 
 def _pairs(data: TrainingData, depth: int) -> Ragged:
@@ -193,21 +236,7 @@ def _score_pairs(predict: ScoresOfPairs, name: str, data: TrainingData, pairs: R
     type=click.Path(path_type=Path),
     help="Hard negatives by `osn data mine`, for a cross-encoder to score.",
 )
-@click.option("--kind", type=click.Choice(KINDS), help="Kind of MODEL.  [default: by its files]")
-@click.option(
-    "--depth", default=DEPTH, show_default=True, help="Hard negatives of a query that a cross-encoder scores."
-)
-@click.option(
-    "--precision",
-    type=click.Choice(["float16", "float32"]),
-    default="float16",
-    show_default=True,
-    help="Number format of stored vectors.",
-)
-@click.option("--device", help="cpu, cuda, …  [default: a GPU if there is one]")
-@click.option("--batch-size", default=32, show_default=True, help="Texts or pairs to encode at once.")
-@click.option("--max-length", type=int, help="Tokens read of a text.  [default: the model's]")
-@click.option("--trust-remote-code", is_flag=True, help="Run the code that MODEL brings along. Read it first.")
+@teaching_options
 def teach_command(
     model: str,
     data: Path,
@@ -216,13 +245,7 @@ def teach_command(
     corpus: Path | None,
     queries: Path | None,
     negatives: Path | None,
-    kind: TeacherKind | None,
-    depth: int,
-    precision: StoredPrecision,
-    device: str | None,
-    batch_size: int,
-    max_length: int | None,
-    trust_remote_code: bool,
+    teaching: Teaching,
 ) -> None:
     """Cache a teacher's vectors or scores of training data, for distillation.
 
@@ -235,16 +258,5 @@ def teach_command(
     osn data teach models/cross-encoder squad-mix --negatives negatives.jsonl --output teachers/cross
     """
     training = load_training(data, split=split, negatives=negatives, corpus=corpus, queries=queries)
-    teach(
-        model,
-        training,
-        output=output,
-        kind=kind,
-        depth=depth,
-        precision=precision,
-        device=device,
-        batch_size=batch_size,
-        max_length=max_length,
-        trust_remote_code=trust_remote_code,
-    )
+    teach(model, training, teaching, output=output)
     click.echo(output)

@@ -33,7 +33,7 @@ from trainers.common.settings import FIRST, FOLDER, EncoderSettings, Role, Train
 from trainers.data.candidates import RetrievalData
 from trainers.data.dev_measures import DevSet, dev_measures
 from trainers.data.examples import TrainingData
-from trainers.data.negatives import with_mined
+from trainers.data.negatives import Mining, with_mined
 from trainers.data.retrieval_batches import DrawnTexts, RetrievalCollate
 from trainers.data.sets import PreparedSets, prepare, small
 from trainers.data.teacher_ensemble import open_teachers
@@ -79,7 +79,7 @@ def train_dense(config: DenseConfig, build: Build = build) -> Trained:
         sets = [
             data
             if len(data.negatives.values)
-            else with_mined(data, miner, _mined_file(folder, data, miner), depth=depth)
+            else with_mined(data, miner, _mined_file(folder, data, miner), Mining(depth))
             for data in sets
         ]
     settings = config.two_stage
@@ -94,8 +94,7 @@ def train_dense(config: DenseConfig, build: Build = build) -> Trained:
             data,
             f"{kind}:{folder / FIRST}",
             _mined_file(folder, data, FIRST),
-            depth=settings.depth,
-            keep=settings.keep,
+            Mining(settings.depth, settings.keep),
             cache=folder / f"{data.name}.vectors",
             add=True,
         )

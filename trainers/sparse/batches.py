@@ -59,13 +59,13 @@ class SparseCollate(WholeBatchCollator):
         share = len(batch.own)
         own_query_tokens = query_tokens[rank * share : (rank + 1) * share]
         document_tokens = [np.unique(ids) for ids in tokens["document"].rows(batch.documents)]
-        entries, shares = self._sampled(items, [ids[idf[ids] > 0] for ids in query_tokens])
+        entries, entry_counts = self._sampled(items, [ids[idf[ids] > 0] for ids in query_tokens])
         targets = SparseTargets(
             query=torch.from_numpy(_at_entries(own_query_tokens, entries, idf)),
             candidates=torch.from_numpy(batch.candidates),
             excluded=torch.from_numpy(batch.excluded),
             present=torch.from_numpy(_at_entries(document_tokens, entries, np.ones(len(idf), dtype=bool))),
-            shares=torch.from_numpy(shares),
+            entry_counts=torch.from_numpy(entry_counts),
         )
         if len(entries) < self.vocabulary_size:
             targets.entries = torch.from_numpy(entries)

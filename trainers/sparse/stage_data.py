@@ -13,9 +13,9 @@ from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import fingerprint
 from trainers.common.processes import main_process_first
 from trainers.data.examples import TrainingData
-from trainers.data.negatives import check_spec, with_mined
+from trainers.data.negatives import Mining, check_spec, with_mined
 from trainers.data.splits import fewer_documents
-from trainers.data.teach import cache_name, teach
+from trainers.data.teach import Teaching, cache_name, teach
 from trainers.data.teacher_ensemble import check_weights, open_teachers
 from trainers.data.teachers import LEXICAL, PairTeacher, Teacher, open_teacher
 from trainers.sparse.settings import STUDENT, SparseCandidates, SparseConfig, StageSettings
@@ -53,10 +53,9 @@ def mined(config: SparseConfig, sets: Sequence[TrainingData], miner: Path | None
                 part,
                 name,
                 config.folder / "negatives" / f"{part.name}.{slug}-{part.hash}.jsonl",
-                depth=candidates.depth,
+                Mining(candidates.depth, consistency=candidates.consistency),
                 cache=None if spec == "bm25" else vectors,
                 add=len(part.negatives.values) > 0,
-                consistency=candidates.consistency,
             )
 
         limit = limits.get(data.name) if candidates.consistency is not None else None
@@ -120,7 +119,7 @@ def _taught(name: str, data: TrainingData, config: SparseConfig) -> Teacher:
     needed = data if name == LEXICAL else compared(data, config.candidates)
     folder = config.folder / "teachers" / data.name / cache_name(name, needed, depth=depth)
     with main_process_first():
-        teach(name, needed, output=folder, depth=depth)
+        teach(name, needed, teaching=Teaching(depth=depth), output=folder)
     return open_teacher(folder, needed)
 
 

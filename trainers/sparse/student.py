@@ -36,7 +36,7 @@ from trainers.data.tokenized import PART_OVERHEAD, text_parts
 from trainers.encoders import backbones
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import RegularizationSettings, SparseObjective, StudentSettings
-from trainers.sparse.tiled_head import activation, largest_logits
+from trainers.sparse.tiled_head import activation, trained_logits
 
 SILENT = -1e4
 """The output bias of special tokens: keeps their logits below 0 in training and in every library that loads the model."""
@@ -65,7 +65,7 @@ class SparseTargets:
     """(queries, documents) bool, True for documents that must not count as negatives of a query"""
     present: Tensor
     """(documents, entries) bool, True if the token is in the document's text"""
-    shares: Tensor
+    entry_counts: Tensor
     """(entries,) float32, the number of vocabulary entries that each entry represents"""
     entries: Tensor | None = None
     """(entries,) int64, the vocabulary entries to compare; None compares all"""
@@ -165,7 +165,7 @@ class SparseStudent(CachedModel):
     def weights(self, input_ids: Tensor, attention_mask: Tensor, entries: Tensor | None = None) -> Tensor:
         """The learned weights of texts: (texts, entries)."""
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
-        logits = largest_logits(
+        logits = trained_logits(
             hidden, attention_mask, self.head.weight, self.head.bias, entries, revive=self.settings.revive
         )
         return activation(logits, double_log=self.settings.double_log)
@@ -185,60 +185,63 @@ class SparseStudent(CachedModel):
     def loss_terms(self, vectors: dict[str, Tensor], targets: SparseTargets) -> Losses:
         """vectors: the learned weights of this process's texts: "document" (documents, entries), and "query"
         (queries, entries) if the network encodes queries."""
-        learned = gather(vectors["document"])
-        shares, objective = targets.shares, self.objective
-        queries = vectors["query"] if self.encodes_queries else self._weighed(targets)
-        alone = queries @ learned.T
-        scores = alone if targets.base is None else targets.base + objective.sparse_weight * alone
-        terms = self._compared(scores, targets)
+        document_weights, objective = gather(vectors["document"]), self.objective
+        query_weights = vectors["query"] if self.encodes_queries else self._query_weights(targets)
+        sparse_scores = query_weights @ document_weights.T
+        scores = sparse_scores if targets.base is None else targets.base + objective.sparse_weight * sparse_scores
+        terms = self._objective_terms(scores, targets)
         if objective.base_share < 1:
-            others, share = self._compared(alone, targets), objective.base_share
-            terms = {name: share * term + (1 - share) * others[name] for name, term in terms.items()}
+            sparse_terms, share = self._objective_terms(sparse_scores, targets), objective.base_share
+            terms = {name: share * term + (1 - share) * sparse_terms[name] for name, term in terms.items()}
         factor = self.regularization.at(self.progress.step, self.progress.steps)
-        flops = self._flops(learned, targets.candidates, shares)
+        document_flops = self._document_flops(document_weights, targets.candidates, targets.entry_counts)
         # Added even if the factor is 0: with several processes every parameter needs a gradient in every step.
-        terms["flops"] = factor * flops
+        terms["flops"] = factor * document_flops
         measures = {
             "in_batch_accuracy": in_batch_accuracy(scores, targets),
-            "flops_unweighted": flops.detach(),
-            "lambda": torch.tensor(factor, device=flops.device),
+            "flops_unweighted": document_flops.detach(),
+            "lambda": torch.tensor(factor, device=document_flops.device),
         }
         if self.encodes_queries:
-            everyone = gather(queries)
-            flops = losses.flops(everyone)
-            terms["query_flops"] = self.regularization.at(self.progress.step, self.progress.steps, "query") * flops
-            measures["query_flops_unweighted"] = flops.detach()
-            measures["query_active"] = (everyone.detach() > 0).float().sum(dim=1).mean()
-        return Losses(terms, measures | self._sparsity(learned, targets.present, shares))
+            all_queries = gather(query_weights)
+            query_flops = losses.flops(all_queries)
+            query_factor = self.regularization.at(self.progress.step, self.progress.steps, "query")
+            terms["query_flops"] = query_factor * query_flops
+            measures["query_flops_unweighted"] = query_flops.detach()
+            measures["query_active"] = (all_queries.detach() > 0).float().sum(dim=1).mean()
+        return Losses(terms, measures | self._sparsity(document_weights, targets.present, targets.entry_counts))
 
-    def _compared(self, scores: Tensor, targets: SparseTargets) -> dict[str, Tensor]:
+    def _objective_terms(self, scores: Tensor, targets: SparseTargets) -> dict[str, Tensor]:
         """The objective's terms for scores of (queries, documents)."""
         temperature, all_pairs = self.objective.temperature or 1.0, self.objective.all_pairs
         return objective_terms(self.objective, scores, targets, temperature=temperature, all_pairs=all_pairs)
 
-    def _weighed(self, targets: SparseTargets) -> Tensor:
+    def _query_weights(self, targets: SparseTargets) -> Tensor:
         """(queries, entries), each token's IDF by the table's present state."""
         if self.log_idf is None:
             return targets.query
-        learned = self.log_idf if targets.entries is None else self.log_idf[targets.entries]
-        return torch.where(targets.query > 0, learned.exp(), 0.0)
+        log_idf = self.log_idf if targets.entries is None else self.log_idf[targets.entries]
+        return torch.where(targets.query > 0, log_idf.exp(), 0.0)
 
-    def _flops(self, learned: Tensor, candidates: Tensor, shares: Tensor) -> Tensor:
+    def _document_flops(self, document_weights: Tensor, candidates: Tensor, entry_counts: Tensor) -> Tensor:
         if (least := self.regularization.least_terms) is not None:
             # Documents with few enough terms get no penalty, and do not add to the penalty of others.
-            active = ((learned > 0).float() * shares).sum(dim=1, keepdim=True)
-            learned = learned * (active > least)
+            active = ((document_weights > 0).float() * entry_counts).sum(dim=1, keepdim=True)
+            document_weights = document_weights * (active > least)
         if self.regularization.flops == "batch":
-            return losses.flops(learned, shares)
-        return losses.flops_per_slot(learned[gather(candidates)], shares)
+            return losses.flops(document_weights, entry_counts)
+        # Slot 0 of a query holds its positive, the others its hard negatives. This is at least slots times, and at most
+        # slots² times, the FLOPS of the same documents together, so the two need different λ.
+        slots = document_weights[gather(candidates)]  # (queries, slots, entries)
+        return losses.flops(slots, entry_counts)
 
-    def _sparsity(self, learned: Tensor, present: Tensor, shares: Tensor) -> dict[str, Tensor]:
+    def _sparsity(self, document_weights: Tensor, present: Tensor, entry_counts: Tensor) -> dict[str, Tensor]:
         """The mean number of a document's active terms, and of its expansions: active terms that are not in the text read.
         Both are estimates if the vocabulary was sampled."""
         with torch.no_grad():
-            active = learned > 0
-            expansions = ((active & ~present).float() * shares).sum(dim=1).mean()
-            return {"active": (active.float() * shares).sum(dim=1).mean(), "expansions": expansions}
+            active = document_weights > 0
+            expansions = ((active & ~present).float() * entry_counts).sum(dim=1).mean()
+            return {"active": (active.float() * entry_counts).sum(dim=1).mean(), "expansions": expansions}
 
     @torch.inference_mode()
     def vectors(self, texts: Sequence[str], *, role: str = "document") -> SparseVectors:

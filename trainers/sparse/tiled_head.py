@@ -28,26 +28,27 @@ PAIRS = 8192
 """(document, entry) pairs whose gradient is propagated at once: their rows of `weight` take 12 MB at size 384."""
 
 
-def largest_logits(
+def trained_logits(
     hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, entries: Tensor | None = None, *, revive: float = 0.0
 ) -> Tensor:
-    """max(0, max over positions of h · w + b), with gradients of hidden, weight and bias: (documents, entries).
+    """`sparse_head.largest_logits` for training: max(0, max over positions of h · w + b), with gradients of hidden, weight
+    and bias: (documents, entries).
 
     If several positions share the maximum, one of them gets the gradient, as in torch's `max`. revive: the share of its
     gradient that a silenced pair gets if that raises it; with 0, the true gradient, a silenced pair stays silent.
     """
-    logits: Tensor = _LargestLogits.apply(hidden, mask, weight, bias, entries, revive)
+    logits: Tensor = _TrainedLogits.apply(hidden, mask, weight, bias, entries, revive)
     return logits
 
 
 def activation(logits: Tensor, *, double_log: bool) -> Tensor:
-    """log(1 + x), or log(1 + log(1 + x)), of the output of `largest_logits`; without another ReLU, whose gradient at 0
+    """log(1 + x), or log(1 + log(1 + x)), of the output of `trained_logits`; without another ReLU, whose gradient at 0
     would be 0."""
     once = logits.log1p()
     return once.log1p() if double_log else once
 
 
-class _LargestLogits(torch.autograd.Function):
+class _TrainedLogits(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, entries: Tensor | None, revive: float
@@ -106,7 +107,7 @@ class VocabularySample(NamedTuple):
 
     entries: npt.NDArray[np.int64]
     """(entries,), ascending, without repetition"""
-    shares: npt.NDArray[np.float32]
+    entry_counts: npt.NDArray[np.float32]
     """(entries,), how many entries each represents in a sum over the vocabulary: 1, or 1/p if drawn with probability p"""
 
 
@@ -115,14 +116,14 @@ def sample_entries(
 ) -> VocabularySample:
     """All of `wanted`, and `count` of the others in `among`, drawn uniformly without replacement.
 
-    Σ_j shares_j · f_j over the returned entries has the expectation Σ_j f_j over all of `among`, for any f that does not
-    depend on the draw. FLOPS and its gradient are such sums.
+    Σ_j entry_counts_j · f_j over the returned entries has the expectation Σ_j f_j over all of `among`, for any f that does
+    not depend on the draw. FLOPS and its gradient are such sums.
     """
     certain = np.unique(wanted).astype(np.int64)
     others = np.setdiff1d(among, certain, assume_unique=True)
     drawn = rng.choice(others, size=min(count, len(others)), replace=False)
     entries = np.concatenate([certain, drawn])
-    shares = np.ones(len(entries), dtype=np.float32)
-    shares[len(certain) :] = len(others) / max(1, len(drawn))
+    entry_counts = np.ones(len(entries), dtype=np.float32)
+    entry_counts[len(certain) :] = len(others) / max(1, len(drawn))
     order = np.argsort(entries)
-    return VocabularySample(entries[order], shares[order])
+    return VocabularySample(entries[order], entry_counts[order])

@@ -8,10 +8,14 @@ The result loads in `SparseEncoder(path)` and in `models.sparse.load_sparse`.
 
     command.sparse_command    the configuration; --try first chooses settings (leave_one_out)
     train_sparse              warm-up, then the stages: miner, pre-training, fine-tuning
+    prepare                   files → TrainingData: queries, documents, judgements, negatives of a set (data.sets)
     train_stage               negatives, student, teachers, batches of a stage → common.loop.train
+    RetrievalData             TrainingData → drawn examples: a query with its positive and negatives (data.candidates)
     SparseCollate             drawn examples → token ids, IDF of queries, teachers' scores (batches)
     SparseStudent.encode      token ids → the weights of documents
-    SparseStudent.loss_terms  weights → the terms of the loss (common.losses)
+    SparseStudent.loss_terms  weights → scores → the terms of the loss
+    objective_terms           scores, teachers' scores → the objective's terms (common.objective, common.losses)
+    cached_backward           terms → gradients, part by part of a batch (common.grad_cache)
 
 The regularizer's weight is small and grows late, expansions are logged, and a backbone without a masked-LM head is
 warmed up (`warm_up` says why). As an extension, `student.revive` passes a share of the gradient to silenced terms if it

@@ -27,7 +27,7 @@ from trainers.encoders import backbones
 from trainers.sparse.settings import SparseConfig
 from trainers.sparse.start import build, load_start
 from trainers.sparse.student import SparseStudent
-from trainers.sparse.tiled_head import largest_logits
+from trainers.sparse.tiled_head import trained_logits
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def calibrate(student: SparseStudent, texts: Sequence[str], *, expansions: float
             input_ids=part.input_ids.to(device), attention_mask=part.attention_mask.to(device)
         ).logits
         mask = part.attention_mask.to(device)
-        logits = largest_logits(hidden, mask, student.head.weight, student.head.bias.clamp(min=-high / 2) + high) - high
+        logits = trained_logits(hidden, mask, student.head.weight, student.head.bias.clamp(min=-high / 2) + high) - high
         logits.scatter_(1, part.input_ids.to(device), -torch.inf)
         outside.append(logits[:, ordinary].cpu())
     logits = torch.cat(outside)

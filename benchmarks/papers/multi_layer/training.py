@@ -32,7 +32,7 @@ from trainers.common.config import fingerprint
 from trainers.common.precision import PRECISIONS, Computed, Precision, computed_in, computing_in
 from trainers.common.settings import FIRST, FOLDER, EncoderSettings, TrainingSettings
 from trainers.data.loading import load_training
-from trainers.data.negatives import open_retriever, with_mined
+from trainers.data.negatives import Mining, open_retriever, with_mined
 from trainers.data.settings import CandidateSettings, DevSettings, SetSettings
 from trainers.dense.settings import DenseConfig, TwoStageSettings
 from trainers.multi_layer.settings import MlrConfig, RepresentationSettings
@@ -220,7 +220,7 @@ class MultiLayerExperiment:
             write_part(wikiqa, self.train_set(WIKIQA), {"train": own}, judged_documents(own))
             for name in (SQUAD, WIKIQA):
                 train = load_training(self.train_set(name), name=name)
-                with_mined(train, "bm25", self.negatives(name), depth=DEPTH, keep=50)
+                with_mined(train, "bm25", self.negatives(name), Mining(DEPTH, keep=50))
         return self
 
     # -------------------------------------------- trainings
@@ -250,7 +250,7 @@ class MultiLayerExperiment:
                 dropout=0.0,
             ),
             "candidates": CandidateSettings(negatives=1, depth=DEPTH),
-            "two_stage": TwoStageSettings(depth=DEPTH, keep=50) if arm.two_stage else None,
+            "two_stage": TwoStageSettings(Mining(DEPTH, keep=50)) if arm.two_stage else None,
             "selection": DevSettings(queries=DEV_QUERIES, documents=500),
             "training": TrainingSettings(
                 steps=steps,

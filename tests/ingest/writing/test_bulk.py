@@ -153,6 +153,27 @@ def test_patience_ends_with_a_message_that_says_why(client, index_name: str, pro
     assert time.monotonic() - began < 5
 
 
+def test_once_a_half_is_written_the_other_half_has_the_whole_patience_again(
+    client, index_name: str, proxy: FaultProxy
+) -> None:
+    """A cluster that is busy for two seconds before each of two documents is slow; a patience of three is enough for it."""
+    began = time.monotonic()
+    busy_until = [began + 2]
+
+    def busy(request: Request) -> Fault | None:
+        now = time.monotonic()
+        if request.body.count(b"\n") > 2 or now < busy_until[-1]:
+            return Fault("status", 429)
+        if len(busy_until) == 1:  # this is the first document
+            busy_until.append(now + 2)
+        return None
+
+    proxy.fault = busy
+    policy = RetryPolicy(patience=3, base=0.05, cap=0.1)
+    assert BulkWriter(connect(proxy.url), index_name, policy=policy).write(actions(2)).created == 2
+    assert time.monotonic() - began > policy.patience
+
+
 def test_a_batch_is_sent_as_often_as_the_policy_says_and_no_more(client, index_name: str, proxy: FaultProxy) -> None:
     """Before, each attempt of the policy was four requests of opensearch-py."""
     proxy.fault = lambda request: Fault("status", 503)

@@ -90,9 +90,7 @@ def test_every_kind_of_weight_has_its_outcome_and_costs_no_other_document(
         client,
         target,
         Content(target.meta, lambda on_reject: iter([Document(text, text) for text in ODD]), Given(ODD), len(ODD)),
-        corpus_name="c",
-        dead_letters=tmp_path / "dead.jsonl",
-        reader="",
+        pipeline.CorpusOfRun("c", "", tmp_path / "dead.jsonl"),
         writing=Writing(),
         show_progress=False,
     )

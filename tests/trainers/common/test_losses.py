@@ -155,10 +155,10 @@ def test_flops_equals_sentence_transformers() -> None:
     assert losses.flops(weights).item() == pytest.approx(expected.item(), rel=1e-6)
 
 
-def test_flops_per_slot_sums_the_slots() -> None:
+def test_flops_of_several_slots_are_the_sum_of_each_slots() -> None:
     weights = torch.tensor([[[1.0, 0.0], [2.0, 2.0]], [[3.0, 0.0], [0.0, 2.0]]])
     # slot 0: means (2, 0) → 4; slot 1: means (1, 2) → 5; over all four documents: means (3/2, 1) → 3.25
-    assert losses.flops_per_slot(weights).item() == pytest.approx(9.0)
+    assert losses.flops(weights).item() == pytest.approx(9.0)
     assert losses.flops(weights.flatten(0, 1)).item() == pytest.approx(3.25)
 
 

@@ -25,7 +25,7 @@ from opensearch_neural.models.vectors import SparseVectors
 from trainers.data.embedding_cache import dense_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
-from trainers.data.negatives import RunRetriever, mine, mine_command, open_retriever
+from trainers.data.negatives import Mining, RunRetriever, mine, mine_command, open_retriever
 from trainers.data.splits import withholding
 from trainers.data.texts import TextStore
 
@@ -69,7 +69,7 @@ def test_known_positives_same_texts_and_ids_without_a_document_are_no_negatives(
     data: TrainingData, tmp_path: Path
 ) -> None:
     run = {"q1": ["d4", "d3", "-1", "d1", "d5", "d2"], "q2": ["d2", "d9", "d3"], "q3": []}
-    output = mine(data, Fixed(run), output=tmp_path / "negatives.jsonl", depth=6)
+    output = mine(data, Fixed(run), output=tmp_path / "negatives.jsonl", mining=Mining(6))
 
     one, two, three = lines(output)
     # d4 has the text of the positive d1, and d5 that of the negative d3.
@@ -107,7 +107,10 @@ def test_a_query_that_is_a_document_is_no_negative_of_itself(tmp_path: Path) -> 
     (folder / "queries.jsonl").write_text("".join(json.dumps({"_id": k, "text": v}) + "\n" for k, v in queries.items()))
     (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\na\tb\t1\nb\tc\t1\n")
     output = mine(
-        load_training(folder), Fixed({"a": ["a", "c", "b"], "b": ["b", "c"]}), output=tmp_path / "n.jsonl", depth=3
+        load_training(folder),
+        Fixed({"a": ["a", "c", "b"], "b": ["b", "c"]}),
+        output=tmp_path / "n.jsonl",
+        mining=Mining(3),
     )
     assert [line["negatives"] for line in lines(output)] == [["c"], ["b"]]
     assert json.loads(output.read_text().splitlines()[0])["counts"]["own_documents"] == 1
@@ -115,7 +118,9 @@ def test_a_query_that_is_a_document_is_no_negative_of_itself(tmp_path: Path) -> 
 
 def test_what_held_back_questions_are_about_is_not_mined(data: TrainingData, tmp_path: Path) -> None:
     train = withholding(data.take([0, 1]), [data.take([2], name="dev")])
-    output = mine(train, Fixed({"q1": ["d3", "d2", "d5"], "q2": ["d4", "d5"]}), output=tmp_path / "n.jsonl", depth=3)
+    output = mine(
+        train, Fixed({"q1": ["d3", "d2", "d5"], "q2": ["d4", "d5"]}), output=tmp_path / "n.jsonl", mining=Mining(3)
+    )
     # d5 has the text of d3, which q3 is about.
     assert [line["negatives"] for line in lines(output)] == [["d2"], ["d4"]]
     assert json.loads(output.read_text().splitlines()[0])["counts"]["withheld"] == 3
@@ -125,7 +130,7 @@ def test_depth_skip_top_and_keep_choose_the_ranks(data: TrainingData, tmp_path: 
     run = {"q1": ["d1", "d2", "d3"], "q2": ["d1", "d3", "d2"], "q3": ["d1", "d2", "d4"]}
 
     def negatives(name: str, **settings: int) -> list[list[str]]:
-        return [line["negatives"] for line in lines(mine(data, Fixed(run), output=tmp_path / name, **settings))]
+        return [line["negatives"] for line in lines(mine(data, Fixed(run), Mining(**settings), output=tmp_path / name))]
 
     assert negatives("all", depth=3) == [["d2", "d3"], ["d1", "d3"], ["d1", "d2"]]
     assert negatives("depth", depth=2) == [["d2"], ["d1", "d3"], ["d1", "d2"]]
@@ -138,7 +143,7 @@ def test_depth_skip_top_and_keep_choose_the_ranks(data: TrainingData, tmp_path: 
 def test_queries_without_a_positive_in_the_top_are_left_out_of_training(data: TrainingData, tmp_path: Path) -> None:
     # q2's positive is third; q1 is answered by d4, whose text is the positive's; q3's positive lies beyond `depth`.
     run = {"q1": ["d3", "d4"], "q2": ["d1", "d3", "d2"], "q3": ["d1", "d3"]}
-    output = mine(data, Fixed(run), output=tmp_path / "n.jsonl", depth=1, consistency=2)
+    output = mine(data, Fixed(run), output=tmp_path / "n.jsonl", mining=Mining(1, consistency=2))
 
     assert [line.get("left_out") for line in lines(output)] == [None, "no positive in the top 2", None]
     trained = load_training(tmp_path / "animals", negatives=output)
@@ -148,7 +153,7 @@ def test_queries_without_a_positive_in_the_top_are_left_out_of_training(data: Tr
 
 
 def test_negatives_of_other_data_are_refused(data: TrainingData, tmp_path: Path) -> None:
-    output = mine(data, Fixed({}), output=tmp_path / "n.jsonl", depth=1)
+    output = mine(data, Fixed({}), output=tmp_path / "n.jsonl", mining=Mining(1))
     corpus = tmp_path / "animals" / "corpus.jsonl"
     corpus.write_text(corpus.read_text().replace("bark", "howl"))
     with pytest.raises(InputError, match=r"mined for other documents \(hash \w{16}\) than animals has"):
@@ -158,7 +163,7 @@ def test_negatives_of_other_data_are_refused(data: TrainingData, tmp_path: Path)
 
 
 def test_queries_that_were_not_mined_stay_without_negatives_and_are_counted(data: TrainingData, tmp_path: Path) -> None:
-    output = mine(data.take([0]), Fixed({"q1": ["d2"]}), output=tmp_path / "n.jsonl", depth=1)
+    output = mine(data.take([0]), Fixed({"q1": ["d2"]}), output=tmp_path / "n.jsonl", mining=Mining(1))
     trained = load_training(tmp_path / "animals", negatives=output)
     assert [example.negatives for example in trained.examples] == [("d2",), (), ()]
     assert any("2 of 3 queries were not mined" in note for note in trained.notes)
@@ -212,12 +217,12 @@ def test_who_finds_another_at_it_waits_and_takes_what_is_there(data: TrainingDat
 def test_work_begun_or_finished_with_other_settings_is_refused(data: TrainingData, tmp_path: Path) -> None:
     output = tmp_path / "n.jsonl"
     with pytest.raises(KeyboardInterrupt):
-        mine(data, Fixed({}, stop_after=1), output=output, chunk=1, depth=5)
+        mine(data, Fixed({}, stop_after=1), output=output, chunk=1, mining=Mining(5))
     with pytest.raises(InputError, match="depth: 5 there, 6 now"):
-        mine(data, Fixed({}), output=output, chunk=1, depth=6)
-    mine(data, Fixed({}), output=output, chunk=1, depth=5)
+        mine(data, Fixed({}), output=output, chunk=1, mining=Mining(6))
+    mine(data, Fixed({}), output=output, chunk=1, mining=Mining(5))
     with pytest.raises(InputError, match="retriever: 'fixed' there, 'other' now"):
-        mine(data, Fixed({}, name="other"), output=output, chunk=1, depth=5)
+        mine(data, Fixed({}, name="other"), output=output, chunk=1, mining=Mining(5))
 
 
 def test_a_process_killed_in_the_middle_is_continued_by_the_same_call(data: TrainingData, tmp_path: Path) -> None:

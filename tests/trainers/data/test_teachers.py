@@ -23,7 +23,7 @@ from trainers.data import teach as teaching
 from trainers.data.embedding_cache import dense_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
-from trainers.data.teach import teach, teach_command
+from trainers.data.teach import Teaching, teach, teach_command
 from trainers.data.teacher_models import detect
 from trainers.data.teachers import open_teacher
 from trainers.data.texts import TextStore
@@ -95,7 +95,7 @@ def ids(data: TrainingData) -> tuple[list[str], list[str]]:
 def test_a_dense_teacher_scores_any_pair_as_its_model_does(dense: Path, data: TrainingData, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
-    teacher = open_teacher(teach(dense, data, output=tmp_path / "t", precision="float32"), data)
+    teacher = open_teacher(teach(dense, data, teaching=Teaching(precision="float32"), output=tmp_path / "t"), data)
     queries, documents = ids(data)
     scores = teacher.scores(queries, documents)
 
@@ -198,7 +198,7 @@ def test_a_cross_encoder_is_cached_for_positives_and_the_hardest_negatives(
     from sentence_transformers import CrossEncoder
 
     assert detect(cross_encoder) == "cross-encoder"
-    folder = teach(cross_encoder, data, output=tmp_path / "t", depth=2)
+    folder = teach(cross_encoder, data, teaching=Teaching(depth=2), output=tmp_path / "t")
     teacher = open_teacher(folder, data)
     queries, documents = ids(data)
     scores = teacher.scores(queries, documents)
@@ -266,9 +266,9 @@ def test_a_cache_of_another_model_or_of_other_settings_is_refused(
     with pytest.raises(ModelError, match=r"kind: 'dense' there, 'sparse' now.*model: "):
         teach(splade, data, output=folder)
     with pytest.raises(ModelError, match="precision: 'float16' there, 'float32' now"):
-        teach(dense, data, output=folder, precision="float32")
+        teach(dense, data, teaching=Teaching(precision="float32"), output=folder)
     with pytest.raises(ModelError, match="max_length: None there, 8 now"):
-        teach(dense, data, output=folder, max_length=8)
+        teach(dense, data, teaching=Teaching(max_length=8), output=folder)
     with pytest.raises(ModelError, match="is not a teacher's cache"):
         open_teacher(tmp_path / "nothing", data)
     (folder / "queries.npy").write_bytes(b"broken")
@@ -301,7 +301,7 @@ def test_an_interrupted_cross_encoder_goes_on_and_ends_in_the_same_scores(
     with pytest.raises(ModelError, match="is not finished"):
         open_teacher(tmp_path / "t", data)
     with pytest.raises(ModelError, match=r"begun\.json is for another model or other data"):
-        teach(cross_encoder, data, output=tmp_path / "t", max_length=7)
+        teach(cross_encoder, data, teaching=Teaching(max_length=7), output=tmp_path / "t")
     teach(cross_encoder, data, output=tmp_path / "t")
     assert calls == [3, 2, 2, 4]
     assert (tmp_path / "t" / "pairs.npz").read_bytes() == (undisturbed / "pairs.npz").read_bytes()

@@ -26,9 +26,9 @@ from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.settings import EncoderSettings, ObjectiveSettings, TrainingSettings  # noqa: E402
 from trainers.data.candidates import RetrievalData  # noqa: E402
 from trainers.data.loading import load_training, with_negatives  # noqa: E402
-from trainers.data.negatives import with_mined  # noqa: E402
+from trainers.data.negatives import Mining, with_mined  # noqa: E402
 from trainers.data.settings import CandidateSettings, DevSettings, SetSettings  # noqa: E402
-from trainers.data.teach import teach  # noqa: E402
+from trainers.data.teach import Teaching, teach  # noqa: E402
 from trainers.dense.settings import DenseConfig, TwoStageSettings  # noqa: E402
 from trainers.dense.train import build, prepared_sets, rehearse, second_stage, train_dense  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
@@ -225,7 +225,7 @@ def test_other_teachers_make_another_run(tmp_path: Path, backbone: Path, beir: P
     shutil.copytree(moved, cache)
     assert train_dense(config).steps == 1
     shutil.rmtree(cache)
-    teach(backbone, load_training(beir), output=cache, kind="dense")
+    teach(backbone, load_training(beir), teaching=Teaching(kind="dense"), output=cache)
     with pytest.raises(InputError, match="with other teachers"):
         train_dense(config)
 
@@ -262,7 +262,7 @@ def test_held_back_documents_are_negatives_of_no_stage_also_beside_files_of_an_e
     prepared = prepared_sets(config)
     (train,), (held,) = prepared.train, prepared.held
     everything = replace(train, withheld=train.withheld[:0])
-    before = with_mined(everything, "bm25", tmp_path / "model/.stages/tiny.bm25.jsonl", depth=10)
+    before = with_mined(everything, "bm25", tmp_path / "model/.stages/tiny.bm25.jsonl", Mining(depth=10))
     answers = set(held.positives.values.tolist())
     assert answers & set(before.negatives.values.tolist()), "BM25 finds some of them"
 

@@ -152,7 +152,7 @@ def test_documents_of_few_terms_cost_nothing_and_get_no_gradient_from_flops(
     learned = torch.zeros(2, len(model.head.weight))
     learned[0, 10:13], learned[1, 10:15] = 1.0, 2.0  # three terms, which is few enough, and five
     learned.requires_grad_()
-    flops = model._flops(learned, torch.tensor([[0], [1]]), torch.ones(learned.shape[1]))
+    flops = model._document_flops(learned, torch.tensor([[0], [1]]), torch.ones(learned.shape[1]))
     # Five entries, in each the mean of 0 and 2, squared.
     assert flops.item() == pytest.approx(5.0)
     flops.backward()
@@ -177,16 +177,18 @@ def test_estimated_flops_are_those_of_the_whole_vocabulary_on_average(
     targets, (part,) = batch.targets, batch.parts["document"]
     learned = model.encode("document", part).vectors.detach()
     order = part.position.argsort()
-    full = float(model._flops(learned[order], targets.candidates, targets.shares))
+    full = float(model._document_flops(learned[order], targets.candidates, targets.entry_counts))
     rng = np.random.default_rng(3)
     wanted = model.ordinary_entries[:4]
     estimates = []
     for _ in range(400):
         drawn = sample_entries(wanted, model.ordinary_entries, 12, rng)
         some = learned[order][:, torch.from_numpy(drawn.entries)]
-        estimates.append(float(model._flops(some, targets.candidates, torch.from_numpy(drawn.shares))))
+        estimates.append(float(model._document_flops(some, targets.candidates, torch.from_numpy(drawn.entry_counts))))
     assert np.mean(estimates) == pytest.approx(full, rel=0.1)
-    assert np.mean(estimates) > 2 * float(model._flops(some, targets.candidates, torch.ones(len(drawn.entries))))
+    assert np.mean(estimates) > 2 * float(
+        model._document_flops(some, targets.candidates, torch.ones(len(drawn.entries)))
+    )
 
 
 @pytest.mark.parametrize("head", ["full", "sampled"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from trainers.common import losses  # noqa: E402
-from trainers.sparse.tiled_head import PAIRS, largest_logits, sample_entries  # noqa: E402
+from trainers.sparse.tiled_head import PAIRS, sample_entries, trained_logits  # noqa: E402
 
 
 def example(*, documents: int, length: int, vocabulary: int, size: int, bias: float, seed: int = 0) -> list:
@@ -53,19 +53,19 @@ def test_the_tiled_head_has_the_values_and_gradients_of_the_plain_formula(shape:
     upstream = torch.randn(
         shape["documents"], shape["vocabulary"], generator=torch.Generator().manual_seed(2), dtype=torch.float64
     )
-    torch.testing.assert_close(largest_logits(*inputs), plain(*inputs))
+    torch.testing.assert_close(trained_logits(*inputs), plain(*inputs))
     for ours, expected in zip(
-        gradients(largest_logits, inputs, upstream), gradients(plain, inputs, upstream), strict=True
+        gradients(trained_logits, inputs, upstream), gradients(plain, inputs, upstream), strict=True
     ):
         torch.testing.assert_close(ours, expected)
-    assert shape["vocabulary"] < PAIRS or bias < 3 or (largest_logits(*inputs) > 0).sum() > PAIRS
+    assert shape["vocabulary"] < PAIRS or bias < 3 or (trained_logits(*inputs) > 0).sum() > PAIRS
 
 
 def test_chosen_entries_are_those_of_the_whole_head_in_their_order() -> None:
     inputs = example(documents=4, length=6, vocabulary=50, size=5, bias=0.0)
     entries = torch.tensor([3, 0, 49, 17])
-    torch.testing.assert_close(largest_logits(*inputs, entries), largest_logits(*inputs)[:, entries])
-    ours = torch.autograd.grad(largest_logits(*inputs, entries).square().sum(), [inputs[0], inputs[2], inputs[3]])
+    torch.testing.assert_close(trained_logits(*inputs, entries), trained_logits(*inputs)[:, entries])
+    ours = torch.autograd.grad(trained_logits(*inputs, entries).square().sum(), [inputs[0], inputs[2], inputs[3]])
     theirs = torch.autograd.grad(plain(*inputs)[:, entries].square().sum(), [inputs[0], inputs[2], inputs[3]])
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
@@ -76,7 +76,7 @@ def test_a_silenced_entry_is_only_revived_where_the_gradient_would_raise_it() ->
     upstream = torch.tensor([[-1.0, 1.0, 0.0, -2.0], [0.0, 3.0, 0.0, 0.0]], dtype=torch.float64)
 
     def of_bias(revive: float) -> torch.Tensor:
-        weights = largest_logits(*inputs, revive=revive).log1p()
+        weights = trained_logits(*inputs, revive=revive).log1p()
         return torch.autograd.grad((weights * upstream).sum(), inputs[3])[0]
 
     assert of_bias(0.0).tolist() == [0, 0, 0, 0]
@@ -90,7 +90,7 @@ def test_in_bfloat16_the_gradient_has_the_dtypes_of_what_it_is_for() -> None:
     )
     inputs = [hidden.to(torch.bfloat16).requires_grad_(), mask, weight.requires_grad_(), bias.requires_grad_()]
     for gradient, leaf in zip(
-        gradients(largest_logits, inputs, torch.ones(2, 30)), [inputs[0], inputs[2], inputs[3]], strict=True
+        gradients(trained_logits, inputs, torch.ones(2, 30)), [inputs[0], inputs[2], inputs[3]], strict=True
     ):
         assert gradient.dtype == leaf.dtype
         assert gradient.abs().sum() > 0
@@ -105,9 +105,9 @@ def test_shares_add_up_to_the_vocabulary_and_wanted_entries_stand_for_themselves
     sample = sample_entries(queries, np.arange(50), count, rng)
     assert len(set(sample.entries.tolist())) == len(sample.entries)
     assert set(queries.tolist()) <= set(sample.entries.tolist())
-    assert (sample.shares[np.isin(sample.entries, queries)] == 1).all()
+    assert (sample.entry_counts[np.isin(sample.entries, queries)] == 1).all()
     if count and len(set(queries.tolist())) < 50:
-        assert sample.shares.sum() == pytest.approx(50, rel=1e-5)
+        assert sample.entry_counts.sum() == pytest.approx(50, rel=1e-5)
 
 
 def test_the_sampled_heads_gradient_has_the_full_ones_expectation() -> None:
@@ -120,7 +120,7 @@ def test_the_sampled_heads_gradient_has_the_full_ones_expectation() -> None:
     wanted, others = [1, 4], [0, 2, 3, 5]
 
     def loss(ids: list[int], shares: list[float]) -> torch.Tensor:
-        weights = largest_logits(*inputs, torch.tensor(ids)).log1p()
+        weights = trained_logits(*inputs, torch.tensor(ids)).log1p()
         scores = weights[:, [ids.index(one) for one in wanted]].sum(dim=1)
         return scores.softmax(0)[0] + 0.3 * losses.flops(weights, torch.tensor(shares))
 
@@ -147,7 +147,7 @@ def test_every_draw_of_the_other_entries_is_equally_likely() -> None:
 
 MEMORY = """
 import torch
-from trainers.sparse.tiled_head import largest_logits
+from trainers.sparse.tiled_head import trained_logits
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(0)
 hidden = torch.randn(16, 96, 64, generator=generator).requires_grad_()
@@ -159,9 +159,9 @@ def peak():  # Of this process; ru_maxrss would start at the parent's.
     return int(line.split()[1])
 def step(weights):
     weights.square().sum().backward()
-step(largest_logits(hidden[:1, :2], mask[:1, :2], weight, bias).log1p())
+step(trained_logits(hidden[:1, :2], mask[:1, :2], weight, bias).log1p())
 before = peak()
-step(largest_logits(hidden, mask, weight, bias).log1p())
+step(trained_logits(hidden, mask, weight, bias).log1p())
 tiled = peak()
 step(((hidden @ weight.T + bias) * mask[:, :, None]).relu().log1p().amax(dim=1))
 print(tiled - before, peak() - before)

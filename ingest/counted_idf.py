@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest.corpus import Records, as_passages, ignore
+from ingest.model_request import ModelRequest
 from ingest.settings import Models
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
@@ -130,26 +131,7 @@ class CorpusTable:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The request of an ingest: records and models, and the index to write."""
-
-    models: Models
-    wrote: IndexMeta | None
-    """The record of the index if it exists."""
-    index: str
-    """The name of the index."""
-    records: Records
-    """The records of the corpus, which can be read several times."""
-    corpus: str
-    """The name of the corpus."""
-    client: OpenSearch | None = None
-    """The cluster, which stores the tables of its indexes for machines that lack them."""
-    counts_while_writing: bool = False
-    """Whether the caller can count the IDF table of a new index while the records are written."""
-
-
-@dataclass(frozen=True)
-class OfCorpus:
+class ModelOfCorpus:
     """A sparse model that is made from the corpus."""
 
     encoder: SparseDocumentEncoder
@@ -159,7 +141,7 @@ class OfCorpus:
     """The table that is still to be counted; None if there is none."""
 
 
-def while_writing(splade: Path, asked: Asked, passages: PassageMeta | None) -> OfCorpus:
+def while_writing(splade: Path, request: ModelRequest, passages: PassageMeta | None) -> ModelOfCorpus:
     """A SPLADE that encodes documents before its table is counted, for a new index or an index of an interrupted run.
 
     Raises InputError for a corpus without any token, ModelError if the index's record names another SPLADE.
@@ -167,14 +149,14 @@ def while_writing(splade: Path, asked: Asked, passages: PassageMeta | None) -> O
     from opensearch_neural.models.sparse.encoder import TorchSparseEncoder
     from opensearch_neural.models.sparse.lexical import check_tokens
 
-    wanted, hash = asked.models, directory.hash_files(splade)
-    held = None if asked.wrote is None else asked.wrote.sparse
+    wanted, hash = request.models, directory.hash_files(splade)
+    held = None if request.wrote is None else request.wrote.sparse
     name = directory.display_name(str(wanted.sparse or splade)) if held is None else held.name
-    if asked.wrote is not None and held is not None and held.hash != hash:
-        raise _another_model(asked.index, held, splade, hash, another_index(asked.wrote))
+    if request.wrote is not None and held is not None and held.hash != hash:
+        raise _another_model(request.index, held, splade, hash, another_index(request.wrote))
     tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
-    with _naming(asked.corpus):
-        documents = as_passages(asked.records, tokenizer, passages)(ignore)
+    with _naming(request.corpus):
+        documents = as_passages(request.records, tokenizer, passages)(ignore)
         check_tokens((document.contents for document in documents), tokenizer)
     log.info("the IDF table of the corpus is counted while it is written")
     # Load it in the layout with a table, so that vectors do not depend on when the table is counted.
@@ -182,10 +164,10 @@ def while_writing(splade: Path, asked: Asked, passages: PassageMeta | None) -> O
         encoder = _loaded(folder, wanted, name)
     assert isinstance(encoder, TorchSparseEncoder)
     encoder = replace(encoder, info=replace(encoder.info, hash=hash, path=splade))
-    return OfCorpus(encoder, table=CorpusTable(splade, hash, name, tokenizer, wanted.trust_remote_code))
+    return ModelOfCorpus(encoder, table=CorpusTable(splade, hash, name, tokenizer, wanted.trust_remote_code))
 
 
-def with_corpus_table(splade: Path, asked: Asked, passages: PassageMeta | None) -> OfCorpus:
+def with_corpus_table(splade: Path, request: ModelRequest, passages: PassageMeta | None) -> ModelOfCorpus:
     """A SPLADE with the IDF table of the corpus, saved under `home()`; a pass over the corpus counts the table now.
 
     An index that was written with this SPLADE keeps its table even if the corpus has changed, because another table would
@@ -193,22 +175,24 @@ def with_corpus_table(splade: Path, asked: Asked, passages: PassageMeta | None) 
     """
     from opensearch_neural.models.sparse.lexical import count_documents, idf_table
 
-    wanted, held = asked.models, None if asked.wrote is None else asked.wrote.sparse
+    wanted, held = request.models, None if request.wrote is None else request.wrote.sparse
     name = directory.display_name(str(wanted.sparse))
-    if asked.wrote is not None and held is not None:
-        another = another_index(asked.wrote)
-        kept = with_kept_table(asked.client, held, splade, wanted.trust_remote_code, index=asked.index, another=another)
+    if request.wrote is not None and held is not None:
+        another = another_index(request.wrote)
+        kept = with_kept_table(
+            request.client, held, splade, wanted.trust_remote_code, index=request.index, another=another
+        )
         if kept is not None:
-            return OfCorpus(_loaded(kept, wanted, name))
+            return ModelOfCorpus(_loaded(kept, wanted, name))
     tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
     log.info("reading the corpus once for its IDF table")
-    with _naming(asked.corpus):
-        counted = as_passages(asked.records, tokenizer, passages)(ignore)
+    with _naming(request.corpus):
+        counted = as_passages(request.records, tokenizer, passages)(ignore)
         frequencies = count_documents((document.contents for document in counted), tokenizer)
     table = idf_table(frequencies, tokenizer)
     folder = _saved(splade, directory.hash_files(splade), table, wanted.trust_remote_code)
     assert folder is not None
-    return OfCorpus(_loaded(folder, wanted, name), frequencies.n)
+    return ModelOfCorpus(_loaded(folder, wanted, name), frequencies.n)
 
 
 def check_continued(index: str, wrote: IndexMeta, corpus_name: str) -> None:

@@ -121,7 +121,7 @@ def test_the_model_of_an_index_that_an_older_osn_wrote_is_made_again_with_the_sa
 ) -> None:
     """An older osn left the versions of the libraries in the model, and so in its hash."""
     with monkeypatch.context() as older:
-        older.setattr("ingest.corpus_table._remove_versions", lambda model: None)
+        older.setattr("ingest.counted_idf._remove_versions", lambda model: None)
         before = leave_models_behind(client, index_name, splade, tmp_path, osn_home)
     other = write_jsonl(tmp_path / "b.jsonl", records(30, seed=5))
     assert run_job(client, job(other, index_name, sparse=str(splade)), show_progress=False).documents == 30

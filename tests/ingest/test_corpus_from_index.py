@@ -21,9 +21,9 @@ from corpora import letters, records, snapshot, write_jsonl
 from fault_proxy import Fault, FaultProxy, Request
 from opensearchpy.exceptions import RequestError
 
-from ingest import index_corpus
+from ingest import corpus_from_index
 from ingest.corpus import CorpusSource, spooled
-from ingest.index_corpus import copy_index, other_for_queries
+from ingest.corpus_from_index import copy_index, other_for_queries
 from ingest.job import Job, run_job
 from ingest.settings import NewIndex
 from opensearch_neural.cluster.connect import connect
@@ -85,7 +85,7 @@ def test_the_order_stays_when_documents_change_their_place_in_the_index(
         again += [{"index": {"_id": record.pop("_id")}}, record]
     client.bulk(index=theirs, body=again, refresh=True)
     client.indices.forcemerge(index=theirs, params={"max_num_segments": 1})
-    monkeypatch.setattr(index_corpus, "SORTED_BYTES", 10_000)  # in many parts, which are merged
+    monkeypatch.setattr(corpus_from_index, "SORTED_BYTES", 10_000)  # in many parts, which are merged
     assert copied(client, theirs) == before
 
 
@@ -109,7 +109,7 @@ def test_a_slice_is_a_shard_and_several_are_read_at_once(client: OpenSearch, clu
     halves = []
     for _ in range(2):
         point = client.create_pit(index=theirs, params={"keep_alive": "1m"})["pit_id"]
-        pages = list(index_corpus._slice(client, theirs, {"id": point, "keep_alive": "1m"}, 0, 2))
+        pages = list(corpus_from_index._slice(client, theirs, {"id": point, "keep_alive": "1m"}, 0, 2))
         client.delete_pit(body={"pit_id": [point]})
         halves.append(sorted(json.loads(line)["_id"] for page in pages for line in page))
     assert halves[0] == halves[1] and 1000 < len(halves[0]) < 1500
@@ -122,16 +122,16 @@ def test_large_documents_come_in_small_answers(
     for number in range(350):
         lines += [{"index": {"_id": f"d{number:03}"}}, {"text": "rain " * 10_000}]
     client.bulk(index=index_name, body=lines, refresh=True)
-    monkeypatch.setattr(index_corpus, "PAGE_BYTES", 1 << 20)
+    monkeypatch.setattr(corpus_from_index, "PAGE_BYTES", 1 << 20)
     answers: list[int] = []
-    search = index_corpus._search
+    search = corpus_from_index._search
 
     def watched(*asked: Any, **body: Any) -> dict[str, Any]:
         answer = search(*asked, **body)
         answers.append(sum(len(json.dumps(hit)) for hit in answer["hits"]["hits"]))
         return answer
 
-    monkeypatch.setattr(index_corpus, "_search", watched)
+    monkeypatch.setattr(corpus_from_index, "_search", watched)
     assert ids_of(copied(client, index_name)) == [f"d{number:03}" for number in range(350)]
     assert max(answers[2:]) < 1.5 * (1 << 20), "of the first answer the size was not known"
 
@@ -150,7 +150,7 @@ def test_a_cluster_without_field_data_of_ids_is_read_as_any_other(client: OpenSe
 def test_an_alias_of_indexes_with_different_shards_is_read_whole_as_it_filters(
     client: OpenSearch, index_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_corpus, "PAGE", 7)
+    monkeypatch.setattr(corpus_from_index, "PAGE", 7)
     alias, wanted = f"{index_name}-all", set()
     for shards in (1, 3, 5):
         name = f"{index_name}-{shards}"
@@ -173,8 +173,8 @@ def test_an_alias_of_indexes_with_different_shards_is_read_whole_as_it_filters(
 def test_an_index_that_was_not_read_whole_is_refused(
     client: OpenSearch, theirs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = index_corpus._slice
-    monkeypatch.setattr(index_corpus, "_slice", lambda *of: (page[1:] for page in whole(*of)))
+    whole = corpus_from_index._slice
+    monkeypatch.setattr(corpus_from_index, "_slice", lambda *of: (page[1:] for page in whole(*of)))
     with pytest.raises(InputError, match=r"was not read whole: only 2,49\d of its 2,500 documents"):
         copied(client, theirs)
 
@@ -403,7 +403,7 @@ def test_an_index_is_read_by_an_ingest_alone() -> None:
 def test_a_full_temporary_folder_is_named(client: OpenSearch, index_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: `No space left on device`, without saying where."""
     client.index(index=index_name, body={"text": "rain"}, refresh=True)
-    monkeypatch.setattr(index_corpus.tempfile, "TemporaryFile", lambda: Path("/dev/full").open("wb"))  # noqa: SIM115
+    monkeypatch.setattr(corpus_from_index.tempfile, "TemporaryFile", lambda: Path("/dev/full").open("wb"))  # noqa: SIM115
     named = f"folder {tempfile.gettempdir()} is full; opensearch:{index_name} "
     with pytest.raises(InputError, match=named) as error, spooled(f"opensearch:{index_name}", client):
         pass
