@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.queries.clauses import (
-    DEFAULT_SOURCE,
     Body,
     Clause,
-    Filter,
+    PageOptions,
     every_row_clause,
-    filtered,
     forward_clause,
     held_clause,
     match_clause,
@@ -27,6 +25,9 @@ from opensearch_neural.queries.clauses import (
 )
 from opensearch_neural.queries.rare import Rare, rare_tokens
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 # Weight of the first phase's score when the second phase's score replaces it. Added to the new score it vanishes in float32
 # rounding. Hits that were not rescored keep it, so they keep their order, below all others. As a power of two it never makes
 # two different scores equal.
@@ -36,25 +37,13 @@ REPLACED = 2.0**-40
 HELD = 0.2
 
 
-def bm25(
-    text: str,
-    *,
-    size: int = 10,
-    from_: int = 0,
-    fields: Sequence[str] = ("contents",),
-    filter: Filter = None,
-    source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool | int = False,
-    highlight: str | None = None,
-    collapse: str | None = None,
-) -> Body:
+def bm25(text: str, *, fields: Sequence[str] = ("contents",), **page: Unpack[PageOptions]) -> Body:
     """BM25 over `contents` (title and text together), or over several fields, with their scores added.
 
     `track_total_hits` is off by default, as in all functions: OpenSearch can then skip blocks of documents that cannot
     reach the top (block-max WAND), which makes BM25 fast. Raises ValueError without a field.
     """
-    query = filtered(match_clause(text, fields), filter)
-    return page_body(query, size, from_, source, track_total_hits, highlight, collapse)
+    return page_body(match_clause(text, fields), **page)
 
 
 def bm25_sparse(
@@ -68,14 +57,8 @@ def bm25_sparse(
     plugin: bool = True,
     forward: bool = False,
     pruned: bool = False,
-    size: int = 10,
-    from_: int = 0,
     field: str = "sparse",
-    filter: Filter = None,
-    source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool | int = False,
-    highlight: str | None = None,
-    collapse: str | None = None,
+    **page: Unpack[PageOptions],
 ) -> Body:
     """BM25, and what a sparse model adds: score(d) = BM25(d) + weight · Σ_t tokens[t] · d_t.
 
@@ -107,6 +90,7 @@ def bm25_sparse(
         raise ValueError(f"weight must be a number above 0, not {weight}")
     if window is not None and window < 1:
         raise ValueError(f"window must be a whole number from 1, or None, not {window}")
+    collapse = page.get("collapse")
     first = dict(base) if base is not None else match_clause(text, fields)
     query = first
     if tokens and (window is None or collapse):
@@ -117,7 +101,7 @@ def bm25_sparse(
         else:
             # It is unknown which parts of a user's own query filter and which only score, so all of it must match.
             query = {"bool": {"must": [first], "should": [added]}}
-    body = page_body(filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
+    body = page_body(query, **page)
     if tokens and window is not None and not collapse:
         added = rescoring_clause(tokens, field, plugin=plugin, forward=forward, pruned=pruned)
         stage = {"rescore_query": added, "rescore_query_weight": float(weight)}
@@ -126,17 +110,7 @@ def bm25_sparse(
 
 
 def neural_sparse(
-    tokens: Mapping[str, float],
-    *,
-    plugin: bool = True,
-    size: int = 10,
-    from_: int = 0,
-    field: str = "sparse",
-    filter: Filter = None,
-    source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool | int = False,
-    highlight: str | None = None,
-    collapse: str | None = None,
+    tokens: Mapping[str, float], *, plugin: bool = True, field: str = "sparse", **page: Unpack[PageOptions]
 ) -> Body:
     """Search with all tokens: score(d) = Σ_t tokens[t] · d_t.
 
@@ -145,8 +119,7 @@ def neural_sparse(
 
     In an index with pruned postings it finds and scores only each document's heaviest tokens (`pruned_sparse`).
     """
-    query = filtered(sparse_clause(tokens, field, plugin), filter)
-    return page_body(query, size, from_, source, track_total_hits, highlight, collapse)
+    return page_body(sparse_clause(tokens, field, plugin), **page)
 
 
 def pruned_sparse(
@@ -154,14 +127,8 @@ def pruned_sparse(
     *,
     window: int | None = 100,
     plugin: bool = True,
-    size: int = 10,
-    from_: int = 0,
     field: str = "sparse",
-    filter: Filter = None,
-    source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool | int = False,
-    highlight: str | None = None,
-    collapse: str | None = None,
+    **page: Unpack[PageOptions],
 ) -> Body:
     """Search an index with pruned postings (`osn ingest --prune-postings`): score(d) = Σ_t tokens[t] · d_t.
 
@@ -179,9 +146,8 @@ def pruned_sparse(
     """
     if window is not None and window < 1:
         raise ValueError(f"window must be a whole number from 1, or None, not {window}")
-    whole = window is None or bool(collapse)
-    query = filtered(every_row_clause(tokens, field) if whole else sparse_clause(tokens, field, plugin), filter)
-    body = page_body(query, size, from_, source, track_total_hits, highlight, collapse)
+    whole = window is None or bool(page.get("collapse"))
+    body = page_body(every_row_clause(tokens, field) if whole else sparse_clause(tokens, field, plugin), **page)
     if tokens and not whole:
         body["rescore"] = {
             "window_size": window,
@@ -240,14 +206,8 @@ def high_idf_first(
     plugin: bool = True,
     forward: bool = False,
     pruned: bool = False,
-    size: int = 10,
-    from_: int = 0,
     field: str = "sparse",
-    filter: Filter = None,
-    source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool | int = False,
-    highlight: str | None = None,
-    collapse: str | None = None,
+    **page: Unpack[PageOptions],
 ) -> Body:
     """Search rare tokens first, then rescore the best hits with all tokens (`inference-free-sparse`, section 5.3.2).
 
@@ -280,13 +240,14 @@ def high_idf_first(
         raise ValueError(f"window must be a whole number from 1, not {window}")
     if pruned and not exact:
         raise ValueError("with pruned postings, phase one does not know whole scores: exact must be true")
+    collapse = page.get("collapse")
     # If all tokens weigh the same, as in a table with one value, none is rarer than another.
     first = rare_tokens(tokens, rare) if len(set(tokens.values())) > 1 and not collapse else tokens
     common = {token: weight for token, weight in tokens.items() if token not in first}
     held = [held_clause(token, weight * (HELD if exact else REPLACED), field) for token, weight in common.items()]
     query = every_row_clause(tokens, field) if pruned and collapse else sparse_clause(first, field, plugin)
     query = {"bool": {"should": [query, *held]}} if held else query
-    body = page_body(filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
+    body = page_body(query, **page)
     if common and not exact:
         # OpenSearch adds the scores of both phases by default.
         second = {"rescore_query": rescoring_clause(common, field, plugin=plugin, forward=forward)}
