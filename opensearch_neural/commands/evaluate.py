@@ -52,10 +52,9 @@ NAMED = 10
     cls=HeadedGroup,
     first="index data split queries qrels engines template baseline measures segments per-query output report json",
 )
-@click.option("--index", default=None, help="The index to search.")
+@click.option("--index", help="The index to search.")
 @click.option(
     "--engines",
-    default=None,
     help=f"Comma-separated: {','.join(ENGINES)}.  [default: all that the index supports, without "
     f"{', '.join(name for name, engine in ENGINES.items() if not engine.compared)}]",
 )
@@ -66,10 +65,8 @@ NAMED = 10
     metavar="NAME=FILE",
     help="A query of your own as one more engine: a JSON body with {{query}} in it, for any index. Repeatable.",
 )
-@click.option("--template-index", default=None, help="The index that templates search.  [default: the --index]")
-@click.option(
-    "--id-field", default=None, help="Field of the templates' index with the ids that judgements use.  [default: _id]"
-)
+@click.option("--template-index", help="The index that templates search.  [default: the --index]")
+@click.option("--id-field", help="Field of the templates' index with the ids that judgements use.  [default: _id]")
 @click.option(
     "--timed", type=click.IntRange(min=0), default=200, show_default=True, help="How many queries to time; 0: none."
 )

@@ -250,28 +250,22 @@ def warn_of(judged: JudgedQueries, names: Sequence[str]) -> None:
 def evaluation_options(command: Command) -> Command:
     """Add the options of `Evaluation`; the command gets them as `evaluation`. It does not run if a subcommand is named."""
     options = [
-        click.option("--data", type=FILE, default=None, help="A folder in BEIR layout: queries and qrels/SPLIT.tsv."),
+        click.option("--data", type=FILE, help="A folder in BEIR layout: queries and qrels/SPLIT.tsv."),
         click.option("--split", default="test", show_default=True, help="Split of --data's judgements."),
-        click.option(
-            "--queries", type=FILE, default=None, help="Queries, in place of --data: jsonl, tsv, csv or TREC topics."
-        ),
-        click.option("--qrels", type=FILE, default=None, help="Judgements, in place of --data: TREC or BEIR format."),
-        click.option(
-            "--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N judged queries."
-        ),
+        click.option("--queries", type=FILE, help="Queries, in place of --data: jsonl, tsv, csv or TREC topics."),
+        click.option("--qrels", type=FILE, help="Judgements, in place of --data: TREC or BEIR format."),
+        click.option("--limit-queries", type=click.IntRange(min=1), help="Only the first N judged queries."),
         click.option(
             "--measures", default=MEASURES, show_default=True, help="Measures, by their names in ir-measures."
         ),
-        click.option("--baseline", default=None, help="The engine to compare with.  [default: bm25, or the first run]"),
+        click.option("--baseline", help="The engine to compare with.  [default: bm25, or the first run]"),
         click.option(
             "--segments",
-            default=None,
             help="Measure parts of the queries: a file of query id and segment, or names from most to least frequent.",
         ),
         click.option(
             "--frequencies",
             type=FILE,
-            default=None,
             help="A file of query id and count, if --segments are names.  [default: `frequency` in the queries]",
         ),
         seed_option("Seed of the bootstrap and the randomization test."),
@@ -285,8 +279,8 @@ def evaluation_options(command: Command) -> Command:
         ),
         click.option("--json", "as_json", is_flag=True, help="Print a result file instead of tables."),
         output_option("Write run files and per-query values here."),
-        click.option("--record", type=FILE, default=None, help="Write the result file summary.json here."),
-        click.option("--report", type=FILE, default=None, help="Write an HTML report here; needs the extra [ui]."),
+        click.option("--record", type=FILE, help="Write the result file summary.json here."),
+        click.option("--report", type=FILE, help="Write an HTML report here; needs the extra [ui]."),
     ]
     gathered = options_of(Evaluation, "evaluation", *options)(command)
 

@@ -48,14 +48,13 @@ SHOWN_BELOW = 0.1
 @click.option(
     "--first",
     type=click.Choice(get_args(First)),
-    default=None,
     help="With --engine cascade: the engine whose hits it scores further.  [default: as stored, else bm25-sparse]",
 )
-@click.option("--data", type=click.Path(path_type=Path), default=None, help="Judged queries: a folder in BEIR layout.")
+@click.option("--data", type=click.Path(path_type=Path), help="Judged queries: a folder in BEIR layout.")
 @click.option(
     "--split", default="train", show_default=True, help="Split to tune on. Do not report results on the same split."
 )
-@click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries without judgements.")
+@click.option("--queries", type=click.Path(path_type=Path), help="Queries without judgements.")
 @click.option("--keep", type=FiniteRange(0, 1), default=0.99, show_default=True, help="Share of quality to keep.")
 @click.option("--most", type=click.IntRange(min=5), default=150, show_default=True, help="Most queries in each half.")
 @click.option(
@@ -68,9 +67,7 @@ SHOWN_BELOW = 0.1
 @seed_option("Seed of the order of requests and the bootstrap.")
 @click.option("--dry-run", is_flag=True, help="Do not store the chosen setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print the settings that were tried, as JSON.")
-@click.option(
-    "--report", type=click.Path(path_type=Path), default=None, help="Write an HTML report here; needs the extra [ui]."
-)
+@click.option("--report", type=click.Path(path_type=Path), help="Write an HTML report here; needs the extra [ui].")
 @models_options
 @connection_options
 def tune(
