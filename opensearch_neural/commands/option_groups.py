@@ -62,11 +62,11 @@ def setting(default: Any, help: str, flag: str = "", *, shown: Any = None, **opt
     """A field of a dataclass of settings, with the option that sets it.
 
     Args:
-        flag: by default `--` and the field's name. A bool's flag sets the opposite of `default`.
+        flag: by default `--` and the field's name. A bool's flag sets the opposite of `default`, a pair (--a/--b) either.
         shown: the option's default, if a callback makes the field's default of it.
         option: further attributes of click's option.
     """
-    if isinstance(default, bool):
+    if isinstance(default, bool) and "/" not in flag:
         option |= {"is_flag": True, "flag_value": not default, "default": default}
     elif default not in (None, ()):
         option |= {"default": default if shown is None else shown, "show_default": True}
