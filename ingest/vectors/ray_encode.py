@@ -126,7 +126,9 @@ def shards_on_ray(
         options = _sized(options, ray.cluster_resources())
         log.info("%d workers on %d nodes", options.workers, sum(node["Alive"] for node in ray.nodes()))
         # A worker that dies starts again, and with it its shards.
-        on_ray = ray.remote(num_cpus=options.cpus, num_gpus=options.gpus, max_restarts=-1, max_task_retries=-1)
+        on_ray: Any = ray.remote(
+            num_cpus=options.cpus, num_gpus=options.gpus or 0, max_restarts=-1, max_task_retries=-1
+        )
         sent = ray.put(models)
         workers = [on_ray(ShardEncoder).remote(sent, batch, options.cpus) for _ in range(options.workers or 0)]
         free = workers * IN_PROGRESS
