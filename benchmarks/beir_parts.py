@@ -24,7 +24,7 @@ def check_data(work: Path, folders: Sequence[Path], *, models: Mapping[str, str 
     """
     file = work / "data.json"
     facts = {folder.name: data_facts(folder).files for folder in folders}
-    known = read_json_object(file) if file.exists() else {}
+    known = read_json_object(file, missing_ok=True)
     for folder in folders:
         if folder.name in known and known[folder.name] != facts[folder.name]:
             raise InputError(f"{work} was begun with another {folder.name} than {folder}", "give another --work")

@@ -53,7 +53,7 @@ def reachable(
     keep: the node keeps running after a successful block. goes_on: the node's data stay after a failed block, so that the
     same command can continue; else the node ends with this process, however that ends. heap: the node's Java heap.
     """
-    if os.environ.get("OSN_URL") or click.get_current_context().params.get("osn_urls"):
+    if os.environ.get("OSN_URL") or click.get_current_context().params.get("osn_url"):
         yield connection
         return
 

@@ -9,13 +9,12 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -157,47 +156,8 @@ class _TooMany(Exception):
     """No more records are read."""
 
 
-KEPT_RECORDS = 1000
-KEPT_CHARACTERS = 1 << 20
-"""Of rejected records that wait for the next document, so many are kept in memory, with so many characters."""
-
-
-class _Waiting:
-    """Rejected records in their order: the first ones in memory, all others in a temporary file."""
-
-    def __init__(self) -> None:
-        self._kept: deque[Rejected] = deque()
-        self._characters = 0
-        self._file: IO[bytes] | None = None
-        self._written = 0
-
-    def __len__(self) -> int:
-        return len(self._kept) + self._written
-
-    def append(self, record: Rejected) -> None:
-        if self._file is None and len(self._kept) < KEPT_RECORDS and self._characters < KEPT_CHARACTERS:
-            self._kept.append(record)
-            self._characters += len(record.raw)
-            return
-        if self._file is None:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
-        self._file.write(json.dumps([record.file, record.line, record.reason, record.raw]).encode() + b"\n")
-        self._written += 1
-
-    def taken(self) -> Iterator[Rejected]:
-        """All of them, which do not wait any longer."""
-        while self._kept:
-            yield self._kept.popleft()
-        if self._file is not None:
-            self._file.seek(0)
-            for line in self._file:
-                yield Rejected(*json.loads(line))
-        self.close()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file, self._written, self._characters = None, 0, 0
+KEPT_BYTES = 1 << 20
+"""Of rejected records that wait for the next document, so many bytes are kept in memory; more, in a temporary file."""
 
 
 def everything(
@@ -207,20 +167,32 @@ def everything(
 
     too_many: whether to end after so many rejected records without a document between them, and so many records in all.
     """
-    passed = 0
-    with closing(_Waiting()) as waiting:
+    passed = rejected = 0
+    with tempfile.SpooledTemporaryFile(KEPT_BYTES) as waiting:
 
         def reject(record: Rejected) -> None:
-            waiting.append(record)
-            if too_many(len(waiting), passed + len(waiting)):
+            nonlocal rejected
+            waiting.write(json.dumps([record.file, record.line, record.reason, record.raw]).encode() + b"\n")
+            rejected += 1
+            if too_many(rejected, passed + rejected):
                 raise _TooMany
+
+        def taken() -> Iterator[Rejected]:
+            """The rejected records so far, which do not wait any longer."""
+            nonlocal passed, rejected
+            waiting.seek(0)
+            yield from (Rejected(*json.loads(line)) for line in waiting)
+            waiting.seek(0)
+            waiting.truncate()
+            passed, rejected = passed + rejected, 0
 
         with suppress(_TooMany):
             for document in records(reject):
-                passed += len(waiting) + 1
-                yield from waiting.taken()
+                if rejected:
+                    yield from taken()
+                passed += 1
                 yield document
-        yield from waiting.taken()
+        yield from taken()
 
 
 def _named(records: Records, place: str, name: str) -> Records:

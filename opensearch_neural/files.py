@@ -100,20 +100,23 @@ def parse_json(text: str, where: str | Path, error: type[OsnError] = InputError)
         raise error(f"{where}: not valid JSON (nested too deeply)") from None
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`.
-
-    Raises ModelError if the file is missing, is not JSON (with the line), or holds another JSON value.
-    """
+def read_json(path: Path, error: type[OsnError] = ModelError) -> Any:
+    """The JSON value in `path`. Raises `error` if the file is missing, or is not JSON (with the line)."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ModelError(f"{path} does not exist") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from None
-    value = parse_json(text, path, ModelError)
+        raise error(f"{path} does not exist") from None
+    except (OSError, UnicodeDecodeError) as reason:
+        raise error(f"{path} cannot be read: {reason}") from None
+    return parse_json(text, path, error)
+
+
+def read_json_object(path: Path, error: type[OsnError] = ModelError, *, missing_ok: bool = False) -> dict[str, Any]:
+    """The JSON object in `path`; with `missing_ok`, {} without such a file. Raises `error` as `read_json` does, and for
+    another JSON value."""
+    value = {} if missing_ok and not path.exists() else read_json(path, error)
     if not isinstance(value, dict):
-        raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
+        raise error(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value
 
 

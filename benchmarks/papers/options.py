@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, fields
 from typing import Any
 
 import click
+
+from opensearch_neural.commands import option_groups
+from opensearch_neural.commands.headings import taking
 
 
 def part_option(parts: Sequence[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -16,33 +18,19 @@ def part_option(parts: Sequence[str]) -> Callable[[Callable[..., Any]], Callable
 
 
 def setting(default: Any, text: str, *, option: str = "", choices: Sequence[str] = ()) -> Any:
-    """A dataclass field that is an option of a command.
-
-    text: its help; option: "" for --NAME-OF-THE-FIELD; choices: the texts that it takes, empty for all
-    """
-    return field(default=default, metadata={"help": text, "option": option, "choices": choices})
-
-
-def setting_options(settings: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add an option for each `setting` of a dataclass, with the field's default.
+    """A dataclass field that is an option of a command, with the field's default.
 
     An option with a float default takes positive numbers, one with an integer or None integers from 1 on (from 0 on if the
     default is 0).
+
+    text: its help; option: "" for --NAME-OF-THE-FIELD; choices: the texts that it takes, empty for all
     """
+    return option_groups.setting(default, text, option, type=click.Choice(choices) if choices else _range(default))
 
-    def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
-        for each in reversed([each for each in fields(settings) if "help" in each.metadata]):
-            choices, default = each.metadata["choices"], each.default
-            command = click.option(
-                each.metadata["option"] or f"--{each.name.replace('_', '-')}",
-                type=click.Choice(choices) if choices else _range(default),
-                default=default,
-                show_default=default is not None,
-                help=each.metadata["help"],
-            )(command)
-        return command
 
-    return with_options
+def setting_options(settings: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add an option for each `setting` of a dataclass."""
+    return lambda command: taking(command, option_groups.setting_options(settings).values())
 
 
 def _range(default: Any) -> click.ParamType | None:

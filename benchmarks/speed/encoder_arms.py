@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -200,7 +201,6 @@ def file_rows(set_: str, corpus: Path, documents: Sequence[Document], matrix: cs
     shards of the corpus's records with the weights in `matrix` (documents, vocabulary), taken in turn."""
     from ingest.corpus import CorpusSource, everything
     from ingest.vectorizers import Vectors
-    from ingest.vectors.ray_encode import packed
     from ingest.vectors.shards import SHARD_RECORDS, LoadedShard, encode_shard, shard_path, shards_of, write_shard
     from opensearch_neural.models.vectors import SparseVectors
 
@@ -217,7 +217,7 @@ def file_rows(set_: str, corpus: Path, documents: Sequence[Document], matrix: cs
     started, read = time.perf_counter(), 0
     while read < 3 * len(documents) or time.perf_counter() - started < 1:
         for _, part in shards_of(everything(CorpusSource(str(corpus)).reader(str(corpus))), SHARD_RECORDS):
-            packed(part)  # as it is sent to a worker
+            pickle.dumps(part)  # as Ray sends it to a worker
             read += len(part)
     reading = time.perf_counter() - started
 

@@ -107,7 +107,7 @@ class Manifest:
     def read(cls, path: Path) -> Manifest:
         """Raises InputError if the file is not a manifest, or a manifest of another version."""
         try:
-            content = read_json_object(path)
+            content = read_json_object(path, InputError)
             if content.pop("format", None) != FORMAT:
                 raise InputError(f"{path} is not a manifest of this version (format {FORMAT})", "encode again")
             return cls(
@@ -118,8 +118,6 @@ class Manifest:
                 quantized=QuantizedMeta(**quantized) if (quantized := content.pop("quantized", None)) else None,
                 **content,
             )
-        except ModelError as error:
-            raise InputError(error.message, error.remedy) from None
         except (KeyError, TypeError) as error:
             raise InputError(f"{path} is not a manifest of `osn encode` ({error})") from None
 

@@ -7,8 +7,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from ingest.versions.builds import (
     REPLICA_PATIENCE,
     check_can_serve,
@@ -23,7 +21,7 @@ from ingest.writing import stored_documents
 from ingest.writing.lease import Lease
 from ingest.writing.stored_documents import Counts
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.commands.option_groups import FiniteRange, options_of
+from opensearch_neural.commands.option_groups import FiniteRange, options_of, setting, setting_options
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.health import index_health
@@ -59,14 +57,26 @@ class Requirement:
 class Gate:
     """The checks before an alias is moved to a new index, and how long its replicas are waited for."""
 
-    allow_shrink: bool = False
-    """Whether the new index may be empty, or hold less than `least_share` of the current index's documents."""
-    least_share: float = 0.9
-    """The share of the current index's documents that the new index must hold."""
-    require: tuple[Requirement, ...] = ()
-    """Queries that must find their document."""
-    replica_patience: float = REPLICA_PATIENCE
-    """Seconds to wait for the new index's replicas."""
+    allow_shrink: bool = setting(
+        False, "Swap even if the new index is empty or has fewer documents than --least-share says."
+    )
+    least_share: float = setting(
+        0.9, "Swap only if the new index has this share of the current index's documents.", type=FiniteRange(0, 1)
+    )
+    require: tuple[Requirement, ...] = setting(
+        (),
+        "Swap only if the query finds the document in its first 10 hits ('QUERY => ID @3': first 3). Repeatable.",
+        multiple=True,
+        metavar="'QUERY => ID'",
+        callback=lambda context, option, texts: tuple(map(parse_requirement, texts)),
+    )
+    replica_patience: float = setting(
+        REPLICA_PATIENCE,
+        "Seconds to wait, before the swap, for replicas that nodes have yet to copy.",
+        "--wait-for-replicas",
+        metavar="SECONDS",
+        type=FiniteRange(min=0),
+    )
 
 
 def parse_requirement(text: str) -> Requirement:
@@ -80,38 +90,7 @@ def parse_requirement(text: str) -> Requirement:
     return Requirement(query.strip(), id, int(number))
 
 
-gate_options = options_of(
-    Gate,
-    "gate",
-    click.option(
-        "--allow-shrink",
-        is_flag=True,
-        help="Swap even if the new index is empty or has fewer documents than --least-share says.",
-    ),
-    click.option(
-        "--least-share",
-        type=FiniteRange(0, 1),
-        default=Gate.least_share,
-        show_default=True,
-        help="Swap only if the new index has this share of the current index's documents.",
-    ),
-    click.option(
-        "--require",
-        multiple=True,
-        metavar="'QUERY => ID'",
-        callback=lambda context, option, texts: tuple(map(parse_requirement, texts)),
-        help="Swap only if the query finds the document in its first 10 hits ('QUERY => ID @3': first 3). Repeatable.",
-    ),
-    click.option(
-        "--wait-for-replicas",
-        "replica_patience",
-        type=FiniteRange(min=0),
-        default=Gate.replica_patience,
-        show_default=True,
-        metavar="SECONDS",
-        help="Seconds to wait, before the swap, for replicas that nodes have yet to copy.",
-    ),
-)
+gate_options = options_of(Gate, "gate", *setting_options(Gate).values())
 
 
 def check_swap(client: OpenSearch, alias: str, index: str, gate: Gate) -> Counts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -164,20 +165,9 @@ class ConnectionSettings:
         values: dict[str, Any] = {}
         if urls := [url for url in re.split(r"[\s,]+", os.environ.get("OSN_URL", "")) if url]:
             values["urls"] = tuple(urls)
-        for name, variable in {
-            "ca": "OSN_CA",
-            "client_cert": "OSN_CLIENT_CERT",
-            "client_key": "OSN_CLIENT_KEY",
-            "aws_region": "OSN_AWS_REGION",
-            "aws_service": "OSN_AWS_SERVICE",
-        }.items():
-            if value := os.environ.get(variable):
-                values[name] = value
-        for name, variable in (("timeout", "OSN_TIMEOUT"), ("patience", "OSN_PATIENCE")):
-            if value := os.environ.get(variable):
-                values[name] = _seconds(variable, value)
-        if value := os.environ.get("OSN_VERIFY"):
-            values["verify"] = _truth("OSN_VERIFY", value)
+        for name in ("ca", "client_cert", "client_key", "aws_region", "aws_service", "timeout", "patience", "verify"):
+            if value := os.environ.get(variable := f"OSN_{name.upper()}"):
+                values[name] = _READ[name](variable, value) if name in _READ else value
         values.update(overrides)
         if "aws_service" in values and "aws_region" not in values:
             values["aws_region"] = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
@@ -200,3 +190,7 @@ def _truth(variable: str, value: str) -> bool:
     if value.lower() in ("0", "false", "no", "off"):
         return False
     raise InputError(f"{variable} is {value!r}, and must be true or false")
+
+
+_READ: dict[str, Callable[[str, str], Any]] = {"timeout": _seconds, "patience": _seconds, "verify": _truth}
+"""{setting that is no text: function of its variable and the text}"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, cast
 
 import click
@@ -20,34 +21,20 @@ def connection_options(command: Command) -> Command:
     Exceptions of opensearch-py that leave the command become `ClusterError`.
     """
     options = [
-        click.option(
-            "--url", "osn_urls", multiple=True, metavar="URL", help="Address of a node (OSN_URL); repeatable."
-        ),
-        click.option(
-            "--user", "osn_user", metavar="NAME", help="User (OSN_USER); the password: OSN_PASSWORD or netrc."
-        ),
-        click.option("--ask-password", "osn_ask", is_flag=True, help="Ask for the password."),
-        click.option("--ca", "osn_ca", metavar="FILE", help="PEM file of the authorities to trust (OSN_CA)."),
-        click.option(
-            "--client-cert",
-            "osn_client_cert",
-            metavar="FILE",
-            help="PEM file of a client certificate (OSN_CLIENT_CERT).",
-        ),
-        click.option(
-            "--client-key", "osn_client_key", metavar="FILE", help="Its key, if in another file (OSN_CLIENT_KEY)."
-        ),
-        click.option("--insecure", "osn_insecure", is_flag=True, help="Do not check TLS certificates."),
-        click.option(
-            "--aws-region", "osn_aws_region", metavar="REGION", help="Sign requests for AWS (OSN_AWS_REGION)."
-        ),
-        click.option(
-            "--aws-service",
-            "osn_aws_service",
+        _option("url", "Address of a node (OSN_URL); repeatable.", metavar="URL", multiple=True),
+        _option("user", "User (OSN_USER); the password: OSN_PASSWORD or netrc.", metavar="NAME"),
+        _option("ask-password", "Ask for the password.", is_flag=True),
+        _option("ca", "PEM file of the authorities to trust (OSN_CA).", metavar="FILE"),
+        _option("client-cert", "PEM file of a client certificate (OSN_CLIENT_CERT).", metavar="FILE"),
+        _option("client-key", "Its key, if in another file (OSN_CLIENT_KEY).", metavar="FILE"),
+        _option("insecure", "Do not check TLS certificates.", is_flag=True),
+        _option("aws-region", "Sign requests for AWS (OSN_AWS_REGION).", metavar="REGION"),
+        _option(
+            "aws-service",
+            "es: managed domains (default), aoss: serverless (OSN_AWS_SERVICE).",
             type=click.Choice(AWS_SERVICES),
-            help="es: managed domains (default), aoss: serverless (OSN_AWS_SERVICE).",
         ),
-        click.option("--timeout", "osn_timeout", type=float, help="Seconds for one request (OSN_TIMEOUT; default 30)."),
+        _option("timeout", "Seconds for one request (OSN_TIMEOUT; default 30).", type=float),
     ]
 
     @functools.wraps(command)
@@ -55,15 +42,19 @@ def connection_options(command: Command) -> Command:
         with translate_errors():
             return command(*args, **kwargs)
 
-    gathered = options_of(_connection, "connection", *(under("Connection", option) for option in options))(translated)
-    return cast(Command, gathered)
+    return cast(Command, options_of(_connection, "connection", *options)(translated))
 
 
-def _connection(*, osn_ask: bool, osn_insecure: bool, **options: Any) -> ConnectionSettings:
+def _option(name: str, help: str, **attributes: Any) -> Callable[[Any], Any]:
+    """The option --NAME. Its value is named osn_NAME, so that a command can have an option of its own with that name."""
+    return under("Connection", click.option(f"--{name}", f"osn_{name.replace('-', '_')}", help=help, **attributes))
+
+
+def _connection(
+    *, osn_url: tuple[str, ...], osn_ask_password: bool, osn_insecure: bool, **options: Any
+) -> ConnectionSettings:
     """The settings of the environment, replaced by the options that the user gave."""
     settings = {name.removeprefix("osn_"): value for name, value in options.items()}
-    if osn_ask:
+    if osn_ask_password:
         settings["user"], settings["password"] = ask_password(settings["user"])
-    if osn_insecure:
-        settings["verify"] = False
-    return ConnectionSettings.from_env(**{**settings, "urls": settings["urls"] or None})
+    return ConnectionSettings.from_env(**settings, urls=osn_url or None, verify=False if osn_insecure else None)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from opensearch_neural.body_template import BodyTemplate
 
 MODELS = {
-    "sparse": click.option("--sparse", default=None, help="Sparse model, if the index's own is not found."),
-    "dense": click.option("--dense", default=None, help="Dense model, if the index's own is not found."),
-    "pq": click.option("--pq", default=None, help="Quantized model, if the index's own is not found."),
+    "sparse": click.option("--sparse", help="Sparse model, if the index's own is not found."),
+    "dense": click.option("--dense", help="Dense model, if the index's own is not found."),
+    "pq": click.option("--pq", help="Quantized model, if the index's own is not found."),
     "backend": click.option(
         "--backend",
         type=click.Choice(["torch", "onnx", "onnx-int8"]),

@@ -52,10 +52,9 @@ NAMED = 10
     cls=HeadedGroup,
     first="index data split queries qrels engines template baseline measures segments per-query output report json",
 )
-@click.option("--index", default=None, help="The index to search.")
+@click.option("--index", help="The index to search.")
 @click.option(
     "--engines",
-    default=None,
     help=f"Comma-separated: {','.join(ENGINES)}.  [default: all that the index supports, without "
     f"{', '.join(name for name, engine in ENGINES.items() if not engine.compared)}]",
 )
@@ -66,10 +65,8 @@ NAMED = 10
     metavar="NAME=FILE",
     help="A query of your own as one more engine: a JSON body with {{query}} in it, for any index. Repeatable.",
 )
-@click.option("--template-index", default=None, help="The index that templates search.  [default: the --index]")
-@click.option(
-    "--id-field", default=None, help="Field of the templates' index with the ids that judgements use.  [default: _id]"
-)
+@click.option("--template-index", help="The index that templates search.  [default: the --index]")
+@click.option("--id-field", help="Field of the templates' index with the ids that judgements use.  [default: _id]")
 @click.option(
     "--timed", type=click.IntRange(min=0), default=200, show_default=True, help="How many queries to time; 0: none."
 )
@@ -122,7 +119,9 @@ def evaluate(
         against = chosen_baseline(evaluation.baseline, names, BASELINE)
         expectations = evaluation.expected(names)
         if chosen:
-            warn_of_absent(*engine_comparison.absent_documents(client, index, judged.qrels), index)
+            id_field = "parent" if opened is not None and opened.meta.passages else None
+            remedy = "ingest the corpus of these judgements first; their documents have ids like {id}"
+            warn_of_absent(client, index, judged, id_field, remedy)
         own: Collection[str] = ()
         if opened is not None:
             own = engine_comparison.own_documents(client, index, judged.queries, judged.qrels)
@@ -133,7 +132,8 @@ def evaluate(
                 )
         production = Production(template_index or index, templates, id_field)
         if templates:
-            production.warn_of_absent(client, judged)
+            remedy = "judgements have ids like {id}; give the field with such ids as --id-field"
+            warn_of_absent(client, production.index, judged, production.id_field, remedy)
         documents = document_count(client, opened, index if chosen else production.index)
         version = quick_capabilities(client).version  # empty for a user who may not ask
         results = searched(client, opened, production, judged, chosen, evaluation.names, own, timed)
@@ -165,17 +165,6 @@ class Production:
     """{name: template}"""
     id_field: str | None
     """The field with the ids that judgements use; None: `_id`."""
-
-    def warn_of_absent(self, client: OpenSearch, judged: JudgedQueries) -> None:
-        """Warn of relevant documents that the index lacks. Raises InputError if it holds none of them."""
-        relevant = relevant_documents(judged.qrels)
-        absent = absent_count(client, self.index, relevant, self.id_field)
-        if absent == len(relevant):
-            raise InputError(
-                f"none of the {absent:,} documents judged relevant is in {self.index!r}",
-                f"judgements have ids like {relevant[0]!r}; give the field with such ids as --id-field",
-            )
-        warn_of_absent(absent, len(relevant), self.index)
 
 
 def opened_index(client: OpenSearch, index: str, how: Mapping[str, Any], *, optional: bool) -> Engines | None:
@@ -215,10 +204,19 @@ def available_engines(opened: Engines) -> list[str]:
     return [name for name, engine in ENGINES.items() if engine.compared and opened.serves(name)]
 
 
-def warn_of_absent(absent: int, relevant: int, index: str) -> None:
+def warn_of_absent(client: OpenSearch, index: str, judged: JudgedQueries, id_field: str | None, remedy: str) -> None:
+    """Warn of relevant documents that the index lacks. Raises InputError if it holds none of them.
+
+    id_field: the field with the ids that judgements use; None: `_id`. remedy: for that error, with {id} for one of the ids
+    """
+    relevant = relevant_documents(judged.qrels)
+    absent = absent_count(client, index, relevant, id_field)
+    if relevant and absent == len(relevant):
+        what = f"none of the {absent:,} documents judged relevant is in the index {index!r}"
+        raise InputError(what, remedy.format(id=repr(relevant[0])))
     if absent:
         warn(
-            f"{absent:,} of the {relevant:,} documents judged relevant are not in the index {index!r}; "
+            f"{absent:,} of the {len(relevant):,} documents judged relevant are not in the index {index!r}; "
             "no engine can find these"
         )
 

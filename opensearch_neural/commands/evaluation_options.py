@@ -15,8 +15,15 @@ from typing import Any, cast
 
 import click
 
-from opensearch_neural.commands.option_groups import Command, flags_on_command_line, options_of, seed_option, warn
-from opensearch_neural.commands.renamed import output_option
+from opensearch_neural.commands.option_groups import (
+    Command,
+    flags_on_command_line,
+    options_of,
+    setting,
+    setting_options,
+    warn,
+)
+from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.corpus.judgements import JudgedQueries, read_qrels
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import engine_report
@@ -33,47 +40,44 @@ from opensearch_neural.evaluation.query_segments import (
 from opensearch_neural.evaluation.results import Data, Summary, data_facts, read_facts
 from opensearch_neural.files import write_text
 
-MEASURES = "nDCG@10,RR@10,R@100,R@1000"
 SHOWN = 10  # wins, and losses, that --per-query shows
 FILE = click.Path(path_type=Path)
 
 
 @dataclass
 class Evaluation:
-    """The values of the options."""
+    """What is measured, against which judgements, and where it is told and written."""
 
-    data: Path | None
-    """The folder in BEIR layout; None: `queries` and `qrels` are given instead."""
-    split: str
-    """The split of the judgements in `data`."""
-    queries: Path | None
-    """The file of queries, in place of `data`."""
-    qrels: Path | None
-    """The file of judgements, in place of `data`."""
-    limit_queries: int | None
-    """So many judged queries are measured, the first ones; None: all."""
-    measures: str
-    """Names of measures in ir-measures, separated by commas."""
-    baseline: str | None
-    """The engine to compare with; None: BM25, or the first run."""
-    segments: str | None
-    """A file of query id and segment, or names separated by commas, the most frequent first; None: no segments."""
-    frequencies: Path | None
-    """A file of query id and count, for segments that are names; None: the counts in the file of queries."""
-    seed: int
-    """Seed of the bootstrap and the randomization test."""
-    per_query: bool
-    """Whether the largest wins and losses against the baseline are shown."""
-    expect: tuple[str, ...]
-    """Goals as text, ENGINE:MEASURE=LOW..HIGH."""
-    as_json: bool
-    """Whether a result file is printed instead of tables."""
-    out: Path | None
-    """The folder for run files and values of each query; None: they are not written."""
-    record: Path | None
-    """The folder for the result file; None: it is not written."""
-    report: Path | None
-    """The HTML file; None: it is not written."""
+    data: Path | None = setting(None, "A folder in BEIR layout: queries and qrels/SPLIT.tsv.", type=FILE)
+    split: str = setting("test", "Split of --data's judgements.")
+    queries: Path | None = setting(None, "Queries, in place of --data: jsonl, tsv, csv or TREC topics.", type=FILE)
+    qrels: Path | None = setting(None, "Judgements, in place of --data: TREC or BEIR format.", type=FILE)
+    limit_queries: int | None = setting(None, "Only the first N judged queries.", type=click.IntRange(min=1))
+    measures: str = setting("nDCG@10,RR@10,R@100,R@1000", "Measures, by their names in ir-measures.")
+    """Separated by commas."""
+    baseline: str | None = setting(None, "The engine to compare with.  [default: bm25, or the first run]")
+    segments: str | None = setting(
+        None, "Measure parts of the queries: a file of query id and segment, or names from most to least frequent."
+    )
+    """Names are separated by commas."""
+    frequencies: Path | None = setting(
+        None,
+        "A file of query id and count, if --segments are names.  [default: `frequency` in the queries]",
+        type=FILE,
+    )
+    seed: int = setting(0, "Seed of the bootstrap and the randomization test.", type=click.IntRange(min=0))
+    per_query: bool = setting(False, f"Show the {SHOWN} largest wins and losses against the baseline.")
+    expect: tuple[str, ...] = setting(
+        (), "A goal, ENGINE:MEASURE=LOW..HIGH; exit status 1 if it is missed. Repeatable.", multiple=True
+    )
+    as_json: bool = setting(False, "Print a result file instead of tables.", "--json")
+    out: Path | None = setting(
+        None, "Write run files and per-query values here.", "--output --out", cls=Renamed, type=FILE
+    )
+    """A folder."""
+    record: Path | None = setting(None, "Write the result file summary.json here.", type=FILE)
+    """A folder."""
+    report: Path | None = setting(None, "Write an HTML report here; needs the extra [ui].", type=FILE)
     names: list[str] = field(init=False)
     """The measures, by their names in ir-measures."""
 
@@ -249,46 +253,7 @@ def warn_of(judged: JudgedQueries, names: Sequence[str]) -> None:
 
 def evaluation_options(command: Command) -> Command:
     """Add the options of `Evaluation`; the command gets them as `evaluation`. It does not run if a subcommand is named."""
-    options = [
-        click.option("--data", type=FILE, default=None, help="A folder in BEIR layout: queries and qrels/SPLIT.tsv."),
-        click.option("--split", default="test", show_default=True, help="Split of --data's judgements."),
-        click.option(
-            "--queries", type=FILE, default=None, help="Queries, in place of --data: jsonl, tsv, csv or TREC topics."
-        ),
-        click.option("--qrels", type=FILE, default=None, help="Judgements, in place of --data: TREC or BEIR format."),
-        click.option(
-            "--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N judged queries."
-        ),
-        click.option(
-            "--measures", default=MEASURES, show_default=True, help="Measures, by their names in ir-measures."
-        ),
-        click.option("--baseline", default=None, help="The engine to compare with.  [default: bm25, or the first run]"),
-        click.option(
-            "--segments",
-            default=None,
-            help="Measure parts of the queries: a file of query id and segment, or names from most to least frequent.",
-        ),
-        click.option(
-            "--frequencies",
-            type=FILE,
-            default=None,
-            help="A file of query id and count, if --segments are names.  [default: `frequency` in the queries]",
-        ),
-        seed_option("Seed of the bootstrap and the randomization test."),
-        click.option(
-            "--per-query", is_flag=True, help=f"Show the {SHOWN} largest wins and losses against the baseline."
-        ),
-        click.option(
-            "--expect",
-            multiple=True,
-            help="A goal, ENGINE:MEASURE=LOW..HIGH; exit status 1 if it is missed. Repeatable.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print a result file instead of tables."),
-        output_option("Write run files and per-query values here."),
-        click.option("--record", type=FILE, default=None, help="Write the result file summary.json here."),
-        click.option("--report", type=FILE, default=None, help="Write an HTML report here; needs the extra [ui]."),
-    ]
-    gathered = options_of(Evaluation, "evaluation", *options)(command)
+    gathered = options_of(Evaluation, "evaluation", *setting_options(Evaluation).values())(command)
 
     @functools.wraps(gathered)
     def unless_before_a_subcommand(*args: Any, **kwargs: Any) -> Any:

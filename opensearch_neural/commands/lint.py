@@ -22,7 +22,7 @@ from opensearch_neural.lint.index_description import IndexDescription
 
 @click.command("lint", cls=Headed)
 @click.argument("file", type=click.File(encoding="utf-8"), default="-")
-@click.option("--index", default=None, help="Ask the cluster for its limits and for this index's fields.")
+@click.option("--index", help="Ask the cluster for its limits and for this index's fields.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @connection_options
 def lint_command(connection: ConnectionSettings, file: IO[str], index: str | None, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import field, fields
 from typing import Any, TypeVar
 
 import click
@@ -55,6 +56,32 @@ def options_of(make: Callable[..., Any], argument: str, *options: Callable[[Any]
         return taking(gathered, options)
 
     return decorate
+
+
+def setting(default: Any, help: str, flag: str = "", *, shown: Any = None, **option: Any) -> Any:
+    """A field of a dataclass of settings, with the option that sets it.
+
+    Args:
+        flag: by default `--` and the field's name. A bool's flag sets the opposite of `default`, a pair (--a/--b) either.
+        shown: the option's default, if a callback makes the field's default of it.
+        option: further attributes of click's option.
+    """
+    if isinstance(default, bool) and "/" not in flag:
+        option |= {"is_flag": True, "flag_value": not default, "default": default}
+    elif default not in (None, ()):
+        option |= {"default": default if shown is None else shown, "show_default": True}
+    return field(default=default, metadata={"help": help, "flag": flag, **option})
+
+
+def setting_options(settings: type, **helps: str) -> dict[str, Callable[[Any], Any]]:
+    """{field: its option} of each `setting` of a dataclass. helps: {field: text in place of the setting's help}"""
+    options = {}
+    for each in fields(settings):
+        if each.metadata:
+            attributes = {**each.metadata, "help": helps.get(each.name, each.metadata["help"])}
+            flags = (attributes.pop("flag") or f"--{each.name.replace('_', '-')}").split()
+            options[each.name] = click.option(*flags, each.name, **attributes)
+    return options
 
 
 def flags_on_command_line() -> dict[str, str]:

@@ -34,12 +34,11 @@ def _one_query(context: click.Context, argument: click.Parameter, words: tuple[s
 @click.command(cls=Headed, first="index engine template size filter explain json body")
 @click.argument("query", nargs=-1, required=True, metavar="QUERY", callback=_one_query)
 @click.option("--index", required=True, help="The index, or alias, to search.")
-@click.option("--engine", default=None, help=f"One of {', '.join(ENGINES)}.  [default: {DEFAULT}; "
+@click.option("--engine", help=f"One of {', '.join(ENGINES)}.  [default: {DEFAULT}; "
               f"{DEFAULT_WITHOUT_SPARSE} if the index has no sparse vectors]")  # fmt: skip
 @click.option(
     "--template",
     metavar="NAME=FILE",
-    default=None,
     help="Search with a query of your own instead: a body in JSON with {{query}} in it, for any index.",
 )
 @click.option("--size", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Hits to show.")

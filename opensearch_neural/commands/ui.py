@@ -37,16 +37,11 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
     help="Port to listen on; 0: any free port.",
 )
 @click.option("--query", default="", help="The first query.")
-@click.option("--engines", default=None, help="The first engines, up to 4.  [default: bm25 and the index's own]")
+@click.option("--engines", help="The first engines, up to 4.  [default: bm25 and the index's own]")
+@click.option("--queries", type=click.Path(path_type=Path), help="Queries to step through, as for `osn eval`.")
+@click.option("--grades", type=click.Path(path_type=Path), help="The file for grades that people give.")
 @click.option(
-    "--queries", type=click.Path(path_type=Path), default=None, help="Queries to step through, as for `osn eval`."
-)
-@click.option("--grades", type=click.Path(path_type=Path), default=None, help="The file for grades that people give.")
-@click.option(
-    "--snapshot",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="Write the page of --query to this file and start no server.",
+    "--snapshot", type=click.Path(path_type=Path), help="Write the page of --query to this file and start no server."
 )
 @engine_options
 @connection_options

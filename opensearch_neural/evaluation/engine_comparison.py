@@ -16,7 +16,6 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.passages import joined
 from opensearch_neural.engines import BodyOf, Engines
 from opensearch_neural.engines.sparse import Windowed
-from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.comparison import detectable
 from opensearch_neural.evaluation.measures import (
     Measured,
@@ -26,7 +25,6 @@ from opensearch_neural.evaluation.measures import (
     measure,
     parse_measures,
     rank,
-    relevant_documents,
 )
 from opensearch_neural.evaluation.result_rows import holm_rows, rows
 from opensearch_neural.evaluation.results import Row
@@ -203,21 +201,6 @@ def certified_queries(
         if progress:
             progress(1)
     return certain
-
-
-def absent_documents(client: OpenSearch, index: str, qrels: Qrels) -> tuple[int, int]:
-    """(relevant documents that the index does not hold, relevant documents), each counted once.
-
-    Raises InputError if it holds none of them: these judgements are about another corpus.
-    """
-    relevant = relevant_documents(qrels)
-    absent = len(relevant) - sum(1 for _ in _documents(client, index, relevant, source=False))
-    if relevant and absent == len(relevant):
-        raise InputError(
-            f"none of the {len(relevant):,} documents judged relevant is in the index {index!r}",
-            f"ingest the corpus of these judgements first; their documents have ids like {relevant[0]!r}",
-        )
-    return absent, len(relevant)
 
 
 def own_documents(client: OpenSearch, index: str, queries: Mapping[str, str], qrels: Qrels) -> set[str]:

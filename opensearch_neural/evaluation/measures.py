@@ -35,7 +35,7 @@ _ALIASES = {"MRR": "RR", "recall": "R", "Recall": "R", "NDCG": "nDCG", "ndcg": "
 
 @dataclass(frozen=True)
 class Measured:
-    """The measures of a run, over the queries with a relevant document."""
+    """The measures of a run, over the queries with a relevant document: no engine could score on others."""
 
     per_query: dict[str, dict[str, float]]
     """{measure: {query id: value}}"""
@@ -47,8 +47,6 @@ class Measured:
     """How many of these queries have no hit; they count as 0."""
     unjudged: int
     """How many queries of the run have no judgements; they are left out."""
-    without_relevant: int
-    """How many judged queries have no grade above 0; they are left out, because no engine could score on them."""
 
 
 def measure(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures: Iterable[str] = MEASURES) -> Measured:
@@ -86,7 +84,6 @@ def measure(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures: Iter
         queries=len(answerable),
         unanswered=len(answerable) - len(ranked),
         unjudged=sum(1 for query in run if not qrels.get(query)),
-        without_relevant=sum(1 for query, judged in qrels.items() if judged and query not in answerable),
     )
 
 

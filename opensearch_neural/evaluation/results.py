@@ -27,7 +27,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.provenance import Machine, clean_argument, code_commit, command_line, machine_facts
-from opensearch_neural.files import parse_json, write_text
+from opensearch_neural.files import read_json, write_text
 
 log = logging.getLogger(__name__)
 
@@ -285,11 +285,7 @@ def read(path: Path) -> Summary:
     path = Path(path)
     if path.is_dir():
         path = path / FILE_NAME
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the result file {path} cannot be read: {error}") from None
-    content = parse_json(text, path)
+    content = read_json(path, InputError)
     try:
         parts = _fields(content, Summary, "the file")
         for name, part in (("rows", Row), ("goals", Goal), ("data", Data)):

@@ -20,7 +20,6 @@ Objects get the type flat_object if OpenSearch has it: their values can be searc
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from opensearch_neural import forward_index
 from opensearch_neural.corpus.documents import RESERVED_FIELDS
 from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.files import read_json
 from opensearch_neural.index.record import DenseMeta, IndexMeta
 from opensearch_neural.multi_vector import several_vectors
 from opensearch_neural.queries import DOT_ALIAS
@@ -202,10 +202,7 @@ def read_field_mappings(path: Path) -> dict[str, Any]:
 
     Raises InputError for any other content, and for a field that osn writes itself.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"the mapping {path} cannot be read: {error}") from None
+    content = read_json(path, InputError)
     for name in ("mappings", "properties"):
         inner = content.get(name) if isinstance(content, dict) else None
         # A text as type makes it the mapping of a field with that name; a field named "type" has a mapping of its own.

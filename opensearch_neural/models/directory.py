@@ -9,7 +9,6 @@ A directory holds Hugging Face files, the sentence-transformers module files and
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from opensearch_neural.errors import ModelError
-from opensearch_neural.files import expanded, read_json_object, write_json
+from opensearch_neural.files import expanded, read_json, read_json_object, write_json
 
 FORMAT = 1
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -273,10 +272,10 @@ def routes(path: Path) -> dict[str, list[Module]]:
     file = path / "modules.json"
     if not file.exists():
         return {}
+    entries = read_json(file)
     try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
         modules = [Module(_class_name(entry["type"]), _inside(path, entry["path"])) for entry in entries]
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{file}: expected a list of {{type, path}} objects ({error})") from None
     if len(modules) != 1 or modules[0].type not in ("Router", "Asym"):
         return {"": modules}
@@ -321,7 +320,7 @@ def configured_length(transformer: Path) -> int | None:
 
 
 def _length(file: Path, key: str) -> int | None:
-    length = read_json_object(file).get(key) if file.exists() else None
+    length = read_json_object(file, missing_ok=True).get(key)
     # transformers writes 10³⁰ for "no limit".
     return int(length) if isinstance(length, (int, float)) and 0 < length < 10**9 else None
 
@@ -332,7 +331,7 @@ def max_active(path: Path) -> int | None:
     Raises ModelError if the configured number is not a whole number from 1.
     """
     file = path / "config_sentence_transformers.json"
-    count = read_json_object(file).get("max_active_dims") if file.exists() else None
+    count = read_json_object(file, missing_ok=True).get("max_active_dims")
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise ModelError(f"{file}: max_active_dims is {count!r}; expected a whole number from 1, or null")
     return count
@@ -343,7 +342,6 @@ def prompt(path: Path, route: str) -> str:
 
     `encode_query` and `encode_document` of sentence-transformers take no other prompt, not even the default one.
     """
-    file = path / "config_sentence_transformers.json"
-    prompts = read_json_object(file).get("prompts") if file.exists() else None
+    prompts = read_json_object(path / "config_sentence_transformers.json", missing_ok=True).get("prompts")
     text = prompts.get(route) if isinstance(prompts, dict) else None
     return text if isinstance(text, str) else ""

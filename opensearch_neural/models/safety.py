@@ -7,13 +7,12 @@ classes in modules.json from a local folder without asking), and must not read f
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from opensearch_neural.errors import ModelError
-from opensearch_neural.files import read_json_object
+from opensearch_neural.files import read_json, read_json_object
 
 # Hugging Face's loaders read these if there is no safetensors file; reading a pickle can run any code.
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -60,11 +59,7 @@ def _refuse_pickles(path: Path) -> None:
 def _module_classes(path: Path) -> Iterator[tuple[Path, Any]]:
     """(file, class name) of each module that sentence-transformers would load."""
     for file in sorted(path.rglob("modules.json")):
-        try:
-            entries = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise ModelError(f"{file}: not valid JSON ({error})") from None
-        yield from ((file, entry.get("type")) for entry in _values(entries) if isinstance(entry, dict))
+        yield from ((file, entry.get("type")) for entry in _values(read_json(file)) if isinstance(entry, dict))
     for file in sorted(path.rglob("router_config.json")):
         yield from ((file, name) for name in _values(read_json_object(file).get("types")))
 

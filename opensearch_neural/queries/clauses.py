@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from opensearch_neural import forward_index
 
@@ -196,18 +196,39 @@ def numbers(vector: Sequence[float] | NDArray[Any]) -> list[float]:
     return tolist() if tolist else list(vector)
 
 
+class PageOptions(TypedDict, total=False):
+    """The options that the functions of `queries` share."""
+
+    size: int
+    """Hits of the page; 10 if not given."""
+    from_: int
+    """Hits before the page; 0 if not given."""
+    filter: Filter
+    """Clauses that hits must match and that add nothing to their score."""
+    source: Sequence[str] | bool
+    """The fields that hits bring along; title and url if not given."""
+    track_total_hits: bool | int
+    """Whether all hits are counted, or up to which number; False if not given."""
+    highlight: str | None
+    """A text whose words are marked in `title` and `text`."""
+    collapse: str | None
+    """A field: of several hits with the same value in it, only the best is returned."""
+
+
 def page_body(
     query: Clause,
-    size: int,
-    from_: int,
-    source: Sequence[str] | bool,
-    track_total_hits: bool | int,
-    highlight: str | None,
+    *,
+    size: int = 10,
+    from_: int = 0,
+    filter: Filter = None,
+    source: Sequence[str] | bool = DEFAULT_SOURCE,
+    track_total_hits: bool | int = False,
+    highlight: str | None = None,
     collapse: str | None = None,
 ) -> Body:
     body: Body = {
         "size": size,
-        "query": query,
+        "query": filtered(query, filter),
         "_source": source if isinstance(source, bool) else list(source),
         "track_total_hits": track_total_hits,
     }

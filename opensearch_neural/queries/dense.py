@@ -12,6 +12,7 @@ from opensearch_neural.queries.clauses import (
     Body,
     Clause,
     Filter,
+    PageOptions,
     filter_clauses,
     filtered,
     narrowed,
@@ -23,6 +24,7 @@ from opensearch_neural.queries.sparse import high_idf_first
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+    from typing_extensions import Unpack
 
 
 # OpenSearch collapses nearest neighbours only after it has found them, and hybrid queries not at all. So this many times
@@ -44,17 +46,7 @@ RESCORED = 10
 
 
 def knn(
-    vector: Sequence[float] | NDArray[Any],
-    *,
-    size: int = 10,
-    from_: int = 0,
-    k: int = 100,
-    field: str = "dense",
-    filter: Filter = None,
-    source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool | int = False,
-    highlight: str | None = None,
-    collapse: str | None = None,
+    vector: Sequence[float] | NDArray[Any], *, k: int = 100, field: str = "dense", **page: Unpack[PageOptions]
 ) -> Body:
     """Approximate nearest neighbours of `vector` (length: the field's dimension) by the HNSW graph.
 
@@ -62,32 +54,22 @@ def knn(
     no larger than the page misses some of the nearest. It is raised to at least `from_ + size`, with `collapse` to
     `COLLAPSED_PASSAGES` times that. A filter is applied during the graph search, so no hits are lost to it.
     """
-    least = min(MOST_HITS, (from_ + size) * COLLAPSED_PASSAGES) if collapse else from_ + size
+    end, filter = page.get("from_", 0) + page.get("size", 10), page.pop("filter", None)
+    least = min(MOST_HITS, end * COLLAPSED_PASSAGES) if page.get("collapse") else end
     clause: dict[str, Any] = {"vector": numbers(vector), "k": max(k, least)}
     if filter:
         clause["filter"] = {"bool": {"filter": filter_clauses(filter)}}
-    return page_body({"knn": {field: clause}}, size, from_, source, track_total_hits, highlight, collapse)
+    return page_body({"knn": {field: clause}}, **page)
 
 
-def quantized(
-    table: ArrayLike,
-    *,
-    size: int = 10,
-    from_: int = 0,
-    field: str = "pq",
-    filter: Filter = None,
-    source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool | int = False,
-    highlight: str | None = None,
-    collapse: str | None = None,
-) -> Body:
+def quantized(table: ArrayLike, *, field: str = "pq", **page: Unpack[PageOptions]) -> Body:
     """Rank every document that passes the filter by the exact inner product of the query with its reconstructed vector.
 
     table: (M, 256), from `Quantizer.table`. Time grows with the number of documents that pass. A hit's score is the inner
     product plus `quantized_offset(body)`. Raises ValueError as `PackedTable.of` does.
     """
-    query = _quantized(table, field, filtered({"exists": {"field": field}}, filter))
-    return page_body(query, size, from_, source, track_total_hits, highlight, collapse)
+    scored = filtered({"exists": {"field": field}}, page.pop("filter", None))
+    return page_body(_quantized(table, field, scored), **page)
 
 
 def quantized_rescore(
@@ -194,14 +176,8 @@ def cascade(
     plugin: bool = True,
     forward: bool = False,
     pruned: bool = False,
-    size: int = 10,
-    from_: int = 0,
     field: str = "sparse",
-    filter: Filter = None,
-    source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool | int = False,
-    highlight: str | None = None,
-    collapse: str | None = None,
+    **page: Unpack[PageOptions],
 ) -> Body:
     """Three stages in one request: a search by rare tokens first, all tokens for its `window` best hits, and the inner
     product with reconstructed vectors for the `dense_window` best of these hits. Windows are counted in each shard.
@@ -217,14 +193,8 @@ def cascade(
         plugin=plugin,
         forward=forward,
         pruned=pruned,
-        size=size,
-        from_=from_,
         field=field,
-        filter=filter,
-        source=source,
-        track_total_hits=track_total_hits,
-        highlight=highlight,
-        collapse=collapse,
+        **page,
     )
     return quantized_rescore(first, table, window=dense_window, weight=weight, first_weight=1.0)
 
@@ -283,7 +253,9 @@ def hybrid(
         depth = None if depth is None else min(MOST_HITS, COLLAPSED_PASSAGES * depth)
     if depth is not None:
         query["hybrid"]["pagination_depth"] = max(depth, from_ + size)
-    body = page_body(query, size, from_, source, track_total_hits, highlight)
+    body = page_body(
+        query, size=size, from_=from_, source=source, track_total_hits=track_total_hits, highlight=highlight
+    )
     if collapse:
         body["docvalue_fields"] = [collapse]
     body["search_pipeline"] = {"phase_results_processors": [processor]}

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.queries.clauses import (
-    DEFAULT_SOURCE,
     REPLACED,
     Body,
     Clause,
-    Filter,
+    PageOptions,
     constant_clause,
     every_row_clause,
-    filtered,
     match_clause,
     page_body,
     reads_rows,
@@ -29,29 +27,20 @@ from opensearch_neural.queries.clauses import (
 from opensearch_neural.queries.explain import explained
 from opensearch_neural.queries.rare import Rare, rare_tokens
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 # In phase one of high-IDF-first, a common token adds this share of its query weight to every document that holds it.
 HELD = 0.2
 
 
-def bm25(
-    text: str,
-    *,
-    size: int = 10,
-    from_: int = 0,
-    fields: Sequence[str] = ("contents",),
-    filter: Filter = None,
-    source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool | int = False,
-    highlight: str | None = None,
-    collapse: str | None = None,
-) -> Body:
+def bm25(text: str, *, fields: Sequence[str] = ("contents",), **page: Unpack[PageOptions]) -> Body:
     """BM25 over `contents` (title and text together), or over several fields, with their scores added.
 
     `track_total_hits` is off by default, as in all functions: OpenSearch can then skip blocks of documents that cannot
     reach the top (block-max WAND), which makes BM25 fast. Raises ValueError without a field.
     """
-    query = filtered(match_clause(text, fields), filter)
-    return page_body(query, size, from_, source, track_total_hits, highlight, collapse)
+    return page_body(match_clause(text, fields), **page)
 
 
 def bm25_sparse(
@@ -65,14 +54,8 @@ def bm25_sparse(
     plugin: bool = True,
     forward: bool = False,
     pruned: bool = False,
-    size: int = 10,
-    from_: int = 0,
     field: str = "sparse",
-    filter: Filter = None,
-    source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool | int = False,
-    highlight: str | None = None,
-    collapse: str | None = None,
+    **page: Unpack[PageOptions],
 ) -> Body:
     """BM25, and what a sparse model adds: score(d) = BM25(d) + weight · Σ_t tokens[t] · d_t.
 
@@ -104,13 +87,14 @@ def bm25_sparse(
         raise ValueError(f"weight must be a number above 0, not {weight}")
     if window is not None and window < 1:
         raise ValueError(f"window must be a whole number from 1, or None, not {window}")
+    collapse = page.get("collapse")
     first = dict(base) if base is not None else match_clause(text, fields)
     query = first
     if tokens and (window is None or collapse):
         # It is unknown which parts of a user's own query filter and which only score, so all of it must match.
         first_must_match = base is not None or window is not None
         query = _both_search(first, _searching_clause(tokens, field, plugin, pruned, boost=weight), first_must_match)
-    body = page_body(filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
+    body = page_body(query, **page)
     if window is None or collapse or not tokens:
         return body
     added = rescoring_clause(tokens, field, plugin=plugin, forward=forward, pruned=pruned)
@@ -118,17 +102,7 @@ def bm25_sparse(
 
 
 def neural_sparse(
-    tokens: Mapping[str, float],
-    *,
-    plugin: bool = True,
-    size: int = 10,
-    from_: int = 0,
-    field: str = "sparse",
-    filter: Filter = None,
-    source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool | int = False,
-    highlight: str | None = None,
-    collapse: str | None = None,
+    tokens: Mapping[str, float], *, plugin: bool = True, field: str = "sparse", **page: Unpack[PageOptions]
 ) -> Body:
     """Search with all tokens: score(d) = Σ_t tokens[t] · d_t.
 
@@ -137,8 +111,7 @@ def neural_sparse(
 
     In an index with pruned postings it finds and scores only each document's heaviest tokens (`pruned_sparse`).
     """
-    query = filtered(sparse_clause(tokens, field, plugin), filter)
-    return page_body(query, size, from_, source, track_total_hits, highlight, collapse)
+    return page_body(sparse_clause(tokens, field, plugin), **page)
 
 
 def pruned_sparse(
@@ -146,14 +119,8 @@ def pruned_sparse(
     *,
     window: int | None = 100,
     plugin: bool = True,
-    size: int = 10,
-    from_: int = 0,
     field: str = "sparse",
-    filter: Filter = None,
-    source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool | int = False,
-    highlight: str | None = None,
-    collapse: str | None = None,
+    **page: Unpack[PageOptions],
 ) -> Body:
     """Search an index with pruned postings (`osn ingest --prune-postings`): score(d) = Σ_t tokens[t] · d_t.
 
@@ -171,10 +138,9 @@ def pruned_sparse(
     """
     if window is not None and window < 1:
         raise ValueError(f"window must be a whole number from 1, or None, not {window}")
-    every_row = window is None or bool(collapse)
-    query = filtered(_searching_clause(tokens, field, plugin, every_row), filter)
-    body = page_body(query, size, from_, source, track_total_hits, highlight, collapse)
-    if window is None or collapse or not tokens:
+    every_row = window is None or bool(page.get("collapse"))
+    body = page_body(_searching_clause(tokens, field, plugin, every_row), **page)
+    if every_row or window is None or not tokens:
         return body
     return _rescored(body, window, replacing(rescoring_clause(tokens, field, plugin=plugin, forward=True, pruned=True)))
 
@@ -229,14 +195,8 @@ def high_idf_first(
     plugin: bool = True,
     forward: bool = False,
     pruned: bool = False,
-    size: int = 10,
-    from_: int = 0,
     field: str = "sparse",
-    filter: Filter = None,
-    source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool | int = False,
-    highlight: str | None = None,
-    collapse: str | None = None,
+    **page: Unpack[PageOptions],
 ) -> Body:
     """Search rare tokens first, then rescore the best hits with all tokens (`inference-free-sparse`, section 5.3.2).
 
@@ -269,6 +229,7 @@ def high_idf_first(
         raise ValueError(f"window must be a whole number from 1, not {window}")
     if pruned and not exact:
         raise ValueError("with pruned postings, phase one does not know whole scores: exact must be true")
+    collapse = page.get("collapse")
     # If all tokens weigh the same, as in a table with one value, none is rarer than another.
     first = rare_tokens(tokens, rare) if len(set(tokens.values())) > 1 and not collapse else tokens
     common = {token: weight for token, weight in tokens.items() if token not in first}
@@ -276,7 +237,7 @@ def high_idf_first(
     common_clauses = [constant_clause(token, weight * share, field) for token, weight in common.items()]
     query = every_row_clause(tokens, field) if pruned and collapse else sparse_clause(first, field, plugin)
     query = {"bool": {"should": [query, *common_clauses]}} if common_clauses else query
-    body = page_body(filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
+    body = page_body(query, **page)
     if common and not exact:
         # OpenSearch adds the scores of both phases by default.
         second = {"rescore_query": rescoring_clause(common, field, plugin=plugin, forward=forward)}

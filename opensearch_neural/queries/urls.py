@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from opensearch_neural.queries.clauses import DEFAULT_SOURCE, Body, Clause, Filter, filtered, page_body, unfiltered
+from opensearch_neural.queries.clauses import Body, Clause, PageOptions, page_body, unfiltered
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MOST_LISTED = 1_000
 
 
-def listed(
-    scores: Mapping[str, float],
-    *,
-    size: int = 10,
-    from_: int = 0,
-    filter: Filter = None,
-    source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool | int = False,
-    highlight: str | None = None,
-    collapse: str | None = None,
-    field: str = "_id",
-) -> Body:
+def listed(scores: Mapping[str, float], *, field: str = "_id", **page: Unpack[PageOptions]) -> Body:
     """Documents that another search found, {id: score}, ranked by these scores. A document that the index does not hold, or
     that does not pass the filter, is left out. With another `field`, the keys are values of this field instead of ids.
 
@@ -41,7 +34,7 @@ def listed(
         for id, score in scores.items()
     ]
     query: Clause = {"bool": {"should": each}} if each else {"match_none": {}}
-    return page_body(filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
+    return page_body(query, **page)
 
 
 def listed_count(body: Body) -> int:

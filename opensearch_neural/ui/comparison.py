@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import Any
 
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import OsnError
@@ -15,8 +15,6 @@ from opensearch_neural.shown_search import ScorePart, SearchResult, parts_of
 from opensearch_neural.ui.absence import why_absent
 from opensearch_neural.ui.columns import Searcher, Times, measure_times
 from opensearch_neural.ui.state import Column, State
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -63,18 +61,19 @@ class Shown:
 
 def compared(searcher: Searcher, state: State, *, explain: bool = True) -> list[Shown]:
     """All columns, searched in parallel. A column that fails does not affect the others."""
-    find = partial(searcher.find, explain=explain)
+    find = translate_errors()(partial(searcher.find, explain=explain))
+    prove, why = translate_errors()(searcher.certain), translate_errors()(why_absent)
     shown = [Shown(column) for column in state.columns]
     with ThreadPoolExecutor(3 * len(shown) or 1) as pool:
-        results = [pool.submit(translated, find, each.column, state) for each in shown]
-        certain = [pool.submit(translated, searcher.certain, each.column, state) for each in shown]
-        absent = [pool.submit(translated, why_absent, searcher, each.column, state) for each in shown if state.document]
-    for each, searched, proof, why in zip_longest(shown, results, certain, absent):
+        results = [pool.submit(find, each.column, state) for each in shown]
+        certain = [pool.submit(prove, each.column, state) for each in shown]
+        absent = [pool.submit(why, searcher, each.column, state) for each in shown if state.document]
+    for each, searched, proof, reason in zip_longest(shown, results, certain, absent):
         try:
             each.result, each.certain = searched.result(), proof.result()
             if not each.result.facts.get("exact", True):
                 each.certain = False
-            each.absence = why.result() if why else ""
+            each.absence = reason.result() if reason else ""
         except OsnError as error:
             each.error = str(error)
     beside(shown)
@@ -85,11 +84,6 @@ def compared(searcher: Searcher, state: State, *, explain: bool = True) -> list[
         for each, times in zip(working, measured, strict=True):
             each.times = times
     return shown
-
-
-def translated(call: Callable[..., T], *arguments: Any) -> T:
-    with translate_errors():
-        return call(*arguments)
 
 
 def beside(shown: Sequence[Shown]) -> None:

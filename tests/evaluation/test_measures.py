@@ -28,7 +28,7 @@ def test_measures_are_those_worked_out_by_hand() -> None:
     assert measured.per_query["RR@10"] == {"q1": 0.5, "q2": 1.0}
     assert measured.mean["RR@10"] == 0.75
     assert measured.mean["R@100"] == 1.0
-    assert (measured.queries, measured.unanswered, measured.unjudged, measured.without_relevant) == (2, 0, 0, 0)
+    assert (measured.queries, measured.unanswered, measured.unjudged) == (2, 0, 0)
 
 
 def test_grades_count_in_ndcg() -> None:
@@ -120,12 +120,12 @@ def test_queries_without_judgements_are_left_out_and_counted() -> None:
     assert measured.mean["RR@10"] == 1.0
 
 
-def test_queries_judged_without_a_relevant_document_are_left_out_and_counted() -> None:
+def test_queries_judged_without_a_relevant_document_are_left_out() -> None:
     measured = measure(
         {"q1": {"d1": 1.0}, "none": {"d1": 1.0}}, {"q1": {"d1": 1}, "none": {"d1": 0, "d2": -2}}, ["RR@10"]
     )
     assert measured.per_query["RR@10"] == {"q1": 1.0}
-    assert (measured.queries, measured.without_relevant, measured.unjudged) == (1, 1, 0)
+    assert (measured.queries, measured.unjudged) == (1, 0)
 
 
 def test_negative_grades_are_not_relevant() -> None:

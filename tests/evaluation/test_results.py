@@ -142,7 +142,7 @@ def test_a_file_that_is_no_json_is_refused_with_its_line(tmp_path: Path) -> None
     (tmp_path / "summary.json").write_text('{\n"rows": [}')
     with pytest.raises(InputError, match="line 2"):
         read(tmp_path)
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="does not exist"):
         read(tmp_path / "absent.json")
     for content in ('{"rows": ' + "1" * 5000 + "}", "[" * 100_000):
         (tmp_path / "summary.json").write_text(content)

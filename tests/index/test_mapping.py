@@ -145,7 +145,7 @@ def test_a_field_of_ones_own_may_be_called_as_a_word_of_mappings(tmp_path: Path,
         ('{"text": {"type": "keyword"}}', "the field 'text' is mapped by osn itself"),
         ('{"price": "double"}', "expected the mappings of fields"),
         ("[]", "expected the mappings of fields"),
-        ("{", "cannot be read"),
+        ("{", "line 1: not valid JSON"),
     ],
 )
 def test_a_mapping_that_cannot_be_used_is_refused(tmp_path: Path, text: str, message: str) -> None:

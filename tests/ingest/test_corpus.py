@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable, Iterator
 
-from ingest.corpus import KEPT_CHARACTERS, KEPT_RECORDS, everything
+from ingest.corpus import KEPT_BYTES, everything
 from opensearch_neural.corpus.documents import Document, Rejected
 
 
@@ -27,7 +27,7 @@ def numbered(*counts: int, raw: str = "") -> Callable[[Callable[[Rejected], None
 
 def test_rejected_records_keep_their_place_and_content_however_many_wait() -> None:
     for raw in ("", "\ud83d\n" * 2000):
-        counts = (3, 0, 2 * KEPT_RECORDS, 1, 2 * KEPT_RECORDS)
+        counts = (3, 0, 2_000, 1, 2_000)
         read = list(everything(numbered(*counts, raw=raw)))
         assert [record.line for record in read] == list(range(1, sum(counts) + len(counts)))
         rejected = [record for record in read if isinstance(record, Rejected)]
@@ -43,4 +43,4 @@ def test_of_rejected_records_that_wait_few_are_in_memory() -> None:
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert count == 5_000 and most < 4 * KEPT_CHARACTERS < 5_000 * len(large) / 10
+    assert count == 5_000 and most < 4 * KEPT_BYTES < 5_000 * len(large) / 10

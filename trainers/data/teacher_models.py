@@ -23,7 +23,7 @@ from trainers.data.teachers import LEXICAL, Scores, TeacherKind
 def detect(folder: Path) -> TeacherKind:
     """The kind of teacher in a model directory, by its files."""
     config_file = folder / "config.json"
-    config = read_json_object(config_file) if config_file.exists() else {}
+    config = read_json_object(config_file, missing_ok=True)
     if any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or []):
         return "cross-encoder"
     written = directory.read_osn_json(folder) or {}

@@ -171,8 +171,7 @@ def _stage(module: Module) -> Callable[[Array, Array], Array]:
         return lambda vectors, mask: vectors
     if module.type == "Pooling":
         # A plain transformer has no pooling configuration here, only its own: mean.
-        config = read_json_object(file) if file.exists() else {}
-        return _POOLING[_pooling_mode(config, file)]
+        return _POOLING[_pooling_mode(read_json_object(file, missing_ok=True), file)]
     if module.type == "Dense":
         return _projection(module.path)
     raise ModelError(f"{module.path}: the ONNX backend has no module {module.type}", "use the torch backend")

@@ -98,7 +98,7 @@ def _write_static_weights(module: Path, table: dict[str, float], vocabulary: lis
     """Write the table into a SparseStaticEmbedding: into the file that its config names, or into its tensor."""
     import numpy as np
 
-    config = read_json_object(module / "config.json") if (module / "config.json").exists() else {}
+    config = read_json_object(module / "config.json", missing_ok=True)
     if isinstance(named := config.get("path"), str) and named.endswith(".json"):
         save_idf(module / Path(named).name, table)
         return

@@ -67,8 +67,7 @@ def load_sparse(
     Raises ModelError if the directory is incomplete, or encodes documents or queries in another way.
     """
     folder = directory.locate(name_or_path, code=trust_remote_code)
-    config = folder / "config.json"
-    kind = read_json_object(config).get("kind") if config.exists() else None
+    kind = read_json_object(folder / "config.json", missing_ok=True).get("kind")
     if kind == "lexical":
         from opensearch_neural.models.sparse.lexical import LexicalEncoder
 

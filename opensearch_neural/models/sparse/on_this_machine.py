@@ -40,7 +40,7 @@ def local_models(folders: Iterable[Path] = ()) -> list[LocalModel]:
 def sparse_kind(folder: Path) -> str | None:
     """The kind of sparse model in a folder; None if it holds no sparse model, or a damaged one."""
     try:
-        config = read_json_object(folder / "config.json") if (folder / "config.json").exists() else {}
+        config = read_json_object(folder / "config.json", missing_ok=True)
         if config.get("kind") == "lexical":
             return "lexical"
         routes = directory.routes(folder)

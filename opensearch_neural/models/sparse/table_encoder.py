@@ -258,7 +258,7 @@ class TableEncoder:
 
 def _static_weights(module: Path, folder: Path, tokenizer: Tokenizer) -> dict[str, float]:
     """The table of a saved SparseStaticEmbedding: from a JSON file that its config names, or from its tensor of weights."""
-    config = read_json_object(module / "config.json") if (module / "config.json").exists() else {}
+    config = read_json_object(module / "config.json", missing_ok=True)
     if isinstance(named := config.get("path"), str) and named.endswith(".json"):
         # sentence-transformers saves the path on the machine that built the model: only the file's name is usable.
         for candidate in (module / Path(named).name, folder / Path(named).name, folder / "idf.json"):

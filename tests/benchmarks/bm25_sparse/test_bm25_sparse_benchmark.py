@@ -405,9 +405,7 @@ def dense_model(folder: Path, network: Path) -> Path:
 
 def measured(of_query: dict[str, float]) -> Measured:
     mean = {"nDCG@10": float(np.mean(list(of_query.values())))}
-    return Measured(
-        per_query={"nDCG@10": of_query}, mean=mean, queries=len(of_query), unanswered=0, unjudged=0, without_relevant=0
-    )
+    return Measured(per_query={"nDCG@10": of_query}, mean=mean, queries=len(of_query), unanswered=0, unjudged=0)
 
 
 def test_the_mean_over_sets_weighs_each_set_alike_and_its_interval_holds_it() -> None:
