@@ -9,7 +9,9 @@ import pytest
 
 from benchmarks.load.quality import SCORE_KEPT, judged_rows, nearness_rows, overlap, retriever
 from benchmarks.load.variants import (
+    ALL_ENGINES,
     PRESETS,
+    Variant,
     parse_variant,
     parse_variants,
     spec_of,
@@ -17,11 +19,34 @@ from benchmarks.load.variants import (
 from benchmarks.load.workload import LoadTarget, body_builders, prepare, prepared
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.engines import ENGINES
+from opensearch_neural.engines.engine import Option, Page, positive
+from opensearch_neural.engines.settings import WeightedSum
+from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import SCALE
-from opensearch_neural.queries import Rare
+from opensearch_neural.queries import Body, Rare
+
+
+class TitleBoost(Bm25Sparse):
+    """An engine that somebody adds (`added`), with an option of its own."""
+
+    name = "title-boost"
+    finds = "as bm25-sparse, with the title once more"
+    options = (*Bm25Sparse.options, Option("title_boost", positive, "boost of the title."))
+
+    def within(self, text: str, page: Page, window: int | None, how: WeightedSum | None = None) -> Body:
+        fields = ["contents", f"title^{self.opened.settings['title_boost']:g}"]
+        base = {"multi_match": {"query": text, "fields": fields, "type": "most_fields"}}
+        return super().within(text, {**page, "base": base}, window, how)
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, TitleBoost.name, TitleBoost)
+    monkeypatch.setattr("benchmarks.load.variants.ALL_ENGINES", (*ALL_ENGINES, TitleBoost.name))
 
 
 def test_variants_are_read_as_they_are_written() -> None:
@@ -170,6 +195,36 @@ def test_a_worker_asks_the_cluster_for_neither_scale_nor_size_of_an_index_that_k
         write_record(client, loaded, wrote)
     bodies = [build("parse a string into a tree") for build in body_builders(workload).values()]
     assert [body["rescore"]["window_size"] for body in bodies] == [120, 60]
+
+
+@pytest.mark.usefixtures("added")
+def test_an_engine_that_is_added_has_its_options_and_its_exact_search_here() -> None:
+    variant = parse_variant("title-boost+weight=0.5+title-boost=3")
+    assert variant.others == (("title_boost", 3.0),)
+    assert parse_variant(f"{variant.name}={spec_of(variant)}") == variant
+    assert variant.exact == Variant(
+        "exact title-boost", "title-boost", weight=0.5, whole=True, others=(("title_boost", 3.0),)
+    )
+    with pytest.raises(InputError, match=r"'title-boost=0' in .*: 0 is not above 0"):
+        parse_variant("title-boost+title-boost=0")
+    with pytest.raises(InputError, match="no option 'title-boost' in 'bm25"):
+        parse_variant("bm25+title-boost=3")
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("added")
+def test_a_worker_makes_the_bodies_of_an_engine_that_is_added(client, loaded: str) -> None:
+    wrote = existing_record(client, loaded)
+    write_record(client, loaded, wrote.with_extra(**{SCALE: None}))
+    try:
+        nowhere = LoadTarget(ConnectionSettings(("http://127.0.0.1:9",)))
+        workload = prepare(client, nowhere, loaded, parse_variants("title-boost+title-boost=3"), ["x"])
+    finally:
+        write_record(client, loaded, wrote)
+    (build,) = body_builders(workload).values()
+    body = build("parse a string into a tree")
+    assert "title^3" in body["query"]["multi_match"]["fields"] and body["rescore"]
+    assert client.search(index=loaded, body=body)["hits"]["hits"]
 
 
 @pytest.mark.cluster
