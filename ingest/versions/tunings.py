@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from ingest.versions.builds import record_if_ours, serving_index
-from opensearch_neural.engines.settings import Cascade, PrunedSparse, TwoPhases, WeightedSum
+from opensearch_neural.engines.settings import TUNED, PrunedSparse, TwoPhases, WeightedSum
 from opensearch_neural.index.mapping import search_analyzer_of
 from opensearch_neural.index.record import IndexMeta, existing_record, write_record
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TUNED = {setting.key: setting.engine for setting in (WeightedSum, TwoPhases, PrunedSparse, Cascade)}
+ENGINE_OF = {setting.key: setting.engine for setting in TUNED}
 """{key in an index's record: engine that searches with this setting}"""
 
 
@@ -29,14 +29,14 @@ def carry_tunings(client: OpenSearch, alias: str, index: str, *, store: bool = T
     if serving is None or serving == index or (held := record_if_ours(client, serving)) is None:
         return
     build = existing_record(client, index)
-    tuned = {key: held.extra[key] for key in TUNED if key in held.extra and key not in build.extra}
+    tuned = {key: held.extra[key] for key in ENGINE_OF if key in held.extra and key not in build.extra}
     before, now = _analyzers(client, serving, held), _analyzers(client, index, build)
     carried = {
         key: setting for key, setting in tuned.items() if _searched(held, key, before) == _searched(build, key, now)
     }
     if carried and store:
         write_record(client, index, build.with_extra(**carried))
-    if lost := [TUNED[key] for key in tuned if key not in carried]:
+    if lost := [ENGINE_OF[key] for key in tuned if key not in carried]:
         log.warning(
             "%s has other models, vectors or analyzers than %s, so what `osn tune` stored there for %s is not carried over: "
             "run `osn tune` again",

@@ -313,3 +313,7 @@ class Cascade(Setting):
             return cls(window=max(cls.window, WeightedSum.stored(opened).window))
         two_phases = TwoPhases.of(opened)
         return cls(two_phases.rare, max(cls.window, two_phases.window), weight=RARE_FIRST_WEIGHT, first=first)
+
+
+TUNED: tuple[type[Setting], ...] = (WeightedSum, TwoPhases, PrunedSparse, Cascade)
+"""The settings that `osn tune` stores in an index's record; each has a class in `tune.TUNINGS`."""
