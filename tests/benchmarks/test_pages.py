@@ -84,6 +84,20 @@ def test_gains_may_be_of_some_engines_in_another_measure() -> None:
     assert {head.split(",")[0] for head in header[2:]} == {"sparse", "high-idf-first"}
 
 
+@pytest.mark.parametrize(
+    ("mark", "words"),
+    [
+        ("tabel: bm25_sparse", "there is no mark 'tabel'\n.*table, goals"),
+        ("gains: bm25_sparse", "several baselines\n.*bm25 tuned"),
+        ("gains: bm25_sparse: bm52", "no result has such differences in nDCG@10\n.*from bm25, bm25 tuned"),
+        ("gains: bm25_sparse: bm25; ; P@5", r"no result has such differences in P@5\n.*in nDCG@10"),
+    ],
+)
+def test_a_mark_of_what_there_is_not_says_what_there_is(mark: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        with_tables(f"# Page\n\n<!-- {mark} -->\n<!-- end -->\n")
+
+
 def test_many_commands_below_a_table_are_folded_away() -> None:
     names = ["bm25_sparse", "bm25_sparse_million", "bm25_sparse_hour"]
     for count, folded in ((2, False), (3, True)):
