@@ -47,7 +47,7 @@ def test_every_table_is_that_of_its_result_file(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert re.search("<!-- (table|goals): ", text) or page.name not in ("evidence.md", "load.md", "ingest.md")
     assert text.count("<!-- figure: ") > 40 or page.name != "encoding-at-scale.md"
-    assert with_tables(text) == text
+    assert with_tables(text) == text, "python -m benchmarks.pages writes the tables anew"
 
 
 def test_a_table_may_be_of_some_measures_alone() -> None:
@@ -216,7 +216,7 @@ def test_every_page_stands_in_the_table_of_contents() -> None:
     index = (docs / "index.md").read_text(encoding="utf-8")
     listed = {name for block in re.findall(r"```{toctree}\n(.*?)```", index, re.DOTALL) for name in block.splitlines()}
     pages = {page.relative_to(docs).with_suffix("").as_posix() for page in PAGES if page != README}
-    assert pages - {"index"} <= listed
+    assert pages - {"index"} <= listed, "docs/index.md lists every page in one of its tables of contents"
 
 
 def test_messages_in_troubleshooting_are_messages_of_the_code() -> None:
