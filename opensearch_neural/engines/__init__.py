@@ -4,7 +4,7 @@
     client.search(index="docs", body=engines.body("bm25-sparse", "what causes a rainbow", size=10))
 
 `osn search`, `osn eval` and the benchmarks all search with these engines, so they measure what users run. Each family of
-engines has a file, and each engine is a class in it.
+engines has a file, and each engine is a class in it (docs/how-to/extend.md adds one).
 
     engine.py      the base class of all engines, their options, and what the engines of one index share
     sparse.py      BM25, a sparse model, and both together

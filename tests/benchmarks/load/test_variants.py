@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+from extend_page import names_below
 
 from benchmarks.load.quality import SCORE_KEPT, judged_rows, nearness_rows, overlap, retriever
 from benchmarks.load.variants import (
@@ -20,33 +21,19 @@ from benchmarks.load.workload import LoadTarget, body_builders, prepare, prepare
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import ENGINES
-from opensearch_neural.engines.engine import Option, Page, positive
-from opensearch_neural.engines.settings import WeightedSum
-from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import SCALE
-from opensearch_neural.queries import Body, Rare
-
-
-class TitleBoost(Bm25Sparse):
-    """An engine that somebody adds (`added`), with an option of its own."""
-
-    name = "title-boost"
-    finds = "as bm25-sparse, with the title once more"
-    options = (*Bm25Sparse.options, Option("title_boost", positive, "boost of the title."))
-
-    def within(self, text: str, page: Page, window: int | None, how: WeightedSum | None = None) -> Body:
-        fields = ["contents", f"title^{self.opened.settings['title_boost']:g}"]
-        base = {"multi_match": {"query": text, "fields": fields, "type": "most_fields"}}
-        return super().within(text, {**page, "base": base}, window, how)
+from opensearch_neural.queries import Rare
 
 
 @pytest.fixture
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENGINES, TitleBoost.name, TitleBoost)
-    monkeypatch.setattr("benchmarks.load.variants.ALL_ENGINES", (*ALL_ENGINES, TitleBoost.name))
+    """The engine that docs/how-to/extend.md adds."""
+    engine = names_below("An engine")["Bm25Title"]
+    monkeypatch.setitem(ENGINES, engine.name, engine)
+    monkeypatch.setattr("benchmarks.load.variants.ALL_ENGINES", (*ALL_ENGINES, engine.name))
 
 
 def test_variants_are_read_as_they_are_written() -> None:
@@ -199,14 +186,14 @@ def test_a_worker_asks_the_cluster_for_neither_scale_nor_size_of_an_index_that_k
 
 @pytest.mark.usefixtures("added")
 def test_an_engine_that_is_added_has_its_options_and_its_exact_search_here() -> None:
-    variant = parse_variant("title-boost+weight=0.5+title-boost=3")
+    variant = parse_variant("bm25-title+weight=0.5+title-boost=3")
     assert variant.others == (("title_boost", 3.0),)
     assert parse_variant(f"{variant.name}={spec_of(variant)}") == variant
     assert variant.exact == Variant(
-        "exact title-boost", "title-boost", weight=0.5, whole=True, others=(("title_boost", 3.0),)
+        "exact bm25-title", "bm25-title", weight=0.5, whole=True, others=(("title_boost", 3.0),)
     )
     with pytest.raises(InputError, match=r"'title-boost=0' in .*: 0 is not above 0"):
-        parse_variant("title-boost+title-boost=0")
+        parse_variant("bm25-title+title-boost=0")
     with pytest.raises(InputError, match="no option 'title-boost' in 'bm25"):
         parse_variant("bm25+title-boost=3")
 
@@ -218,7 +205,7 @@ def test_a_worker_makes_the_bodies_of_an_engine_that_is_added(client, loaded: st
     write_record(client, loaded, wrote.with_extra(**{SCALE: None}))
     try:
         nowhere = LoadTarget(ConnectionSettings(("http://127.0.0.1:9",)))
-        workload = prepare(client, nowhere, loaded, parse_variants("title-boost+title-boost=3"), ["x"])
+        workload = prepare(client, nowhere, loaded, parse_variants("bm25-title+title-boost=3"), ["x"])
     finally:
         write_record(client, loaded, wrote)
     (build,) = body_builders(workload).values()
