@@ -13,12 +13,12 @@ from opensearch_neural.commands.groups import EntryPointGroup
 from opensearch_neural.evaluation.results import read_all
 from opensearch_neural.files import write_text
 
-PAPERS = ("tome", "inference-free-sparse", "query-as-context", "jpq", "multi-layer")
-"""Experiments that moved from `osn bench` to `osn paper`."""
+MOVED = ("tome", "inference-free-sparse", "query-as-context", "jpq", "multi-layer")
+"""Commands that moved from `osn bench` to `osn paper`; a new paper is only an entry point there (setup.cfg)."""
 RESULTS = Path("benchmarks/results")
 
 
-@click.group(cls=EntryPointGroup, group="osn.bench", moved=dict.fromkeys(PAPERS, "paper"))
+@click.group(cls=EntryPointGroup, group="osn.bench", moved=dict.fromkeys(MOVED, "paper"))
 def bench() -> None:
     """Benchmarks, and pages of their results."""
 

@@ -34,7 +34,7 @@ import click
 from benchmarks.publish import publish, record_option
 from opensearch_neural.errors import MissingExtra
 from opensearch_neural.evaluation import result_rows
-from opensearch_neural.evaluation.measures import Measured, Qrels, averaged, measure
+from opensearch_neural.evaluation.measures import Measured, Qrels, averaged, label, measure
 from opensearch_neural.evaluation.results import Goal, Key, MeasuredEngine, Row
 from opensearch_neural.files import write_json
 from opensearch_neural.locks import locked
@@ -259,7 +259,7 @@ def _of_all_seeds(rows: Iterable[Row], seeds: Sequence[int]) -> list[list[Row]]:
 
 class Table:
     """Finds rows by set, engine and measure. An engine's row is its mean over `seeds`, else that of the first seed, else
-    that without a seed."""
+    that without a seed. A measure may have the name of rows or of ir-measures: MRR@10 or RR@10."""
 
     def __init__(self, rows: Iterable[Row], seeds: Sequence[int] = ()) -> None:
         self.rows = list(rows)
@@ -290,11 +290,12 @@ class Table:
 
     def by_seed(self, name: str, engine: str, baseline: str, measure: str) -> list[Row]:
         """The difference of each of the seeds that were measured."""
-        key = Key(name, engine, measure, "difference", baseline)
+        key = Key(name, engine, label(measure), "difference", baseline)
         every = [self._rows.get(key._replace(seed=seed)) for seed in self.seeds]
         return [row for row in every if row is not None]
 
     def _find(self, key: Key) -> Row | None:
+        key = key._replace(measure=label(key.measure))
         mean = key._replace(seeds=tuple(self.seeds) if len(self.seeds) > 1 else ())
         first = key._replace(seed=self.seeds[0] if self.seeds else None)
         return next((row for each in (mean, first, key) if (row := self._rows.get(each)) is not None), None)

@@ -167,7 +167,11 @@ def without_single_seeds(rows: Sequence[Row]) -> list[Row]:
 
 
 def with_tables(text: str, results: Path = RESULTS) -> str:
-    """A page's text with every table and figure made anew from the result files. Raises InputError for unknown figures."""
+    """A page's text with every table and figure made anew from the result files. Raises InputError for unknown marks and
+    figures, and for rows that no result has."""
+    for name in re.findall(r"^<!-- ([\w-]+): ", text, re.MULTILINE):
+        if name not in (*MARKS, "figure"):
+            raise InputError(f"there is no mark {name!r}", f"marks: {', '.join(MARKS)}, figure")
 
     def filled(match: re.Match[str]) -> str:
         summaries = [read(results / name / "summary.json") for name in match["names"].split(", ")]
@@ -180,12 +184,13 @@ def with_tables(text: str, results: Path = RESULTS) -> str:
 
 
 if __name__ == "__main__":
-    if arguments := sys.argv[1:]:
-        shown, folder = map(Path, arguments)
+    arguments = [Path(argument) for argument in sys.argv[1:]]
+    for page in arguments[:1] or PAGES:
         try:
-            print(with_tables(shown.read_text(encoding="utf-8"), folder), end="")
+            made = with_tables(page.read_text(encoding="utf-8"), *arguments[1:])
         except InputError as error:
-            sys.exit(f"error: {error}")
-    else:
-        for page in PAGES:
-            write_text(page, with_tables(page.read_text(encoding="utf-8")))
+            sys.exit(f"error: {page}: {error}")
+        if arguments:
+            print(made, end="")
+        else:
+            write_text(page, made)

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from opensearch_neural.errors import MissingExtra
+from opensearch_neural.errors import InputError, MissingExtra
+from opensearch_neural.evaluation.measures import label
 from opensearch_neural.evaluation.results import Goal, Row, Summary
 from opensearch_neural.evaluation.tables import WithInterval, bracketed, cell, number, pivot, result_table, table
 
@@ -75,14 +76,26 @@ def gains(rows: list[Row], baseline: str | None = None, engines: Sequence[str] =
     """A line for each set: the measure of the baseline, and how many points each engine lies above it. Of an engine trained
     with several seeds, the mean is shown.
 
-    baseline: which one, if the rows have several. engines: only these; empty: all
+    baseline: which one, if the rows have several. engines: only these; empty: all. Raises InputError, naming what there is,
+    if no row fits, and for several baselines of which none is named.
     """
+    measure = label(measure)
+    there = [row for row in rows if row.kind == "difference"]
     chosen = [row for row in rows if (row.kind, row.measure) == ("difference", measure)]
     chosen = [row for row in chosen if not engines or row.engine in engines]
     averaged = {(row.engine, row.variant) for row in chosen if row.seeds}
     chosen = [row for row in chosen if row.seed is None or (row.engine, row.variant) not in averaged]
     chosen = [row for row in chosen if baseline in (None, row.against)]
-    (baseline,) = {row.against for row in chosen}
+    baselines = list(dict.fromkeys(row.against for row in chosen or there))
+    if not chosen:
+        measures = dict.fromkeys(row.measure for row in there)
+        raise InputError(
+            f"no result has such differences in {measure}",
+            f"differences are in {', '.join(measures) or 'no measure'}; from {', '.join(baselines) or 'no baseline'}",
+        )
+    if len(baselines) > 1:
+        raise InputError("there are differences from several baselines", f"name one: {', '.join(baselines)}")
+    (baseline,) = baselines
     value = {(row.set, row.line): row for row in rows if (row.kind, row.measure) == ("value", measure)}
     points = {(row.set, row.line): in_points(row) for row in chosen}
     lines = list(dict.fromkeys(row.line for row in chosen))

@@ -151,4 +151,8 @@ def test_package_docstrings_list_exactly_the_modules_that_there_are() -> None:
         if path.name == "__init__.py"
         for file in re.findall(r"[\w/]+\.py\b", ast.get_docstring(ast.parse((ROOT / path).read_text())) or "")
     }
-    assert listed == {path for path in paths if path.name != "__init__.py"}
+    there = {path for path in paths if path.name != "__init__.py"}
+    assert sorted(map(str, there - listed)) == [], (
+        "give each of these a line in the docstring of its package's __init__.py"
+    )
+    assert sorted(map(str, listed - there)) == [], "a package's docstring lists these, and there are none"

@@ -22,6 +22,9 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
     index=docs-pruned   another index: pruned documents, more segments, another setting; quality is measured there too
     prune=0.4           two-phase: tokens below this share of the highest weight wait for phase two
     expansion=5         two-phase: rescored hits, as a multiple of the page
+
+An engine's other options (`Engine.options`) have the names that they have in `osn search`; paths are left out, and those of
+RENAMED have other names here.
 """
 
 from __future__ import annotations
@@ -30,18 +33,23 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
 
 from opensearch_neural.engines import ENGINES, Engines
+from opensearch_neural.engines.dense import Dense
+from opensearch_neural.engines.engine import Engine, Option
 from opensearch_neural.engines.settings import First, parse_first
+from opensearch_neural.engines.sparse import Bm25, Bm25Sparse, HighIdfFirst, Sparse
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.queries import Body, Rare
 
 TWO_PHASE = "two-phase"
 ALL_ENGINES = (*ENGINES, TWO_PHASE)
-SPARSE_ENGINES = ("bm25-sparse", "sparse", "high-idf-first", "cascade", TWO_PHASE)
+RENAMED = {"tokens": "keep", "exact": "whole", "clauses": "form"}
+"""{option of an engine: the option here that sets it}"""
 
 FAST = "fast=high-idf-first+rare=share:0.8+window=20+rescore=remaining+keep=share:0.98"
 """Rare tokens hold 80% of the weight, 20 hits are rescored, phase two does not repeat phase one's tokens, and the tokens
@@ -126,17 +134,28 @@ class Variant:
     """Makes the request bodies in the engine's place. Their result approaches the engine's exact one."""
     follow: Follow | None = None
     """Makes a second request from the first answer; None: there is only one request."""
+    others: tuple[tuple[str, Any], ...] = ()
+    """(name, value) of each other option of the engine, for `open_engines`."""
+
+    @property
+    def kind(self) -> type[Engine]:
+        """The class of the engine; of `two-phase` that of `sparse`, whose bodies it sends."""
+        return Sparse if self.engine == TWO_PHASE else ENGINES[self.engine]
 
     @property
     def exact(self) -> Variant | None:
-        """The search whose result this one approaches; None if it is exact itself."""
-        if self.engine == "bm25-sparse" and (not self.whole or self.changes_hits):
-            return Variant("exact bm25-sparse", self.engine, weight=self.weight, whole=True)
-        if self.engine in ("high-idf-first", TWO_PHASE) or (self.engine == "sparse" and self.changes_hits):
+        """The search whose result this one approaches; None if it is exact itself, or nobody said what it approaches."""
+        if issubclass(self.kind, Bm25Sparse) and (not self.whole or self.changes_hits):
+            return Variant(f"exact {self.engine}", self.engine, weight=self.weight, whole=True, others=self.others)
+        if (
+            self.engine == TWO_PHASE
+            or issubclass(self.kind, HighIdfFirst)
+            or (self.kind is Sparse and self.changes_hits)
+        ):
             return EXACT_SPARSE
-        if self.engine == "bm25" and self.changes_hits:
-            return Variant("exact bm25", "bm25")
-        return Variant("exact dense", "dense") if self.engine in ("dense", "jpq-hnsw") else None
+        if issubclass(self.kind, Bm25) and self.changes_hits:
+            return Variant(f"exact {self.engine}", self.engine, others=self.others)
+        return Variant("exact dense", "dense") if issubclass(self.kind, Dense) else None
 
     @property
     def changes_hits(self) -> bool:
@@ -222,16 +241,32 @@ def parse_variant(spec: str) -> Variant:
     if not re.fullmatch(r"[\w.:+=/-]+", name):
         raise InputError(f"{name!r} is not a valid name for an engine", "use letters, digits and . : + = / - _")
     values: dict[str, Any] = {}
+    own, others = own_options(engine), dict[str, Any]()
     for option in options:
         key, _, value = option.partition("=")
+        if key in own:
+            try:
+                others[own[key].name] = _yes(value) if own[key].is_flag else own[key].parse(value)
+            except KeyError:
+                raise InputError(f"{option!r} in {spec!r}: expected yes or no") from None
+            except ValueError as error:
+                raise InputError(f"{option!r} in {spec!r}: {error}") from None
+            continue
         if key not in OPTIONS:
-            raise InputError(f"there is no option {key!r} in {spec!r}", f"options: {', '.join(OPTIONS)}")
+            raise InputError(f"there is no option {key!r} in {spec!r}", f"options: {', '.join([*OPTIONS, *own])}")
         read, expected = OPTIONS[key]
         try:
             values[key.replace("-", "_")] = read(value)
         except (ValueError, KeyError):
             raise InputError(f"{option!r} in {spec!r}: expected {expected}") from None
-    return Variant(name, engine, **values)
+    return Variant(name, engine, **values, others=tuple(others.items()))
+
+
+def own_options(engine: str) -> dict[str, Option]:
+    """{name in a variant: option} of those options of an engine that OPTIONS lacks, without paths."""
+    options = {each.name.replace("_", "-"): each for each in (ENGINES[engine].options if engine in ENGINES else ())}
+    known = {*OPTIONS, *RENAMED}
+    return {name: each for name, each in options.items() if name not in known and each.parse is not Path}
 
 
 def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
@@ -241,10 +276,10 @@ def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
     plugin is needed and missing.
     """
     plugin = engines.plugin if variant.form is None else variant.form == "plugin"
-    needed = variant.engine == TWO_PHASE or (plugin and variant.engine in SPARSE_ENGINES)
+    needed = variant.engine == TWO_PHASE or (plugin and issubclass(variant.kind, Sparse))
     if needed and not engines.plugin:
         raise ClusterError(f"{variant.name!r} needs the neural-search plugin, which this cluster lacks")
-    engine = "sparse" if variant.engine == TWO_PHASE else variant.engine
+    engine = variant.kind.name
     engines.body_of(engine)  # before it is copied, so that all variants share one encoder
     chosen = replace(with_options(variant, engines), plugin=plugin)
     page = page_of(variant)
@@ -265,6 +300,7 @@ def with_options(variant: Variant, engines: Engines) -> Engines:
         "weight": variant.weight,
         "exact": variant.whole or None,
         "clauses": variant.form is not None or None,
+        **dict(variant.others),
     }
     return engines.with_settings(**{name: value for name, value in chosen.items() if value is not None})
 
@@ -309,5 +345,6 @@ def spec_of(variant: Variant) -> str:
         value = getattr(variant, key.replace("-", "_"))
         if value != getattr(plain, key.replace("-", "_")):
             parts.append(f"{key}={'yes' if value is True else value}")
+    parts += [f"{name.replace('_', '-')}={'yes' if value is True else value}" for name, value in variant.others]
     parts += [str(own) for own in (variant.bodies, variant.follow) if own is not None]
     return "+".join(parts)

@@ -286,7 +286,7 @@ def prepare(
         # Read here, since workers do not ask the cluster, and the endpoint that measures the generator could not answer.
         if meta.sparse:
             meta = meta.with_extra(**{SHARD_DOCUMENTS: opened.load_shard_documents()})
-        if meta.sparse and any(variant.engine in (Bm25Sparse.name, CascadeEngine.name) for variant in variants):
+        if meta.sparse and any(issubclass(variant.kind, Bm25Sparse | CascadeEngine) for variant in variants):
             meta = meta.with_extra(**{SCALE: Bm25Sparse(opened).load_scale()})
         indexes[name] = SearchedIndex(meta, opened.plugin, opened.models.stored_encoder())
     return Workload(target, tuple(texts), tuple(variants), indexes, index, models or ModelChoice())

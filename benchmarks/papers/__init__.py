@@ -6,5 +6,5 @@ options.py  --part, and options that are fields of a dataclass
 
 Packages, each to be read from its module `command` on: `inference_free_sparse` (the student against BM25), `multi_layer`
 (vectors of layers other than the last), `query_as_context` (generated queries as contexts), `tome` (two stages against one).
-`benchmarks.experiment` has what all share.
+`benchmarks.experiment` has what all share, and docs/how-to/extend.md a whole experiment of some forty lines.
 """

@@ -11,4 +11,6 @@ first_records.py     checks that ids look like ids and texts like texts
 judgements.py        queries and qrels, in the formats of BEIR and TREC
 topics.py            TREC topics
 passages.py          a long document as windows of tokens
+
+docs/how-to/extend.md says what a new format needs.
 """

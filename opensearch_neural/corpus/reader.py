@@ -13,7 +13,9 @@ The reader does not detect ids that occur twice, which would need memory for all
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -28,17 +30,56 @@ from opensearch_neural.errors import InputError
 
 log = logging.getLogger(__name__)
 
-FORMATS = ("beir", "jsonl", "parquet", "csv", "tsv", "quoted-tsv", "hf")
 COMPRESSIONS = ("", ".gz", ".zst")
-_SUFFIXES = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".csv": "csv",
-    ".tsv": "tsv",
+
+Read = Callable[[str, FieldNames, OnReject, Warn], Iterator[Document]]
+"""(path, name or "-", names of fields, takes bad records, takes doubts) → documents"""
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a corpus of one format is read, and how it is recognised."""
+
+    read: Read
+    """Streams the documents. Raises InputError at once if there is nothing to read."""
+    suffixes: tuple[str, ...] = ()
+    """Ends of the names of files that are read as this format, before `.gz` or `.zst`."""
+    from_standard_input: bool = False
+    """Whether a stream will do: the file is read once, from its beginning."""
+
+
+def _parquet(place: str, names: FieldNames, on_reject: OnReject, warn: Warn) -> Iterator[Document]:
+    files = _parquet_files(Path(place)) if Path(place).is_dir() else [Path(place)]
+    return (document for file in files for document in read_parquet(file, names, on_reject))
+
+
+def _csv(place: str, names: FieldNames, on_reject: OnReject, warn: Warn) -> Iterator[Document]:
+    return read_csv(*open_binary(place), names, on_reject)
+
+
+def _tsv(place: str, names: FieldNames, on_reject: OnReject, warn: Warn, *, quoted: bool = False) -> Iterator[Document]:
+    return read_tsv(*open_binary(place), names, on_reject, warn, quoted=quoted)
+
+
+def _json_lines(place: str, names: FieldNames, on_reject: OnReject, warn: Warn) -> Iterator[Document]:
+    return read_json_lines(*open_binary(place), names, on_reject, warn)
+
+
+def _data_set(place: str, names: FieldNames, on_reject: OnReject, warn: Warn) -> Iterator[Document]:
+    return read_data_set(place, names, on_reject)
+
+
+FORMATS: dict[str, Format] = {
+    "beir": Format(_json_lines),  # a folder, of which `format_of` finds the corpus.jsonl
+    "jsonl": Format(_json_lines, (".jsonl", ".ndjson", ".json"), from_standard_input=True),
+    "parquet": Format(_parquet, (".parquet", ".pq")),
+    "csv": Format(_csv, (".csv",), from_standard_input=True),
+    "tsv": Format(_tsv, (".tsv",), from_standard_input=True),
+    "quoted-tsv": Format(partial(_tsv, quoted=True), from_standard_input=True),
+    "hf": Format(_data_set),
 }
+"""{name for --format: how it is read}. A format that a single file can have needs nothing else here."""
+_SUFFIXES = {suffix: name for name, format in FORMATS.items() for suffix in format.suffixes}
 
 
 def read_corpus(
@@ -70,18 +111,7 @@ def read_corpus(
     ahead = LookAhead(on_reject) if check_first and place != "-" else None  # a pipe may expect an answer to each line
     if ahead is not None:
         on_reject = ahead.reject
-    documents: Iterator[Document]
-    if format == "hf":
-        documents = read_data_set(place, names, on_reject)
-    elif format == "parquet":
-        files = _parquet_files(Path(place)) if Path(place).is_dir() else [Path(place)]
-        documents = (document for file in files for document in read_parquet(file, names, on_reject))
-    elif format == "csv":
-        documents = read_csv(*open_binary(place), names, on_reject)
-    elif format in ("tsv", "quoted-tsv"):
-        documents = read_tsv(*open_binary(place), names, on_reject, warn, quoted=format == "quoted-tsv")
-    else:
-        documents = read_json_lines(*open_binary(place), names, on_reject, warn)
+    documents = FORMATS[format].read(place, names, on_reject, warn)
     if ahead is not None:
         most = FIRST_RECORDS if limit is None else min(limit, FIRST_RECORDS)
         documents = ahead.checked(
@@ -101,7 +131,7 @@ def format_of(path: str | Path, format: str | None) -> tuple[str, str]:
     if name.startswith("hf:") and format in (None, "hf"):
         return "hf", name[3:]
     if name == "-":
-        if format not in (None, "jsonl", "csv", "tsv", "quoted-tsv"):
+        if format is not None and not FORMATS[format].from_standard_input:
             raise InputError(f"{format} cannot be read from standard input", "write it to a file first")
         return format or "jsonl", name
     place = Path(path)

@@ -6,7 +6,8 @@
 
 `osn search`, `osn eval` and the benchmarks all take their bodies from these engines. `Engines.search` and `osn search` also
 send a `preference`, and a second request if pruned postings leave a page short. What `osn eval`, `osn tune` and the load
-generator measure is the body alone. Each family of engines has a file, and each engine is a class in it.
+generator measure is the body alone. Each family of engines has a file, and each engine is a class in it
+(docs/how-to/extend.md adds one).
 
     engine.py      the base class of all engines, their options, and what the engines of one index share
     sparse.py      BM25, a sparse model, and both together

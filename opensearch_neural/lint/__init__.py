@@ -37,6 +37,10 @@ What they share:
 Every rule that applies to OpenSearch 2.19.1 was tried on it: what is `rejected` here is rejected there, and a body that
 `bends` gives other results than its remedy (tests/lint). Rules for other releases come from their documentation and sources,
 and say so. `docs/queries.md` lists all rules. Aggregations, suggesters and scripts of others are not checked.
+
+A new rule has a name in `findings.RULES`, a row at the same place in `docs/queries.md`, and a function in the file of its
+family, which calls `request.report` and stands in OF_THE_REQUEST or OF_A_QUERY below. Its test is a `Case` in the family's
+file of tests/lint: a body, and if it bends also the body of the remedy.
 """
 
 from __future__ import annotations

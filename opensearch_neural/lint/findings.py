@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Path = tuple["str | int", ...]
-Verdict = Literal["rejected", "bends", "doubtful"]
+Outcome = Literal["rejected", "bends", "doubtful"]
 
 RULES: dict[str, str] = {
     "malformed": "a query is an object with one member, its kind",
@@ -62,7 +62,7 @@ class Finding:
 
     rule: str
     """The rule's name in RULES."""
-    outcome: Verdict
+    outcome: Outcome
     """What OpenSearch does with the body; the docstring of `opensearch_neural.lint` explains the three."""
     path: str
     """The place in the body, written as in a program: query.bool.should[2].rank_feature.boost"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from opensearch_neural.lint.clause_count import children
-from opensearch_neural.lint.findings import Path, Verdict
+from opensearch_neural.lint.findings import Outcome, Path
 from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.values import as_list, as_object
 
@@ -54,7 +54,7 @@ def ranker(request: LintedRequest, combination: Body, parameters: Body, path: Pa
     # 2.19 reads combination.parameters.rank_constant, 3.0 and later combination.rank_constant.
     older = request.release < (3, 0)
     constant = holder["rank_constant"]
-    outcome: Verdict
+    outcome: Outcome
     if inside and not older:
         message = "combination.parameters takes no rank_constant from OpenSearch 3 on"
         outcome = "rejected" if request.release >= (3, 1) else "doubtful"

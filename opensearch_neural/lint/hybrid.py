@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from opensearch_neural.lint.clause_count import HOLDERS
-from opensearch_neural.lint.findings import Path, Verdict
+from opensearch_neural.lint.findings import Outcome, Path
 from opensearch_neural.lint.fusion import NORMALIZATION, RANKER
 from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.values import as_list, as_number, as_object, number_or, sort_field
@@ -49,7 +49,7 @@ def nested_hybrid(request: LintedRequest, path: Path) -> None:
         if step in HOLDERS and isinstance(node, dict):
             around.append((str(step), str(path[place + 1])))
             alone &= sum(len(as_list(node.get(each))) for each in HOLDERS[str(step)]) == 1
-    outcome: Verdict = "bends"
+    outcome: Outcome = "bends"
     if path[0] == "query" and {kind for kind, _ in around} <= {"bool", "dis_max"}:
         members = {member for _, member in around}
         if alone and not members & {"filter", "must_not"}:

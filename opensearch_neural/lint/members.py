@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Any
 
-from opensearch_neural.lint.findings import Verdict
+from opensearch_neural.lint.findings import Outcome
 from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.values import as_object, is_time
 
@@ -81,11 +81,11 @@ TIMES = 'write a whole number with its unit, in quotation marks: "500ms", "10s",
 def members(request: LintedRequest, body: Body) -> None:
     """body: all members of the request, null ones too"""
     unknown = request.capabilities is not None and request.release == (0, 0)
-    verdict: Verdict = "doubtful" if unknown or request.release > LATEST else "rejected"
+    outcome: Outcome = "doubtful" if unknown or request.release > LATEST else "rejected"
     for name, value in body.items():
         path = (str(name),)
         if name not in MEMBERS:
-            request.report("member", verdict, path, f"OpenSearch knows no member {name!r}", remedy(str(name)))
+            request.report("member", outcome, path, f"OpenSearch knows no member {name!r}", remedy(str(name)))
             continue
         first = FIRST_RELEASES.get(name, (1, 0))
         kind = kind_of(value)
@@ -93,16 +93,16 @@ def members(request: LintedRequest, body: Body) -> None:
             message = f"OpenSearch knows no member {name!r} before {first[0]}.{first[1]}"
             request.report("member", "rejected", path, message, "leave it out")
         elif value is None:
-            request.report("member", verdict, path, f"{name} cannot be null", "leave it out")
+            request.report("member", outcome, path, f"{name} cannot be null", "leave it out")
         elif kind and kind not in MEMBERS[name].split(" or ") and name not in CHECKED_ELSEWHERE:
             article = "an" if MEMBERS[name].startswith("object") else "a"
-            request.report("member", verdict, path, f"{name} takes no {kind}", f"write {article} {MEMBERS[name]}")
+            request.report("member", outcome, path, f"{name} takes no {kind}", f"write {article} {MEMBERS[name]}")
         elif name == "timeout" and kind and not is_time(value):
-            request.report("member", verdict, path, f"timeout is no time: {value!r}", TIMES)
+            request.report("member", outcome, path, f"timeout is no time: {value!r}", TIMES)
         elif name == "pit" and "keep_alive" in as_object(value):
             kept = value["keep_alive"]
             if not (isinstance(kept, str) and is_time(kept)):
-                request.report("member", verdict, ("pit", "keep_alive"), f"keep_alive is no time: {kept!r}", TIMES)
+                request.report("member", outcome, ("pit", "keep_alive"), f"keep_alive is no time: {kept!r}", TIMES)
 
 
 def kind_of(value: Any) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opensearch_neural import forward_index
-from opensearch_neural.lint.findings import Path, Verdict
+from opensearch_neural.lint.findings import Outcome, Path
 from opensearch_neural.lint.neighbours import scored
 from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.values import as_object
@@ -57,5 +57,5 @@ def script_score(request: LintedRequest, inner: Body, path: Path) -> None:
     message = f"the table is for codes of {parts} bytes, and the codes of the index have {bytes_}"
     if not bytes_:
         message, remedy = "the index holds no codes: every hit scores 0", "ingest again with --pq MODEL"
-    outcome: Verdict = "bends" if parts > bytes_ else "rejected"
+    outcome: Outcome = "bends" if parts > bytes_ else "rejected"
     request.report("quantized-table", outcome, (*where, "table"), message, remedy)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import forward_index, multi_vector
 from opensearch_neural.lint.clause_count import KEYWORD
-from opensearch_neural.lint.findings import RULES, Finding, Path, Verdict, path_text
+from opensearch_neural.lint.findings import RULES, Finding, Outcome, Path, path_text
 from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.lint.values import as_object, number_or, whole
 from opensearch_neural.queries.clauses import Body
@@ -36,7 +36,7 @@ class LintedRequest:
     within: str | None = None
     """The path of the innermost nested query around the current clause; None: no nested query."""
 
-    def report(self, rule: str, outcome: Verdict, path: Path, message: str, remedy: str) -> None:
+    def report(self, rule: str, outcome: Outcome, path: Path, message: str, remedy: str) -> None:
         assert rule in RULES
         self.findings.append(Finding(rule, outcome, path_text(path), message, remedy))
 
@@ -52,8 +52,8 @@ class LintedRequest:
         """(major, minor); (0, 0) if not known."""
         return self.capabilities.version_number if self.capabilities else (0, 0)
 
-    def unless_release(self, *release: int) -> Verdict | None:
-        """The verdict on a feature that OpenSearch accepts from a release on: None if this cluster has that release,
+    def unless_release(self, *release: int) -> Outcome | None:
+        """The outcome for a feature that OpenSearch accepts from a release on: None if this cluster has that release,
         rejected before it, doubtful if the release is not known."""
         if self.release == (0, 0):
             return "doubtful"
@@ -81,7 +81,7 @@ class LintedRequest:
         return "binary" if name == "pq" else None
 
     def check_field(
-        self, name: str, wanted: str, path: Path, outcome: Verdict = "rejected", *, missing: Verdict | None = None
+        self, name: str, wanted: str, path: Path, outcome: Outcome = "rejected", *, missing: Outcome | None = None
     ) -> bool:
         """Whether the field may be of the type that the query needs; reports one that certainly is not.
 

@@ -6,7 +6,7 @@ two_phases.py    high-IDF-first, and `sparse` with pruned postings
 cascade.py       the cascade
 weighted_sum.py  bm25-sparse
 
-An engine that can be tuned has a dataclass in `engines.settings` and a class in `TUNINGS`.
+An engine that can be tuned has a dataclass in `engines.settings.TUNED` and a class in `TUNINGS`.
 """
 
 from opensearch_neural.tune.cascade import CascadeTuning

@@ -14,7 +14,8 @@ from opensearch_neural.queries import Clause
 from opensearch_neural.shown_search import parse_filter
 
 SETTINGS = ("window", "weight", "dense_window", "rare", "tokens", "exact")
-"""The engine options that the page offers. Options that name files of the server are not offered."""
+"""The engine options that the page offers, each with a field of `Column`. Options that name files of the server are not
+offered."""
 OWN_BODY = "own body"
 """The engine's name for a column whose body the user writes."""
 MOST_COLUMNS = 4

@@ -263,6 +263,18 @@ def test_of_several_seeds_the_mean_is_judged_and_of_one_that() -> None:
     assert Table(rows, (1, 2)).differences(["s", "t"], "a", "b", "AP") == {"s": rows[2]}
 
 
+def test_a_measure_is_found_by_the_name_of_rows_and_by_that_of_ir_measures() -> None:
+    """A goal that asked for RR@10 was "not measured": rows call it MRR@10."""
+    measured = {
+        MeasuredEngine(name, 1): Measured({"RR@10": {"q": value}}, {"RR@10": value}, 1, 0, 0, 0)
+        for name, value in (("a", 1.0), ("b", 0.5))
+    }
+    table = Table(compared("s", measured, [("a", "b")]), (1,))
+    for name in ("RR@10", "MRR@10"):
+        row = table.difference("s", "a", "b", name)
+        assert row is not None and row.value == 0.5 and table.by_seed("s", "a", "b", name) == [row]
+
+
 def test_only_an_interval_above_zero_is_above_and_what_was_not_measured_is_not_met() -> None:
     def gain(low: float | None) -> Row:
         return Row("s", "a", "AP", 0.5, low, None if low is None else 0.9, 9, baseline="b", kind="difference")

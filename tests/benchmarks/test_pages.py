@@ -47,7 +47,7 @@ def test_every_table_is_that_of_its_result_file(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert re.search("<!-- (table|goals): ", text) or page.name not in ("evidence.md", "load.md", "ingest.md")
     assert text.count("<!-- figure: ") > 40 or page.name != "encoding-at-scale.md"
-    assert with_tables(text) == text
+    assert with_tables(text) == text, "python -m benchmarks.pages writes the tables anew"
 
 
 def test_a_table_may_be_of_some_measures_alone() -> None:
@@ -82,6 +82,20 @@ def test_gains_may_be_of_some_engines_in_another_measure() -> None:
     ]
     assert header[1] == "bm25: R@100" and "scifact" in {line[0] for line in lines}
     assert {head.split(",")[0] for head in header[2:]} == {"sparse", "high-idf-first"}
+
+
+@pytest.mark.parametrize(
+    ("mark", "words"),
+    [
+        ("tabel: bm25_sparse", "there is no mark 'tabel'\n.*table, goals"),
+        ("gains: bm25_sparse", "several baselines\n.*bm25 tuned"),
+        ("gains: bm25_sparse: bm52", "no result has such differences in nDCG@10\n.*from bm25, bm25 tuned"),
+        ("gains: bm25_sparse: bm25; ; P@5", r"no result has such differences in P@5\n.*in nDCG@10"),
+    ],
+)
+def test_a_mark_of_what_there_is_not_says_what_there_is(mark: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        with_tables(f"# Page\n\n<!-- {mark} -->\n<!-- end -->\n")
 
 
 def test_many_commands_below_a_table_are_folded_away() -> None:
@@ -217,7 +231,7 @@ def test_every_page_stands_in_the_table_of_contents() -> None:
     index = (docs / "index.md").read_text(encoding="utf-8")
     listed = {name for block in re.findall(r"```{toctree}\n(.*?)```", index, re.DOTALL) for name in block.splitlines()}
     pages = {page.relative_to(docs).with_suffix("").as_posix() for page in PAGES if page != README}
-    assert pages - {"index"} <= listed
+    assert pages - {"index"} <= listed, "docs/index.md lists every page in one of its tables of contents"
 
 
 def test_messages_in_troubleshooting_are_messages_of_the_code() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import configparser
 import inspect
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import click
 import pytest
@@ -26,6 +29,18 @@ def test_a_command_says_in_its_source_what_it_says_when_imported(entry) -> None:
         return
     assert docstring_of(entry) == inspect.cleandoc(command.callback.__doc__)
     assert missing_module(entry.module, entry.attr) is None
+
+
+def test_the_commands_of_setup_cfg_are_installed() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(Path(__file__).parents[2] / "setup.cfg", encoding="utf-8")
+    asked = {
+        (group, name.strip())
+        for group in GROUPS
+        for name in re.findall(r"^(.+?)=", setup["options.entry_points"][group], re.MULTILINE)
+    }
+    installed = {(entry.group, entry.name) for entry in ENTRIES}
+    assert asked == installed, "entry points are read when the package is installed: run `make install`"
 
 
 def test_listing_commands_imports_no_network_library() -> None:

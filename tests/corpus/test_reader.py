@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from corpus_files import GOOD, RECORDS, ids, jsonl, numbered, parquet, read, separated, written, zstd
 
+from opensearch_neural.corpus import reader
 from opensearch_neural.corpus.documents import MAX_ID_BYTES, Rejected
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
@@ -76,6 +78,15 @@ def test_every_format_gives_the_same_documents(form: str, tmp_path: Path) -> Non
     assert [(d.id, d.title, d.text, d.url, d.fields) for d in documents] == DOCUMENTS
 
 
+def test_every_format_of_files_is_tried_above_and_named_on_the_page_of_files() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "files.md").read_text(encoding="utf-8")
+    tried = {re.split(r"\W", form)[0] for form in FORMATS}
+    for name, each in reader.FORMATS.items():
+        assert name in tried or not each.suffixes, f"give FORMATS of this test a corpus of the format {name}"
+        for suffix in each.suffixes:
+            assert f"`{suffix}`" in page, f"docs/reference/files.md names no {suffix}: add it to the row of corpora"
+
+
 def test_limit_ends_the_stream(tmp_path: Path) -> None:
     assert ids(written(tmp_path / "c.jsonl", jsonl(RECORDS)), limit=2) == ["a", "b"]
 
@@ -87,8 +98,8 @@ def test_a_missing_path_and_a_folder_without_a_corpus_are_named_before_the_first
         read_corpus(tmp_path)
     with pytest.raises(InputError, match=r"does not say what kind of corpus"):
         read_corpus(written(tmp_path / "c.txt", b""))
-    with pytest.raises(InputError, match=r"unknown corpus format 'xml'"):
-        read_corpus(tmp_path, format="xml")
+    with pytest.raises(InputError, match=r"unknown corpus format 'no such'"):
+        read_corpus(tmp_path, format="no such")
     with pytest.raises(InputError, match="null"):
         read_corpus("a\0b")
 

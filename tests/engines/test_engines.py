@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -64,6 +65,13 @@ def test_documents_are_called_lost_only_where_all_shards_answered() -> None:
     assert lost_documents(body, answer, "documents", "docs", stored_count=2) == Missing()
     failed = {"total": 2, "successful": 1, "failed": 1, "failures": []}
     assert lost_documents(body, {**answer, "_shards": failed}, "documents", "docs") == Missing()
+
+
+def test_every_engine_has_a_row_in_a_table_of_the_docs() -> None:
+    pages = [Path(__file__).parents[2] / name for name in ("README.md", "docs/queries.md")]
+    rows = [row for page in pages for row in re.findall(r"^\|.*\|$", page.read_text(encoding="utf-8"), re.MULTILINE)]
+    named = {name for row in rows for name in re.findall(r"[`*]([a-z0-9-]+)[`*]", row)}
+    assert sorted(ENGINES.keys() - named) == [], "give each of these a row in the table of engines in docs/queries.md"
 
 
 @pytest.mark.cluster

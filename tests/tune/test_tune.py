@@ -26,6 +26,7 @@ from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.settings import (
     BM25_SPARSE_POWER,
     HIGH_IDF_FIRST_POWER,
+    TUNED,
     Bm25SparseSetting,
     CascadeSetting,
     HighIdfFirstSetting,
@@ -449,6 +450,7 @@ def test_osn_eval_and_osn_tune_say_that_all_tokens_weigh_the_same(
 def test_what_can_be_tuned_says_which_queries_it_takes() -> None:
     (choice,) = (option for option in tune.params if option.name == "engine")
     assert isinstance(choice.type, click.Choice) and {*choice.type.choices} == TUNINGS.keys()
+    assert {tuning.setting for tuning in TUNINGS.values()} == set(TUNED), "a build takes over only what TUNED has"
     for engine, tuning in TUNINGS.items():
         tuning.check_queries(judged=True, unjudged=False)
         with pytest.raises(InputError, match="give --data or --queries, not both"):

@@ -77,7 +77,18 @@ def test_the_same_link_shows_the_same_page(page: TestClient) -> None:
     assert len(first.of("li", "hit")) == 6
 
 
-def test_every_setting_that_an_engine_takes_is_offered_but_files_of_the_server(page: TestClient) -> None:
+NOT_OFFERED = {"clauses", "first", "faiss", "urls", "tome", "beams"}
+"""Options of engines that the page lacks: files of the server, and those that nobody missed there."""
+
+
+def test_an_option_of_an_engine_is_offered_or_among_those_that_are_not() -> None:
+    options = {option.name for engine in ENGINES.values() for option in engine.options}
+    assert options == {*SETTINGS, *NOT_OFFERED}, (
+        "a new option: offer it (`ui.state`: SETTINGS, and a field of Column), or add it to NOT_OFFERED"
+    )
+
+
+def test_every_setting_that_is_offered_is_searched_with(page: TestClient) -> None:
     asked = {"q": "rainbow light", "size": "2", "engine": ["high-idf-first", "bm25-sparse"], "index": ["", ""]}
     asked |= {"rare": ["count:1", ""], "tokens": ["", "share:0.9"], "exact": ["", "yes"], "window": ["1", ""]}
     shown = Elements(page.get("/", params=asked).text)

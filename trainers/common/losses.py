@@ -2,7 +2,8 @@
 
 Shapes are written as (queries, documents). A loss is the mean over queries unless a function says otherwise (`margin_mse` is
 a mean over pairs, `masked_lm` a sum beside its count), so it does not grow with the batch. Scores are raw inner products
-unless a function says otherwise. Reductions run in float32 for every input type.
+unless a function says otherwise. Reductions run in float32 for every input type. docs/how-to/extend.md says what else a loss
+needs.
 
 Abbreviations of the references:
     sparse   "Towards Competitive Search Relevance For Inference-Free Learned Sparse Retrievers"

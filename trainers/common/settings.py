@@ -21,6 +21,11 @@ LAST = "last"
 """The value of `TrainingSettings.select` that keeps the last state."""
 TEACHER_SCALE = 10.0
 """The default of `ObjectiveSettings.teacher_scale`."""
+DISTILLATION = ("kl", "margin_mse")
+"""The weights of `ObjectiveSettings` whose terms compare the student's scores with teachers'."""
+TERMS = ("info_nce", *DISTILLATION)
+"""All its weights; `objective.objective_terms` makes a term of the same name for each."""
+NONE_DISTILS = f"{' and '.join(DISTILLATION)} are 0: give one of them a weight"
 Role = Literal["query", "document"]
 ROLES: tuple[Role, ...] = ("query", "document")
 
@@ -145,14 +150,13 @@ class ObjectiveSettings:
     """scale each teacher's scores of a query to the range 0 to 1 before adding them"""
 
     def __post_init__(self) -> None:
-        if max(self.info_nce, self.margin_mse, self.kl) <= 0 or min(self.info_nce, self.margin_mse, self.kl) < 0:
-            raise ValueError(
-                "info_nce, margin_mse and kl are weights: none may be below 0, at least one must be above 0"
-            )
+        weights = [getattr(self, name) for name in TERMS]
+        if max(weights) <= 0 or min(weights) < 0:
+            raise ValueError(f"{', '.join(TERMS)} are weights: none may be below 0, at least one must be above 0")
         if self.temperature is not None and self.temperature <= 0:
             raise ValueError(f"temperature must be above 0, not {self.temperature}")
         if self.teacher_weights is not None and not self.distils:
-            raise ValueError("teacher_weights would have no effect: kl and margin_mse are 0: give one of them a weight")
+            raise ValueError(f"teacher_weights would have no effect: {NONE_DISTILS}")
         if self.loss is not None:
             if not self.info_nce:
                 raise ValueError("loss takes the place of info_nce and its weight, which is 0: set info_nce above 0")
@@ -160,7 +164,8 @@ class ObjectiveSettings:
 
     @property
     def distils(self) -> bool:
-        return self.margin_mse > 0 or self.kl > 0
+        """Whether the loss compares scores with teachers'."""
+        return any(getattr(self, name) > 0 for name in DISTILLATION)
 
 
 def check_dropout(dropout: float | None) -> None:

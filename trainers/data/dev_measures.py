@@ -15,8 +15,9 @@ from trainers.data.examples import TrainingData
 from trainers.data.negatives import open_retriever
 
 MEASURES = ("nDCG@10", "RR@10", "R@100")
-DEPTH = 101
-"""Documents to find: 100 for the measures, and a query's own document, which is no hit."""
+"""Names of ir-measures, each with a cut-off; the first selects the state to keep, and is shown for each of several sets."""
+DEPTH = 1 + max(int(name.rpartition("@")[2]) for name in MEASURES)
+"""Documents to find: as many as the measures look at, and a query's own document, which is no hit."""
 
 Retrieve = Callable[[Mapping[str, str], Mapping[str, str]], Run]
 """({query id: text}, {document id: text}) → run of `DEPTH` documents per query, by the model in its present state."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from trainers.common.settings import TEACHER_SCALE, ObjectiveSettings
+from trainers.common.settings import DISTILLATION, TEACHER_SCALE, ObjectiveSettings
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 
@@ -75,10 +75,8 @@ def check_teachers(train: Sequence[SetSettings], distils: bool) -> None:
     """Raises ValueError if a train set names teachers, and no term of the loss asks them."""
     named = [settings.title for settings in train if settings.teachers]
     if named and not distils:
-        raise ValueError(
-            f"{', '.join(named)}: teachers are named, but objective.kl and objective.margin_mse are 0: give one of them a "
-            "weight"
-        )
+        weights = " and ".join(f"objective.{name}" for name in DISTILLATION)
+        raise ValueError(f"{', '.join(named)}: teachers are named, but {weights} are 0: give one of them a weight")
 
 
 def refuse_unread_of_teachers(train: Sequence[SetSettings], objective: ObjectiveSettings, models: bool = False) -> None:

@@ -8,7 +8,14 @@ from typing import Literal, TypeVar
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.sparse.pruning import Pruning
-from trainers.common.settings import FOLDER, ObjectiveSettings, Role, TrainingSettings, check_dropout
+from trainers.common.settings import (
+    FOLDER,
+    NONE_DISTILS,
+    ObjectiveSettings,
+    Role,
+    TrainingSettings,
+    check_dropout,
+)
 from trainers.data.settings import (
     UNTAUGHT,
     DevSettings,
@@ -103,7 +110,7 @@ class WarmUpSettings:
 
 @dataclass(slots=True)
 class SparseObjective(ObjectiveSettings):
-    """The loss terms of `osn train dense`, and the teachers."""
+    """The loss terms that `osn train dense` has too, and what is for sparse models alone: teachers by name, a base."""
 
     temperature: float | None = 1.0
     """divides the scores of the contrastive term"""
@@ -122,7 +129,7 @@ class SparseObjective(ObjectiveSettings):
     def __post_init__(self) -> None:
         ObjectiveSettings.__post_init__(self)
         if self.teachers and not self.distils:
-            raise ValueError("teachers are named, but kl and margin_mse are 0: give one of them a weight")
+            raise ValueError(f"teachers are named, but {NONE_DISTILS}")
         if self.all_pairs and self.margin_mse:
             raise ValueError("all_pairs works with kl only: margin_mse compares the query's own candidates")
         if self.sparse_weight <= 0 or (self.base is None and self.sparse_weight != 1):

@@ -6,10 +6,13 @@ import pickle
 from pathlib import Path
 
 import pytest
+from extend_page import names_below
 
 from benchmarks.load.quality import SCORE_KEPT, judged_rows, nearness_rows, overlap, retriever
 from benchmarks.load.variants import (
+    ALL_ENGINES,
     PRESETS,
+    Variant,
     parse_variant,
     parse_variants,
     spec_of,
@@ -17,11 +20,20 @@ from benchmarks.load.variants import (
 from benchmarks.load.workload import LoadTarget, body_builders, prepare, prepared
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.engines import ENGINES
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.queries import Rare
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine that docs/how-to/extend.md adds."""
+    engine = names_below("An engine")["Bm25Title"]
+    monkeypatch.setitem(ENGINES, engine.name, engine)
+    monkeypatch.setattr("benchmarks.load.variants.ALL_ENGINES", (*ALL_ENGINES, engine.name))
 
 
 def test_variants_are_read_as_they_are_written() -> None:
@@ -170,6 +182,36 @@ def test_a_worker_asks_the_cluster_for_neither_scale_nor_size_of_an_index_that_k
         write_record(client, loaded, wrote)
     bodies = [build("parse a string into a tree") for build in body_builders(workload).values()]
     assert [body["rescore"]["window_size"] for body in bodies] == [120, 60]
+
+
+@pytest.mark.usefixtures("added")
+def test_an_engine_that_is_added_has_its_options_and_its_exact_search_here() -> None:
+    variant = parse_variant("bm25-title+weight=0.5+title-boost=3")
+    assert variant.others == (("title_boost", 3.0),)
+    assert parse_variant(f"{variant.name}={spec_of(variant)}") == variant
+    assert variant.exact == Variant(
+        "exact bm25-title", "bm25-title", weight=0.5, whole=True, others=(("title_boost", 3.0),)
+    )
+    with pytest.raises(InputError, match=r"'title-boost=0' in .*: 0 is not above 0"):
+        parse_variant("bm25-title+title-boost=0")
+    with pytest.raises(InputError, match="no option 'title-boost' in 'bm25"):
+        parse_variant("bm25+title-boost=3")
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("added")
+def test_a_worker_makes_the_bodies_of_an_engine_that_is_added(client, loaded: str) -> None:
+    wrote = existing_record(client, loaded)
+    write_record(client, loaded, wrote.with_extra(**{SCALE: None}))
+    try:
+        nowhere = LoadTarget(ConnectionSettings(("http://127.0.0.1:9",)))
+        workload = prepare(client, nowhere, loaded, parse_variants("bm25-title+title-boost=3"), ["x"])
+    finally:
+        write_record(client, loaded, wrote)
+    (build,) = body_builders(workload).values()
+    body = build("parse a string into a tree")
+    assert "title^3" in body["query"]["multi_match"]["fields"] and body["rescore"]
+    assert client.search(index=loaded, body=body)["hits"]["hits"]
 
 
 @pytest.mark.cluster
