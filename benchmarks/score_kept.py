@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.grown import index as grown
-from benchmarks.load.command import NumberList
 from benchmarks.load.quality import nearness_rows
 from benchmarks.load.variants import TWO_PHASE, Variant, page_of, parse_variants, with_options
 from benchmarks.load.workload import LoadTarget, Workload, prepared
+from benchmarks.options import NumberList
 from benchmarks.publish import publish, record_option
 from benchmarks.speed.turns import Timed, in_turn, ratio, say
 from opensearch_neural import queries

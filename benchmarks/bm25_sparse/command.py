@@ -42,8 +42,9 @@ from benchmarks.bm25_sparse.models import ARMS, PUBLISHED, Experiment, check_mod
 from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
 from benchmarks.grown.index import set_of_size
 from benchmarks.load.blocks import Level
-from benchmarks.load.command import NumberList, owned_option
+from benchmarks.load.command import owned_option
 from benchmarks.local_cluster import NODE, reachable
+from benchmarks.options import NumberList
 from benchmarks.render import in_points
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings

@@ -18,8 +18,8 @@ import click
 from benchmarks.beir_parts import check_data
 from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import slug
-from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import heap_option
+from benchmarks.options import NumberList
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.headings import taking
 from opensearch_neural.commands.reading import reading

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import numpy as np
 
 from benchmarks.grown.documents import DrawnVectors, Resampler
 from benchmarks.load.run import RESAMPLED
+from benchmarks.options import setting
 from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore
 from ingest.corpus_table import Asked
@@ -47,7 +49,7 @@ def set_of_size(documents: int) -> str:
 
 @dataclass(frozen=True)
 class Growth:
-    """What to write."""
+    """What to write; fields with a help text are options of `osn bench grow`."""
 
     corpus: str
     """The corpus that documents are drawn from: whatever `osn ingest` reads."""
@@ -55,26 +57,22 @@ class Growth:
     """The name of the index."""
     documents: int
     """How many; the corpus's own come first, once each."""
-    sparse: str | None = "lexical"
-    """As `osn ingest --sparse` takes it; None: no sparse vectors."""
-    dense: str | None = None
-    """As `osn ingest --dense` takes it; None: no dense vectors."""
-    pq: str | None = None
-    """A quantized model that makes the codes of the drawn dense vectors."""
-    vectors: Path | None = None
-    """A folder of `osn encode`; None: the models encode the corpus."""
-    base: int | None = None
-    """Draw from the first `base` documents of the corpus; None: from all."""
-    mix: float = 0.3
-    """Share of a document's distinct words that are taken from another document."""
-    prune: Pruning | None = None
-    """Which tokens of a sparse vector are kept, by the score that they can add (document weight × query weight)."""
-    prune_postings: Pruning | None = None
-    """Which of the kept tokens the postings hold, as `osn ingest --prune-postings` writes them."""
-    segments: int = 1
-    """Segments of each shard after merging."""
-    shards: int = 1
-    """Primary shards."""
+    sparse: str | None = setting("lexical", "Sparse model, or none.")
+    dense: str | None = setting(None, "Dense model; none by default.", type=str)
+    pq: str | None = setting(None, "Quantized model: codes of the drawn dense vectors.", type=str)
+    vectors: Path | None = setting(None, "A folder of `osn encode`.", type=click.Path(path_type=Path))
+    """None: the models encode the corpus."""
+    base: int | None = setting(None, "Draw from the first N documents.", type=click.IntRange(min=2))
+    mix: float = setting(0.3, "Share of words from a second document.", type=float)
+    prune: Pruning | None = setting(
+        None, "Terms to keep of sparse vectors: top_k:N, max_ratio:R, …", type=Pruning.parse, metavar="TYPE:VALUE"
+    )
+    """By the score that a term can add (document weight × query weight)."""
+    prune_postings: Pruning | None = setting(
+        None, "Terms that postings hold, as for `osn ingest`.", type=Pruning.parse, metavar="TYPE:VALUE"
+    )
+    segments: int = setting(1, "Segments of each shard after merging.")
+    shards: int = setting(1, "Shards of each new index.")
     settings: dict[str, str] = field(default_factory=dict)
     """Index settings at creation."""
     seed: int = 0

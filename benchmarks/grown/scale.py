@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from benchmarks.grown import index as growth
 from benchmarks.grown.field_bytes import bytes_by_field
 from benchmarks.grown.index import Growth, drawn_vectors
 from benchmarks.load import result
-from benchmarks.load.command import NumberList, finish, load_settings, measuring_options, queries_of, run
+from benchmarks.load.command import finish, load_settings, measuring_options, queries_of, run
 from benchmarks.load.measurement import Measurement
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import allowed_target, prepared
 from benchmarks.local_cluster import NODE, heap_option, reachable
+from benchmarks.options import NumberList, of_options, setting_options
 from benchmarks.publish import record_option
 from benchmarks.speed.turns import say
 from opensearch_neural.cluster.connect import connect
@@ -30,7 +31,6 @@ from opensearch_neural.commands.option_groups import seed_option
 from opensearch_neural.commands.renamed import Renamed, output_option
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row, Summary, data_facts
-from opensearch_neural.models.sparse.pruning import Pruning
 
 FIELD_SAMPLE = 3000  # documents that are written field by field to see what each costs
 CORPUS_DOCUMENTS = 20_000  # of the documentation strings, if no corpus is named
@@ -39,38 +39,7 @@ CORPUS_DOCUMENTS = 20_000  # of the documentation strings, if no corpus is named
 def growing_options(command: Any) -> Any:
     """Add the options for the documents to write."""
     options = [
-        click.option("--sparse", default="lexical", show_default=True, help="Sparse model, or none."),
-        click.option("--dense", default=None, help="Dense model; none by default."),
-        click.option("--pq", default=None, help="Quantized model: codes of the drawn dense vectors."),
-        click.option("--vectors", type=click.Path(path_type=Path), default=None, help="A folder of `osn encode`."),
-        click.option("--base", type=click.IntRange(min=2), default=None, help="Draw from the first N documents."),
-        click.option(
-            "--mix", type=float, default=0.3, show_default=True, help="Share of words from a second document."
-        ),
-        click.option(
-            "--prune",
-            type=Pruning.parse,
-            metavar="TYPE:VALUE",
-            default=None,
-            help="Terms to keep of sparse vectors: top_k:N, max_ratio:R, …",
-        ),
-        click.option(
-            "--prune-postings",
-            type=Pruning.parse,
-            metavar="TYPE:VALUE",
-            default=None,
-            help="Terms that postings hold, as for `osn ingest`.",
-        ),
-        click.option(
-            "--segments",
-            type=click.IntRange(min=1),
-            default=1,
-            show_default=True,
-            help="Segments of each shard after merging.",
-        ),
-        click.option(
-            "--shards", type=click.IntRange(min=1), default=1, show_default=True, help="Shards of each new index."
-        ),
+        setting_options(Growth),
         click.option(
             "--setting",
             "settings",
@@ -92,8 +61,8 @@ def _setting(text: str) -> tuple[str, str]:
 
 def growth_of(corpus: str, index: str, documents: int, options: Mapping[str, Any]) -> Growth:
     """The `Growth` of the options of `growing_options` and --seed. Raises InputError."""
-    names = {each.name for each in fields(Growth)} - {"corpus", "index", "documents"}
-    return Growth(corpus, index, documents, **{name: options[name] for name in names})
+    more = {name: options[name] for name in ("settings", "seed")}
+    return of_options(Growth, options, corpus=corpus, index=index, documents=documents, **more)
 
 
 @click.command()

@@ -37,9 +37,10 @@ from benchmarks.large_sparse.measures import (
     rows_of,
 )
 from benchmarks.load.blocks import Level
-from benchmarks.load.command import NumberList, owned_option
+from benchmarks.load.command import owned_option
 from benchmarks.load.workload import ModelChoice, allowed_target
 from benchmarks.local_cluster import NODE, heap_option, reachable
+from benchmarks.options import NumberList
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options

@@ -49,7 +49,7 @@ from benchmarks.experiment import (
     shared,
 )
 from benchmarks.local_cluster import cluster_or_node
-from benchmarks.papers.options import setting_options
+from benchmarks.options import setting_options
 from benchmarks.papers.tome.decoding import (
     BEAM,
     BEAMS,
