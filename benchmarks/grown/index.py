@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,8 @@ import numpy as np
 
 from benchmarks.grown.documents import DrawnVectors, Resampler
 from benchmarks.load.run import RESAMPLED
+from benchmarks.load.server import index_facts
+from benchmarks.local_cluster import created_with
 from benchmarks.options import setting
 from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore
@@ -146,7 +148,7 @@ def grow(
         whole = wrote is not None and LOADING not in wrote.extra
         if not (whole and count(client, growth.index) == growth.documents):
             _write(client, growth, wanted, resampler)
-        if _segments(client, growth.index) > growth.segments * growth.shards:
+        if index_facts(client, growth.index).segments > growth.segments * growth.shards:
             say(f"merging {growth.index} to {growth.segments} segment(s) a shard")
             merge_segments(client, growth.index, growth.segments, least=0)
         if lacking := _lacking(client, growth):
@@ -160,28 +162,13 @@ def _lacking(client: OpenSearch, growth: Growth) -> dict[str, str]:
     return {key: value for key, value in growth.settings.items() if has.get(f"index.{key}") != value}
 
 
-@contextmanager
-def _created_with(client: OpenSearch, growth: Growth) -> Iterator[None]:
-    """Inside the block, the index is created with the wanted settings; some, such as its sorting, cannot be set later."""
-    if not growth.settings:
-        yield
-        return
-    name = f"osn-bench-{growth.index}"
-    body = {"index_patterns": [growth.index], "priority": 1000, "template": {"settings": {"index": growth.settings}}}
-    client.indices.put_index_template(name=name, body=body)
-    try:
-        yield
-    finally:
-        client.indices.delete_index_template(name=name, params={"ignore": 404})
-
-
 def _facts(meta: IndexMeta) -> tuple[Any, ...]:
     """The facts by which drawn indexes differ; a lexical model's hash is that of its corpus's statistics."""
     return meta.extra.get(RESAMPLED), meta.sparse, meta.dense, meta.quantized
 
 
 def _write(client: OpenSearch, growth: Growth, meta: IndexMeta, resampler: Resampler) -> None:
-    with _created_with(client, growth):
+    with created_with(client, growth.index, growth.settings) if growth.settings else nullcontext():
         settings = NewIndex(shards=growth.shards, replicas=0, prune_postings=growth.prune_postings)
         target = open_target(client, growth.index, meta, settings, corpus_name=growth.corpus)
     noted = NotingLargest(for_index(drawn_vectors(growth, resampler), target.meta, resampler.query))
@@ -197,8 +184,3 @@ def _write(client: OpenSearch, growth: Growth, meta: IndexMeta, resampler: Resam
     if growth.prune_postings is not None and resampler.query is not None:
         # Pruned postings do not show the largest weights, which certify pages.
         keep_measures(client, target, resampler.query, noted, everything=not report.skipped)
-
-
-def _segments(client: OpenSearch, index: str) -> int:
-    stats = client.indices.stats(index=index, metric="segments")
-    return int(stats["_all"]["primaries"]["segments"]["count"])
