@@ -1,7 +1,6 @@
 """Writing speed compared with opensearch-py's `parallel_bulk`.
 
-    osn bench ingest --data scifact                         everything, on two idle cores
-    osn bench ingest --data scifact --quick                 few rounds; records nothing
+    osn bench ingest --data scifact
 
 Each arm in turn writes the same prepared documents (a corpus and lexical vectors, as dicts in memory) into new indexes, with
 the same threads and the same number of documents in a request, so that other work of the machine slows all arms alike; every
@@ -16,8 +15,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,44 +40,29 @@ if TYPE_CHECKING:
 BASELINE = "opensearch-py parallel_bulk"
 OSN = "osn"
 SHORT = "osn, short weights"
-ARMS = (BASELINE, OSN, SHORT)
-
 Sources = Sequence[tuple[str, dict[str, Any]]]
 """(id, source) of the documents to index."""
 
 
-@dataclass(frozen=True)
-class WritingSizes:
-    """How much is measured, and with which requests."""
-
-    rounds: int = 10
-    """Times that every arm writes."""
-    threads: int = 2
-    """Threads that send requests."""
-    chunk: int = 500
-    """Documents in a request."""
-
-
-QUICK = WritingSizes(rounds=2)
-
-Writer = Callable[["OpenSearch", str, Sources, WritingSizes], None]
-"""Writes the documents into an index, which is there."""
+ROUNDS = 10
+THREADS = 2
+"""Threads that send requests, of each arm."""
+CHUNK = 500
+"""Documents in a request, of each arm."""
 
 
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path, exists=True), required=True, help="A corpus.")
-@click.option("--rounds", type=click.IntRange(min=2), default=None, help="How often each arm writes.")
-@click.option("--quick", is_flag=True, help="Few rounds; records nothing.")
+@click.option(
+    "--rounds", type=click.IntRange(min=2), default=ROUNDS, show_default=True, help="How often each arm writes."
+)
 @output_option("Write summary.json there.", file_okay=False)
 @connection_options
-def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int | None, quick: bool, out: Path | None) -> None:
+def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int, out: Path | None) -> None:
     """Compare writing speed with opensearch-py's."""
-    sizes = QUICK if quick else WritingSizes()
-    if rounds:
-        sizes = replace(sizes, rounds=rounds)
     with cluster_or_node(connection, f"osn-bench-{os.getpid()}") as client:
         full, short = prepared(data)
-        times = race(client, full, short, sizes)
+        times = race(client, full, short, rounds)
     publish(
         list(rows(data.resolve().name, times, full, short)),
         goals(times),
@@ -87,7 +70,7 @@ def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int | None,
         data=[data],
         seeds=[SEED],
         shown=None,
-        record=None if quick else out,
+        record=out,
     )
 
 
@@ -109,26 +92,38 @@ def prepared(corpus: Path) -> tuple[Sources, Sources]:
     return full, short
 
 
-def race(client: OpenSearch, full: Sources, short: Sources, sizes: WritingSizes) -> dict[str, Timed]:
+def with_parallel_bulk(client: OpenSearch, index: str, documents: Sources) -> None:
+    from opensearchpy.helpers import parallel_bulk
+
+    actions = ({"_index": index, "_id": id, "_source": source} for id, source in documents)
+    for ok, item in parallel_bulk(client, actions, thread_count=THREADS, chunk_size=CHUNK):
+        assert ok, item
+
+
+def with_osn(client: OpenSearch, index: str, documents: Sources) -> None:
+    actions = (Action(id, orjson.dumps(source)) for id, source in documents)
+    write_in_threads(client, index, actions, batch=CHUNK, threads=THREADS)
+
+
+ARMS = {BASELINE: with_parallel_bulk, OSN: with_osn, SHORT: with_osn}
+"""{arm: writes documents into an index, which is there}"""
+
+
+def race(client: OpenSearch, full: Sources, short: Sources, rounds: int) -> dict[str, Timed]:
     """{arm: its times}: every arm writes once a round, in a changing order. An extra first round only warms up the node."""
-    work: dict[str, tuple[Writer, Sources]] = {
-        BASELINE: (with_parallel_bulk, full),
-        OSN: (with_osn, full),
-        SHORT: (with_osn, short),
-    }
     times = {arm: Timed() for arm in ARMS}
-    for round in range(-1, sizes.rounds):
+    for round in range(-1, rounds):
         for arm in in_turn(ARMS, round):
-            write, documents = work[arm]
-            wall, cpu = written(client, write, documents, sizes)
+            documents = short if arm == SHORT else full
+            wall, cpu = written(client, arm, documents)
             if round >= 0:
                 times[arm].wall.append(wall)
                 times[arm].cpu.append(cpu)
-                say(f"round {round + 1} of {sizes.rounds}: {arm}: {len(documents) / wall:,.0f} documents/s")
+                say(f"round {round + 1} of {rounds}: {arm}: {len(documents) / wall:,.0f} documents/s")
     return times
 
 
-def written(client: OpenSearch, write: Writer, documents: Sources, sizes: WritingSizes) -> tuple[float, float]:
+def written(client: OpenSearch, arm: str, documents: Sources) -> tuple[float, float]:
     """(wall-clock seconds, processor seconds of this process) of writing a new index, which is checked and deleted."""
     index = f"osn-bench-{uuid.uuid4().hex[:10]}"
     body = index_body(
@@ -137,7 +132,7 @@ def written(client: OpenSearch, write: Writer, documents: Sources, sizes: Writin
     client.indices.create(index=index, body=body)
     try:
         wall, cpu = time.perf_counter(), time.process_time()
-        write(client, index, documents, sizes)
+        ARMS[arm](client, index, documents)
         taken = time.perf_counter() - wall, time.process_time() - cpu
         client.indices.refresh(index=index)
         count = client.count(index=index)["count"]
@@ -145,19 +140,6 @@ def written(client: OpenSearch, write: Writer, documents: Sources, sizes: Writin
     finally:
         client.indices.delete(index=index)
     return taken
-
-
-def with_parallel_bulk(client: OpenSearch, index: str, documents: Sources, sizes: WritingSizes) -> None:
-    from opensearchpy.helpers import parallel_bulk
-
-    actions = ({"_index": index, "_id": id, "_source": source} for id, source in documents)
-    for ok, item in parallel_bulk(client, actions, thread_count=sizes.threads, chunk_size=sizes.chunk):
-        assert ok, item
-
-
-def with_osn(client: OpenSearch, index: str, documents: Sources, sizes: WritingSizes) -> None:
-    actions = (Action(id, orjson.dumps(source)) for id, source in documents)
-    write_in_threads(client, index, actions, batch=sizes.chunk, threads=sizes.threads)
 
 
 # ---------------------------------------------------------------- results

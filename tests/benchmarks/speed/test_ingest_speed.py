@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 from corpora import records, write_jsonl
 
+from benchmarks.speed import ingest_speed as module
 from benchmarks.speed.ingest_speed import (
     ARMS,
     BASELINE,
     SHORT,
-    WritingSizes,
     goals,
     ingest_speed,
     prepared,
@@ -23,11 +24,14 @@ from benchmarks.speed.turns import Timed, ratio
 from opensearch_neural.evaluation.results import Summary
 
 
-def test_every_arm_writes_every_document_and_short_weights_are_shorter(client: Any, tmp_path: Path) -> None:
+def test_every_arm_writes_every_document_and_short_weights_are_shorter(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHUNK", 50)
     full, short = prepared(write_jsonl(tmp_path / "d.jsonl", records(120)))
     assert [id for id, _ in full] == [id for id, _ in short] == [record["_id"] for record in records(120)]
     assert all(one["sparse"].keys() == other["sparse"].keys() for (_, one), (_, other) in zip(full, short, strict=True))
-    times = race(client, full, short, WritingSizes(2, threads=2, chunk=50))
+    times = race(client, full, short, 2)
     assert {arm: len(of_arm.wall) for arm, of_arm in times.items()} == dict.fromkeys(ARMS, 2)
     found = {(row.line, row.column): row.value for row in rows("d", times, full, short)}
     assert found[SHORT, "bytes of JSON a document"] < 0.8 * found[BASELINE, "bytes of JSON a document"]
