@@ -207,8 +207,8 @@ def latency_rows(
     return facts(name, engine, {f"P{at} ms{device}": time for at, time in zip((50, 99), times, strict=True)}, count)
 
 
-def search_bm25(data: Path, file: Path, connection: ConnectionSettings) -> Bm25Searches:
-    """BM25 on a set's test questions, kept in `file`. Raises InputError if the file is of other questions."""
+def search_bm25(data: Path, folder: Path, connection: ConnectionSettings) -> Bm25Searches:
+    """BM25 on a set's test questions, kept in `folder`."""
     test = judged_set(data)
 
     def search() -> dict[str, object]:
@@ -218,12 +218,9 @@ def search_bm25(data: Path, file: Path, connection: ConnectionSettings) -> Bm25S
             run = engine.run(test.texts, DEPTH, chosen)
             bodies = [bm25(text, size=DEPTH) for text in list(test.texts.values())[:TIMED]]
             times = time_queries(client, engine.indexes[chosen.analyzer], bodies)
-        return {"test": test.data.hash, "run": run, "ms": [times.p50, times.p99]}
+        return {"run": run, "ms": [times.p50, times.p99]}
 
-    content = kept(file, search)
-    if content["test"] != test.data.hash:
-        raise InputError(f"{file} holds searches for other questions", "give another --work")
-    return Bm25Searches(content["run"], content["ms"])
+    return Bm25Searches(**kept(folder / f"bm25-{test.data.hash}.json", search))
 
 
 # ------------------------------------------------ goals
@@ -321,11 +318,7 @@ def prepared(
         part = work / f"{scale.documents}-documents"
         folders = {name: some_documents(whole, part, scale.documents) for name, whole in folders.items()}
     # First the searches, which need a cluster and no training.
-    searched = {
-        name: search_bm25(folder, work / name / f"bm25-{scale.documents or 'all'}.json", connection)
-        for name, folder in folders.items()
-    }
-
+    searched = {name: search_bm25(folder, work / name, connection) for name, folder in folders.items()}
     trainings = prepared_trainings(data, work, scale, folders, arms)
     ordered = [arm for arm in ARMS if arm in arms]
     return [SetExperiment(trainings[name], ordered, searched[name]) for name in sets]
