@@ -1,18 +1,14 @@
 """The encoders that `osn bench encoding` compares, and their measurement: speed in turns, block by block; memory in a
-process for each encoder:
-
-    python -m benchmarks.speed.encoder_arms ARM MODEL < texts.json
-"""
+process for each encoder."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -252,16 +248,8 @@ def token_counts(model: str, texts: Sequence[str]) -> NDArray[np.int64]:
 
 def memory_in_a_process(arm: str, model: str, texts: Sequence[str]) -> tuple[int, int]:
     """`measure_memory` in a new process, which has done nothing else before."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.speed.encoder_arms", arm, model],
-        input=json.dumps(list(texts)),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[2],
-    )
-    loaded, peak = json.loads(done.stdout.splitlines()[-1])
-    return loaded, peak
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(measure_memory, arm, model, list(texts)).result()
 
 
 def measure_memory(arm: str, model: str, texts: Sequence[str]) -> tuple[int, int]:
@@ -286,8 +274,3 @@ def _status(name: str) -> int:
 def sleep_while_waiting() -> None:
     """Let waiting threads sleep in all arms, as `osn` does. Call it before torch is loaded."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-
-if __name__ == "__main__":
-    sleep_while_waiting()
-    print(json.dumps(measure_memory(sys.argv[1], sys.argv[2], json.load(sys.stdin))))
