@@ -153,35 +153,36 @@ def certified_rows(
             continue
         rows.append(share(set_, variant.name, CERTIFIED, certain))
         if passes:
-            windowed, exact, page = ways_to_search(opened, variant)
+            windowed, page, searches = ways_to_search(client, opened, variant)
             assert isinstance(windowed, Windowed)
-            ways = {
-                "certain": partial(window_until_certain, client, windowed, exact, page),
-                "window": partial(answer_of, client, windowed, page),
-                "whole": partial(answer_of, client, exact, page),
-            }
-            last, seconds = timed(ways, texts, passes)
+            until_certain = partial(window_until_certain, client, windowed, page, searches["whole"])
+            last, seconds = timed({"certain": until_certain, **searches}, texts, passes)
             rows += certain_cost_rows(set_, variant.name, windowed.window(), last["certain"], seconds, seed)
     return rows
 
 
-def ways_to_search(opened: Engines, variant: Variant) -> tuple[Engine, Engine, dict[str, Any]]:
-    """(the variant's engine, its search of all documents, the page of both)"""
+Search = Callable[[str], Any]
+"""A query's text → the answer."""
+
+
+def ways_to_search(
+    client: OpenSearch, opened: Engines, variant: Variant
+) -> tuple[Engine, dict[str, Any], dict[str, Search]]:
+    """(the variant's engine, its page, {"window", "whole": a search with its window, and of all documents})"""
+    windowed, page = opened.engine(variant.engine), opened.page(**page_of(variant))
     exact = opened.with_settings(exact=True).engine(variant.engine)
-    return opened.engine(variant.engine), exact, opened.page(**page_of(variant))
-
-
-def answer_of(client: OpenSearch, engine: Engine, page: dict[str, Any], text: str) -> Any:
-    return client.search(index=engine.opened.index, body=engine.body(text, page))
+    searches: dict[str, Search] = {
+        "window": lambda text: client.search(index=opened.index, body=windowed.body(text, page)),
+        "whole": lambda text: client.search(index=opened.index, body=exact.body(text, page)),
+    }
+    return windowed, page, searches
 
 
 Seconds = dict[str, list[float]]
 """{way to search: seconds for each query, in the fastest of several passes}"""
 
 
-def timed(
-    ways: Mapping[str, Callable[[str], Any]], texts: Iterable[str], passes: int
-) -> tuple[dict[str, list[Any]], Seconds]:
+def timed(ways: Mapping[str, Search], texts: Iterable[str], passes: int) -> tuple[dict[str, list[Any]], Seconds]:
     """({way: its last result for each text}, seconds). The ways take turns in beginning a pass."""
     answers: dict[str, list[Any]] = {way: [] for way in ways}
     seconds: Seconds = {way: [] for way in ways}
@@ -201,7 +202,7 @@ def timed(
 
 
 def window_until_certain(
-    client: OpenSearch, windowed: Windowed, exact: Engine, page: dict[str, Any], text: str
+    client: OpenSearch, windowed: Windowed, page: dict[str, Any], whole: Search, text: str
 ) -> int | None:
     """Search with growing windows, from the engine's own, until the page is certified. Returns the window; None if it took
     a search of all documents."""
@@ -211,7 +212,7 @@ def window_until_certain(
         if windowed.certified(client, text, page, largest, window=window):
             return window
         window *= WIDENED_BY
-    answer_of(client, exact, page, text)
+    whole(text)
     return None
 
 
@@ -260,19 +261,17 @@ def pruned_rows(
         if variant.whole or variant.engine not in ("sparse", "high-idf-first"):
             continue
         opened = with_options(variant, workload.engines_of(variant))
-        windowed, exact, page = ways_to_search(opened, variant)
+        windowed, page, searches = ways_to_search(client, opened, variant)
         known = [text for text in texts if queries.unsearched(windowed.body(text, page), 0) is not None]
-        ways = {
-            "page": partial(answer_of, client, windowed, page),
-            "fill": partial(filled, client, windowed, page),
-            "whole": partial(answer_of, client, exact, page),
-        }
+        ways = {"fill": partial(filled, client, windowed, page), **searches}
         answers, seconds = timed(ways, known, passes)
-        if answers["page"]:
-            short = [len(answer["hits"]["hits"]) < variant.size for answer in answers["page"]]
+        if answers["window"]:
+            short = [len(answer["hits"]["hits"]) < variant.size for answer in answers["window"]]
             rows.append(share(set_, variant.name, FILLED, short))
             for measure, way in ((FILL_TIME, "fill"), (WHOLE_TIME, "whole")):
-                rows.append(time_ratio(set_, variant.name, measure, seconds[way], "its window", seconds["page"], seed))
+                rows.append(
+                    time_ratio(set_, variant.name, measure, seconds[way], "its window", seconds["window"], seed)
+                )
     return rows
 
 
