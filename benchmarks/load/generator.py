@@ -284,7 +284,7 @@ async def _serve(workload: Workload, pipe: Any) -> None:
     loop = asyncio.get_running_loop()
     try:
         while True:
-            order = await loop.run_in_executor(None, _receive, pipe)
+            order = await loop.run_in_executor(None, received, pipe)
             if order is None:
                 return
             block = _WorkerBlock(
@@ -305,7 +305,8 @@ async def _serve(workload: Workload, pipe: Any) -> None:
         await pool.close()
 
 
-def _receive(pipe: Any) -> Order | None:
+def received(pipe: Any) -> Any:
+    """What the parent sends; None when it has closed the pipe."""
     try:
         return pipe.recv()
     except (EOFError, OSError):

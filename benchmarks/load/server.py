@@ -106,7 +106,7 @@ def cluster_facts(probe: ServerProbe) -> ClusterFacts:
     return ClusterFacts(
         version=f"{info['version'].get('distribution', 'opensearch')} {info['version']['number']}",
         nodes=len(nodes),
-        heap_max=sum(_at(node, "jvm", "mem", "heap_max_in_bytes") for node in nodes),
+        heap_max=sum(node["jvm"]["mem"]["heap_max_in_bytes"] for node in nodes),
         cpu_from=probe.cpu_from,
         uuid=str(info.get("cluster_uuid", "")),
     )
@@ -142,14 +142,6 @@ def settle_index(client: OpenSearch, index: str) -> None:
         raise ClusterError(f"shards of {index!r} are missing", "see `osn doctor` and the node's log")
 
 
-def _at(tree: Any, *path: str) -> int:
-    for name in path:
-        if not isinstance(tree, dict) or name not in tree:
-            return 0
-        tree = tree[name]
-    return int(tree)
-
-
 def _local_pids(client: OpenSearch) -> list[int]:
     """Process ids of the nodes, if /proc of this machine shows all of them under these ids; else empty.
 
@@ -164,9 +156,11 @@ def _local_pids(client: OpenSearch) -> list[int]:
         return []
     pids = []
     for id_, node in nodes.items():
+        if id_ not in stats:  # it has just left
+            return []
         pid = int(node["process"]["id"])
         seen = _proc_cpu_seconds(pid)
-        said = _at(stats.get(id_, {}), "process", "cpu", "total_in_millis") / 1000
+        said = stats[id_]["process"]["cpu"]["total_in_millis"] / 1000
         if seen is None or not -1.0 <= seen - said <= max(5.0, 0.1 * seen):
             return []
         pids.append(pid)
