@@ -9,8 +9,6 @@ have; `osn bench load --data` on an index of the set itself shows the loss by ju
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -24,7 +22,7 @@ from benchmarks.load.variants import TWO_PHASE, Variant, page_of, parse_variants
 from benchmarks.load.workload import LoadTarget, Workload, prepared
 from benchmarks.options import NumberList
 from benchmarks.publish import publish, record_option
-from benchmarks.speed.turns import Timed, in_turn, ratio, say
+from benchmarks.speed.turns import Search, Seconds, Timed, fastest, ratio, say
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -156,13 +154,9 @@ def certified_rows(
             windowed, page, searches = ways_to_search(client, opened, variant)
             assert isinstance(windowed, Windowed)
             until_certain = partial(window_until_certain, client, windowed, page, searches["whole"])
-            last, seconds = timed({"certain": until_certain, **searches}, texts, passes)
+            last, seconds = fastest({"certain": until_certain, **searches}, texts, passes)
             rows += certain_cost_rows(set_, variant.name, windowed.window(), last["certain"], seconds, seed)
     return rows
-
-
-Search = Callable[[str], Any]
-"""A query's text → the answer."""
 
 
 def ways_to_search(
@@ -176,29 +170,6 @@ def ways_to_search(
         "whole": lambda text: client.search(index=opened.index, body=exact.body(text, page)),
     }
     return windowed, page, searches
-
-
-Seconds = dict[str, list[float]]
-"""{way to search: seconds for each query, in the fastest of several passes}"""
-
-
-def timed(ways: Mapping[str, Search], texts: Iterable[str], passes: int) -> tuple[dict[str, list[Any]], Seconds]:
-    """({way: its last result for each text}, seconds). The ways take turns in beginning a pass."""
-    answers: dict[str, list[Any]] = {way: [] for way in ways}
-    seconds: Seconds = {way: [] for way in ways}
-    for text in texts:
-        fastest: dict[str, float] = {}
-        answer: dict[str, Any] = {}
-        for turn in range(passes):
-            for way in in_turn(ways, turn):
-                begun = time.perf_counter()
-                answer[way] = ways[way](text)
-                taken = time.perf_counter() - begun
-                fastest[way] = min(taken, fastest.get(way, taken))
-        for way in ways:
-            answers[way].append(answer[way])
-            seconds[way].append(fastest[way])
-    return answers, seconds
 
 
 def window_until_certain(
@@ -264,7 +235,7 @@ def pruned_rows(
         windowed, page, searches = ways_to_search(client, opened, variant)
         known = [text for text in texts if queries.unsearched(windowed.body(text, page), 0) is not None]
         ways = {"fill": partial(filled, client, windowed, page), **searches}
-        answers, seconds = timed(ways, known, passes)
+        answers, seconds = fastest(ways, known, passes)
         if answers["window"]:
             short = [len(answer["hits"]["hits"]) < variant.size for answer in answers["window"]]
             rows.append(share(set_, variant.name, FILLED, short))

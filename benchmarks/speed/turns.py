@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,31 @@ def in_turn(arms: Iterable[str], turn: int) -> list[str]:
     every = list(arms)
     at = turn % len(every)
     return every[at:] + every[:at]
+
+
+Search = Callable[[str], Any]
+"""A query's text → the answer."""
+Seconds = dict[str, list[float]]
+"""{way to search: seconds for each query, in the fastest of several passes}"""
+
+
+def fastest(ways: Mapping[str, Search], texts: Iterable[str], passes: int) -> tuple[dict[str, list[Any]], Seconds]:
+    """({way: its last result for each text}, seconds). The ways take turns in beginning a pass."""
+    answers: dict[str, list[Any]] = {way: [] for way in ways}
+    seconds: Seconds = {way: [] for way in ways}
+    for text in texts:
+        best: dict[str, float] = {}
+        answer: dict[str, Any] = {}
+        for turn in range(passes):
+            for way in in_turn(ways, turn):
+                begun = time.perf_counter()
+                answer[way] = ways[way](text)
+                taken = time.perf_counter() - begun
+                best[way] = min(taken, best.get(way, taken))
+        for way in ways:
+            answers[way].append(answer[way])
+            seconds[way].append(best[way])
+    return answers, seconds
 
 
 RatioInterval = tuple[float, float, float]
