@@ -73,17 +73,6 @@ class Bodies(Protocol):
         """The function from a query's text to its body; page: options for the functions of `queries`."""
 
 
-class Follow(Protocol):
-    """A second request, made from the answer to the first one; plain data too."""
-
-    @property
-    def index(self) -> str:
-        """The index that it searches."""
-
-    def builder(self, engines: Engines, page: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Body]:
-        """The function from a query's text and the first answer to the second body."""
-
-
 @dataclass(frozen=True)
 class Variant:
     """An engine and its options, as in the module's docstring. None: the engine's default, unless a field says otherwise."""
@@ -124,8 +113,6 @@ class Variant:
     """Search all documents, without a window (bm25-sparse, and sparse with pruned postings)."""
     bodies: Bodies | None = None
     """Makes the request bodies in the engine's place. Their result approaches the engine's exact one."""
-    follow: Follow | None = None
-    """Makes a second request from the first answer; None: there is only one request."""
 
     @property
     def exact(self) -> Variant | None:
@@ -309,5 +296,4 @@ def spec_of(variant: Variant) -> str:
         value = getattr(variant, key.replace("-", "_"))
         if value != getattr(plain, key.replace("-", "_")):
             parts.append(f"{key}={'yes' if value is True else value}")
-    parts += [str(own) for own in (variant.bodies, variant.follow) if own is not None]
-    return "+".join(parts)
+    return "+".join(parts if variant.bodies is None else [*parts, str(variant.bodies)])
