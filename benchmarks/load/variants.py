@@ -32,8 +32,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import click
 import orjson
 
+from opensearch_neural.commands.option_groups import FiniteRange
 from opensearch_neural.engines import ENGINES, Engines
 from opensearch_neural.engines.settings import First, parse_first
 from opensearch_neural.errors import ClusterError, InputError
@@ -134,50 +136,33 @@ class Variant:
 EXACT_SPARSE = Variant("exact sparse", "sparse", whole=True)
 
 
-def _number(kind: type, least: float) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        value = kind(text)
-        if value < least:
-            raise ValueError
-        return value
-
-    return read
-
-
-def _choice(*choices: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in choices:
-            raise ValueError
-        return text
-
-    return read
-
-
 def _yes(text: str) -> bool:
-    return {"yes": True, "no": False}[text]
+    return click.Choice(("yes", "no"))(text) == "yes"
 
 
 def _hits(text: str) -> bool | int:
-    return _number(int, 1)(text) if text.isdigit() else _yes(text)
+    return COUNT(text) if text.isdigit() else _yes(text)
 
 
-OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "hits": (_hits, "yes, no or a whole number from 1"),
-    "rare": (Rare.parse, "ratio:R, share:S or count:N"),
-    "keep": (Rare.parse, "ratio:R, share:S or count:N"),
-    "window": (_number(int, 1), "a whole number from 1"),
-    "dense-window": (_number(int, 1), "a whole number from 1"),
-    "first": (parse_first, "bm25-sparse or high-idf-first"),
-    "weight": (_number(float, 1e-9), "a number above 0"),
-    "rescore": (_choice("all", "remaining"), "all or remaining"),
-    "form": (_choice("plugin", "features"), "plugin or features"),
-    "source": (_choice("default", "none", "all"), "default, none or all"),
-    "size": (_number(int, 1), "a whole number from 1"),
-    "index": (str, "the name of an index"),
-    "prune": (_number(float, 0), "a share from 0"),
-    "expansion": (_number(float, 1), "a factor from 1"),
-    "whole": (_yes, "yes or no"),
+COUNT = click.IntRange(min=1)
+OPTIONS: dict[str, Callable[[str], Any]] = {
+    "hits": _hits,
+    "rare": Rare.parse,
+    "keep": Rare.parse,
+    "window": COUNT,
+    "dense-window": COUNT,
+    "first": parse_first,
+    "weight": FiniteRange(min=0, min_open=True),
+    "rescore": click.Choice(("all", "remaining")),
+    "form": click.Choice(("plugin", "features")),
+    "source": click.Choice(("default", "none", "all")),
+    "size": COUNT,
+    "index": str,
+    "prune": FiniteRange(min=0),
+    "expansion": FiniteRange(min=1),
+    "whole": _yes,
 }
+"""{option: reads its value; raises ValueError or BadParameter, which say what is expected}"""
 
 
 def parse_variants(text: str) -> list[Variant]:
@@ -213,11 +198,10 @@ def parse_variant(spec: str) -> Variant:
         key, _, value = option.partition("=")
         if key not in OPTIONS:
             raise InputError(f"there is no option {key!r} in {spec!r}", f"options: {', '.join(OPTIONS)}")
-        read, expected = OPTIONS[key]
         try:
-            values[key.replace("-", "_")] = read(value)
-        except (ValueError, KeyError):
-            raise InputError(f"{option!r} in {spec!r}: expected {expected}") from None
+            values[key.replace("-", "_")] = OPTIONS[key](value)
+        except (ValueError, click.BadParameter) as error:
+            raise InputError(f"{option!r} in {spec!r}: {error}") from None
     return Variant(name, engine, **values)
 
 
