@@ -155,6 +155,7 @@ def scale(
         drawn = growth.resampler_of(first)
         runs: dict[int, Measurement] = {}
         facts, whole = [data_facts(folder)], True
+        rows: list[Row] = []
         field_rows: list[Row] = []
         for size in sizes:
             wanted = replace(first, index=f"{prefix}-{size}", documents=size)
@@ -164,16 +165,24 @@ def scale(
             place = out / str(size)
             prepares = prepared(client, target, wanted.index, variants, texts)
             measured = run(client, prepares, settings, place, restart=restart)
+            rows += result.rows(measured)
             measured.more += field_rows
             runs[size] = measured
             whole &= finish(measured, place, False, facts, _title({size: measured}, folder.name))
             if measured.partial:
                 break
-        summary = _summary(runs, facts, settings.seed)
+        partial = any(measured.partial for measured in runs.values())
+        summary = Summary.of_this_run(
+            machine=result.environment(measured),
+            data=facts,
+            seeds=[settings.seed],
+            rows=rows + field_rows,
+            title=f"{_title(runs, folder.name)}{' (partial)' if partial else ''}",
+        )
         for to in (out if len(runs) > 1 else None, record):
             if to is not None:
                 print(f"wrote {summary.write(to)}", file=sys.stderr)
-        if any(measured.partial for measured in runs.values()):
+        if partial:
             sys.exit(1)  # inside `reachable`, which then keeps the node's data, so that the same command can continue
         for measured in () if keep else runs.values():
             client.indices.delete(index=measured.index, params={"ignore_unavailable": "true"})
@@ -201,23 +210,6 @@ def _field_rows(client: Any, prefix: str, drawn: Any, wanted: Growth) -> list[Ro
     return [
         Row(set_, "index", f"bytes a document: {name}", size, None, None, len(sample)) for name, size in sizes.items()
     ]
-
-
-def _summary(runs: dict[int, Measurement], data: list[Any], seed: int) -> Summary:
-    """All sizes in one result file."""
-    rows: list[Row] = []
-    by_field = next((measured.more for measured in runs.values()), [])
-    for measured in runs.values():
-        rows += [row for row in result.rows(measured) if row not in by_field]
-    last = list(runs.values())[-1]
-    partial = any(measured.partial for measured in runs.values())
-    return Summary.of_this_run(
-        machine=result.environment(last),
-        data=data,
-        seeds=[seed],
-        rows=[*rows, *by_field],
-        title=f"{_title(runs, data[0].name)}{' (partial)' if partial else ''}",
-    )
 
 
 def _title(runs: dict[int, Measurement], corpus: str) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -32,7 +32,7 @@ from benchmarks.experiment import (
     compared,
     goal_of,
     is_above,
-    kept,
+    kept_measured,
     means,
     paper_options,
     run_parts,
@@ -242,17 +242,12 @@ class JpqExperiment:
         trained = engine.name in (*TRAINED, FLAT_TUNED)
         settings = replace(config, output=Path(), cache=None) if trained else config.quantizer
         made_by = fingerprint(settings, seed, self.test.data.hash, self.test.start_hash)
-        return self.work / "measured" / f"{slug(f'{self.name} {engine.name} {m} {seed}')}-{made_by}.json"
+        return self.work / "measures" / f"{slug(f'{self.name} {engine.name} {m} {seed}')}-{made_by}.json"
 
-    def kept_measured(self, engine: MeasuredEngine, m: int) -> Measured:
-        def measure() -> dict[str, Any]:
-            measured = self.measure(engine, m)
-            logger.info("%s, %d bytes: %s", engine, m, measured.mean)
-            return {"measured": asdict(measured)}
-
+    def measured(self, engine: MeasuredEngine, m: int) -> Measured:
         # An engine without codes has no M of its own.
         m = SEVERAL_SEEDS[0] if engine.name in WITHOUT_CODES else m
-        return Measured(**kept(self.file(engine, m), measure)["measured"])
+        return kept_measured(self.file(engine, m), partial(self.measure, engine, m))
 
     def measure(self, engine: MeasuredEngine, m: int) -> Measured:
         test, seed = self.test, engine.seed or SEEDS[0]
@@ -273,7 +268,7 @@ class JpqExperiment:
         of_set, seeds = f"{self.name}, {m} bytes", seeds_of(m)
         repeated = (FLAT_TUNED, PQ, OPQ, *TRAINED)
         engines = [*map(MeasuredEngine, UNTRAINED), *trials(repeated, repeated, seeds)]
-        measured = {engine: self.kept_measured(engine, m) for engine in engines}
+        measured = {engine: self.measured(engine, m) for engine in engines}
         measured |= means(measured, seeds)
         rows = compared(of_set, measured, DIFFERENCES, seeds=seeds)
         for part, queries in self.test.parts().items():
