@@ -18,9 +18,8 @@ from benchmarks.bm25_sparse.measures import (
     DENSE_ENGINES,
     HYBRID,
     SPARSE_ENGINES,
-    WAYS,
     dense_engines,
-    way_of,
+    ways_of,
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.cluster_bm25 import corpus_of
@@ -30,7 +29,7 @@ from benchmarks.grown.index import Growth, drawn_vectors, grow, resampler_of, se
 from benchmarks.load.command import queries_of, rows_under_load
 from benchmarks.load.measurement import LoadSettings, WarmupSettings
 from benchmarks.load.quality import nearness_rows, some
-from benchmarks.load.variants import parse_variants
+from benchmarks.load.variants import Variant
 from benchmarks.load.workload import ModelChoice, allowed_target, prepared
 from benchmarks.speed.turns import Timed, rate
 from ingest.vectorizers import Encoders, Vectorizer
@@ -59,19 +58,12 @@ FIELD_SAMPLE = 3000
 """How many documents are written to measure the bytes of an index."""
 TURNS, TURN = 8, 32
 """Turns of each encoder, and documents in a turn."""
-NAMED = {slug(engine): engine for engine in WAYS}
-"""{variant under load: its name in the table}"""
 
 
-def variants_of(engines: Iterable[str]) -> str:
-    """BM25 and these engines of the table, in the load test's syntax for variants."""
-    variants = [BM25]
-    for engine in engines:
-        searched_by, settings = way_of(engine)
-        variants.append(
-            "+".join([f"{slug(engine)}={searched_by}", *(f"{name}={value}" for name, value in settings.items())])
-        )
-    return ",".join(variants)
+def variants_of(engines: Iterable[str]) -> list[Variant]:
+    """BM25 and these engines of the table, for a load test."""
+    ways = ways_of(engines).items()
+    return [Variant(BM25, BM25), *(Variant(engine, by, **settings) for engine, (by, settings) in ways)]
 
 
 def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
@@ -173,7 +165,7 @@ def load_rows(
         load = replace(load, quality_queries=0)
     grow(client, growth, say=logger.info)
     rows = rows_under_load(
-        client, allowed_target(chosen, owned=experiment.owned), growth.index, parse_variants(variants_of(engines)),
+        client, allowed_target(chosen, owned=experiment.owned), growth.index, variants_of(engines),
         experiment.sets[COST_SET], models, load,
         experiment.work / "load" / f"{growth.index}-{load_hash(experiment)}",
     )  # fmt: skip
@@ -191,13 +183,12 @@ def score_kept_rows(
     target = allowed_target(chosen, owned=experiment.owned)
     settings = LoadSettings()
     queries = some({str(at): text for at, text in enumerate(texts)}, settings.quality_queries, settings.seed)
-    with prepared(client, target, growth.index, parse_variants(variants_of(SPARSE_ENGINES)), texts) as workload:
+    with prepared(client, target, growth.index, variants_of(SPARSE_ENGINES), texts) as workload:
         return [_plain(row, growth, model.name) for row in nearness_rows(client, workload, queries, growth.index)]
 
 
 def _plain(row: Row, growth: Growth, variant: str) -> Row:
-    engine = NAMED.get(row.engine, row.engine)
-    return replace(row, set=set_of_size(growth.documents), variant=variant, engine=engine)
+    return replace(row, set=set_of_size(growth.documents), variant=variant)
 
 
 # ------------------------------------------------ documents
