@@ -7,10 +7,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from opensearch_neural.corpus.judgements import read_queries
+from opensearch_neural.corpus.judgements import read_queries, write_beir
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import data_facts
-from opensearch_neural.files import read_json_object, replaced, write_json, write_json_lines, write_text
+from opensearch_neural.files import read_json_object, replaced, write_json
 from opensearch_neural.locks import locked
 from opensearch_neural.models import directory
 from trainers.data.loading import read_documents
@@ -72,10 +72,6 @@ def write_part(
     with locked(folder, done=folder):  # several copies of a command may run at once
         if folder.exists():
             return
+        kept = (each for each in read_documents(source) if documents is None or each.id in documents)
         with replaced(folder) as beside:
-            corpus = (each.record() for each in read_documents(source) if documents is None or each.id in documents)
-            write_json_lines(beside / "corpus.jsonl", corpus)
-            queries = ({"_id": query, "text": text} for query, text in read_queries(source).items())
-            write_json_lines(beside / "queries.jsonl", queries)
-            for split, lines in splits.items():
-                write_text(beside / "qrels" / f"{split}.tsv", "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+            write_beir(beside, kept, read_queries(source), splits)
