@@ -13,6 +13,7 @@ from ingest.writing.stored_documents import count
 from opensearch_neural.cluster.addresses import is_loopback
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError
+from opensearch_neural.index.segments import refresh
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -136,7 +137,7 @@ def settle_index(client: OpenSearch, index: str) -> None:
     Raises ClusterError if the index does not answer.
     """
     with translate_errors():
-        client.indices.refresh(index=index, params={"request_timeout": 600})
+        refresh(client, index)
         health = client.cluster.health(index=index, params={"wait_for_no_initializing_shards": "true"})
     if health.get("status") == "red":
         raise ClusterError(f"shards of {index!r} are missing", "see `osn doctor` and the node's log")

@@ -81,11 +81,6 @@ class LoadTarget:
             addresses.append(Address(str(parts.hostname), port, parts.scheme == "https", parts.path, parts.netloc))
         return addresses
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers of every request, with credentials."""
-        return authorization(self.settings)
-
     def tls(self) -> ssl.SSLContext | None:
         return ssl_context(self.settings) if any(address.tls for address in self.addresses) else None
 
@@ -214,7 +209,7 @@ def request_heads(workload: Workload, variant: Variant) -> dict[str, bytes]:
             "content-type: application/json",
             # OpenSearch shows this in its slow log and task list, so that operators see where a request comes from.
             f"x-opaque-id: {OPAQUE_ID}{variant.name}",
-            *(f"{name}: {value}" for name, value in workload.target.headers.items()),
+            *(f"{name}: {value}" for name, value in authorization(workload.target.settings).items()),
             "content-length: ",
         ]
         heads[address.authority] = "\r\n".join(lines).encode("latin-1")
