@@ -22,7 +22,7 @@ from benchmarks.load.variants import TWO_PHASE, Variant, page_of, parse_variants
 from benchmarks.load.workload import LoadTarget, Workload, prepared
 from benchmarks.options import NumberList
 from benchmarks.publish import publish, record_option
-from benchmarks.speed.turns import Search, Seconds, Timed, fastest, ratio, say
+from benchmarks.speed.turns import Search, Seconds, fastest, ratio, say
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -215,7 +215,7 @@ def time_ratio(
     set_: str, engine: str, measure: str, seconds: list[float], baseline: str, others: list[float], seed: int
 ) -> Row:
     """The time of all queries as a ratio to that of the baseline, with the interval over queries."""
-    estimate = ratio(Timed(seconds), Timed(others), seed)
+    estimate = ratio(seconds, others, seed)
     return Row(set_, engine, measure, *estimate, len(seconds), baseline=baseline, kind="ratio")
 
 

@@ -30,7 +30,7 @@ from benchmarks.load.command import rows_under_load
 from benchmarks.load.measurement import LoadSettings, WarmupSettings
 from benchmarks.load.variants import Variant
 from benchmarks.load.workload import ModelChoice, allowed_target
-from benchmarks.speed.turns import Timed, rate
+from benchmarks.speed.turns import rate
 from ingest.vectorizers import Encoders, Vectorizer
 from opensearch_neural import forward_index
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -200,7 +200,7 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[Row]:
         cascades = tuple(engine for engine in beside if engine in CASCADES)
         encoders[cascades] = Encoders(sparse, pq=load_quantized(dense.quantized(experiment)))
     documents = list(islice(read_corpus(str(corpus_of(experiment.sets[COST_SET]))), TURNS * TURN))
-    times = {engines: Timed() for engines in encoders}
+    times: dict[Sequence[str], list[float]] = {engines: [] for engines in encoders}
     for encoder in encoders.values():
         encoder.vectors(documents[:TURN])
     for at in range(0, len(documents) - TURN + 1, TURN):  # the last documents, if fewer than a turn, are left out
@@ -208,16 +208,16 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[Row]:
         for engines, encoder in encoders.items():
             started = time.perf_counter()
             encoder.vectors(part)
-            times[engines].wall.append(time.perf_counter() - started)
+            times[engines].append(time.perf_counter() - started)
     return [
         Row(
             f"{COST_SET}, encoding",
             engine,
             RATE,
-            *rate(timed, TURN),
+            *rate(seconds, TURN),
             len(documents),
             variant=_variant(experiment, model, engine),
         )
-        for engines, timed in times.items()
+        for engines, seconds in times.items()
         for engine in engines
     ]

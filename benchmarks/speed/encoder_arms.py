@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from benchmarks.speed.turns import Timed, in_turn, say
+from benchmarks.speed.turns import in_turn, say
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import InputError
@@ -136,21 +136,20 @@ ARMS = {
 
 def time_arms(
     arms: dict[str, TimedEncoder], texts: Sequence[str], sizes: Sizes
-) -> tuple[dict[str, Timed], dict[str, csr_matrix]]:
+) -> tuple[dict[str, list[float]], dict[str, csr_matrix]]:
     """({arm: its seconds on each block}, {arm: its vectors, (texts, vocabulary)})."""
     from scipy.sparse import vstack
 
     for arm in arms.values():
         arm.encode(texts[:BATCH])
-    times = {name: Timed() for name in arms}
+    times: dict[str, list[float]] = {name: [] for name in arms}
     outputs: dict[str, list[csr_matrix]] = {name: [] for name in arms}
     for block in range(sizes.blocks):
         part = texts[block * sizes.block : (block + 1) * sizes.block]
         for name in in_turn(arms, block):
-            wall, cpu = time.perf_counter(), time.process_time()
+            begun = time.perf_counter()
             vectors = arms[name].encode(part)
-            times[name].wall.append(time.perf_counter() - wall)
-            times[name].cpu.append(time.process_time() - cpu)
+            times[name].append(time.perf_counter() - begun)
             outputs[name].append(arms[name].matrix(vectors))
         say(f"  block {block + 1} of {sizes.blocks}")
     return times, {name: vstack(parts).tocsr() for name, parts in outputs.items()}

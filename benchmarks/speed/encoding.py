@@ -100,10 +100,8 @@ def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> list[Row]:
     rows = [Row(set_, "corpus", "tokens a document", tokens, None, None, count)]
     for arm in ARMS:
         loaded, peak = memory[arm]
-        cpu = sum(times[arm].cpu) / count * 1e3
         rows += [
             Row(set_, arm, "documents/s", *rate(times[arm], sizes.block), count),
-            Row(set_, arm, "CPU ms a document", cpu, None, None, count),
             Row(set_, arm, MEMORY, max(0, peak - loaded) / 1e6, None, None, sizes.memory),
             Row(set_, arm, "memory with the model, MB", peak / 1e6, None, None, sizes.memory),
         ]

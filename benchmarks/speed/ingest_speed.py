@@ -24,7 +24,7 @@ import orjson
 
 from benchmarks.local_cluster import cluster_or_node, write_in_threads
 from benchmarks.publish import publish
-from benchmarks.speed.turns import SEED, Timed, in_turn, rate, ratio, ratio_row, say
+from benchmarks.speed.turns import SEED, in_turn, rate, ratio, ratio_row, say
 from ingest.writing.bulk import Action
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
@@ -109,31 +109,31 @@ ARMS = {BASELINE: with_parallel_bulk, OSN: with_osn, SHORT: with_osn}
 """{arm: writes documents into an index, which is there}"""
 
 
-def race(client: OpenSearch, full: Sources, short: Sources, rounds: int) -> dict[str, Timed]:
-    """{arm: its times}: every arm writes once a round, in a changing order. An extra first round only warms up the node."""
-    times = {arm: Timed() for arm in ARMS}
+def race(client: OpenSearch, full: Sources, short: Sources, rounds: int) -> dict[str, list[float]]:
+    """{arm: its seconds in each round}: every arm writes once a round, in a changing order. An extra first round only warms
+    up the node."""
+    times: dict[str, list[float]] = {arm: [] for arm in ARMS}
     for round in range(-1, rounds):
         for arm in in_turn(ARMS, round):
             documents = short if arm == SHORT else full
-            wall, cpu = written(client, arm, documents)
+            seconds = written(client, arm, documents)
             if round >= 0:
-                times[arm].wall.append(wall)
-                times[arm].cpu.append(cpu)
-                say(f"round {round + 1} of {rounds}: {arm}: {len(documents) / wall:,.0f} documents/s")
+                times[arm].append(seconds)
+                say(f"round {round + 1} of {rounds}: {arm}: {len(documents) / seconds:,.0f} documents/s")
     return times
 
 
-def written(client: OpenSearch, arm: str, documents: Sources) -> tuple[float, float]:
-    """(wall-clock seconds, processor seconds of this process) of writing a new index, which is checked and deleted."""
+def written(client: OpenSearch, arm: str, documents: Sources) -> float:
+    """The seconds of writing a new index, which is checked and deleted."""
     index = f"osn-bench-{uuid.uuid4().hex[:10]}"
     body = index_body(
         IndexMeta(sparse=SparseMeta("lexical", "-", "-")), replicas=0, settings={"refresh_interval": "-1"}
     )
     client.indices.create(index=index, body=body)
     try:
-        wall, cpu = time.perf_counter(), time.process_time()
+        begun = time.perf_counter()
         ARMS[arm](client, index, documents)
-        taken = time.perf_counter() - wall, time.process_time() - cpu
+        taken = time.perf_counter() - begun
         client.indices.refresh(index=index)
         count = client.count(index=index)["count"]
         assert count == len(documents), f"{count} of {len(documents)} documents are there"
@@ -145,20 +145,19 @@ def written(client: OpenSearch, arm: str, documents: Sources) -> tuple[float, fl
 # ---------------------------------------------------------------- results
 
 
-def rows(set_: str, times: dict[str, Timed], full: Sources, short: Sources) -> Iterator[Row]:
+def rows(set_: str, times: dict[str, list[float]], full: Sources, short: Sources) -> Iterator[Row]:
     for arm in ARMS:
         documents = short if arm == SHORT else full
-        rounds = len(times[arm].wall)
+        rounds = len(times[arm])
         n = len(documents) * rounds
         yield Row(set_, arm, "documents/s", *rate(times[arm], len(full)), n)
-        yield Row(set_, arm, "client CPU ms a document", sum(times[arm].cpu) / n * 1000, None, None, n)
         size = sum(len(orjson.dumps(source)) for _, source in documents) / len(documents)
         yield Row(set_, arm, "bytes of JSON a document", size, None, None, len(documents))
         if arm != BASELINE:
             yield ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], times[arm]), rounds)
 
 
-def goals(times: dict[str, Timed]) -> list[Goal]:
+def goals(times: dict[str, list[float]]) -> list[Goal]:
     """The goal, in its original words."""
     value, low, _ = ratio(times[BASELINE], times[OSN])
     return [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,16 +16,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SEED = 0
-
-
-@dataclass
-class Timed:
-    """Wall-clock and processor seconds of one arm, for each turn."""
-
-    wall: list[float] = field(default_factory=list)
-    """Seconds by the clock, (turns,)."""
-    cpu: list[float] = field(default_factory=list)
-    """Seconds of all its processors together, (turns,)."""
 
 
 def in_turn(arms: Iterable[str], turn: int) -> list[str]:
@@ -71,15 +61,15 @@ def over_turns(statistic: Callable[[NDArray[np.int64]], Any], turns: int, seed: 
     return float(statistic(np.arange(turns))), float(low), float(high)
 
 
-def rate(timed: Timed, documents: int) -> RatioInterval:
-    """Documents a second. documents: those of one turn"""
-    wall = np.array(timed.wall)
-    return over_turns(lambda pick: documents / wall[pick].mean(), len(wall))
+def rate(seconds: Sequence[float], documents: int) -> RatioInterval:
+    """Documents a second. seconds: of each turn; documents: those of one turn"""
+    of_turns = np.array(seconds)
+    return over_turns(lambda pick: documents / of_turns[pick].mean(), len(of_turns))
 
 
-def ratio(slow: Timed, fast: Timed, seed: int = SEED) -> RatioInterval:
-    """How many times as fast `fast` is as `slow`, over the same turns."""
-    numerator, denominator = np.array(slow.wall), np.array(fast.wall)
+def ratio(slow: Sequence[float], fast: Sequence[float], seed: int = SEED) -> RatioInterval:
+    """How many times as fast `fast` is as `slow`. slow, fast: seconds of the same turns"""
+    numerator, denominator = np.array(slow), np.array(fast)
     return over_turns(lambda pick: numerator[pick].sum() / denominator[pick].sum(), len(numerator), seed)
 
 

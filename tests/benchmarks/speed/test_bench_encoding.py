@@ -26,7 +26,7 @@ from benchmarks.speed.encoder_arms import (  # noqa: E402
     NDCG,
     Sizes,
 )
-from benchmarks.speed.turns import Timed, ratio, ratio_row  # noqa: E402
+from benchmarks.speed.turns import ratio, ratio_row  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation import results  # noqa: E402
 from opensearch_neural.models.sparse.lexical import train_word_pieces  # noqa: E402
@@ -147,7 +147,7 @@ def test_differences_count_entries_that_either_has() -> None:
 
 
 def test_ratios_pair_the_blocks() -> None:
-    times = {"slow": Timed(wall=[10.0, 30.0, 20.0]), "fast": Timed(wall=[5.0, 15.0, 10.0])}
+    times = {"slow": [10.0, 30.0, 20.0], "fast": [5.0, 15.0, 10.0]}
     # Each block takes half as long, however much the blocks differ.
     assert ratio(times["slow"], times["fast"]) == pytest.approx((2.0, 2.0, 2.0))
 
@@ -166,7 +166,7 @@ def test_ratios_pair_the_blocks() -> None:
 def test_speed_counts_only_where_the_results_hold(
     largest: float, seconds: float, ndcg: float | None, met: list[bool]
 ) -> None:
-    rows = [ratio_row("weather", arm, BASELINE, ratio(Timed([4.0]), Timed([seconds])), 1) for arm in (FP32, BF16)]
+    rows = [ratio_row("weather", arm, BASELINE, ratio([4.0], [seconds]), 1) for arm in (FP32, BF16)]
     values = {(BASELINE, MEMORY): 1000.0, (FP32, MEMORY): 250.0, (FP32, LARGEST): largest}
     if ndcg is not None:
         values |= {(FP32, NDCG): 0.7, (BF16, NDCG): ndcg}
