@@ -12,8 +12,7 @@ import click
 
 from benchmarks.demo import python_docs
 from benchmarks.grown import index as growth
-from benchmarks.grown.field_bytes import bytes_by_field
-from benchmarks.grown.index import Growth, drawn_vectors
+from benchmarks.grown.index import Growth
 from benchmarks.load import result
 from benchmarks.load.command import finish, load_settings, measuring_options, queries_of, run
 from benchmarks.load.measurement import Measurement
@@ -32,7 +31,6 @@ from opensearch_neural.commands.renamed import Renamed, output_option
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row, Summary, data_facts
 
-FIELD_SAMPLE = 3000  # documents that are written field by field to see what each costs
 CORPUS_DOCUMENTS = 20_000  # of the documentation strings, if no corpus is named
 
 
@@ -156,17 +154,13 @@ def scale(
         runs: dict[int, Measurement] = {}
         facts, whole = [data_facts(folder)], True
         rows: list[Row] = []
-        field_rows: list[Row] = []
         for size in sizes:
             wanted = replace(first, index=f"{prefix}-{size}", documents=size)
             growth.grow(client, wanted, drawn, say=say)
-            if not field_rows:
-                field_rows = _field_rows(client, prefix, drawn, wanted)
             place = out / str(size)
             prepares = prepared(client, target, wanted.index, variants, texts)
             measured = run(client, prepares, settings, place, restart=restart)
             rows += result.rows(measured)
-            measured.more += field_rows
             runs[size] = measured
             whole &= finish(measured, place, False, facts, _title({size: measured}, folder.name))
             if measured.partial:
@@ -176,7 +170,7 @@ def scale(
             machine=result.environment(measured),
             data=facts,
             seeds=[settings.seed],
-            rows=rows + field_rows,
+            rows=rows,
             title=f"{_title(runs, folder.name)}{' (partial)' if partial else ''}",
         )
         for to in (out if len(runs) > 1 else None, record):
@@ -199,17 +193,6 @@ def corpus_or_docstrings(data: Path | None, out: Path) -> Path:
         say("making a corpus of the documentation strings of Python and of the packages installed here")
         python_docs.build(folder, CORPUS_DOCUMENTS, train_queries=0, test_queries=1000)
     return folder
-
-
-def _field_rows(client: Any, prefix: str, drawn: Any, wanted: Growth) -> list[Row]:
-    say("what each field costs on disk")
-    meta, resampler = drawn
-    sample = list(resampler.take(min(FIELD_SAMPLE, wanted.documents)))
-    sizes = bytes_by_field(client, meta, sample, drawn_vectors(wanted, resampler))
-    set_ = f"{prefix}, by field"
-    return [
-        Row(set_, "index", f"bytes a document: {name}", size, None, None, len(sample)) for name, size in sizes.items()
-    ]
 
 
 def _title(runs: dict[int, Measurement], corpus: str) -> str:

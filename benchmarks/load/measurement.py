@@ -115,8 +115,6 @@ class Measurement:
     """None until the run has asked the cluster."""
     indexes: dict[str, IndexStatistics] = field(default_factory=dict)
     """{index: its statistics at the beginning of the run}"""
-    more: list[Row] = field(default_factory=list)
-    """Further rows to report: about the index, from the code that built it."""
     partial: str | None = None
     """Why the run ended early; None if it is complete."""
     incidents: list[str] = field(default_factory=list)
