@@ -37,8 +37,8 @@ from benchmarks.speed.encoder_arms import (
     TOLERANCE,
     WRITER,
     Sizes,
-    difference_rows,
     file_rows,
+    largest_difference,
     memory_in_a_process,
     quality_row,
     sleep_while_waiting,
@@ -107,7 +107,7 @@ def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> list[Row]:
         ]
         if arm != BASELINE:
             rows.append(ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], times[arm]), sizes.blocks))
-            rows += difference_rows(set_, arm, outputs[BASELINE], outputs[arm])
+            rows.append(largest_difference(set_, arm, outputs[BASELINE], outputs[arm]))
         if judged is not None and arm in (FP32, BF16):
             say(f"nDCG of {arm}")
             rows.append(quality_row(set_, model, arm, documents, judged))

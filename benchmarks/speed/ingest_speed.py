@@ -4,8 +4,7 @@
 
 Each arm in turn writes the same prepared documents (a corpus and lexical vectors, as dicts in memory) into new indexes, with
 the same threads and the same number of documents in a request, so that other work of the machine slows all arms alike; every
-round is a pair for the ratio. The clock stops when the last document is acknowledged. "short weights" writes each weight
-with the fewest digits that the index can distinguish (`ingest/writing/short_weights.py`), as `osn ingest` does.
+round is a pair for the ratio. The clock stops when the last document is acknowledged.
 
 The cluster is that of OSN_URL or --url, else a local node that is started for it.
 """
@@ -31,7 +30,7 @@ from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.evaluation.results import Goal, Row
-from opensearch_neural.index.mapping import index_body, rank_features
+from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import IndexMeta, SparseMeta
 
 if TYPE_CHECKING:
@@ -39,11 +38,9 @@ if TYPE_CHECKING:
 
 BASELINE = "opensearch-py parallel_bulk"
 OSN = "osn"
-SHORT = "osn, short weights"
+
 Sources = Sequence[tuple[str, dict[str, Any]]]
 """(id, source) of the documents to index."""
-
-
 ROUNDS = 10
 THREADS = 2
 """Threads that send requests, of each arm."""
@@ -61,10 +58,10 @@ CHUNK = 500
 def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int, out: Path | None) -> None:
     """Compare writing speed with opensearch-py's."""
     with cluster_or_node(connection, f"osn-bench-{os.getpid()}") as client:
-        full, short = prepared(data)
-        times = race(client, full, short, rounds)
+        documents = prepared(data)
+        times = race(client, documents, rounds)
     publish(
-        list(rows(data.resolve().name, times, full, short)),
+        list(rows(data.resolve().name, times, len(documents))),
         goals(times),
         title="Writing documents, beside opensearch-py",
         data=[data],
@@ -74,8 +71,8 @@ def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int, out: P
     )
 
 
-def prepared(corpus: Path) -> tuple[Sources, Sources]:
-    """The corpus with lexical vectors in memory: (with the model's weights, with short weights)."""
+def prepared(corpus: Path) -> Sources:
+    """The corpus with lexical vectors in memory, as `osn ingest` writes it."""
     from ingest.vectorizers import Encoders
     from ingest.writing.bulk_actions import prepare
     from opensearch_neural.models.sparse.lexical import build_lexical
@@ -83,13 +80,7 @@ def prepared(corpus: Path) -> tuple[Sources, Sources]:
     documents = list(read_corpus(corpus))
     model = build_lexical(document.contents for document in documents)
     say(f"{len(documents)} documents")
-    actions = prepare(documents, Encoders(model), IndexMeta()).actions
-    short = [(action.id, orjson.loads(action.source)) for action in actions]
-    vectors = model.encode_documents([document.contents for document in documents])
-    full = [
-        (id, {**source, "sparse": rank_features(row)}) for (id, source), row in zip(short, vectors.rows(), strict=True)
-    ]
-    return full, short
+    return [(each.id, orjson.loads(each.source)) for each in prepare(documents, Encoders(model), IndexMeta()).actions]
 
 
 def with_parallel_bulk(client: OpenSearch, index: str, documents: Sources) -> None:
@@ -105,17 +96,16 @@ def with_osn(client: OpenSearch, index: str, documents: Sources) -> None:
     write_in_threads(client, index, actions, batch=CHUNK, threads=THREADS)
 
 
-ARMS = {BASELINE: with_parallel_bulk, OSN: with_osn, SHORT: with_osn}
+ARMS = {BASELINE: with_parallel_bulk, OSN: with_osn}
 """{arm: writes documents into an index, which is there}"""
 
 
-def race(client: OpenSearch, full: Sources, short: Sources, rounds: int) -> dict[str, list[float]]:
+def race(client: OpenSearch, documents: Sources, rounds: int) -> dict[str, list[float]]:
     """{arm: its seconds in each round}: every arm writes once a round, in a changing order. An extra first round only warms
     up the node."""
     times: dict[str, list[float]] = {arm: [] for arm in ARMS}
     for round in range(-1, rounds):
         for arm in in_turn(ARMS, round):
-            documents = short if arm == SHORT else full
             seconds = written(client, arm, documents)
             if round >= 0:
                 times[arm].append(seconds)
@@ -145,16 +135,12 @@ def written(client: OpenSearch, arm: str, documents: Sources) -> float:
 # ---------------------------------------------------------------- results
 
 
-def rows(set_: str, times: dict[str, list[float]], full: Sources, short: Sources) -> Iterator[Row]:
-    for arm in ARMS:
-        documents = short if arm == SHORT else full
-        rounds = len(times[arm])
-        n = len(documents) * rounds
-        yield Row(set_, arm, "documents/s", *rate(times[arm], len(full)), n)
-        size = sum(len(orjson.dumps(source)) for _, source in documents) / len(documents)
-        yield Row(set_, arm, "bytes of JSON a document", size, None, None, len(documents))
+def rows(set_: str, times: dict[str, list[float]], documents: int) -> Iterator[Row]:
+    """documents: those of a round"""
+    for arm, seconds in times.items():
+        yield Row(set_, arm, "documents/s", *rate(seconds, documents), documents * len(seconds))
         if arm != BASELINE:
-            yield ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], times[arm]), rounds)
+            yield ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], seconds), len(seconds))
 
 
 def goals(times: dict[str, list[float]]) -> list[Goal]:
