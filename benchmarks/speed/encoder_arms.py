@@ -52,11 +52,6 @@ class Sizes:
     """Blocks that every arm encodes."""
     memory: int = 256
     """Documents to measure memory with."""
-    judged: bool = True
-    """Whether the whole corpus is encoded for nDCG."""
-
-
-QUICK = Sizes(block=16, blocks=2, memory=32, judged=False)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Encoding documents with a sparse model, beside sentence-transformers: speed, memory, equality, quality.
 
-    osn bench encoding --model models/mine --data my-beir-folder           everything: 15 minutes on two idle cores
-    osn bench encoding --model models/mine --data my-beir-folder --quick   on few documents; records nothing
+    osn bench encoding --model models/mine --data my-beir-folder           15 minutes on two idle cores
 
 Every arm encodes the same documents with the same weights, block by block in turn, so that other work of the machine slows
 all of them alike; each block is a pair for the ratios. The baseline is sentence-transformers' own
@@ -32,7 +31,6 @@ from benchmarks.speed.encoder_arms import (
     LARGEST,
     MEMORY,
     NDCG,
-    QUICK,
     READER,
     TOLERANCE,
     WRITER,
@@ -61,13 +59,12 @@ from opensearch_neural.models import directory
     "--data", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="A BEIR folder."
 )
 @click.option("--model", required=True, help="A sparse model directory that sentence-transformers loads too.")
-@click.option("--quick", is_flag=True, help="Few documents, no nDCG, no record.")
 @record_option()
-def encoding(data: Path, model: str, quick: bool, record: Path | None) -> None:
+def encoding(data: Path, model: str, record: Path | None) -> None:
     """Measure encoding against sentence-transformers on the same weights and documents."""
     sleep_while_waiting()
     with tempfile.TemporaryDirectory(prefix="osn-encoding-") as folder:
-        rows = measure(data, model, QUICK if quick else Sizes(), Path(folder))
+        rows = measure(data, model, Sizes(), Path(folder))
     publish(
         rows,
         goals(rows),
@@ -75,7 +72,7 @@ def encoding(data: Path, model: str, quick: bool, record: Path | None) -> None:
         data=[data, directory.locate(model)],
         seeds=[SEED],
         shown=None,
-        record=None if quick else record,
+        record=record,
         machine=_machine(),
     )
 
@@ -94,7 +91,7 @@ def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> list[Row]:
     memory = {arm: memory_in_a_process(arm, model, memory_texts) for arm in ARMS}
     say("speed")
     times, outputs = time_arms({name: arm.load(model) for name, arm in ARMS.items()}, timed_texts, sizes)
-    judged = BeirData.load(corpus, "test") if sizes.judged else None
+    judged = BeirData.load(corpus, "test")
     set_ = corpus.resolve().name
     tokens = float(token_counts(model, timed_texts).mean())
     rows = [Row(set_, "corpus", "tokens a document", tokens, None, None, count)]
@@ -108,7 +105,7 @@ def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> list[Row]:
         if arm != BASELINE:
             rows.append(ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], times[arm]), sizes.blocks))
             rows.append(largest_difference(set_, arm, outputs[BASELINE], outputs[arm]))
-        if judged is not None and arm in (FP32, BF16):
+        if arm in (FP32, BF16):
             say(f"nDCG of {arm}")
             rows.append(quality_row(set_, model, arm, documents, judged))
     say("files")
