@@ -61,7 +61,7 @@ def goals(experiment: LargeSparseExperiment, rows: Sequence[Row]) -> list[Goal]:
             for row in rows
             if (row.set, row.measure) == (where, "score kept") and row.value >= LEAST_KEPT and row.engine not in SUMS
         }
-        for clients in experiment.clients:
+        for clients in experiment.load.clients:
             level = Level("closed", clients).label
             ratios = {name: row.value for name in enough if (row := table.ratio(where, level, name, BM25, "P99"))}
             words = f"P99 on {where}, {level}, in BM25's, at most, with {LEAST_KEPT:g} of the score kept"
@@ -132,7 +132,7 @@ def large_sparse(
     """
     if not (data / "qrels" / "train.tsv").exists():
         raise InputError(f"{data} has no train split to choose settings on", "add qrels/train.tsv")
-    load_settings(clients, minutes, requests)  # what cannot work is refused before anything is written
+    load = load_settings(clients, minutes, requests)  # what cannot work is refused before anything is written
     corpus = str(corpus_of(data))
     layouts = [
         Layout(
@@ -148,9 +148,7 @@ def large_sparse(
     def run() -> tuple[list[Row], list[Goal]]:
         with reachable(connection, NODE, goes_on=True, keep=keep, heap=heap) as settings:
             client, target = connect(settings=settings), allowed_target(settings, owned=owned)
-            experiment = LargeSparseExperiment(
-                data, tuple(layouts), target, models, clients, minutes, requests, keep, heap
-            )
+            experiment = LargeSparseExperiment(data, tuple(layouts), target, models, load, keep, heap)
             rows = [row for layout in layouts for row in rows_of(client, experiment, layout)]
         return rows, goals(experiment, rows)
 

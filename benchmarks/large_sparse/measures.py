@@ -66,12 +66,7 @@ class LargeSparseExperiment:
     """One for each number of documents."""
     target: LoadTarget
     model: ModelChoice
-    clients: tuple[int, ...]
-    """Levels of the load test: numbers of clients."""
-    minutes: float
-    """Longest time for a load test."""
-    requests: int
-    """Requests of each arm at each level."""
+    load: LoadSettings
     keep: bool
     """Whether the indexes are kept."""
     heap: str | None = None
@@ -205,10 +200,9 @@ def rows_of(client: OpenSearch, experiment: LargeSparseExperiment, layout: Layou
 
 def _asked(experiment: LargeSparseExperiment, layout: Layout) -> str:
     """A hash of the documents, the arms and the load, for file names."""
+    load = experiment.load
     ways = [_names(arms) for arms in (fixed(layout), *tuned(layout).values())]
-    return fingerprint(
-        layout.described, ways, experiment.clients, experiment.requests, experiment.minutes, experiment.heap
-    )
+    return fingerprint(layout.described, ways, load.clients, load.requests, load.minutes, experiment.heap)
 
 
 def _names(arms: Iterable[SearchArm]) -> list[str]:
@@ -226,12 +220,10 @@ def quality_rows(
     with prepared(client, *asked) as workload:
         logger.info("quality")
         set_ = set_of_size(layout.growth.documents)
-        near = quality.nearness_rows(client, workload, judged.queries, set_)
+        rows = quality.nearness_rows(client, workload, judged.queries, set_)
         runs = {
             each.name: quality.retriever(client, workload, each).retrieve(judged.queries, PAGE) for each in variants
         }
-    words = [each.name for each in variants if each.engine == BM25]  # not compared with a sparse result
-    rows = [row for row in near if row.engine not in words]
     ndcg = {name: measures.measure(run, judged.qrels, (NDCG,)) for name, run in runs.items()}
     rows += result_rows.rows(set_, ndcg, baseline=None)
     sizes: dict[str, float] = kept(layout.bytes_file, dict)
@@ -250,10 +242,9 @@ def cost_rows(
     client: OpenSearch, experiment: LargeSparseExperiment, layout: Layout, arms: Iterable[SearchArm]
 ) -> list[Row]:
     """P50, P99 and throughput of all arms under load in random turns, also as ratios to BM25's."""
-    settings = load_settings(experiment.clients, experiment.minutes, experiment.requests)
     variants = [arm.variant for arm in arms]
     rows = rows_under_load(
-        client, experiment.target, layout.index, variants, experiment.data, experiment.model, settings,
+        client, experiment.target, layout.index, variants, experiment.data, experiment.model, experiment.load,
         layout.folder / f"load-{_asked(experiment, layout)}",
     )  # fmt: skip
     return [replace(row, set=set_of_size(layout.growth.documents)) for row in rows]

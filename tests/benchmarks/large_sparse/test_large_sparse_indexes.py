@@ -24,11 +24,11 @@ def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_scor
     from benchmarks.grown.index import Growth
     from benchmarks.large_sparse.command import goals
     from benchmarks.large_sparse.indexes import Layout
-    from benchmarks.large_sparse.measures import LargeSparseExperiment
+    from benchmarks.large_sparse.measures import LargeSparseExperiment, load_settings
     from opensearch_neural.evaluation.results import Row
 
     layout = Layout(Growth("corpus", "docs", 1000), (), tmp_path)
-    asked = (tmp_path, (layout,), None, None, (20,), 1.0, 10, False)
+    asked = (tmp_path, (layout,), None, None, load_settings((20,), 1.0, 10), False)
     experiment = LargeSparseExperiment(*asked)  # type: ignore[arg-type]
 
     def rows(name: str, kept: float, p99: float) -> list[Row]:
@@ -50,12 +50,13 @@ def test_another_kind_of_load_is_measured_anew(other: dict[str, Any], tmp_path: 
     """Before, the kept rows of a load that was too short for a P99 stayed, however many --minutes were given."""
     from benchmarks.grown.index import Growth
     from benchmarks.large_sparse.indexes import Layout
-    from benchmarks.large_sparse.measures import LargeSparseExperiment, _asked
+    from benchmarks.large_sparse.measures import LargeSparseExperiment, _asked, load_settings
 
     layout = Layout(Growth("corpus", "docs", 1000), (), tmp_path)
-    asked = (tmp_path, (layout,), None, None, (20,), 1.0, 10, False, "4g")
+    asked = (tmp_path, (layout,), None, None, load_settings((20,), 1.0, 10), False, "4g")
     experiment = LargeSparseExperiment(*asked)  # type: ignore[arg-type]
-    assert _asked(replace(experiment, **other), layout) != _asked(replace(experiment, keep=True), layout)
+    changed = {"heap": other["heap"]} if "heap" in other else {"load": replace(experiment.load, **other)}
+    assert _asked(replace(experiment, **changed), layout) != _asked(replace(experiment, keep=True), layout)
 
 
 def test_the_bytes_of_an_index_are_kept_apart_for_each_choice_of_pruned_fields(tmp_path: Path) -> None:
