@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -107,7 +107,7 @@ def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) 
     write_record(client, layout.index, meta.with_extra(**{WHOLE: layout.described}))
 
 
-def _create(client: OpenSearch, index: str, meta: IndexMeta, fields: Iterable[str]) -> None:
+def _create(client: OpenSearch, index: str, meta: IndexMeta, fields: Collection[str]) -> None:
     """Create the index; an incomplete one is deleted first."""
     body = index_body(meta, replicas=0, settings={"refresh_interval": "-1"})
     mapping = body["mappings"]
