@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from benchmarks.speed.turns import in_turn, say
+from benchmarks.speed.turns import SEED, in_turn, rate, ratio, ratio_row, say
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row
 
@@ -127,6 +128,41 @@ ARMS = {
     BF16: EncoderArm(_ours, "bf16"),
 }
 """{name in results: encoder}"""
+
+
+def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> list[Row]:
+    """Run every arm; rows are in the order of ARMS."""
+    documents = list(read_corpus(corpus))
+    count = sizes.block * sizes.blocks
+    if len(documents) < count:
+        raise InputError(f"{corpus} holds {len(documents)} documents", f"give a corpus of {count} or more")
+    texts = [document.contents for document in documents]
+    # Spread over the corpus, since neighbours may be alike.
+    chosen = np.random.default_rng(SEED).permutation(len(texts))[: max(count, sizes.memory)]
+    timed_texts, memory_texts = ([texts[at] for at in chosen[:size]] for size in (count, sizes.memory))
+    say("memory")
+    memory = {arm: memory_in_a_process(arm, model, memory_texts) for arm in ARMS}
+    say("speed")
+    times, outputs = time_arms({name: arm.load(model) for name, arm in ARMS.items()}, timed_texts, sizes)
+    judged = BeirData.load(corpus, "test")
+    set_ = corpus.resolve().name
+    tokens = float(token_counts(model, timed_texts).mean())
+    rows = [Row(set_, "corpus", "tokens a document", tokens, None, None, count)]
+    for arm in ARMS:
+        loaded, peak = memory[arm]
+        rows += [
+            Row(set_, arm, "documents/s", *rate(times[arm], sizes.block), count),
+            Row(set_, arm, MEMORY, max(0, peak - loaded) / 1e6, None, None, sizes.memory),
+            Row(set_, arm, "memory with the model, MB", peak / 1e6, None, None, sizes.memory),
+        ]
+        if arm != BASELINE:
+            rows.append(ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], times[arm]), sizes.blocks))
+            rows.append(largest_difference(set_, arm, outputs[BASELINE], outputs[arm]))
+        if arm in (FP32, BF16):
+            say(f"nDCG of {arm}")
+            rows.append(quality_row(set_, model, arm, documents, judged))
+    say("files")
+    return rows + file_rows(set_, corpus, documents, outputs[FP32], scratch)
 
 
 def time_arms(

@@ -65,8 +65,8 @@ def test_a_run_measures_every_arm_and_finds_ours_equal_to_sentence_transformers(
     model: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A process each would load torch five times; that one does is tested below.
-    monkeypatch.setattr(encoding, "memory_in_a_process", encoder_arms.measure_memory)
-    made = encoding.measure(corpus, str(model), Sizes(block=3, blocks=2, memory=2), tmp_path / "scratch")
+    monkeypatch.setattr(encoder_arms, "memory_in_a_process", encoder_arms.measure_memory)
+    made = encoder_arms.measure(corpus, str(model), Sizes(block=3, blocks=2, memory=2), tmp_path / "scratch")
     summary = results.Summary.of_this_run(title="", rows=made, data=[], seeds=[0], goals=encoding.goals(made))
     written = results.read(summary.write(tmp_path / "result"))
     rows = {(row.line, row.column): row.value for row in written.rows}
