@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -229,13 +229,11 @@ class JpqExperiment:
         return kept_measured(self.file(engine, m), partial(self.measure, engine, m))
 
     def measure(self, engine: MeasuredEngine, m: int) -> Measured:
-        test, seed = self.test, engine.seed or SEEDS[0]
-        plain: dict[str, Callable[[], Measured]] = {
-            FLAT: lambda: test.flat(test.queries),
-            PQ: lambda: test.quantized(self.quantizer(PQ, m, seed), test.queries),
-            OPQ: lambda: test.quantized(self.quantizer(OPQ, m, seed), test.queries),
-        }
-        return plain[engine.name]() if engine.name in plain else self.train(engine, m)
+        if engine.name == FLAT:
+            return self.test.flat(self.test.queries)
+        if engine.name in (PQ, OPQ):
+            return self.test.quantized(self.quantizer(engine.name, m, engine.seed or SEEDS[0]), self.test.queries)
+        return self.train(engine, m)
 
     # -------------------------------------------- rows
 
