@@ -149,11 +149,9 @@ def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> list[Row]:
     tokens = float(token_counts(model, timed_texts).mean())
     rows = [Row(set_, "corpus", "tokens a document", tokens, None, None, count)]
     for arm in ARMS:
-        loaded, peak = memory[arm]
         rows += [
             Row(set_, arm, "documents/s", *rate(times[arm], sizes.block), count),
-            Row(set_, arm, MEMORY, max(0, peak - loaded) / 1e6, None, None, sizes.memory),
-            Row(set_, arm, "memory with the model, MB", peak / 1e6, None, None, sizes.memory),
+            Row(set_, arm, MEMORY, memory[arm] / 1e6, None, None, sizes.memory),
         ]
         if arm != BASELINE:
             rows.append(ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], times[arm]), sizes.blocks))
@@ -271,24 +269,24 @@ def token_counts(model: str, texts: Sequence[str]) -> NDArray[np.int64]:
     return np.array([len(each) for each in tokenizer.encode_batch_fast([encodable(text) for text in texts])])
 
 
-def memory_in_a_process(arm: str, model: str, texts: Sequence[str]) -> tuple[int, int]:
+def memory_in_a_process(arm: str, model: str, texts: Sequence[str]) -> int:
     """`measure_memory` in a new process, which has done nothing else before."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         return process.submit(measure_memory, arm, model, list(texts)).result()
 
 
-def measure_memory(arm: str, model: str, texts: Sequence[str]) -> tuple[int, int]:
-    """(resident bytes after loading the model, peak resident bytes while it encodes)"""
+def measure_memory(arm: str, model: str, texts: Sequence[str]) -> int:
+    """The bytes that encoding takes beside the loaded model."""
     loaded = ARMS[arm].load(model)
     return peak_memory(lambda: loaded.encode(texts))
 
 
-def peak_memory(job: Callable[[], object]) -> tuple[int, int]:
-    """(resident bytes before the job, peak resident bytes until its end), from Linux's accounting of this process."""
+def peak_memory(job: Callable[[], object]) -> int:
+    """Peak resident bytes of this process during the job, less those before it, from Linux's accounting."""
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the bytes resident now
     before = _status("VmRSS")
     job()
-    return before, _status("VmHWM")
+    return max(0, _status("VmHWM") - before)
 
 
 def _status(name: str) -> int:
