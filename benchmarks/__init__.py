@@ -4,8 +4,8 @@
     experiment.py       arms × seeds, kept measurements, rows, goals: what all experiments share
     local_cluster.py    the cluster that a benchmark searches: the user's, or a node of its own
     cluster_bm25.py     OpenSearch's BM25, tuned on train questions, as a rival
-    exported_models.py  models with what ONNX Runtime needs
     beir_parts.py       parts of BEIR data sets as sets of their own; checks that a --work folder has the same data
+    options.py          options of the commands: fields of a dataclass, lists of numbers, --part
     publish.py          prints a result, and records it if a folder is named
     render.py           rows as tables and pages
     plots.py            plots of rows: curves, and quality against cost

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from opensearch_neural.corpus.judgements import read_queries, write_beir
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import data_facts
-from opensearch_neural.files import read_json_object, replaced, write_json, write_json_lines, write_text
+from opensearch_neural.files import read_json_object, replaced, write_json
 from opensearch_neural.locks import locked
 from opensearch_neural.models import directory
-from trainers.data.formats import read_json_lines
+from trainers.data.loading import read_documents
 
 T = TypeVar("T")
 
@@ -58,12 +59,7 @@ def judged_documents(lines: Iterable[str]) -> set[str]:
 
 def articles(folder: Path) -> dict[str, str]:
     """{document id: its title, or the id if it has no title}."""
-    return {line["_id"]: line.get("title") or line["_id"] for line in json_lines(folder / "corpus.jsonl.gz")}
-
-
-def json_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a file of a BEIR folder, whether it is compressed or not. file: the name of the compressed one"""
-    yield from (line for _, line in read_json_lines(file if file.exists() else file.with_suffix("")))
+    return {document.id: document.title or document.id for document in read_documents(folder)}
 
 
 def write_part(
@@ -76,10 +72,6 @@ def write_part(
     with locked(folder, done=folder):  # several copies of a command may run at once
         if folder.exists():
             return
+        kept = (each for each in read_documents(source) if documents is None or each.id in documents)
         with replaced(folder) as beside:
-            corpus = json_lines(source / "corpus.jsonl.gz")
-            kept = (line for line in corpus if documents is None or line["_id"] in documents)
-            write_json_lines(beside / "corpus.jsonl", kept)
-            write_json_lines(beside / "queries.jsonl", json_lines(source / "queries.jsonl.gz"))
-            for split, lines in splits.items():
-                write_text(beside / "qrels" / f"{split}.tsv", "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+            write_beir(beside, kept, read_queries(source), splits)

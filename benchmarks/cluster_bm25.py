@@ -96,18 +96,6 @@ def cluster_bm25(client: OpenSearch, corpus: Path, analyzers: Sequence[Analyzer]
         yield ClusterBM25(client, indexes)
 
 
-@contextmanager
-def similarity_of_new(client: OpenSearch, index: str, settings: Bm25Settings) -> Iterator[None]:
-    """An index of this name that is made within the block has k1 and b of `settings`."""
-    template = {"settings": {"index": {"similarity": settings.similarity}}}
-    body = {"index_patterns": [index], "priority": 1000, "template": template}
-    client.indices.put_index_template(name=index, body=body)
-    try:
-        yield
-    finally:
-        client.indices.delete_index_template(name=index)
-
-
 # ------------------------------------------------ the choice of k1 and b
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -91,29 +90,35 @@ def ingested(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Ite
             client.indices.delete(**delete)
 
 
+@contextmanager
+def created_with(client: OpenSearch, index: str, settings: Mapping[str, Any]) -> Iterator[None]:
+    """An index of this name that is created within the block has these settings. Some, such as its sorting and its
+    similarity, can only be set then."""
+    name = f"osn-bench-{index}"
+    body = {"index_patterns": [index], "priority": 1000, "template": {"settings": {"index": settings}}}
+    client.indices.put_index_template(name=name, body=body)
+    try:
+        yield
+    finally:
+        client.indices.delete_index_template(name=name)
+
+
 def write_in_threads(client: OpenSearch, index: str, actions: Iterable[Action], *, batch: int, threads: int) -> None:
     """Write as an ingest does: this thread makes batches, others send them, with limited requests at once.
 
     Raises ClusterError, and makes no more batches, if the cluster rejects a document.
     """
     writer, stream = BulkWriter(client, index), iter(actions)
-    free = threading.Semaphore(2 * threads)
 
     def write(part: list[Action]) -> None:
-        try:
-            if failures := writer.write(part).failures:
-                raise ClusterError(f"the cluster rejected documents of {index}: {failures[0].reason}")
-        finally:
-            free.release()
+        if failures := writer.write(part).failures:
+            raise ClusterError(f"the cluster rejected documents of {index}: {failures[0].reason}")
 
     with ThreadPoolExecutor(threads) as pool:
         sent: deque[Future[None]] = deque()
-        while True:
-            free.acquire()
-            while sent and sent[0].done():
+        while part := list(islice(stream, batch)):
+            if len(sent) == 2 * threads:
                 sent.popleft().result()
-            if not (part := list(islice(stream, batch))):
-                break
             sent.append(pool.submit(write, part))
         for each in sent:
             each.result()

@@ -38,7 +38,6 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from benchmarks.papers.inference_free_sparse.ablations import idf_shares
 from benchmarks.render import COSTS, FACTS, OVERLAP, arms, costs, gains, kept_and_cost, quality_and_cost, ratios
@@ -56,15 +55,6 @@ FOLDED = 2
 """If a table has more commands than this, they are folded away."""
 
 Lists = Sequence[Sequence[str]]
-
-
-class Mark(NamedTuple):
-    """How the results of a mark are shown."""
-
-    table: Callable[[list[Row], Lists], str]
-    """Makes the table of the rows, by the lists behind the names."""
-    goals: bool = True
-    """Whether the goals stand below, if there are no lists."""
 
 
 def _table(rows: list[Row], lists: Lists) -> str:
@@ -112,17 +102,20 @@ def _quality_and_cost(rows: list[Row], lists: Lists) -> str:
     return quality_and_cost([row for row in rows if wanted(row)])
 
 
-MARKS = {
-    "table": Mark(_table),
-    "goals": Mark(lambda rows, lists: ""),
-    "gains": Mark(_gains),
-    "arms": Mark(lambda rows, lists: arms(rows)),
-    "idf-shares": Mark(lambda rows, lists: idf_shares(rows)),
-    "ratios": Mark(lambda rows, lists: ratios(rows), goals=False),
-    "costs": Mark(_costs, goals=False),
-    "kept-and-cost": Mark(lambda rows, lists: kept_and_cost(rows)),
-    "quality-and-cost": Mark(_quality_and_cost, goals=False),
+MARKS: dict[str, Callable[[list[Row], Lists], str]] = {
+    "table": _table,
+    "goals": lambda rows, lists: "",
+    "gains": _gains,
+    "arms": lambda rows, lists: arms(rows),
+    "idf-shares": lambda rows, lists: idf_shares(rows),
+    "ratios": lambda rows, lists: ratios(rows),
+    "costs": _costs,
+    "kept-and-cost": lambda rows, lists: kept_and_cost(rows),
+    "quality-and-cost": _quality_and_cost,
 }
+"""{mark: makes the table of the rows, by the lists behind the names}"""
+WITHOUT_GOALS = ("ratios", "costs", "quality-and-cost")
+"""Marks without the goals; below others they stand, if there are no lists."""
 
 RENDERED = re.compile(
     rf"(?P<mark><!-- (?P<what>{'|'.join(MARKS)}|figure): "
@@ -133,9 +126,8 @@ RENDERED = re.compile(
 
 def rendered(what: str, summaries: Sequence[Summary], lists: Lists = ()) -> str:
     """The text behind a mark: the table of some results, their goals, their commands."""
-    mark = MARKS[what]
-    parts = [mark.table([row for summary in summaries for row in summary.rows], lists)]
-    if mark.goals and not lists:
+    parts = [MARKS[what]([row for summary in summaries for row in summary.rows], lists)]
+    if what not in WITHOUT_GOALS and not lists:
         parts.append("\n".join(f"- {goal}" for summary in summaries for goal in summary.goals))
     commands = [f"`{summary.command}`" for summary in summaries]
     if len(commands) > FOLDED:

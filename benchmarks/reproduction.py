@@ -44,20 +44,14 @@ MEASURES = ("nDCG@10", "RR@10", "R@100")
 @click.command()
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="The folder of SciFact in BEIR layout.")
 @record_option()
-@click.option(
-    "--work",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=None,
-    help="Keeps the vectors, to continue later.",
-)
 @connection_options
-def published(connection: ConnectionSettings, data: Path, record: Path | None, work: Path | None) -> None:
+def published(connection: ConnectionSettings, data: Path, record: Path | None) -> None:
     """Measure published figures of BM25 and all-MiniLM-L6-v2 (Lucene k-NN) on SciFact again; not those of the papers."""
     judged = BeirData.load(data, "test")
     client = connect(settings=connection)
     corpus = CorpusSource(str(judged.corpus_path))
     with tempfile.TemporaryDirectory(prefix="osn-published-") as folder:
-        vectors = (work or Path(folder)) / "vectors"
+        vectors = Path(folder) / "vectors"
         run_encode(EncodeJob(corpus, vectors, Models(dense=DENSE)))
         words = Job(corpus, models=Models(sparse="lexical"), new_index=NewIndex(analyzer="standard", replicas=0))
         floats, bytes = (

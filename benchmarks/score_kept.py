@@ -9,8 +9,6 @@ have; `osn bench load --data` on an index of the set itself shows the loss by ju
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.grown import index as grown
-from benchmarks.load.command import NumberList
 from benchmarks.load.quality import nearness_rows
 from benchmarks.load.variants import TWO_PHASE, Variant, page_of, parse_variants, with_options
 from benchmarks.load.workload import LoadTarget, Workload, prepared
+from benchmarks.options import NumberList
 from benchmarks.publish import publish, record_option
-from benchmarks.speed.turns import Timed, in_turn, ratio, say
+from benchmarks.speed.turns import Search, Seconds, fastest, ratio, say
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -153,55 +151,29 @@ def certified_rows(
             continue
         rows.append(share(set_, variant.name, CERTIFIED, certain))
         if passes:
-            windowed, exact, page = ways_to_search(opened, variant)
+            windowed, page, searches = ways_to_search(client, opened, variant)
             assert isinstance(windowed, Windowed)
-            ways = {
-                "certain": partial(window_until_certain, client, windowed, exact, page),
-                "window": partial(answer_of, client, windowed, page),
-                "whole": partial(answer_of, client, exact, page),
-            }
-            last, seconds = timed(ways, texts, passes)
+            until_certain = partial(window_until_certain, client, windowed, page, searches["whole"])
+            last, seconds = fastest({"certain": until_certain, **searches}, texts, passes)
             rows += certain_cost_rows(set_, variant.name, windowed.window(), last["certain"], seconds, seed)
     return rows
 
 
-def ways_to_search(opened: Engines, variant: Variant) -> tuple[Engine, Engine, dict[str, Any]]:
-    """(the variant's engine, its search of all documents, the page of both)"""
+def ways_to_search(
+    client: OpenSearch, opened: Engines, variant: Variant
+) -> tuple[Engine, dict[str, Any], dict[str, Search]]:
+    """(the variant's engine, its page, {"window", "whole": a search with its window, and of all documents})"""
+    windowed, page = opened.engine(variant.engine), opened.page(**page_of(variant))
     exact = opened.with_settings(exact=True).engine(variant.engine)
-    return opened.engine(variant.engine), exact, opened.page(**page_of(variant))
-
-
-def answer_of(client: OpenSearch, engine: Engine, page: dict[str, Any], text: str) -> Any:
-    return client.search(index=engine.opened.index, body=engine.body(text, page))
-
-
-Seconds = dict[str, list[float]]
-"""{way to search: seconds for each query, in the fastest of several passes}"""
-
-
-def timed(
-    ways: Mapping[str, Callable[[str], Any]], texts: Iterable[str], passes: int
-) -> tuple[dict[str, list[Any]], Seconds]:
-    """({way: its last result for each text}, seconds). The ways take turns in beginning a pass."""
-    answers: dict[str, list[Any]] = {way: [] for way in ways}
-    seconds: Seconds = {way: [] for way in ways}
-    for text in texts:
-        fastest: dict[str, float] = {}
-        answer: dict[str, Any] = {}
-        for turn in range(passes):
-            for way in in_turn(ways, turn):
-                begun = time.perf_counter()
-                answer[way] = ways[way](text)
-                taken = time.perf_counter() - begun
-                fastest[way] = min(taken, fastest.get(way, taken))
-        for way in ways:
-            answers[way].append(answer[way])
-            seconds[way].append(fastest[way])
-    return answers, seconds
+    searches: dict[str, Search] = {
+        "window": lambda text: client.search(index=opened.index, body=windowed.body(text, page)),
+        "whole": lambda text: client.search(index=opened.index, body=exact.body(text, page)),
+    }
+    return windowed, page, searches
 
 
 def window_until_certain(
-    client: OpenSearch, windowed: Windowed, exact: Engine, page: dict[str, Any], text: str
+    client: OpenSearch, windowed: Windowed, page: dict[str, Any], whole: Search, text: str
 ) -> int | None:
     """Search with growing windows, from the engine's own, until the page is certified. Returns the window; None if it took
     a search of all documents."""
@@ -211,7 +183,7 @@ def window_until_certain(
         if windowed.certified(client, text, page, largest, window=window):
             return window
         window *= WIDENED_BY
-    answer_of(client, exact, page, text)
+    whole(text)
     return None
 
 
@@ -243,7 +215,7 @@ def time_ratio(
     set_: str, engine: str, measure: str, seconds: list[float], baseline: str, others: list[float], seed: int
 ) -> Row:
     """The time of all queries as a ratio to that of the baseline, with the interval over queries."""
-    estimate = ratio(Timed(seconds), Timed(others), seed)
+    estimate = ratio(seconds, others, seed)
     return Row(set_, engine, measure, *estimate, len(seconds), baseline=baseline, kind="ratio")
 
 
@@ -260,19 +232,17 @@ def pruned_rows(
         if variant.whole or variant.engine not in ("sparse", "high-idf-first"):
             continue
         opened = with_options(variant, workload.engines_of(variant))
-        windowed, exact, page = ways_to_search(opened, variant)
+        windowed, page, searches = ways_to_search(client, opened, variant)
         known = [text for text in texts if queries.unsearched(windowed.body(text, page), 0) is not None]
-        ways = {
-            "page": partial(answer_of, client, windowed, page),
-            "fill": partial(filled, client, windowed, page),
-            "whole": partial(answer_of, client, exact, page),
-        }
-        answers, seconds = timed(ways, known, passes)
-        if answers["page"]:
-            short = [len(answer["hits"]["hits"]) < variant.size for answer in answers["page"]]
+        ways = {"fill": partial(filled, client, windowed, page), **searches}
+        answers, seconds = fastest(ways, known, passes)
+        if answers["window"]:
+            short = [len(answer["hits"]["hits"]) < variant.size for answer in answers["window"]]
             rows.append(share(set_, variant.name, FILLED, short))
             for measure, way in ((FILL_TIME, "fill"), (WHOLE_TIME, "whole")):
-                rows.append(time_ratio(set_, variant.name, measure, seconds[way], "its window", seconds["page"], seed))
+                rows.append(
+                    time_ratio(set_, variant.name, measure, seconds[way], "its window", seconds["window"], seed)
+                )
     return rows
 
 

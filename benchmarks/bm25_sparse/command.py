@@ -42,8 +42,9 @@ from benchmarks.bm25_sparse.models import ARMS, PUBLISHED, Experiment, check_mod
 from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
 from benchmarks.grown.index import set_of_size
 from benchmarks.load.blocks import Level
-from benchmarks.load.command import NumberList, owned_option
+from benchmarks.load.command import owned_option
 from benchmarks.local_cluster import NODE, reachable
+from benchmarks.options import NumberList
 from benchmarks.render import in_points
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -106,28 +107,11 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
     return made
 
 
-def common_mean(rows: Sequence[Row], indexes: str) -> str:
-    """The name of the mean over the most sets that has a gain for every engine and model with a P99 on `indexes`; if there
-    is none, the mean over the most sets."""
-    loaded = {
-        (row.engine, row.variant) for row in rows if (row.kind, row.measure, row.set) == ("ratio", "P99", indexes)
-    }
-    gains = [
-        row for row in rows if (row.kind, row.measure, row.baseline) == ("difference", "nDCG@10", BM25) and row.sets
-    ]
-    means = sorted({(row.sets, row.set) for row in gains}, reverse=True)
-    for _, label in means:
-        if loaded <= {(row.engine, row.variant) for row in gains if row.set == label}:
-            return label
-    return means[0][1] if means else ""
-
-
 def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     """Draw quality_and_cost.svg: each engine's gain over BM25 in the mean of sets, against its P99 divided by BM25's.
     Engines without a P99 are left out."""
     file, size = folder / "quality_and_cost.svg", max(experiment.sizes, default=0)
-    table = Table(rows, experiment.seeds)
-    label = common_mean(rows, set_of_size(size))
+    table, label = Table(rows, experiment.seeds), experiment.mean_of_all
     variants = list(dict.fromkeys(row.variant for row in rows if row.variant))
     models = sorted(variants, key=lambda name: ARMS.index(name) if name in ARMS else len(ARMS))
     points = {

@@ -18,21 +18,19 @@ from benchmarks.bm25_sparse.measures import (
     DENSE_ENGINES,
     HYBRID,
     SPARSE_ENGINES,
-    WAYS,
     dense_engines,
-    way_of,
+    ways_of,
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.cluster_bm25 import corpus_of
-from benchmarks.experiment import kept_rows, slug
+from benchmarks.experiment import kept_rows
 from benchmarks.grown.field_bytes import STORED, bytes_by_field
 from benchmarks.grown.index import Growth, drawn_vectors, grow, resampler_of, set_of_size
-from benchmarks.load.command import queries_of, rows_under_load
+from benchmarks.load.command import rows_under_load
 from benchmarks.load.measurement import LoadSettings, WarmupSettings
-from benchmarks.load.quality import nearness_rows, some
-from benchmarks.load.variants import parse_variants
-from benchmarks.load.workload import ModelChoice, allowed_target, prepared
-from benchmarks.speed.turns import Timed, rate
+from benchmarks.load.variants import Variant
+from benchmarks.load.workload import ModelChoice, allowed_target
+from benchmarks.speed.turns import rate
 from ingest.vectorizers import Encoders, Vectorizer
 from opensearch_neural import forward_index
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -59,19 +57,12 @@ FIELD_SAMPLE = 3000
 """How many documents are written to measure the bytes of an index."""
 TURNS, TURN = 8, 32
 """Turns of each encoder, and documents in a turn."""
-NAMED = {slug(engine): engine for engine in WAYS}
-"""{variant under load: its name in the table}"""
 
 
-def variants_of(engines: Iterable[str]) -> str:
-    """BM25 and these engines of the table, in the load test's syntax for variants."""
-    variants = [BM25]
-    for engine in engines:
-        searched_by, settings = way_of(engine)
-        variants.append(
-            "+".join([f"{slug(engine)}={searched_by}", *(f"{name}={value}" for name, value in settings.items())])
-        )
-    return ",".join(variants)
+def variants_of(engines: Iterable[str]) -> list[Variant]:
+    """BM25 and these engines of the table, for a load test."""
+    ways = ways_of(engines).items()
+    return [Variant(BM25, BM25), *(Variant(engine, by, **settings) for engine, (by, settings) in ways)]
 
 
 def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
@@ -86,14 +77,9 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
         wanted = (experiment.dense is not None and size <= MOST_DENSE) if with_dense else not experiment.beside
         if not wanted:
             continue
-        how = (client, chosen, experiment, size, model)
-        name = f"{size}-{dense.kept_variant(experiment, model.name, with_dense)}"
-        rows += kept_cost(
-            experiment, f"{name}-{load_hash(experiment)}", partial(load_rows, *how, with_dense=with_dense)
-        )
-        if not with_dense:
-            name = f"{name}-score-kept-weight-{slug(f'{Bm25SparseSetting.weight:g}')}"
-            rows += kept_cost(experiment, name, partial(score_kept_rows, *how))
+        name = f"{size}-{dense.kept_variant(experiment, model.name, with_dense)}-{load_hash(experiment)}"
+        load = partial(load_rows, client, chosen, experiment, size, model, with_dense=with_dense)
+        rows += kept_cost(experiment, name, load)
         index = growth_of(experiment, model, size, with_dense=with_dense).index
         client.indices.delete(index=index, params={"ignore": 404})
     for model in first if experiment.sizes else ():
@@ -123,8 +109,8 @@ def _load(experiment: Experiment) -> LoadSettings:
 
 
 def load_hash(experiment: Experiment) -> str:
-    """A hash of the options that change what a load test measures, for file names."""
-    return fingerprint(list(experiment.clients), experiment.minutes, experiment.heap)
+    """A hash of the options that change what a load test measures, for file names; the weight changes the score kept."""
+    return fingerprint(list(experiment.clients), experiment.minutes, experiment.heap, Bm25SparseSetting.weight)
 
 
 def kept_cost(experiment: Experiment, name: str, measure: Callable[[], list[Row]]) -> list[Row]:
@@ -158,46 +144,24 @@ def load_rows(
     *,
     with_dense: bool,
 ) -> list[Row]:
-    """The rows of the load benchmark on `size` documents with the model's vectors, without those of `score_kept_rows`.
+    """The rows of the load benchmark on `size` documents with the model's vectors.
 
     with_dense: rows of the engines that need dense vectors and codes; BM25 runs beside them on the same index
     Raises ClusterError if the benchmark stopped.
     """
     growth = growth_of(experiment, model, size, with_dense=with_dense)
-    load = _load(experiment)
     engines, variant, models = SPARSE_ENGINES, model.name, ModelChoice()
     if with_dense:
         engines, variant = dense_engines(experiment, model.name), dense.variant(experiment, model.name)
         models = ModelChoice(**dense.query_models(experiment), backend=BACKEND)
-    else:
-        load = replace(load, quality_queries=0)
     grow(client, growth, say=logger.info)
     rows = rows_under_load(
-        client, allowed_target(chosen, owned=experiment.owned), growth.index, parse_variants(variants_of(engines)),
-        experiment.sets[COST_SET], models, load,
+        client, allowed_target(chosen, owned=experiment.owned), growth.index, variants_of(engines),
+        experiment.sets[COST_SET], models, _load(experiment),
         experiment.work / "load" / f"{growth.index}-{load_hash(experiment)}",
     )  # fmt: skip
-    named = [_plain(row, growth, variant) for row in rows]
+    named = [replace(row, set=set_of_size(size), variant=variant) for row in rows]
     return [row for row in named if row.engine in engines] if with_dense else named
-
-
-def score_kept_rows(
-    client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: MeasuredEngine
-) -> list[Row]:
-    """How much of the exact result's score each window keeps on the same index, and the overlap with that result."""
-    growth = growth_of(experiment, model, size)
-    grow(client, growth, say=logger.info)
-    _, texts = queries_of(None, experiment.sets[COST_SET], "test", None)
-    target = allowed_target(chosen, owned=experiment.owned)
-    settings = LoadSettings()
-    queries = some({str(at): text for at, text in enumerate(texts)}, settings.quality_queries, settings.seed)
-    with prepared(client, target, growth.index, parse_variants(variants_of(SPARSE_ENGINES)), texts) as workload:
-        return [_plain(row, growth, model.name) for row in nearness_rows(client, workload, queries, growth.index)]
-
-
-def _plain(row: Row, growth: Growth, variant: str) -> Row:
-    engine = NAMED.get(row.engine, row.engine)
-    return replace(row, set=set_of_size(growth.documents), variant=variant, engine=engine)
 
 
 # ------------------------------------------------ documents
@@ -236,7 +200,7 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[Row]:
         cascades = tuple(engine for engine in beside if engine in CASCADES)
         encoders[cascades] = Encoders(sparse, pq=load_quantized(dense.quantized(experiment)))
     documents = list(islice(read_corpus(str(corpus_of(experiment.sets[COST_SET]))), TURNS * TURN))
-    times = {engines: Timed() for engines in encoders}
+    times: dict[Sequence[str], list[float]] = {engines: [] for engines in encoders}
     for encoder in encoders.values():
         encoder.vectors(documents[:TURN])
     for at in range(0, len(documents) - TURN + 1, TURN):  # the last documents, if fewer than a turn, are left out
@@ -244,16 +208,16 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[Row]:
         for engines, encoder in encoders.items():
             started = time.perf_counter()
             encoder.vectors(part)
-            times[engines].wall.append(time.perf_counter() - started)
+            times[engines].append(time.perf_counter() - started)
     return [
         Row(
             f"{COST_SET}, encoding",
             engine,
             RATE,
-            *rate(timed, TURN),
+            *rate(seconds, TURN),
             len(documents),
             variant=_variant(experiment, model, engine),
         )
-        for engines, timed in times.items()
+        for engines, seconds in times.items()
         for engine in engines
     ]

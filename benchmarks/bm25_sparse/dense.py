@@ -18,7 +18,6 @@ import numpy as np
 from benchmarks.bm25_sparse.models import Experiment
 from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import slug
-from benchmarks.exported_models import exported
 from ingest.corpus import CorpusSource, ignore
 from ingest.settings import Models
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
@@ -28,6 +27,7 @@ from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.evaluation.results import MeasuredEngine
 from opensearch_neural.files import replaced
 from opensearch_neural.models import directory
+from opensearch_neural.models.dense.onnx_encoder import INT8_FILE, export_onnx
 from opensearch_neural.models.dense.quantized import KIND
 from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, load_dense, stages_of
 from opensearch_neural.models.vectors import SparseVectors
@@ -157,3 +157,20 @@ def query_models(experiment: Experiment) -> dict[str, str]:
     """{"dense": folder, "pq": folder}: the models that encode queries, with ONNX exports."""
     place = experiment.work / "models"
     return {"dense": exported(str(experiment.dense), place), "pq": exported(quantized(experiment), place)}
+
+
+def exported(model: str, out: Path) -> str:
+    """A copy of a model's directory with ONNX exports, below `out`; the directory itself if it has them.
+
+    The copy has the same hash, so an index accepts either.
+    """
+    folder = directory.locate(model)
+    if any(folder.rglob(INT8_FILE)):
+        return model
+    copy = out / f"onnx-{directory.hash_files(folder)}"
+    if not copy.is_dir():
+        with replaced(copy) as beside:
+            # Hidden files are for training only and no part of the model.
+            shutil.copytree(folder, beside, ignore=shutil.ignore_patterns(".*"))
+            export_onnx(beside, int8=True)
+    return str(copy)

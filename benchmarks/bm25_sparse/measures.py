@@ -14,9 +14,9 @@ import numpy as np
 
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
-from benchmarks.cluster_bm25 import Bm25Settings, cluster_bm25, corpus_of, similarity_of_new, tuned_bm25
+from benchmarks.cluster_bm25 import Bm25Settings, cluster_bm25, corpus_of, tuned_bm25
 from benchmarks.experiment import Baseline, compared, kept, kept_measured, mean_values, means, pairs, slug
-from benchmarks.local_cluster import ingested
+from benchmarks.local_cluster import created_with, ingested
 from ingest.corpus import CorpusSource
 from ingest.job import Job
 from ingest.settings import Models, NewIndex, Writing
@@ -210,7 +210,7 @@ def opened_index(
         writing=Writing(merge=True, restart=True),
     )
     how: dict[str, Any] = {**dense.query_models(experiment), "backend": BACKEND} if with_dense else {}
-    similarity = nullcontext() if bm25 is None else similarity_of_new(client, index, bm25)
+    similarity = nullcontext() if bm25 is None else created_with(client, index, {"similarity": bm25.similarity})
     with similarity, ingested(client, job, show_progress=False), translate_errors():
         yield open_engines(client, index, **how)
 

@@ -18,14 +18,13 @@ import click
 from benchmarks.beir_parts import check_data
 from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import slug
-from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import heap_option
+from benchmarks.options import NumberList
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.headings import taking
 from opensearch_neural.commands.reading import reading
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import MeasuredEngine
-from opensearch_neural.models import directory
 from opensearch_neural.models.sparse.averaging import write_average
 from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of, write_with_statistics
 from opensearch_neural.models.sparse.lexical import count_documents
@@ -219,21 +218,13 @@ class Experiment:
         if model.name == PUBLISHED:
             return self.start
         if model.name in AVERAGED:
-            trained = self.folder(MeasuredEngine(AVERAGED[model.name], model.seed), name)
-            return self._averaged(trained, self._place(model, name))
+            out = self._place(model, name)
+            if not out.exists():
+                write_average([self.folder(MeasuredEngine(AVERAGED[model.name], model.seed), name), self.start], out)
+            return str(out)
         config = self.configuration(model, name)
         train_sparse(config)
         return str(config.output)
-
-    def _averaged(self, trained: str, out: Path) -> str:
-        """The average of trained model and start, in `out`. Raises InputError if `out` averages other models."""
-        parts = [trained, self.start]
-        if not out.exists():
-            write_average(parts, out)
-        made_of = directory.averaged((directory.read_osn_json(out) or {}).get("training"))
-        if [part["hash"] for part in made_of] != [directory.hash_files(directory.locate(part)) for part in parts]:
-            raise InputError(f"{out} is not the average of {' and '.join(parts)}", "remove it")
-        return str(out)
 
     def on_corpus(self, model: MeasuredEngine, name: str) -> str:
         """The model with the IDF of the set's corpus."""

@@ -28,8 +28,8 @@ from benchmarks.bm25_sparse.models import (
     experiment_options,
 )
 from benchmarks.experiment import PaperPart, paper_options, run_parts
-from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import NODE, reachable
+from benchmarks.options import NumberList
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options

@@ -5,15 +5,14 @@ Such queries say which engine copes with this corpus's words; they do not replac
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from pathlib import Path
 
 from ingest.corpus import ignore
+from opensearch_neural.corpus.judgements import write_beir
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
-from opensearch_neural.files import write_text
 from trainers.data.unlabelled_questions import by_first_sentence
 
 
@@ -32,14 +31,8 @@ def hold_out_sentences(corpus: str, out: Path, *, queries: int = 300, limit: int
             "give a BEIR folder with queries.jsonl and qrels/test.tsv",
         )
     chosen = set(random.Random(0).sample(candidates, min(queries, len(candidates))))
-    corpus_lines, query_lines, qrels = [], [], ["query-id\tcorpus-id\tscore\n"]
-    for document, held in read:
-        if held and document.id in chosen:
-            sentence, document = held
-            query_lines.append(json.dumps({"_id": f"first:{document.id}", "text": sentence}) + "\n")
-            qrels.append(f"first:{document.id}\t{document.id}\t1\n")
-        corpus_lines.append(json.dumps(document.record()) + "\n")
-    write_text(out / "corpus.jsonl", "".join(corpus_lines))
-    write_text(out / "queries.jsonl", "".join(query_lines))
-    write_text(out / "qrels" / "test.tsv", "".join(qrels))
-    return len(query_lines)
+    asked = {document.id: held for document, held in read if held and document.id in chosen}
+    queries_of = {f"first:{document}": sentence for document, (sentence, _) in asked.items()}
+    documents = (asked[document.id][1] if document.id in asked else document for document, _ in read)
+    write_beir(out, documents, queries_of, {"test": [f"first:{document}\t{document}\t1" for document in asked]})
+    return len(asked)

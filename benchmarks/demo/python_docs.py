@@ -15,9 +15,7 @@ The same installation and the same options give the same bytes.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
 import math
 import re
 import shutil
@@ -26,7 +24,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -41,6 +38,7 @@ from benchmarks.demo.python_objects import (
 from opensearch_neural.commands.option_groups import seed_option
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.documents import Document
+from opensearch_neural.corpus.judgements import write_beir
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import replaced
 
@@ -236,7 +234,6 @@ def build(
     counts.packages = len({item.package for item in objects if not item.standard_library})
     counts.standard_library = sum(item.standard_library for item in objects)
     with replaced(out) as beside:
-        beside.mkdir()
         _write(beside, objects, queries)
         (beside / "README.md").write_text(_readme(counts, limit, seed), "utf-8")
         if out.exists():
@@ -255,29 +252,22 @@ def _is_ours(out: Path) -> bool:
 
 
 def _write(folder: Path, objects: Sequence[Documented], queries: dict[str, tuple[str, HeldOut]]) -> None:
-    _write_lines(folder / "corpus.jsonl.gz", (_record(item, queries.get(item.name)) for item in objects))
-    asked = [(f"summary:{item.name}", item.name, *queries[item.name]) for item in objects if item.name in queries]
-    _write_lines(folder / "queries.jsonl.gz", ({"_id": id, "text": held.query} for id, _, _, held in asked))
-    (folder / "qrels").mkdir()
-    for split in ("train", "test"):
-        lines = [f"{id}\t{name}\t1\n" for id, name, of, _ in asked if of == split]
-        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines), "utf-8")
+    asked = [item.name for item in objects if item.name in queries]
+    splits = {
+        split: [f"summary:{name}\t{name}\t1" for name in asked if queries[name][0] == split]
+        for split in ("train", "test")
+    }
+    documents = (_document(item, queries.get(item.name)) for item in objects)
+    write_beir(folder, documents, {f"summary:{name}": queries[name][1].query for name in asked}, splits)
 
 
-def _record(item: Documented, query: tuple[str, HeldOut] | None) -> dict[str, Any]:
+def _document(item: Documented, query: tuple[str, HeldOut] | None) -> Document:
     text = item.text(query[1].rest) if query else item.text()
     # Add the name in words: a word-piece tokenizer splits "json.JSONEncoder" or "read_csv" into words, a text analyzer does
     # not, and a comparison in which BM25 cannot see half of the title would prove nothing.
     text = f"{' '.join(_WORD.findall(_spaced(item.name)))}\n\n{text}"
     fields = {"package": "python" if item.standard_library else item.package, "module": item.module, "kind": item.kind}
-    return Document(item.name, text, item.name, None, fields).record()
-
-
-def _write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    # No file name and no time in the gzip header: the same records are the same bytes.
-    with path.open("wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as lines:
-        for record in records:
-            lines.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+    return Document(item.name, text, item.name, None, fields)
 
 
 def _readme(counts: CorpusCounts, limit: int | None, seed: int) -> str:

@@ -76,19 +76,11 @@ class Resampler:
         return DrawnVectors(vocabulary, prune, self.query_weights, quantizer)
 
     def real(self, number: int) -> DrawnDocument:
-        document = self.documents[number]
-        ids, weights = self._row(number) or (None, None)
-        dense = self.vectors.dense
-        return DrawnDocument(
-            document.id,
-            document.text,
-            document.title,
-            document.url,
-            dict(document.fields),
-            token_ids=ids,
-            weights=weights,
-            dense=None if dense is None else dense[number],
-        )
+        document, dense = self.documents[number], self.vectors.dense
+        made = DrawnDocument(document.id, document.text, document.title, document.url, dict(document.fields))
+        made.token_ids, made.weights = self._row(number) or (None, None)
+        made.dense = None if dense is None else dense[number]
+        return made
 
     def draw(self, number: int, attempt: int = 0) -> DrawnDocument:
         random_ = random.Random(f"{self.seed}/{number}/{attempt}")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import numpy as np
 
 from benchmarks.grown.documents import DrawnVectors, Resampler
 from benchmarks.load.run import RESAMPLED
+from benchmarks.load.server import index_facts
+from benchmarks.local_cluster import created_with
+from benchmarks.options import setting
 from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore
 from ingest.model_request import ModelRequest
@@ -48,7 +52,7 @@ def set_of_size(documents: int) -> str:
 
 @dataclass(frozen=True)
 class Growth:
-    """What to write."""
+    """What to write; fields with a help text are options of `osn bench grow`."""
 
     corpus: str
     """The corpus that documents are drawn from: whatever `osn ingest` reads."""
@@ -56,26 +60,22 @@ class Growth:
     """The name of the index."""
     documents: int
     """How many; the corpus's own come first, once each."""
-    sparse: str | None = "lexical"
-    """As `osn ingest --sparse` takes it; None: no sparse vectors."""
-    dense: str | None = None
-    """As `osn ingest --dense` takes it; None: no dense vectors."""
-    pq: str | None = None
-    """A quantized model that makes the codes of the drawn dense vectors."""
-    vectors: Path | None = None
-    """A folder of `osn encode`; None: the models encode the corpus."""
-    base: int | None = None
-    """Draw from the first `base` documents of the corpus; None: from all."""
-    mix: float = 0.3
-    """Share of a document's distinct words that are taken from another document."""
-    prune: Pruning | None = None
-    """Which tokens of a sparse vector are kept, by the score that they can add (document weight × query weight)."""
-    prune_postings: Pruning | None = None
-    """Which of the kept tokens the postings hold, as `osn ingest --prune-postings` writes them."""
-    segments: int = 1
-    """Segments of each shard after merging."""
-    shards: int = 1
-    """Primary shards."""
+    sparse: str | None = setting("lexical", "Sparse model, or none.")
+    dense: str | None = setting(None, "Dense model; none by default.", type=str)
+    pq: str | None = setting(None, "Quantized model: codes of the drawn dense vectors.", type=str)
+    vectors: Path | None = setting(None, "A folder of `osn encode`.", type=click.Path(path_type=Path))
+    """None: the models encode the corpus."""
+    base: int | None = setting(None, "Draw from the first N documents.", type=click.IntRange(min=2))
+    mix: float = setting(0.3, "Share of words from a second document.", type=float)
+    prune: Pruning | None = setting(
+        None, "Terms to keep of sparse vectors: top_k:N, max_ratio:R, …", type=Pruning.parse, metavar="TYPE:VALUE"
+    )
+    """By the score that a term can add (document weight × query weight)."""
+    prune_postings: Pruning | None = setting(
+        None, "Terms that postings hold, as for `osn ingest`.", type=Pruning.parse, metavar="TYPE:VALUE"
+    )
+    segments: int = setting(1, "Segments of each shard after merging.")
+    shards: int = setting(1, "Shards of each new index.")
     settings: dict[str, str] = field(default_factory=dict)
     """Index settings at creation."""
     seed: int = 0
@@ -149,7 +149,7 @@ def grow(
         whole = wrote is not None and LOADING not in wrote.extra
         if not (whole and count(client, growth.index) == growth.documents):
             _write(client, growth, wanted, resampler)
-        if _segments(client, growth.index) > growth.segments * growth.shards:
+        if index_facts(client, growth.index).segments > growth.segments * growth.shards:
             say(f"merging {growth.index} to {growth.segments} segment(s) a shard")
             merge_segments(client, growth.index, growth.segments, least=0)
         if lacking := _lacking(client, growth):
@@ -163,28 +163,13 @@ def _lacking(client: OpenSearch, growth: Growth) -> dict[str, str]:
     return {key: value for key, value in growth.settings.items() if has.get(f"index.{key}") != value}
 
 
-@contextmanager
-def _created_with(client: OpenSearch, growth: Growth) -> Iterator[None]:
-    """Inside the block, the index is created with the wanted settings; some, such as its sorting, cannot be set later."""
-    if not growth.settings:
-        yield
-        return
-    name = f"osn-bench-{growth.index}"
-    body = {"index_patterns": [growth.index], "priority": 1000, "template": {"settings": {"index": growth.settings}}}
-    client.indices.put_index_template(name=name, body=body)
-    try:
-        yield
-    finally:
-        client.indices.delete_index_template(name=name, params={"ignore": 404})
-
-
 def _facts(meta: IndexMeta) -> tuple[Any, ...]:
     """The facts by which drawn indexes differ; a lexical model's hash is that of its corpus's statistics."""
     return meta.extra.get(RESAMPLED), meta.sparse, meta.dense, meta.quantized
 
 
 def _write(client: OpenSearch, growth: Growth, meta: IndexMeta, resampler: Resampler) -> None:
-    with _created_with(client, growth):
+    with created_with(client, growth.index, growth.settings) if growth.settings else nullcontext():
         settings = NewIndex(shards=growth.shards, replicas=0, prune_postings=growth.prune_postings)
         target = open_target(client, growth.index, meta, settings, corpus_name=growth.corpus)
     noted = NotingLargest(for_index(drawn_vectors(growth, resampler), target.meta, resampler.query))
@@ -198,8 +183,3 @@ def _write(client: OpenSearch, growth: Growth, meta: IndexMeta, resampler: Resam
     if growth.prune_postings is not None and resampler.query is not None:
         # Pruned postings do not show the largest weights, which certify pages.
         keep_measures(client, target, resampler.query, noted, everything=not report.skipped)
-
-
-def _segments(client: OpenSearch, index: str) -> int:
-    stats = client.indices.stats(index=index, metric="segments")
-    return int(stats["_all"]["primaries"]["segments"]["count"])

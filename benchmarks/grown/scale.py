@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,14 @@ import click
 
 from benchmarks.demo import python_docs
 from benchmarks.grown import index as growth
-from benchmarks.grown.field_bytes import bytes_by_field
-from benchmarks.grown.index import Growth, drawn_vectors
+from benchmarks.grown.index import Growth
 from benchmarks.load import result
-from benchmarks.load.command import NumberList, finish, load_settings, measuring_options, queries_of, run
+from benchmarks.load.command import finish, load_settings, measuring_options, queries_of, run
 from benchmarks.load.measurement import Measurement
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import allowed_target, prepared
 from benchmarks.local_cluster import NODE, heap_option, reachable
+from benchmarks.options import NumberList, of_options, setting_options
 from benchmarks.publish import record_option
 from benchmarks.speed.turns import say
 from opensearch_neural.cluster.connect import connect
@@ -30,47 +30,14 @@ from opensearch_neural.commands.option_groups import seed_option
 from opensearch_neural.commands.renamed import Renamed, output_option
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row, Summary, data_facts
-from opensearch_neural.models.sparse.pruning import Pruning
 
-FIELD_SAMPLE = 3000  # documents that are written field by field to see what each costs
 CORPUS_DOCUMENTS = 20_000  # of the documentation strings, if no corpus is named
 
 
 def growing_options(command: Any) -> Any:
     """Add the options for the documents to write."""
     options = [
-        click.option("--sparse", default="lexical", show_default=True, help="Sparse model, or none."),
-        click.option("--dense", default=None, help="Dense model; none by default."),
-        click.option("--pq", default=None, help="Quantized model: codes of the drawn dense vectors."),
-        click.option("--vectors", type=click.Path(path_type=Path), default=None, help="A folder of `osn encode`."),
-        click.option("--base", type=click.IntRange(min=2), default=None, help="Draw from the first N documents."),
-        click.option(
-            "--mix", type=float, default=0.3, show_default=True, help="Share of words from a second document."
-        ),
-        click.option(
-            "--prune",
-            type=Pruning.parse,
-            metavar="TYPE:VALUE",
-            default=None,
-            help="Terms to keep of sparse vectors: top_k:N, max_ratio:R, …",
-        ),
-        click.option(
-            "--prune-postings",
-            type=Pruning.parse,
-            metavar="TYPE:VALUE",
-            default=None,
-            help="Terms that postings hold, as for `osn ingest`.",
-        ),
-        click.option(
-            "--segments",
-            type=click.IntRange(min=1),
-            default=1,
-            show_default=True,
-            help="Segments of each shard after merging.",
-        ),
-        click.option(
-            "--shards", type=click.IntRange(min=1), default=1, show_default=True, help="Shards of each new index."
-        ),
+        setting_options(Growth),
         click.option(
             "--setting",
             "settings",
@@ -92,8 +59,8 @@ def _setting(text: str) -> tuple[str, str]:
 
 def growth_of(corpus: str, index: str, documents: int, options: Mapping[str, Any]) -> Growth:
     """The `Growth` of the options of `growing_options` and --seed. Raises InputError."""
-    names = {each.name for each in fields(Growth)} - {"corpus", "index", "documents"}
-    return Growth(corpus, index, documents, **{name: options[name] for name in names})
+    more = {name: options[name] for name in ("settings", "seed")}
+    return of_options(Growth, options, corpus=corpus, index=index, documents=documents, **more)
 
 
 @click.command()
@@ -186,25 +153,30 @@ def scale(
         drawn = growth.resampler_of(first)
         runs: dict[int, Measurement] = {}
         facts, whole = [data_facts(folder)], True
-        field_rows: list[Row] = []
+        rows: list[Row] = []
         for size in sizes:
             wanted = replace(first, index=f"{prefix}-{size}", documents=size)
             growth.grow(client, wanted, drawn, say=say)
-            if not field_rows:
-                field_rows = _field_rows(client, prefix, drawn, wanted)
             place = out / str(size)
             prepares = prepared(client, target, wanted.index, variants, texts)
             measured = run(client, prepares, settings, place, restart=restart)
-            measured.more += field_rows
+            rows += result.rows(measured)
             runs[size] = measured
             whole &= finish(measured, place, False, facts, _title({size: measured}, folder.name))
             if measured.partial:
                 break
-        summary = _summary(runs, facts, settings.seed)
+        partial = any(measured.partial for measured in runs.values())
+        summary = Summary.of_this_run(
+            machine=result.environment(measured),
+            data=facts,
+            seeds=[settings.seed],
+            rows=rows,
+            title=f"{_title(runs, folder.name)}{' (partial)' if partial else ''}",
+        )
         for to in (out if len(runs) > 1 else None, record):
             if to is not None:
                 print(f"wrote {summary.write(to)}", file=sys.stderr)
-        if any(measured.partial for measured in runs.values()):
+        if partial:
             sys.exit(1)  # inside `reachable`, which then keeps the node's data, so that the same command can continue
         for measured in () if keep else runs.values():
             client.indices.delete(index=measured.index, params={"ignore_unavailable": "true"})
@@ -221,34 +193,6 @@ def corpus_or_docstrings(data: Path | None, out: Path) -> Path:
         say("making a corpus of the documentation strings of Python and of the packages installed here")
         python_docs.build(folder, CORPUS_DOCUMENTS, train_queries=0, test_queries=1000)
     return folder
-
-
-def _field_rows(client: Any, prefix: str, drawn: Any, wanted: Growth) -> list[Row]:
-    say("what each field costs on disk")
-    meta, resampler = drawn
-    sample = list(resampler.take(min(FIELD_SAMPLE, wanted.documents)))
-    sizes = bytes_by_field(client, meta, sample, drawn_vectors(wanted, resampler))
-    set_ = f"{prefix}, by field"
-    return [
-        Row(set_, "index", f"bytes a document: {name}", size, None, None, len(sample)) for name, size in sizes.items()
-    ]
-
-
-def _summary(runs: dict[int, Measurement], data: list[Any], seed: int) -> Summary:
-    """All sizes in one result file."""
-    rows: list[Row] = []
-    by_field = next((measured.more for measured in runs.values()), [])
-    for measured in runs.values():
-        rows += [row for row in result.rows(measured) if row not in by_field]
-    last = list(runs.values())[-1]
-    partial = any(measured.partial for measured in runs.values())
-    return Summary.of_this_run(
-        machine=result.environment(last),
-        data=data,
-        seeds=[seed],
-        rows=[*rows, *by_field],
-        title=f"{_title(runs, data[0].name)}{' (partial)' if partial else ''}",
-    )
 
 
 def _title(runs: dict[int, Measurement], corpus: str) -> str:

@@ -71,34 +71,3 @@ class FieldSearch:
             return made
 
         return body
-
-
-@dataclass(frozen=True)
-class BestBlocks:
-    """The first of two requests: finds the `count` blocks with the highest scores by their largest weights."""
-
-    count: int
-    """How many blocks are found."""
-
-    def builder(self, engines: Engines, page: Mapping[str, Any]) -> Callable[[str], Body]:
-        encoder = engines.models.query_encoder
-        of_blocks = {**page, "size": self.count, "source": False}
-        return lambda text: neural_sparse(encoder.encode(text), plugin=engines.plugin, **of_blocks)
-
-
-@dataclass(frozen=True)
-class DocumentsOfBlocks:
-    """The second of two requests: all tokens, only in the documents of the blocks that the first one found."""
-
-    index: str
-    """The index of the documents."""
-
-    def builder(self, engines: Engines, page: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Body]:
-        encoder = engines.models.query_encoder
-
-        def body(text: str, answer: Mapping[str, Any]) -> Body:
-            blocks = [int(hit["_id"]) for hit in answer["hits"]["hits"]]
-            filter_ = {"terms": {"block": blocks}}
-            return neural_sparse(encoder.encode(text), plugin=engines.plugin, filter=filter_, **page)
-
-        return body

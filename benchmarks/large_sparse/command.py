@@ -3,15 +3,12 @@
     osn bench large-sparse --model MODEL --data data/scifact --work work --record benchmarks/results/large_sparse
 
 MODEL is a sparse model that gives documents many terms. --vectors names a folder of `osn encode`; without it, the corpus
-is encoded. Documents are drawn from the corpus as in `osn bench grow`, once for all indexes.
+is encoded. Documents are drawn from the corpus as in `osn bench grow`, and are in one index for all ideas.
 
 Each idea with a setting, and neural-search's own processor, gets the cheapest setting whose interval for the score kept on
 train queries lies above 0.99. Then all arms answer the test queries: for the score kept (the exact scores of the ten hits
 returned, over those of the exact ten), and under load in random turns. Slow results are kept in --work; the same command
 continues.
-
-What it cannot show: drawn documents are near copies of real ones, so neighbours in the order by content are more alike than
-in a real corpus of this size, and clustering and blocks gain more.
 """
 
 from __future__ import annotations
@@ -31,15 +28,16 @@ from benchmarks.large_sparse.measures import (
     BYTES,
     LEAST_KEPT,
     NDCG,
+    SUMS,
     LargeSparseExperiment,
     load_settings,
-    of_the_sum,
     rows_of,
 )
 from benchmarks.load.blocks import Level
-from benchmarks.load.command import NumberList, owned_option
+from benchmarks.load.command import owned_option
 from benchmarks.load.workload import ModelChoice, allowed_target
 from benchmarks.local_cluster import NODE, heap_option, reachable
+from benchmarks.options import NumberList
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
@@ -48,7 +46,6 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, Row
 from opensearch_neural.models.sparse.pruning import Pruning
 
-CLUSTERED_PRUNES = ("alpha_mass:0.7", "alpha_mass:0.85")
 MOST_COST = 1.1
 """Highest P99 as a ratio to BM25's."""
 
@@ -58,15 +55,13 @@ def goals(experiment: LargeSparseExperiment, rows: Sequence[Row]) -> list[Goal]:
     table = Table(rows)
     made = []
     for layout in experiment.layouts:
-        not_of_the_model, where = of_the_sum(layout), set_of_size(layout.growth.documents)
+        where = set_of_size(layout.growth.documents)
         enough = {
             row.engine: row.value
             for row in rows
-            if (row.set, row.measure) == (where, "score kept")
-            and row.value >= LEAST_KEPT
-            and row.engine not in not_of_the_model
+            if (row.set, row.measure) == (where, "score kept") and row.value >= LEAST_KEPT and row.engine not in SUMS
         }
-        for clients in experiment.clients:
+        for clients in experiment.load.clients:
             level = Level("closed", clients).label
             ratios = {name: row.value for name in enough if (row := table.ratio(where, level, name, BM25, "P99"))}
             words = f"P99 on {where}, {level}, in BM25's, at most, with {LEAST_KEPT:g} of the score kept"
@@ -96,17 +91,6 @@ def shown(row: Row) -> bool:
     show_default=True,
     help="Tokens that a pruned field holds, as for `osn bench grow`; repeatable.",
 )
-@click.option(
-    "--clustered-prune",
-    multiple=True,
-    help=f"Tokens that a pruned field of the clustered index holds; repeatable.  [default: {', '.join(CLUSTERED_PRUNES)}]",
-)
-@click.option(
-    "--by-content/--as-drawn",
-    default=True,
-    show_default=True,
-    help="Also measure the clustered index and blocks, or not.",
-)
 @click.option("--clients", type=NumberList(int), default="20", show_default=True, help="Clients of the load tests.")
 @click.option("--minutes", type=float, default=8.0, show_default=True, help="Longest time for a load test.")
 @click.option(
@@ -128,8 +112,6 @@ def large_sparse(
     vectors: Path | None,
     documents: tuple[int, ...],
     prune: tuple[str, ...],
-    clustered_prune: tuple[str, ...],
-    by_content: bool,
     clients: tuple[int, ...],
     minutes: float,
     requests: int,
@@ -141,29 +123,22 @@ def large_sparse(
 ) -> None:
     """How to search cheaply by a large sparse model: cost and score kept of each idea, and of the best ones together.
 
-    It compares baselines, pruned documents, cut queries, clustered documents and blocks with BM25 in one table. --data is
-    one BEIR folder. Run the same command again to continue an interrupted run.
+    It compares baselines, pruned documents and cut queries with BM25 in one table. --data is one BEIR folder. Run the same
+    command again to continue an interrupted run.
 
     \b
     osn bench large-sparse --model my-splade --data data/scifact --work work --record benchmarks/results/large_sparse
-    osn bench large-sparse --model my-splade --data data/scifact --work work --documents 1000000 --as-drawn
+    osn bench large-sparse --model my-splade --data data/scifact --work work --documents 1000000
     """
-    if clustered_prune and not by_content:
-        raise InputError(
-            "--clustered-prune needs the clustered index, which --as-drawn leaves out", "give only one of them"
-        )
     if not (data / "qrels" / "train.tsv").exists():
         raise InputError(f"{data} has no train split to choose settings on", "add qrels/train.tsv")
-    load_settings(clients, minutes, requests)  # what cannot work is refused before anything is written
-    clustered = tuple(map(Pruning.parse, clustered_prune or CLUSTERED_PRUNES)) if by_content else ()
+    load = load_settings(clients, minutes, requests)  # what cannot work is refused before anything is written
     corpus = str(corpus_of(data))
     layouts = [
         Layout(
             Growth(corpus, prefix, size, sparse=model, vectors=vectors, seed=seed),
             tuple(map(Pruning.parse, prune)),
-            clustered,
             work / str(size),
-            by_content,
         )
         for size in sorted(set(documents))
     ]
@@ -173,9 +148,7 @@ def large_sparse(
     def run() -> tuple[list[Row], list[Goal]]:
         with reachable(connection, NODE, goes_on=True, keep=keep, heap=heap) as settings:
             client, target = connect(settings=settings), allowed_target(settings, owned=owned)
-            experiment = LargeSparseExperiment(
-                data, tuple(layouts), target, models, clients, minutes, requests, keep, heap
-            )
+            experiment = LargeSparseExperiment(data, tuple(layouts), target, models, load, keep, heap)
             rows = [row for layout in layouts for row in rows_of(client, experiment, layout)]
         return rows, goals(experiment, rows)
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, product
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.experiment import kept, kept_rows, slug
 from benchmarks.grown.index import set_of_size
-from benchmarks.large_sparse.arms import BestBlocks, DocumentsOfBlocks, FieldSearch
-from benchmarks.large_sparse.indexes import BLOCKS, CLUSTERED, PLAIN, Layout, bytes_of, field_of, remove_all, write_all
+from benchmarks.large_sparse.arms import FieldSearch
+from benchmarks.large_sparse.indexes import Layout, field_of, write_all
 from benchmarks.load import quality
 from benchmarks.load.command import rows_under_load
 from benchmarks.load.measurement import LoadSettings, WarmupSettings
 from benchmarks.load.variants import TWO_PHASE, Variant, parameters
-from benchmarks.load.workload import LoadTarget, ModelChoice, Workload, body_builders, follow_builder, prepared
+from benchmarks.load.workload import LoadTarget, ModelChoice, Workload, body_builders, prepared
+from benchmarks.speed.turns import fastest
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.evaluation import measures, result_rows
@@ -38,10 +39,11 @@ logger = logging.getLogger(__name__)
 
 BM25, SUM = "bm25", "bm25-sparse"
 SUMS = {SUM: None, f"{SUM}, window 20": 20, f"{SUM}, window 50": 50}
-"""{arm of bm25-sparse: its window}; None: the index's window"""
+"""{arm of bm25-sparse: its window}; None: the index's window. Their score kept is relative to the exact sum with BM25,
+not to the sparse model's result."""
 NDCG = "nDCG@10"
 BYTES = "bytes read, a document"
-"""Bytes on disk of the fields that a search reads; for blocks, with the index of blocks."""
+"""Bytes on disk of the fields that a search reads."""
 LEAST_KEPT = 0.99
 LOAD = LoadSettings(rounds=8, settle=0.3, ceiling=0.5, warmup=WarmupSettings(30, 90), quality=False)
 TUNING_QUERIES = 100
@@ -52,7 +54,6 @@ WINDOWS = (10, 15, 20, 30, 50, 100, 200, 300, 400, 600, 800)
 CUTS = (0.2, 0.4, 0.6, 0.8, 0.9)
 RARE, HIGH_IDF_WINDOWS = tuple(map(Rare.parse, ("ratio:0.4", "ratio:0.5", "ratio:0.6", "share:0.8"))), (20, 30, 50, 100)
 PRUNE_RATIOS, EXPANSIONS = (0.2, 0.4, 0.6), (2.0, 3.0, 5.0, 10.0, 20.0, 40.0)
-BLOCK_COUNTS = (10, 20, 40, 80, 160)
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,7 @@ class LargeSparseExperiment:
     """One for each number of documents."""
     target: LoadTarget
     model: ModelChoice
-    clients: tuple[int, ...]
-    """Levels of the load test: numbers of clients."""
-    minutes: float
-    """Longest time for a load test."""
-    requests: int
-    """Requests of each arm at each level."""
+    load: LoadSettings
     keep: bool
     """Whether the indexes are kept."""
     heap: str | None = None
@@ -89,28 +85,20 @@ class SearchArm:
 # ------------------------------------------------ arms
 
 
-def _pruned(
-    layout: Layout, label: str, rule: Pruning | None, window: int | None, cut: float = 1.0, index: str = PLAIN
-) -> SearchArm:
+def _pruned(layout: Layout, label: str, rule: Pruning | None, window: int | None, cut: float = 1.0) -> SearchArm:
     field = "sparse" if rule is None else field_of(rule)
     parts = [
-        label,
         *([f"documents {rule}"] if rule is not None else ()),
         *([f"query {cut:g}"] if cut < 1 else ()),
         f"rows {window}" if window is not None else "as they are",
     ]
     bodies = FieldSearch(field, window, cut, layout.frequencies if cut < 1 else None)
-    variant = Variant(": ".join([parts[0], ", ".join(parts[1:])]), "sparse", index=layout.index(index), bodies=bodies)
+    variant = Variant(f"{label}: {', '.join(parts)}", "sparse", bodies=bodies)
     return SearchArm(variant, (field, *([ROWS] if window is not None else ())))
 
 
 def fixed(layout: Layout) -> list[SearchArm]:
-    """The arms without a setting to choose: baselines, pruned documents without rescoring, the clustered index."""
-    clustered = layout.index(CLUSTERED)
-    by_content = [
-        SearchArm(Variant("clustered: bm25", BM25, index=clustered), ("contents",)),
-        SearchArm(Variant("clustered: sparse", "sparse", index=clustered), ("sparse",)),
-    ]
+    """The arms without a setting to choose: baselines, and pruned documents without rescoring."""
     return [
         SearchArm(Variant(BM25, BM25), ("contents",)),
         SearchArm(Variant("sparse", "sparse"), ("sparse",)),
@@ -118,13 +106,11 @@ def fixed(layout: Layout) -> list[SearchArm]:
         *(SearchArm(Variant(name, SUM, window=window), ("contents", ROWS)) for name, window in SUMS.items()),
         SearchArm(Variant(TWO_PHASE, TWO_PHASE), ("sparse",)),
         *(_pruned(layout, "pruned", rule, None) for rule in layout.prunes),
-        *(by_content if layout.by_content else ()),
     ]
 
 
 def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
     """{idea: the settings to choose from}."""
-    documents = layout.index(CLUSTERED)
 
     def two_phase(prune: float, expansion: float) -> SearchArm:
         name = f"{TWO_PHASE}: prune {prune:g}, expansion {expansion:g}"
@@ -134,38 +120,13 @@ def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
         variant = Variant(f"high-idf-first: {rare}, window {window}", "high-idf-first", rare=rare, window=window)
         return SearchArm(variant, ("sparse", ROWS))
 
-    def blocks(count: int) -> SearchArm:
-        first, second = BestBlocks(count), DocumentsOfBlocks(documents)
-        name = f"blocks: {count} of {layout.block} documents, two requests"
-        index = layout.index(BLOCKS)
-        return SearchArm(Variant(name, "sparse", index=index, bodies=first, follow=second), ("sparse", BLOCKS))
-
-    ways = (None, *WINDOWS)
-    made = {
+    return {
         TWO_PHASE: [two_phase(*how) for how in product(PRUNE_RATIOS, EXPANSIONS)],
         "high-idf-first": [high_idf_first(*how) for how in product(RARE, HIGH_IDF_WINDOWS)],
         **{f"pruned {rule}": [_pruned(layout, "pruned", rule, window) for window in WINDOWS] for rule in layout.prunes},
-        "cut": [_pruned(layout, "cut", None, *how) for how in product(ways, CUTS)],
+        "cut": [_pruned(layout, "cut", None, *how) for how in product((None, *WINDOWS), CUTS)],
         "pruned and cut": [_pruned(layout, "pruned", *how) for how in product(layout.prunes, WINDOWS, CUTS)],
     }
-    if not layout.by_content:
-        return made
-    rules = layout.clustered_prunes
-    return made | {
-        "blocks": [blocks(count) for count in BLOCK_COUNTS],
-        "clustered and pruned": [
-            _pruned(layout, "clustered", rule, window, 1.0, CLUSTERED) for rule, window in product(rules, ways)
-        ],
-        "clustered, pruned and cut": [
-            _pruned(layout, "clustered", *how, CLUSTERED) for how in product(rules, ways, CUTS)
-        ],
-    }
-
-
-def of_the_sum(layout: Layout) -> set[str]:
-    """The arms of bm25-sparse: their score kept is relative to the exact sum with BM25, not to the sparse model's result."""
-    arms = [*fixed(layout), *(arm for settings in tuned(layout).values() for arm in settings)]
-    return {arm.variant.name for arm in arms if arm.variant.engine == SUM}
 
 
 # ------------------------------------------------ tuning
@@ -177,7 +138,7 @@ def chosen(
     """The `choice` among `arms` on train queries."""
     texts = dict(islice(BeirData.load(experiment.data, "train").queries.items(), TUNING_QUERIES))
     variants = [arm.variant for arm in arms]
-    asked = experiment.target, layout.index(PLAIN), variants, list(texts.values()), experiment.model
+    asked = experiment.target, layout.index, variants, list(texts.values()), experiment.model
     with prepared(client, *asked) as workload:
         rows = quality.nearness_rows(client, workload, texts, "train")
         return choice(rows, variants, partial(timed, client, workload))
@@ -202,27 +163,20 @@ def choice(
 def timed(client: OpenSearch, workload: Workload, variants: Sequence[Variant]) -> dict[str, float]:
     """{variant: mean milliseconds a query}, one request at a time, in turns; of each query the fastest of several passes."""
     built = body_builders(workload, variants)
-    follow = {variant.name: follow_builder(workload, variant) for variant in variants}
-    fastest: dict[tuple[str, str], float] = {}
-    with_each = {variant.name: parameters(variant) for variant in variants}
-    for _, text, variant in product(range(PASSES), workload.texts, variants):
-        asked = with_each[variant.name]
-        began = time.perf_counter()
-        answer = search(client, workload.index_of(variant), built[variant.name](text), **asked)
-        second = follow[variant.name]
-        if second is not None and variant.follow is not None:
-            search(client, variant.follow.index, second(text, answer), **asked)
-        spent = 1000 * (time.perf_counter() - began)
-        fastest[variant.name, text] = min(spent, fastest.get((variant.name, text), spent))
-    texts = dict.fromkeys(workload.texts)
-    return {each.name: sum(fastest[each.name, text] for text in texts) / len(texts) for each in variants}
+
+    def ask(variant: Variant, text: str) -> Any:
+        return search(client, workload.index_of(variant), built[variant.name](text), **parameters(variant))
+
+    ways = {variant.name: partial(ask, variant) for variant in variants}
+    _, seconds = fastest(ways, dict.fromkeys(workload.texts), PASSES)
+    return {name: 1000 * fmean(of_queries) for name, of_queries in seconds.items()}
 
 
 # ------------------------------------------------ rows
 
 
 def rows_of(client: OpenSearch, experiment: LargeSparseExperiment, layout: Layout) -> list[Row]:
-    """All rows of one size; their set is the number of documents. Deletes the indexes unless they are to be kept.
+    """All rows of one size; their set is the number of documents. Deletes the index unless it is to be kept.
 
     Raises ClusterError if the load test stopped.
     """
@@ -240,15 +194,15 @@ def rows_of(client: OpenSearch, experiment: LargeSparseExperiment, layout: Layou
 
     rows = kept_rows(layout.folder / f"rows-{_asked(experiment, layout)}.json", measured)
     if not experiment.keep:
-        remove_all(client, layout)
+        client.indices.delete(index=layout.index, params={"ignore_unavailable": "true"})
     return rows
 
 
 def _asked(experiment: LargeSparseExperiment, layout: Layout) -> str:
     """A hash of the documents, the arms and the load, for file names."""
+    load = experiment.load
     ways = [_names(arms) for arms in (fixed(layout), *tuned(layout).values())]
-    indexes = [layout.described(name) for name in layout.names]
-    return fingerprint(indexes, ways, experiment.clients, experiment.requests, experiment.minutes, experiment.heap)
+    return fingerprint(layout.described, ways, load.clients, load.requests, load.minutes, experiment.heap)
 
 
 def _names(arms: Iterable[SearchArm]) -> list[str]:
@@ -262,19 +216,17 @@ def quality_rows(
     the real documents among the drawn ones, and the bytes that each arm reads."""
     judged = BeirData.load(experiment.data, "test")
     variants = [arm.variant for arm in arms]
-    asked = experiment.target, layout.index(PLAIN), variants, list(judged.queries.values()), experiment.model
+    asked = experiment.target, layout.index, variants, list(judged.queries.values()), experiment.model
     with prepared(client, *asked) as workload:
         logger.info("quality")
         set_ = set_of_size(layout.growth.documents)
-        near = quality.nearness_rows(client, workload, judged.queries, set_)
+        rows = quality.nearness_rows(client, workload, judged.queries, set_)
         runs = {
             each.name: quality.retriever(client, workload, each).retrieve(judged.queries, PAGE) for each in variants
         }
-    words = [each.name for each in variants if each.engine == BM25]  # not compared with a sparse result
-    rows = [row for row in near if row.engine not in words]
     ndcg = {name: measures.measure(run, judged.qrels, (NDCG,)) for name, run in runs.items()}
     rows += result_rows.rows(set_, ndcg, baseline=None)
-    sizes = bytes_of(client, layout)
+    sizes: dict[str, float] = kept(layout.bytes_file, dict)
     for arm in arms:
         size = sum(sizes[part] for part in arm.reads)
         rows.append(Row(set_, arm.variant.name, BYTES, size, None, None, layout.growth.documents))
@@ -289,11 +241,10 @@ def load_settings(clients: tuple[int, ...], minutes: float, requests: int) -> Lo
 def cost_rows(
     client: OpenSearch, experiment: LargeSparseExperiment, layout: Layout, arms: Iterable[SearchArm]
 ) -> list[Row]:
-    """P50, P99 and throughput of all arms under load in random turns, also as ratios to BM25's in the plain index."""
-    settings = load_settings(experiment.clients, experiment.minutes, experiment.requests)
+    """P50, P99 and throughput of all arms under load in random turns, also as ratios to BM25's."""
     variants = [arm.variant for arm in arms]
     rows = rows_under_load(
-        client, experiment.target, layout.index(PLAIN), variants, experiment.data, experiment.model, settings,
+        client, experiment.target, layout.index, variants, experiment.data, experiment.model, experiment.load,
         layout.folder / f"load-{_asked(experiment, layout)}",
     )  # fmt: skip
     return [replace(row, set=set_of_size(layout.growth.documents)) for row in rows]

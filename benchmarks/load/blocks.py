@@ -147,9 +147,7 @@ def block_of(
     gc_ms: float | None = None,
 ) -> Block:
     """The block of what the workers measured in a window of `length` seconds."""
-    failures: Counter[str] = Counter()
-    for part in parts:
-        failures.update(part.failures)
+    failures = sum((part.failures for part in parts), Counter[str]())
     answered = sum(len(part.latency) for part in parts)
     gave_up = any(part.gave_up for part in parts)
     return Block(

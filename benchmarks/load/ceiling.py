@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.load import histogram as hdr
 from benchmarks.load.blocks import Block, Level
-from benchmarks.load.generator import Generators
+from benchmarks.load.generator import Generators, received
 from benchmarks.load.workload import OPAQUE_ID, LoadTarget, Workload
 from opensearch_neural.cluster.settings import ConnectionSettings
 
@@ -63,16 +63,9 @@ def _endpoint(answers: Mapping[bytes, bytes], pipe: Any) -> None:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: _Endpoint(answers), "127.0.0.1", 0)
         pipe.send(server.sockets[0].getsockname()[1])
-        await loop.run_in_executor(None, _until_closed, pipe)
+        await loop.run_in_executor(None, received, pipe)  # nothing is sent: until it is closed
 
     asyncio.run(serve())
-
-
-def _until_closed(pipe: Any) -> None:
-    try:
-        pipe.recv()
-    except (EOFError, OSError):
-        return
 
 
 @contextmanager

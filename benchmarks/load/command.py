@@ -23,13 +23,14 @@ from benchmarks.load.run import measure
 from benchmarks.load.statistics import cells
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import ModelChoice, Workload, allowed_target, prepared
+from benchmarks.options import NumberList, of_options, setting_options
 from benchmarks.publish import record_option
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import MODELS
 from opensearch_neural.commands.headings import Headed, taking
-from opensearch_neural.commands.option_groups import Command, options_of, seed_option
+from opensearch_neural.commands.option_groups import Command, options_of
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.judgements import JudgedQueries, read_queries
 from opensearch_neural.errors import ClusterError, InputError
@@ -42,27 +43,6 @@ SECONDS_BETWEEN_LINES = 10.0
 SPACES = 1000  # steps of the progress bar
 
 
-class NumberList(click.ParamType):
-    """Numbers separated by commas."""
-
-    name = "N,N,…"
-
-    def __init__(self, kind: type, *, distinct: bool = False) -> None:
-        """distinct: a number twice is refused; such a result would be refused too, but only at its end."""
-        self.kind, self.distinct = kind, distinct
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            numbers = tuple(self.kind(part) for part in value.split(",") if part.strip())
-        except ValueError:
-            self.fail(f"{value!r} is not a list of numbers like 5,10,20", param, ctx)
-        if self.distinct and len(set(numbers)) < len(numbers):
-            self.fail(f"{value!r} names a number twice", param, ctx)
-        return numbers
-
-
 owned_option = click.option(
     "--i-own-this-cluster", "owned", is_flag=True, help="Put load on a cluster that is not on this machine."
 )
@@ -70,42 +50,11 @@ owned_option = click.option(
 
 def measuring_options(command: Command) -> Command:
     """Add the options of all load commands; `load_settings` takes their values."""
+    pair = NumberList(float)
     options = [
-        click.option(
-            "--clients",
-            type=NumberList(int),
-            default="5,10,20,40,80",
-            show_default=True,
-            help="Closed loop: numbers of clients.",
-        ),
-        click.option("--rates", type=NumberList(float), default="", help="Open loop: numbers of requests a second."),
-        click.option(
-            "--requests",
-            type=click.IntRange(min=1),
-            default=10_000,
-            show_default=True,
-            help="Requests of each engine at each level.",
-        ),
-        click.option(
-            "--rounds",
-            type=click.IntRange(min=1),
-            default=20,
-            show_default=True,
-            help="Blocks of each engine at each level.",
-        ),
-        click.option("--minutes", type=float, default=None, help="The longest time for all blocks."),
-        click.option(
-            "--block-seconds", "windows", type=NumberList(float), default="1,60", help="Shortest and longest block."
-        ),
-        click.option(
-            "--settle", type=float, default=0.5, show_default=True, help="Seconds of load before each measured window."
-        ),
-        click.option(
-            "--warmup", type=NumberList(float), default="60,300", help="Shortest and longest warm-up, in seconds."
-        ),
-        click.option("--processes", type=click.IntRange(min=1), default=None, help="Processes of the load generator."),
-        click.option("--baseline", default="bm25", show_default=True, help="Engine to compare with."),
-        seed_option("Seed of the order of requests and the bootstrap."),
+        setting_options(LoadSettings),
+        click.option("--block-seconds", "windows", type=pair, default="1,60", help="Shortest and longest block."),
+        click.option("--warmup", type=pair, default="60,300", help="Shortest and longest warm-up, in seconds."),
         owned_option,
     ]
     return taking(command, options)
@@ -122,11 +71,8 @@ def load_settings(options: dict[str, Any], **more: Any) -> LoadSettings:
         raise InputError(
             "--block-seconds and --warmup take two numbers", "for instance --block-seconds 1,60 --warmup 60,300"
         )
-    if not warmup[0] <= warmup[1]:
-        raise InputError("--warmup: the first number must not be larger than the second")
-    names = ("clients", "rates", "requests", "rounds", "minutes", "settle", "processes", "baseline", "seed")
-    more |= {name: options[name] for name in names}
-    return LoadSettings(shortest=windows[0], longest=windows[1], warmup=WarmupSettings(*warmup), **more).validate()
+    more |= {"shortest": windows[0], "longest": windows[1], "warmup": WarmupSettings(*warmup)}
+    return of_options(LoadSettings, options, **more).validate()
 
 
 def queries_of(

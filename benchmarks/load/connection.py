@@ -169,7 +169,6 @@ class Pool:
         self._line: deque[asyncio.Future[None]] = deque()
         self._next = first
         self._sweeper: asyncio.TimerHandle | None = None
-        self.opened = 0
 
     async def acquire(self) -> Connection:
         """A connection to send on; give it back with `release`. Raises Broken if none can be opened."""
@@ -220,7 +219,6 @@ class Pool:
             raise Broken("connection") from None
         finally:
             self._opening -= 1
-        self.opened += 1
         self._busy.add(connection)
         if self._sweeper is None:
             self._sweep()

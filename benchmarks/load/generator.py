@@ -10,9 +10,8 @@ For every request that began within the measured window, in microseconds:
     latency   from its beginning (closed) or the moment it was due (open) to the answer's last byte
     late      how much later than due the generator began it (open loop only)
     encode    query text → request body
-    service   request written → the answer's last byte; with a follow-up request, first request written → last byte of the
-              second answer
-    took      the part of `service` that OpenSearch itself reports; with a follow-up request, the sum of both
+    service   request written → the answer's last byte
+    took      the part of `service` that OpenSearch itself reports
 
 A worker is a process with one event loop. All workers begin at the same moment.
 """
@@ -37,8 +36,8 @@ from typing import Any, Literal
 
 import orjson
 
-from benchmarks.load.connection import Broken, Connection, Pool
-from benchmarks.load.workload import FollowUp, Workload, encoders, follow_ups, poisson, request_heads
+from benchmarks.load.connection import Broken, Pool
+from benchmarks.load.workload import Workload, encoders, poisson, request_heads
 from opensearch_neural.errors import OsnError
 from opensearch_neural.queries import partial_answer
 
@@ -130,9 +129,7 @@ class _WorkerBlock:
         heads: dict[str, bytes],
         queries: int,
         timeout: float,
-        follow: FollowUp | None = None,
     ) -> None:
-        self.follow = follow
         self.order = order
         self.pool = pool
         self.encode = encode
@@ -224,14 +221,10 @@ class _WorkerBlock:
                     # A user would have left by now; the request would only lengthen the queue.
                     self._failed("timeout", counts)
                     return True
-                answer = await self._send(connection, self.heads, body)
+                head = self.heads[connection.address.authority]
+                answer = await connection.send(b"%b%d\r\n\r\n%b" % (head, len(body), body))
                 sent_ns = connection.sent_ns
                 failure, took, said = checked(answer.status, answer.body)
-                if self.follow is not None and failure is None:
-                    second = self.follow.body(position, answer.body)
-                    answer = await self._send(connection, self.follow.heads, second)
-                    failure, more, said = checked(answer.status, answer.body)
-                    took += more
             except Broken as broken:
                 self._failed(broken.kind, counts)
                 return broken.kind != "connection"
@@ -257,10 +250,6 @@ class _WorkerBlock:
             if counts:
                 self.unfinished -= 1
 
-    def _send(self, connection: Connection, heads: dict[str, bytes], body: bytes) -> asyncio.Future[Any]:
-        head = heads[connection.address.authority]
-        return connection.send(b"%b%d\r\n\r\n%b" % (head, len(body), body))
-
     def _failed(self, kind: str, counts: bool) -> None:
         if counts:
             self.part.failures[kind] += 1
@@ -273,7 +262,6 @@ async def _serve(workload: Workload, pipe: Any) -> None:
     """Run blocks as the parent orders them, until it closes the pipe."""
     encode = encoders(workload)
     heads = {variant.name: request_heads(workload, variant) for variant in workload.variants}
-    follow = follow_ups(workload)
     for position in range(min(20, len(workload.texts))):  # the first calls are slow
         for name in encode:
             encode[name](position)
@@ -284,7 +272,7 @@ async def _serve(workload: Workload, pipe: Any) -> None:
     loop = asyncio.get_running_loop()
     try:
         while True:
-            order = await loop.run_in_executor(None, _receive, pipe)
+            order = await loop.run_in_executor(None, received, pipe)
             if order is None:
                 return
             block = _WorkerBlock(
@@ -294,7 +282,6 @@ async def _serve(workload: Workload, pipe: Any) -> None:
                 heads[order.variant],
                 len(workload.texts),
                 workload.target.timeout,
-                follow.get(order.variant),
             )
             # A garbage collection in the middle of a block would be measured as the server's time.
             gc.disable()
@@ -305,7 +292,8 @@ async def _serve(workload: Workload, pipe: Any) -> None:
         await pool.close()
 
 
-def _receive(pipe: Any) -> Order | None:
+def received(pipe: Any) -> Any:
+    """What the parent sends; None when it has closed the pipe."""
     try:
         return pipe.recv()
     except (EOFError, OSError):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from benchmarks.load.blocks import Block, Level
 from benchmarks.load.generator import CONNECTIONS, default_processes
 from benchmarks.load.server import ClusterFacts, IndexStatistics
+from benchmarks.options import NumberList, setting
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row
 
@@ -38,35 +39,28 @@ class Warmup:
 
 @dataclass(frozen=True)
 class LoadSettings:
-    clients: tuple[int, ...] = (5, 10, 20, 40, 80)
-    """Levels of the closed loop: numbers of clients."""
-    rates: tuple[float, ...] = ()
-    """Levels of the open loop: requests a second."""
-    requests: int = 10_000
-    """Requests of each engine at each level."""
-    rounds: int = 20
-    """Blocks of each engine at each level, over which its requests are spread."""
-    minutes: float | None = None
-    """The longest time for all blocks; None: no limit."""
-    settle: float = 0.5
-    """Seconds of load before each measured window."""
+    """The settings of a load test; those with a help text are options of its commands."""
+
+    clients: tuple[int, ...] = setting((5, 10, 20, 40, 80), "Closed loop: numbers of clients.", type=NumberList(int))
+    rates: tuple[float, ...] = setting((), "Open loop: numbers of requests a second.", type=NumberList(float))
+    requests: int = setting(10_000, "Requests of each engine at each level.")
+    rounds: int = setting(20, "Blocks of each engine at each level.")
+    minutes: float | None = setting(None, "The longest time for all blocks.", type=float)
+    settle: float = setting(0.5, "Seconds of load before each measured window.", type=float)
+    processes: int | None = setting(None, "Processes of the load generator.  [default: half the cores, at least two]")
+    baseline: str = setting("bm25", "Engine to compare with.")
+    seed: int = setting(0, "Seed of the order of requests and the bootstrap.")
     shortest: float = 1.0
     """Seconds of the shortest window."""
     longest: float = 60.0
     """Seconds of the longest window."""
     warmup: WarmupSettings = field(default_factory=WarmupSettings)
-    processes: int | None = None
-    """Processes of the generator; None: half the cores, at least two."""
     ceiling: float = 2.0
     """Seconds for each engine against an endpoint that does nothing."""
     quality: bool = True
     """Whether to measure quality too."""
     quality_queries: int = 300
     """The most queries for overlap@10 and the score kept."""
-    baseline: str = "bm25"
-    """The engine that ratios are taken to."""
-    seed: int = 0
-    """Seed of the order of queries and turns, and of the intervals."""
 
     def levels(self) -> list[Level]:
         return [Level("closed", float(clients)) for clients in self.clients] + [
@@ -121,8 +115,6 @@ class Measurement:
     """None until the run has asked the cluster."""
     indexes: dict[str, IndexStatistics] = field(default_factory=dict)
     """{index: its statistics at the beginning of the run}"""
-    more: list[Row] = field(default_factory=list)
-    """Further rows to report: about the index, from the code that built it."""
     partial: str | None = None
     """Why the run ended early; None if it is complete."""
     incidents: list[str] = field(default_factory=list)

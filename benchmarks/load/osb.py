@@ -129,6 +129,8 @@ def workload_json(workload: Workload, title: str) -> str:
     """The content of workload.json; OpenSearch Benchmark fills in the expressions in double braces."""
     operations, closed, opened = [], [], []
     names = file_names(workload)
+    times = {"warmup-time-period": "<<warmup | default(30)>>", "time-period": "<<seconds | default(60)>>"}
+    arrivals = {"target-throughput": "<<rate | default(20)>>", "schedule": "poisson"}
     for variant in workload.variants:
         operations.append(
             {
@@ -141,30 +143,15 @@ def workload_json(workload: Workload, title: str) -> str:
                 "request-params": pipeline_parameter(variant),
             }
         )
-        times = {"warmup-time-period": "<<warmup | default(30)>>", "time-period": "<<seconds | default(60)>>"}
         closed.append({"operation": variant.name, "clients": "<<clients | default(8)>>", **times})
-        opened.append(
-            {
-                "operation": variant.name,
-                "clients": "<<clients | default(50)>>",
-                **times,
-                "target-throughput": "<<rate | default(20)>>",
-                "schedule": "poisson",
-            }
-        )
+        opened.append({"operation": variant.name, "clients": "<<clients | default(50)>>", **times, **arrivals})
+    in_a_loop = {"description": "Clients that ask again once answered.", "default": True, "schedule": closed}
+    at_random = {"description": "Requests at random moments, at a given rate.", "schedule": opened}
     content = {
         "version": 2,
         "description": f"{title}: {len(workload.texts)} queries on {workload.index}",
         "operations": operations,
-        "test_procedures": [
-            {
-                "name": "closed-loop",
-                "description": "Clients that ask again once answered.",
-                "default": True,
-                "schedule": closed,
-            },
-            {"name": "open-loop", "description": "Requests at random moments, at a given rate.", "schedule": opened},
-        ],
+        "test_procedures": [{"name": "closed-loop", **in_a_loop}, {"name": "open-loop", **at_random}],
     }
     # No index is called by these brackets.
     return json.dumps(content, indent=2).replace('"<<', "{{ ").replace('>>"', " }}") + "\n"

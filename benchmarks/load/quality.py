@@ -16,7 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from benchmarks.load.variants import EXACT_SPARSE, Variant, body_builder, parameters
-from benchmarks.load.workload import Workload, follow_builder
+from benchmarks.load.workload import Workload
 from opensearch_neural import multi_vector
 from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.engines import BodyOf, Engines
@@ -27,7 +27,7 @@ from opensearch_neural.evaluation.overlap import PAGE, TIES, overlap, score_kept
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.queries import Body
 from opensearch_neural.retrievers import Run
-from opensearch_neural.retrievers.opensearch import OpenSearchRetriever, search
+from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -118,18 +118,14 @@ def exact_dense(engines: Engines, text: str, size: int) -> Body:
 
 
 def retriever(client: OpenSearch, workload: Workload, variant: Variant) -> OpenSearchRetriever:
-    """A retriever that sends the variant's requests, but with its own number of hits. If the variant has two requests,
-    making the second one's body sends the first."""
-    asked, index = parameters(variant), workload.index_of(variant)
+    """A retriever that sends the variant's requests, but with its own number of hits."""
 
     @cache
     def builder(size: int) -> Callable[[str], Body]:
-        of_size = replace(variant, size=size)
-        build, follow = body_builder(of_size, workload.engines_of(variant)), follow_builder(workload, of_size)
-        return build if follow is None else lambda text: follow(text, search(client, index, build(text), **asked))
+        return body_builder(replace(variant, size=size), workload.engines_of(variant))
 
-    searched = index if variant.follow is None else variant.follow.index
-    return OpenSearchRetriever(client, searched, variant.name, lambda text, k: builder(k)(text), params=asked)
+    index, asked = workload.index_of(variant), parameters(variant)
+    return OpenSearchRetriever(client, index, variant.name, lambda text, k: builder(k)(text), params=asked)
 
 
 def some(queries: Mapping[str, str], most: int, seed: int = 0) -> dict[str, str]:

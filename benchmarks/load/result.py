@@ -20,7 +20,7 @@ from benchmarks.load.statistics import MEASURES, SERVER_CPU, THROUGHPUT, Cell, E
 from benchmarks.render import with_interval
 from opensearch_neural.evaluation.provenance import Machine, machine_facts
 from opensearch_neural.evaluation.results import Data, Row, Summary
-from opensearch_neural.evaluation.tables import number, table
+from opensearch_neural.evaluation.tables import table
 from opensearch_neural.files import write_text
 
 CSV_NAME = "load.csv"
@@ -35,7 +35,7 @@ def set_name(measurement: Measurement, level: Level) -> str:
 
 def rows(measurement: Measurement, levels: Levels | None = None) -> list[Row]:
     """All numbers of the run as rows; those measured at a load level name it. A refused cell has only the row "refused"."""
-    result = [*measurement.quality, *measurement.more]
+    result = list(measurement.quality)
     base = measurement.settings.baseline
     for level, row in (cells(measurement) if levels is None else levels).items():
         for name, cell in row.items():
@@ -214,8 +214,6 @@ def facts_text(measurement: Measurement) -> str:
         f"{facts.shards} shards"
         for name, facts in measurement.indexes.items()
     ]
-    if measurement.more:
-        lines.append("; ".join(f"{row.column} {number(row.value)}" for row in measurement.more))
     if cluster := measurement.cluster:
         lines.append(
             f"{cluster.version}, {cluster.nodes} node(s), heap {cluster.heap_max / 2**30:.1f} GiB, "

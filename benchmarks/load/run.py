@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -209,16 +210,15 @@ def warm_up(
     length = min(settings.window, max(SHORTEST, settings.least / (2 * WINDOWS * len(variants))))
     warmup = Warmup({variant: [] for variant in variants})
     began = time.monotonic()
-    number = 0
-    while True:
-        number += 1
+    for number in count(1):
         for variant in variants:
             block = measure(Turn(-number, level, variant), length)
             warmup.throughput[variant].append(block.completed / block.seconds)
         warmup.seconds = time.monotonic() - began
         warmup.steady = all(map(steady, warmup.throughput.values()))
         if warmup.seconds >= settings.most or (warmup.steady and warmup.seconds >= settings.least):
-            return warmup
+            break
+    return warmup
 
 
 @dataclass
@@ -346,8 +346,7 @@ class LoadRun:
 
     def fewest(self, level: Level) -> int:
         """The requests of the engine that has the fewest at this level."""
-        counts = dict.fromkeys(self.measurement.variants, 0)
-        for block in self.measurement.blocks:
-            if block.level == level:
-                counts[block.variant] += block.requests
-        return min(counts.values())
+        blocks = [block for block in self.measurement.blocks if block.level == level]
+        return min(
+            sum(block.requests for block in blocks if block.variant == name) for name in self.measurement.variants
+        )

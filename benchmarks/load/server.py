@@ -13,6 +13,7 @@ from ingest.writing.stored_documents import count
 from opensearch_neural.cluster.addresses import is_loopback
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError
+from opensearch_neural.index.segments import refresh
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -106,7 +107,7 @@ def cluster_facts(probe: ServerProbe) -> ClusterFacts:
     return ClusterFacts(
         version=f"{info['version'].get('distribution', 'opensearch')} {info['version']['number']}",
         nodes=len(nodes),
-        heap_max=sum(_at(node, "jvm", "mem", "heap_max_in_bytes") for node in nodes),
+        heap_max=sum(node["jvm"]["mem"]["heap_max_in_bytes"] for node in nodes),
         cpu_from=probe.cpu_from,
         uuid=str(info.get("cluster_uuid", "")),
     )
@@ -136,18 +137,10 @@ def settle_index(client: OpenSearch, index: str) -> None:
     Raises ClusterError if the index does not answer.
     """
     with translate_errors():
-        client.indices.refresh(index=index, params={"request_timeout": 600})
+        refresh(client, index)
         health = client.cluster.health(index=index, params={"wait_for_no_initializing_shards": "true"})
     if health.get("status") == "red":
         raise ClusterError(f"shards of {index!r} are missing", "see `osn doctor` and the node's log")
-
-
-def _at(tree: Any, *path: str) -> int:
-    for name in path:
-        if not isinstance(tree, dict) or name not in tree:
-            return 0
-        tree = tree[name]
-    return int(tree)
 
 
 def _local_pids(client: OpenSearch) -> list[int]:
@@ -164,9 +157,11 @@ def _local_pids(client: OpenSearch) -> list[int]:
         return []
     pids = []
     for id_, node in nodes.items():
+        if id_ not in stats:  # it has just left
+            return []
         pid = int(node["process"]["id"])
         seen = _proc_cpu_seconds(pid)
-        said = _at(stats.get(id_, {}), "process", "cpu", "total_in_millis") / 1000
+        said = stats[id_]["process"]["cpu"]["total_in_millis"] / 1000
         if seen is None or not -1.0 <= seen - said <= max(5.0, 0.1 * seen):
             return []
         pids.append(pid)

@@ -9,6 +9,7 @@ Hesterberg advises ("What Teachers Should Know About the Bootstrap", The America
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -170,11 +171,7 @@ class Cell:
 
     @property
     def failures(self) -> dict[str, int]:
-        failures: dict[str, int] = {}
-        for block in self.blocks:
-            for what, count in block.failures.items():
-                failures[what] = failures.get(what, 0) + count
-        return dict(sorted(failures.items()))
+        return dict(sorted(sum((Counter(block.failures) for block in self.blocks), Counter()).items()))
 
     def may_show(self, measure: str) -> bool:
         """Whether there are enough requests for the measure, and the cell is not refused."""

@@ -36,8 +36,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import click
 import orjson
 
+from opensearch_neural.commands.option_groups import FiniteRange
 from opensearch_neural.engines import ENGINES, Engines
 from opensearch_neural.engines.dense import Dense
 from opensearch_neural.engines.engine import Engine, Option
@@ -81,17 +83,6 @@ class Bodies(Protocol):
         """The function from a query's text to its body; page: options for the functions of `queries`."""
 
 
-class Follow(Protocol):
-    """A second request, made from the answer to the first one; plain data too."""
-
-    @property
-    def index(self) -> str:
-        """The index that it searches."""
-
-    def builder(self, engines: Engines, page: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Body]:
-        """The function from a query's text and the first answer to the second body."""
-
-
 @dataclass(frozen=True)
 class Variant:
     """An engine and its options, as in the module's docstring. None: the engine's default, unless a field says otherwise."""
@@ -132,8 +123,6 @@ class Variant:
     """Search all documents, without a window (bm25-sparse, and sparse with pruned postings)."""
     bodies: Bodies | None = None
     """Makes the request bodies in the engine's place. Their result approaches the engine's exact one."""
-    follow: Follow | None = None
-    """Makes a second request from the first answer; None: there is only one request."""
     others: tuple[tuple[str, Any], ...] = ()
     """(name, value) of each other option of the engine, for `open_engines`."""
 
@@ -166,50 +155,33 @@ class Variant:
 EXACT_SPARSE = Variant("exact sparse", "sparse", whole=True)
 
 
-def _number(kind: type, least: float) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        value = kind(text)
-        if value < least:
-            raise ValueError
-        return value
-
-    return read
-
-
-def _choice(*choices: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in choices:
-            raise ValueError
-        return text
-
-    return read
-
-
 def _yes(text: str) -> bool:
-    return {"yes": True, "no": False}[text]
+    return click.Choice(("yes", "no"))(text) == "yes"
 
 
 def _hits(text: str) -> bool | int:
-    return _number(int, 1)(text) if text.isdigit() else _yes(text)
+    return COUNT(text) if text.isdigit() else _yes(text)
 
 
-OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "hits": (_hits, "yes, no or a whole number from 1"),
-    "rare": (Rare.parse, "ratio:R, share:S or count:N"),
-    "keep": (Rare.parse, "ratio:R, share:S or count:N"),
-    "window": (_number(int, 1), "a whole number from 1"),
-    "dense-window": (_number(int, 1), "a whole number from 1"),
-    "first": (parse_first, "bm25-sparse or high-idf-first"),
-    "weight": (_number(float, 1e-9), "a number above 0"),
-    "rescore": (_choice("all", "remaining"), "all or remaining"),
-    "form": (_choice("plugin", "features"), "plugin or features"),
-    "source": (_choice("default", "none", "all"), "default, none or all"),
-    "size": (_number(int, 1), "a whole number from 1"),
-    "index": (str, "the name of an index"),
-    "prune": (_number(float, 0), "a share from 0"),
-    "expansion": (_number(float, 1), "a factor from 1"),
-    "whole": (_yes, "yes or no"),
+COUNT = click.IntRange(min=1)
+OPTIONS: dict[str, Callable[[str], Any]] = {
+    "hits": _hits,
+    "rare": Rare.parse,
+    "keep": Rare.parse,
+    "window": COUNT,
+    "dense-window": COUNT,
+    "first": parse_first,
+    "weight": FiniteRange(min=0, min_open=True),
+    "rescore": click.Choice(("all", "remaining")),
+    "form": click.Choice(("plugin", "features")),
+    "source": click.Choice(("default", "none", "all")),
+    "size": COUNT,
+    "index": str,
+    "prune": FiniteRange(min=0),
+    "expansion": FiniteRange(min=1),
+    "whole": _yes,
 }
+"""{option: reads its value; raises ValueError or BadParameter, which say what is expected}"""
 
 
 def parse_variants(text: str) -> list[Variant]:
@@ -241,24 +213,21 @@ def parse_variant(spec: str) -> Variant:
     if not re.fullmatch(r"[\w.:+=/-]+", name):
         raise InputError(f"{name!r} is not a valid name for an engine", "use letters, digits and . : + = / - _")
     values: dict[str, Any] = {}
-    own, others = own_options(engine), dict[str, Any]()
+    others: dict[str, Any] = {}
+    own = own_options(engine)
+    readers = OPTIONS | {name: _yes if each.is_flag else each.parse for name, each in own.items()}
     for option in options:
         key, _, value = option.partition("=")
-        if key in own:
-            try:
-                others[own[key].name] = _yes(value) if own[key].is_flag else own[key].parse(value)
-            except KeyError:
-                raise InputError(f"{option!r} in {spec!r}: expected yes or no") from None
-            except ValueError as error:
-                raise InputError(f"{option!r} in {spec!r}: {error}") from None
-            continue
-        if key not in OPTIONS:
-            raise InputError(f"there is no option {key!r} in {spec!r}", f"options: {', '.join([*OPTIONS, *own])}")
-        read, expected = OPTIONS[key]
+        if key not in readers:
+            raise InputError(f"there is no option {key!r} in {spec!r}", f"options: {', '.join(readers)}")
         try:
-            values[key.replace("-", "_")] = read(value)
-        except (ValueError, KeyError):
-            raise InputError(f"{option!r} in {spec!r}: expected {expected}") from None
+            read = readers[key](value)
+        except (ValueError, click.BadParameter) as error:
+            raise InputError(f"{option!r} in {spec!r}: {error}") from None
+        if key in own:
+            others[own[key].name] = read
+        else:
+            values[key.replace("-", "_")] = read
     return Variant(name, engine, **values, others=tuple(others.items()))
 
 
@@ -346,5 +315,4 @@ def spec_of(variant: Variant) -> str:
         if value != getattr(plain, key.replace("-", "_")):
             parts.append(f"{key}={'yes' if value is True else value}")
     parts += [f"{name.replace('_', '-')}={'yes' if value is True else value}" for name, value in variant.others]
-    parts += [str(own) for own in (variant.bodies, variant.follow) if own is not None]
-    return "+".join(parts)
+    return "+".join(parts if variant.bodies is None else [*parts, str(variant.bodies)])

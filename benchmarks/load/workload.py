@@ -9,16 +9,16 @@ from __future__ import annotations
 import logging
 import random
 import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 
-from benchmarks.load.variants import Variant, body_builder, page_of, parameters, pipeline_of
+from benchmarks.load.variants import Variant, body_builder, parameters, pipeline_of
 from opensearch_neural.cluster.addresses import is_loopback
 from opensearch_neural.cluster.authentication import authorization, ssl_context
 from opensearch_neural.cluster.connect import connect
@@ -80,11 +80,6 @@ class LoadTarget:
             port = parts.port or (443 if parts.scheme == "https" else 9200)
             addresses.append(Address(str(parts.hostname), port, parts.scheme == "https", parts.path, parts.netloc))
         return addresses
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers of every request, with credentials."""
-        return authorization(self.settings)
 
     def tls(self) -> ssl.SSLContext | None:
         return ssl_context(self.settings) if any(address.tls for address in self.addresses) else None
@@ -204,34 +199,6 @@ def _encode(build: Callable[[str], Body], texts: tuple[str, ...]) -> Encode:
     return lambda position: orjson.dumps(build(texts[position]))
 
 
-class FollowUp(NamedTuple):
-    """How to make a second request from the answer to the first one."""
-
-    heads: dict[str, bytes]
-    """{authority: request line and headers, up to the value of Content-Length}"""
-    body: Callable[[int, bytes], bytes]
-    """(position of a query, first answer) → request body."""
-
-
-def follow_ups(workload: Workload) -> dict[str, FollowUp]:
-    """{variant: its second request}, for variants that have one."""
-
-    def made(variant: Variant) -> FollowUp:
-        build = follow_builder(workload, variant)
-        assert variant.follow is not None and build is not None
-        heads = request_heads(workload, replace(variant, index=variant.follow.index))
-        return FollowUp(heads, lambda at, answer: orjson.dumps(build(workload.texts[at], orjson.loads(answer))))
-
-    return {variant.name: made(variant) for variant in workload.variants if variant.follow is not None}
-
-
-def follow_builder(workload: Workload, variant: Variant) -> Callable[[str, Mapping[str, Any]], Body] | None:
-    """The function from a query's text and the first answer to the second body; None for a variant with one request."""
-    if variant.follow is None:
-        return None
-    return variant.follow.builder(workload.engines(variant.follow.index), page_of(variant))
-
-
 def request_heads(workload: Workload, variant: Variant) -> dict[str, bytes]:
     """{authority: request line and headers, up to the value of Content-Length}; the length and the body follow."""
     heads = {}
@@ -242,7 +209,7 @@ def request_heads(workload: Workload, variant: Variant) -> dict[str, bytes]:
             "content-type: application/json",
             # OpenSearch shows this in its slow log and task list, so that operators see where a request comes from.
             f"x-opaque-id: {OPAQUE_ID}{variant.name}",
-            *(f"{name}: {value}" for name, value in workload.target.headers.items()),
+            *(f"{name}: {value}" for name, value in authorization(workload.target.settings).items()),
             "content-length: ",
         ]
         heads[address.authority] = "\r\n".join(lines).encode("latin-1")
@@ -279,8 +246,7 @@ def prepare(
     if not texts:
         raise InputError("there are no queries")
     indexes = {}
-    others = [name for variant in variants for name in (variant.index, variant.follow and variant.follow.index) if name]
-    for name in dict.fromkeys([index, *others]):
+    for name in dict.fromkeys([index, *(variant.index for variant in variants if variant.index)]):
         opened = open_engines(client, name, sparse=models.sparse if models else None)
         meta = opened.meta
         # Read here, since workers do not ask the cluster, and the endpoint that measures the generator could not answer.

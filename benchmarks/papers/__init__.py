@@ -2,7 +2,6 @@
 
 command.py  `osn paper`, the group of commands
 jpq.py      `osn paper jpq`: how much of a dense model's ranking M bytes a document keep
-options.py  --part, and options that are fields of a dataclass
 
 Packages, each to be read from its module `command` on: `inference_free_sparse` (the student against BM25), `multi_layer`
 (vectors of layers other than the last), `query_as_context` (generated queries as contexts), `tome` (two stages against one).

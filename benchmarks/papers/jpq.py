@@ -1,11 +1,11 @@
-"""The evidence for JPQ: how much of a dense model's ranking M bytes a document keep, and how much they save.
+"""The evidence for JPQ: how much of a dense model's ranking M bytes a document keep.
 
     osn paper jpq --data DIR --work DIR --record benchmarks/results/jpq
 
 `--data` holds the BEIR folders. There are two sets, each with its own result file below `--record`: scifact, and squad-mix
 with wikiqa-sent as one corpus. With vectors of all-MiniLM-L6-v2, at several M, these are compared: flat search, flat with
-the tuned query encoder, HNSW, PQ, OPQ, HNSW+OPQ, LSH, OPQ with the query encoder tuned on uncompressed documents with the
-same negatives (the control that isolates joint training), frozen centroids, JPQ (`jpq`, table 1, figures 4 and 7).
+the tuned query encoder, PQ, OPQ, OPQ with the query encoder tuned on uncompressed documents with the same negatives (the
+control that isolates joint training), frozen centroids, JPQ (`jpq`, table 1, figures 4 and 7).
 
 A trained model is removed after it is measured. Settings were chosen on questions held back from train.
 """
@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -32,7 +32,7 @@ from benchmarks.experiment import (
     compared,
     goal_of,
     is_above,
-    kept,
+    kept_measured,
     means,
     paper_options,
     run_parts,
@@ -46,7 +46,7 @@ from opensearch_neural.models.dense.quantized import Quantizer, load_quantized
 from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import MINILM
 from opensearch_neural.retrievers import Retriever
-from opensearch_neural.retrievers.faiss import FaissRetriever, QuantizedRetriever, faiss_rotation, quantized_index
+from opensearch_neural.retrievers.faiss import FaissRetriever, QuantizedRetriever
 from trainers.common.config import fingerprint
 from trainers.common.settings import TrainingSettings
 from trainers.data.examples import TrainingData
@@ -68,7 +68,6 @@ SEVERAL_SEEDS = (16, 48)
 """The M that are trained with each of SEEDS; others are trained with the first."""
 MEASURES = ("nDCG@10", "RR@10", "R@100")
 DEPTH = 100
-BYTES = "bytes a document"
 TEST_QUESTIONS = 1000
 """Most questions of a test split, taken evenly; all engines answer the same ones."""
 HOLD_BACK = 160
@@ -80,18 +79,13 @@ LEARNING_RATE, CENTROID_LEARNING_RATE = 4e-5, 2e-4
 """Chosen on held-back questions at M = 16, for JPQ and the control, which converge on scifact in 200 steps. The paper's
 rates for centroids (up to 1e-4) are for some hundred times as many steps: here they hardly move the centroids."""
 ASKED, NEW = "documents that train asks about", "other documents"
-FLAT, HNSW = "flat", "HNSW"
-FLAT_TUNED, PQ, OPQ, HNSW_OPQ, LSH = "flat, tuned query encoder", "PQ", "OPQ", "HNSW+OPQ", "LSH"
+FLAT, FLAT_TUNED, PQ, OPQ = "flat", "flat, tuned query encoder", "PQ", "OPQ"
 CONTROL = "OPQ, query encoder tuned on uncompressed documents"
 FROZEN, JPQ = "JPQ, frozen centroids", "JPQ"
-UNTRAINED = (FLAT, HNSW, LSH, HNSW_OPQ)
 TRAINED = (CONTROL, FROZEN, JPQ)
-WITHOUT_CODES = (FLAT, FLAT_TUNED, HNSW)
-DIFFERENCES = [(engine, OPQ) for engine in (*UNTRAINED, FLAT_TUNED, PQ, *TRAINED)]
+WITHOUT_CODES = (FLAT, FLAT_TUNED)
+DIFFERENCES = [(engine, OPQ) for engine in (FLAT, FLAT_TUNED, PQ, *TRAINED)]
 DIFFERENCES += [(JPQ, rival) for rival in (FLAT, FLAT_TUNED, CONTROL, FROZEN)]
-HNSW_LINKS = 16
-HNSW_SEARCH = 128
-"""efSearch; it must be at least the number of hits."""
 
 
 def seeds_of(m: int) -> tuple[int, ...]:
@@ -125,16 +119,6 @@ class EncodedSet(JudgedSet):
         """The measures of a search of codes. queries: the questions' vectors"""
         codes = quantizer.encode(self.vectors)
         return self.searched(QuantizedRetriever(self.data.documents.ids, codes, quantizer, lambda texts: queries))
-
-    def nearest(self, index: Any) -> Measured:
-        """The measures of a faiss index whose scores are distances. It gives row -1 if a graph finds too few documents."""
-        distances, rows = index.search(self.queries, min(DEPTH, len(self.vectors)))
-        ids = self.data.documents.ids
-        run = {
-            query: {ids[row]: -float(distance) for row, distance in zip(near, far, strict=True) if row >= 0}
-            for query, near, far in zip(self.texts, rows.tolist(), distances.tolist(), strict=True)
-        }
-        return self.measure(run, MEASURES)
 
     def parts(self) -> dict[str, set[str]]:
         """{part: its questions}: those about documents that train asks about, which a query encoder may learn by heart, and
@@ -177,11 +161,6 @@ class JpqExperiment:
             vectors=np.asarray(document_vectors(start, test.documents, self.work / "cache"), np.float32),
             queries=start.encode_queries(list(test.query_texts().values())),
         )
-
-    @cached_property
-    def graph(self) -> Any:
-        """HNSW over whole vectors: the same at every M."""
-        return graph_index(self.test.vectors)
 
     # -------------------------------------------- what is trained
 
@@ -242,29 +221,19 @@ class JpqExperiment:
         trained = engine.name in (*TRAINED, FLAT_TUNED)
         settings = replace(config, output=Path(), cache=None) if trained else config.quantizer
         made_by = fingerprint(settings, seed, self.test.data.hash, self.test.start_hash)
-        return self.work / "measured" / f"{slug(f'{self.name} {engine.name} {m} {seed}')}-{made_by}.json"
+        return self.work / "measures" / f"{slug(f'{self.name} {engine.name} {m} {seed}')}-{made_by}.json"
 
-    def kept_measured(self, engine: MeasuredEngine, m: int) -> Measured:
-        def measure() -> dict[str, Any]:
-            measured = self.measure(engine, m)
-            logger.info("%s, %d bytes: %s", engine, m, measured.mean)
-            return {"measured": asdict(measured)}
-
+    def measured(self, engine: MeasuredEngine, m: int) -> Measured:
         # An engine without codes has no M of its own.
         m = SEVERAL_SEEDS[0] if engine.name in WITHOUT_CODES else m
-        return Measured(**kept(self.file(engine, m), measure)["measured"])
+        return kept_measured(self.file(engine, m), partial(self.measure, engine, m))
 
     def measure(self, engine: MeasuredEngine, m: int) -> Measured:
-        test, seed = self.test, engine.seed or SEEDS[0]
-        plain: dict[str, Callable[[], Measured]] = {
-            FLAT: lambda: test.flat(test.queries),
-            LSH: lambda: test.nearest(lsh_index(test.vectors, m)),
-            HNSW: lambda: test.nearest(self.graph),
-            HNSW_OPQ: lambda: test.nearest(graph_index(test.vectors, self.quantizer(OPQ, m, seed))),
-            PQ: lambda: test.quantized(self.quantizer(PQ, m, seed), test.queries),
-            OPQ: lambda: test.quantized(self.quantizer(OPQ, m, seed), test.queries),
-        }
-        return plain[engine.name]() if engine.name in plain else self.train(engine, m)
+        if engine.name == FLAT:
+            return self.test.flat(self.test.queries)
+        if engine.name in (PQ, OPQ):
+            return self.test.quantized(self.quantizer(engine.name, m, engine.seed or SEEDS[0]), self.test.queries)
+        return self.train(engine, m)
 
     # -------------------------------------------- rows
 
@@ -272,67 +241,14 @@ class JpqExperiment:
         """Rows of the set "NAME, M bytes", and of its questions split by whether train asks about their documents."""
         of_set, seeds = f"{self.name}, {m} bytes", seeds_of(m)
         repeated = (FLAT_TUNED, PQ, OPQ, *TRAINED)
-        engines = [*map(MeasuredEngine, UNTRAINED), *trials(repeated, repeated, seeds)]
-        measured = {engine: self.kept_measured(engine, m) for engine in engines}
+        engines = [MeasuredEngine(FLAT), *trials(repeated, repeated, seeds)]
+        measured = {engine: self.measured(engine, m) for engine in engines}
         measured |= means(measured, seeds)
         rows = compared(of_set, measured, DIFFERENCES, seeds=seeds)
         for part, queries in self.test.parts().items():
             chosen = {engine: restricted(own, queries) for engine, own in measured.items()}
             rows += compared(f"{of_set}, {part}", chosen, DIFFERENCES, seeds=seeds)
-        return rows + self.bytes_rows(of_set, m)
-
-    def bytes_rows(self, name: str, m: int) -> list[Row]:
-        """The sizes of faiss's files a document, with codebooks, rotation and graph. JPQ's file is as large as OPQ's."""
-        import faiss
-
-        vectors = self.test.vectors
-        count, dimension = vectors.shape
-        indexes: dict[str, Any] = {FLAT: faiss.IndexFlatIP(dimension), LSH: lsh_index(vectors, m), HNSW: self.graph}
-        indexes[FLAT].add(vectors)
-        for engine in (PQ, OPQ):
-            quantizer = self.quantizer(engine, m, SEEDS[0])
-            indexes[engine] = quantized_index(quantizer, quantizer.encode(vectors))
-        rotated = indexes[PQ]
-        indexes[PQ] = rotated.index  # PQ's rotation is the identity, which need not be stored.
-        indexes |= {JPQ: indexes[OPQ], HNSW_OPQ: graph_index(vectors, self.quantizer(OPQ, m, SEEDS[0]))}
-        return [
-            Row(name, engine, BYTES, faiss.serialize_index(index).nbytes / count, None, None, count)
-            for engine, index in indexes.items()
-        ]
-
-
-# ------------------------------------------------ the indexes of faiss
-
-
-def lsh_index(vectors: NDArray[np.float32], m: int) -> Any:
-    """Signs after a random rotation, 8 in a byte, compared by Hamming distance."""
-    import faiss
-
-    index = faiss.IndexLSH(vectors.shape[1], 8 * m, True)
-    index.add(vectors)
-    return index
-
-
-def graph_index(vectors: NDArray[np.float32], quantizer: Quantizer | None = None) -> Any:
-    """HNSW by Euclidean distance, which orders vectors of length 1 as inner products do. quantizer: store its codes, after
-    its rotation (HNSW+OPQ)."""
-    import faiss
-
-    dimension = vectors.shape[1]
-    graph: Any
-    whole: Any
-    if quantizer is None:
-        whole = graph = faiss.IndexHNSWFlat(dimension, HNSW_LINKS)
-    else:
-        graph = cast(Any, faiss).IndexHNSWPQ(dimension, quantizer.subvectors, HNSW_LINKS)
-        pq = cast(Any, faiss.downcast_index(graph.storage)).pq
-        faiss.copy_array_to_vector(quantizer.assigning.ravel(), pq.centroids)
-        pq.compute_sdc_table()
-        graph.is_trained = graph.storage.is_trained = True
-        whole = faiss.IndexPreTransform(faiss_rotation(quantizer), graph)
-    graph.hnsw.efSearch = HNSW_SEARCH
-    whole.add(vectors)
-    return whole
+        return rows
 
 
 # ------------------------------------------------ goals
@@ -392,7 +308,7 @@ def jpq(
             partial(quality, JpqExperiment(data, work, name, steps), sizes or M),
             [data / folder for folder in SETS[name]],
             SEEDS,
-            lambda row: row.measure in ("nDCG@10", "MRR@10", "R@100", BYTES) and row.kind == "value",
+            lambda row: row.measure in ("nDCG@10", "MRR@10", "R@100") and row.kind == "value",
         )
         for name in names or SETS
     }

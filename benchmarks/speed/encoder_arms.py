@@ -1,27 +1,24 @@
 """The encoders that `osn bench encoding` compares, and their measurement: speed in turns, block by block; memory in a
-process for each encoder:
-
-    python -m benchmarks.speed.encoder_arms ARM MODEL < texts.json
-"""
+process for each encoder."""
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from benchmarks.speed.turns import Timed, in_turn, say
+from benchmarks.speed.turns import SEED, in_turn, rate, ratio, ratio_row, say
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row
 
@@ -57,11 +54,6 @@ class Sizes:
     """Blocks that every arm encodes."""
     memory: int = 256
     """Documents to measure memory with."""
-    judged: bool = True
-    """Whether the whole corpus is encoded for nDCG."""
-
-
-QUICK = Sizes(block=16, blocks=2, memory=32, judged=False)
 
 
 @dataclass(frozen=True)
@@ -139,41 +131,68 @@ ARMS = {
 """{name in results: encoder}"""
 
 
+def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> list[Row]:
+    """Run every arm; rows are in the order of ARMS."""
+    documents = list(read_corpus(corpus))
+    count = sizes.block * sizes.blocks
+    if len(documents) < count:
+        raise InputError(f"{corpus} holds {len(documents)} documents", f"give a corpus of {count} or more")
+    texts = [document.contents for document in documents]
+    # Spread over the corpus, since neighbours may be alike.
+    chosen = np.random.default_rng(SEED).permutation(len(texts))[: max(count, sizes.memory)]
+    timed_texts, memory_texts = ([texts[at] for at in chosen[:size]] for size in (count, sizes.memory))
+    say("memory")
+    memory = {arm: memory_in_a_process(arm, model, memory_texts) for arm in ARMS}
+    say("speed")
+    times, outputs = time_arms({name: arm.load(model) for name, arm in ARMS.items()}, timed_texts, sizes)
+    judged = BeirData.load(corpus, "test")
+    set_ = corpus.resolve().name
+    tokens = float(token_counts(model, timed_texts).mean())
+    rows = [Row(set_, "corpus", "tokens a document", tokens, None, None, count)]
+    for arm in ARMS:
+        rows += [
+            Row(set_, arm, "documents/s", *rate(times[arm], sizes.block), count),
+            Row(set_, arm, MEMORY, memory[arm] / 1e6, None, None, sizes.memory),
+        ]
+        if arm != BASELINE:
+            rows.append(ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], times[arm]), sizes.blocks))
+            rows.append(largest_difference(set_, arm, outputs[BASELINE], outputs[arm]))
+        if arm in (FP32, BF16):
+            say(f"nDCG of {arm}")
+            rows.append(quality_row(set_, model, arm, documents, judged))
+    say("files")
+    return rows + file_rows(set_, corpus, documents, outputs[FP32], scratch)
+
+
 def time_arms(
     arms: dict[str, TimedEncoder], texts: Sequence[str], sizes: Sizes
-) -> tuple[dict[str, Timed], dict[str, csr_matrix]]:
+) -> tuple[dict[str, list[float]], dict[str, csr_matrix]]:
     """({arm: its seconds on each block}, {arm: its vectors, (texts, vocabulary)})."""
     from scipy.sparse import vstack
 
     for arm in arms.values():
         arm.encode(texts[:BATCH])
-    times = {name: Timed() for name in arms}
+    times: dict[str, list[float]] = {name: [] for name in arms}
     outputs: dict[str, list[csr_matrix]] = {name: [] for name in arms}
     for block in range(sizes.blocks):
         part = texts[block * sizes.block : (block + 1) * sizes.block]
         for name in in_turn(arms, block):
-            wall, cpu = time.perf_counter(), time.process_time()
+            begun = time.perf_counter()
             vectors = arms[name].encode(part)
-            times[name].wall.append(time.perf_counter() - wall)
-            times[name].cpu.append(time.process_time() - cpu)
+            times[name].append(time.perf_counter() - begun)
             outputs[name].append(arms[name].matrix(vectors))
         say(f"  block {block + 1} of {sizes.blocks}")
     return times, {name: vstack(parts).tocsr() for name, parts in outputs.items()}
 
 
-def difference_rows(set_: str, arm: str, expected: csr_matrix, actual: csr_matrix) -> list[Row]:
-    """Rows of how the arm's weights differ from the expected ones, over entries that are not 0 in either. The vocabularies
-    may be padded differently."""
+def largest_difference(set_: str, arm: str, expected: csr_matrix, actual: csr_matrix) -> Row:
+    """The largest difference between the arm's weights and the expected ones; n counts entries that are not 0 in either.
+    The vocabularies may be padded differently."""
     width = max(expected.shape[1], actual.shape[1])
     wider = [_widened(matrix, width) for matrix in (expected, actual)]
     off = abs(wider[0] - wider[1])
     entries = int((wider[0] + wider[1]).count_nonzero())  # weights are positive: nothing cancels
-    beyond = int((off.data > TOLERANCE).sum())
-    largest = float(off.max()) if off.nnz else 0.0
-    return [
-        Row(set_, arm, LARGEST, largest, None, None, entries),
-        Row(set_, arm, "share of weights within 0.001", 1 - beyond / max(1, entries), None, None, entries),
-    ]
+    return Row(set_, arm, LARGEST, float(off.max()) if off.nnz else 0.0, None, None, entries)
 
 
 def _widened(matrix: csr_matrix, width: int) -> csr_matrix:
@@ -250,32 +269,24 @@ def token_counts(model: str, texts: Sequence[str]) -> NDArray[np.int64]:
     return np.array([len(each) for each in tokenizer.encode_batch_fast([encodable(text) for text in texts])])
 
 
-def memory_in_a_process(arm: str, model: str, texts: Sequence[str]) -> tuple[int, int]:
+def memory_in_a_process(arm: str, model: str, texts: Sequence[str]) -> int:
     """`measure_memory` in a new process, which has done nothing else before."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.speed.encoder_arms", arm, model],
-        input=json.dumps(list(texts)),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[2],
-    )
-    loaded, peak = json.loads(done.stdout.splitlines()[-1])
-    return loaded, peak
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(measure_memory, arm, model, list(texts)).result()
 
 
-def measure_memory(arm: str, model: str, texts: Sequence[str]) -> tuple[int, int]:
-    """(resident bytes after loading the model, peak resident bytes while it encodes)"""
+def measure_memory(arm: str, model: str, texts: Sequence[str]) -> int:
+    """The bytes that encoding takes beside the loaded model."""
     loaded = ARMS[arm].load(model)
     return peak_memory(lambda: loaded.encode(texts))
 
 
-def peak_memory(job: Callable[[], object]) -> tuple[int, int]:
-    """(resident bytes before the job, peak resident bytes until its end), from Linux's accounting of this process."""
+def peak_memory(job: Callable[[], object]) -> int:
+    """Peak resident bytes of this process during the job, less those before it, from Linux's accounting."""
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the bytes resident now
     before = _status("VmRSS")
     job()
-    return before, _status("VmHWM")
+    return max(0, _status("VmHWM") - before)
 
 
 def _status(name: str) -> int:
@@ -286,8 +297,3 @@ def _status(name: str) -> int:
 def sleep_while_waiting() -> None:
     """Let waiting threads sleep in all arms, as `osn` does. Call it before torch is loaded."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-
-if __name__ == "__main__":
-    sleep_while_waiting()
-    print(json.dumps(measure_memory(sys.argv[1], sys.argv[2], json.load(sys.stdin))))

@@ -1,7 +1,6 @@
 """Encoding documents with a sparse model, beside sentence-transformers: speed, memory, equality, quality.
 
-    osn bench encoding --model models/mine --data my-beir-folder           everything: 15 minutes on two idle cores
-    osn bench encoding --model models/mine --data my-beir-folder --quick   on few documents; records nothing
+    osn bench encoding --model models/mine --data my-beir-folder           15 minutes on two idle cores
 
 Every arm encodes the same documents with the same weights, block by block in turn, so that other work of the machine slows
 all of them alike; each block is a pair for the ratios. The baseline is sentence-transformers' own
@@ -19,12 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
-import numpy as np
 
 from benchmarks.experiment import Table
 from benchmarks.publish import publish, record_option
 from benchmarks.speed.encoder_arms import (
-    ARMS,
     BASELINE,
     BASELINE_BF16,
     BF16,
@@ -32,24 +29,15 @@ from benchmarks.speed.encoder_arms import (
     LARGEST,
     MEMORY,
     NDCG,
-    QUICK,
     READER,
     TOLERANCE,
     WRITER,
     Sizes,
-    difference_rows,
-    file_rows,
-    memory_in_a_process,
-    quality_row,
+    measure,
     sleep_while_waiting,
-    time_arms,
-    token_counts,
 )
-from benchmarks.speed.turns import SEED, rate, ratio, ratio_row, say
+from benchmarks.speed.turns import SEED
 from ingest.vectors.shards import SHARD_RECORDS
-from opensearch_neural.corpus.judgements import BeirData
-from opensearch_neural.corpus.reader import read_corpus
-from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.provenance import Machine, machine_facts
 from opensearch_neural.evaluation.results import Goal, Row, Summary
 from opensearch_neural.evaluation.tables import number
@@ -61,13 +49,12 @@ from opensearch_neural.models import directory
     "--data", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="A BEIR folder."
 )
 @click.option("--model", required=True, help="A sparse model directory that sentence-transformers loads too.")
-@click.option("--quick", is_flag=True, help="Few documents, no nDCG, no record.")
 @record_option()
-def encoding(data: Path, model: str, quick: bool, record: Path | None) -> None:
+def encoding(data: Path, model: str, record: Path | None) -> None:
     """Measure encoding against sentence-transformers on the same weights and documents."""
     sleep_while_waiting()
     with tempfile.TemporaryDirectory(prefix="osn-encoding-") as folder:
-        rows = measure(data, model, QUICK if quick else Sizes(), Path(folder))
+        rows = measure(data, model, Sizes(), Path(folder))
     publish(
         rows,
         goals(rows),
@@ -75,46 +62,9 @@ def encoding(data: Path, model: str, quick: bool, record: Path | None) -> None:
         data=[data, directory.locate(model)],
         seeds=[SEED],
         shown=None,
-        record=None if quick else record,
+        record=record,
         machine=_machine(),
     )
-
-
-def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> list[Row]:
-    """Run every arm; rows are in the order of ARMS."""
-    documents = list(read_corpus(corpus))
-    count = sizes.block * sizes.blocks
-    if len(documents) < count:
-        raise InputError(f"{corpus} holds {len(documents)} documents", f"give a corpus of {count} or more")
-    texts = [document.contents for document in documents]
-    # Spread over the corpus, since neighbours may be alike.
-    chosen = np.random.default_rng(SEED).permutation(len(texts))[: max(count, sizes.memory)]
-    timed_texts, memory_texts = ([texts[at] for at in chosen[:size]] for size in (count, sizes.memory))
-    say("memory")
-    memory = {arm: memory_in_a_process(arm, model, memory_texts) for arm in ARMS}
-    say("speed")
-    times, outputs = time_arms({name: arm.load(model) for name, arm in ARMS.items()}, timed_texts, sizes)
-    judged = BeirData.load(corpus, "test") if sizes.judged else None
-    set_ = corpus.resolve().name
-    tokens = float(token_counts(model, timed_texts).mean())
-    rows = [Row(set_, "corpus", "tokens a document", tokens, None, None, count)]
-    for arm in ARMS:
-        loaded, peak = memory[arm]
-        cpu = sum(times[arm].cpu) / count * 1e3
-        rows += [
-            Row(set_, arm, "documents/s", *rate(times[arm], sizes.block), count),
-            Row(set_, arm, "CPU ms a document", cpu, None, None, count),
-            Row(set_, arm, MEMORY, max(0, peak - loaded) / 1e6, None, None, sizes.memory),
-            Row(set_, arm, "memory with the model, MB", peak / 1e6, None, None, sizes.memory),
-        ]
-        if arm != BASELINE:
-            rows.append(ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], times[arm]), sizes.blocks))
-            rows += difference_rows(set_, arm, outputs[BASELINE], outputs[arm])
-        if judged is not None and arm in (FP32, BF16):
-            say(f"nDCG of {arm}")
-            rows.append(quality_row(set_, model, arm, documents, judged))
-    say("files")
-    return rows + file_rows(set_, corpus, documents, outputs[FP32], scratch)
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:

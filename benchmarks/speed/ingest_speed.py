@@ -1,12 +1,10 @@
 """Writing speed compared with opensearch-py's `parallel_bulk`.
 
-    osn bench ingest --data scifact                         everything, on two idle cores
-    osn bench ingest --data scifact --quick                 few rounds; records nothing
+    osn bench ingest --data scifact
 
 Each arm in turn writes the same prepared documents (a corpus and lexical vectors, as dicts in memory) into new indexes, with
 the same threads and the same number of documents in a request, so that other work of the machine slows all arms alike; every
-round is a pair for the ratio. The clock stops when the last document is acknowledged. "short weights" writes each weight
-with the fewest digits that the index can distinguish (`ingest/writing/short_weights.py`), as `osn ingest` does.
+round is a pair for the ratio. The clock stops when the last document is acknowledged.
 
 The cluster is that of OSN_URL or --url, else a local node that is started for it.
 """
@@ -16,8 +14,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +23,14 @@ import orjson
 
 from benchmarks.local_cluster import cluster_or_node, write_in_threads
 from benchmarks.publish import publish
-from benchmarks.speed.turns import SEED, Timed, in_turn, rate, ratio, ratio_row, say
+from benchmarks.speed.turns import SEED, in_turn, rate, ratio, ratio_row, say
 from ingest.writing.bulk import Action
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.evaluation.results import Goal, Row
-from opensearch_neural.index.mapping import index_body, rank_features
+from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import IndexMeta, SparseMeta
 
 if TYPE_CHECKING:
@@ -41,58 +38,41 @@ if TYPE_CHECKING:
 
 BASELINE = "opensearch-py parallel_bulk"
 OSN = "osn"
-SHORT = "osn, short weights"
-ARMS = (BASELINE, OSN, SHORT)
 
 Sources = Sequence[tuple[str, dict[str, Any]]]
 """(id, source) of the documents to index."""
-
-
-@dataclass(frozen=True)
-class WritingSizes:
-    """How much is measured, and with which requests."""
-
-    rounds: int = 10
-    """Times that every arm writes."""
-    threads: int = 2
-    """Threads that send requests."""
-    chunk: int = 500
-    """Documents in a request."""
-
-
-QUICK = WritingSizes(rounds=2)
-
-Writer = Callable[["OpenSearch", str, Sources, WritingSizes], None]
-"""Writes the documents into an index, which is there."""
+ROUNDS = 10
+THREADS = 2
+"""Threads that send requests, of each arm."""
+CHUNK = 500
+"""Documents in a request, of each arm."""
 
 
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path, exists=True), required=True, help="A corpus.")
-@click.option("--rounds", type=click.IntRange(min=2), default=None, help="How often each arm writes.")
-@click.option("--quick", is_flag=True, help="Few rounds; records nothing.")
+@click.option(
+    "--rounds", type=click.IntRange(min=2), default=ROUNDS, show_default=True, help="How often each arm writes."
+)
 @output_option("Write summary.json there.", file_okay=False)
 @connection_options
-def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int | None, quick: bool, out: Path | None) -> None:
+def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int, out: Path | None) -> None:
     """Compare writing speed with opensearch-py's."""
-    sizes = QUICK if quick else WritingSizes()
-    if rounds:
-        sizes = replace(sizes, rounds=rounds)
     with cluster_or_node(connection, f"osn-bench-{os.getpid()}") as client:
-        full, short = prepared(data)
-        times = race(client, full, short, sizes)
+        documents = prepared(data)
+        times = race(client, documents, rounds)
     publish(
-        list(rows(data.resolve().name, times, full, short)),
+        list(rows(data.resolve().name, times, len(documents))),
         goals(times),
         title="Writing documents, beside opensearch-py",
         data=[data],
         seeds=[SEED],
         shown=None,
-        record=None if quick else out,
+        record=out,
     )
 
 
-def prepared(corpus: Path) -> tuple[Sources, Sources]:
-    """The corpus with lexical vectors in memory: (with the model's weights, with short weights)."""
+def prepared(corpus: Path) -> Sources:
+    """The corpus with lexical vectors in memory, as `osn ingest` writes it."""
     from ingest.vectorizers import Encoders
     from ingest.writing.bulk_actions import prepare
     from opensearch_neural.models.sparse.lexical import build_lexical
@@ -100,45 +80,50 @@ def prepared(corpus: Path) -> tuple[Sources, Sources]:
     documents = list(read_corpus(corpus))
     model = build_lexical(document.contents for document in documents)
     say(f"{len(documents)} documents")
-    actions = prepare(documents, Encoders(model), IndexMeta()).actions
-    short = [(action.id, orjson.loads(action.source)) for action in actions]
-    vectors = model.encode_documents([document.contents for document in documents])
-    full = [
-        (id, {**source, "sparse": rank_features(row)}) for (id, source), row in zip(short, vectors.rows(), strict=True)
-    ]
-    return full, short
+    return [(each.id, orjson.loads(each.source)) for each in prepare(documents, Encoders(model), IndexMeta()).actions]
 
 
-def race(client: OpenSearch, full: Sources, short: Sources, sizes: WritingSizes) -> dict[str, Timed]:
-    """{arm: its times}: every arm writes once a round, in a changing order. An extra first round only warms up the node."""
-    work: dict[str, tuple[Writer, Sources]] = {
-        BASELINE: (with_parallel_bulk, full),
-        OSN: (with_osn, full),
-        SHORT: (with_osn, short),
-    }
-    times = {arm: Timed() for arm in ARMS}
-    for round in range(-1, sizes.rounds):
+def with_parallel_bulk(client: OpenSearch, index: str, documents: Sources) -> None:
+    from opensearchpy.helpers import parallel_bulk
+
+    actions = ({"_index": index, "_id": id, "_source": source} for id, source in documents)
+    for ok, item in parallel_bulk(client, actions, thread_count=THREADS, chunk_size=CHUNK):
+        assert ok, item
+
+
+def with_osn(client: OpenSearch, index: str, documents: Sources) -> None:
+    actions = (Action(id, orjson.dumps(source)) for id, source in documents)
+    write_in_threads(client, index, actions, batch=CHUNK, threads=THREADS)
+
+
+ARMS = {BASELINE: with_parallel_bulk, OSN: with_osn}
+"""{arm: writes documents into an index, which is there}"""
+
+
+def race(client: OpenSearch, documents: Sources, rounds: int) -> dict[str, list[float]]:
+    """{arm: its seconds in each round}: every arm writes once a round, in a changing order. An extra first round only warms
+    up the node."""
+    times: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    for round in range(-1, rounds):
         for arm in in_turn(ARMS, round):
-            write, documents = work[arm]
-            wall, cpu = written(client, write, documents, sizes)
+            seconds = written(client, arm, documents)
             if round >= 0:
-                times[arm].wall.append(wall)
-                times[arm].cpu.append(cpu)
-                say(f"round {round + 1} of {sizes.rounds}: {arm}: {len(documents) / wall:,.0f} documents/s")
+                times[arm].append(seconds)
+                say(f"round {round + 1} of {rounds}: {arm}: {len(documents) / seconds:,.0f} documents/s")
     return times
 
 
-def written(client: OpenSearch, write: Writer, documents: Sources, sizes: WritingSizes) -> tuple[float, float]:
-    """(wall-clock seconds, processor seconds of this process) of writing a new index, which is checked and deleted."""
+def written(client: OpenSearch, arm: str, documents: Sources) -> float:
+    """The seconds of writing a new index, which is checked and deleted."""
     index = f"osn-bench-{uuid.uuid4().hex[:10]}"
     body = index_body(
         IndexMeta(sparse=SparseMeta("lexical", "-", "-")), replicas=0, settings={"refresh_interval": "-1"}
     )
     client.indices.create(index=index, body=body)
     try:
-        wall, cpu = time.perf_counter(), time.process_time()
-        write(client, index, documents, sizes)
-        taken = time.perf_counter() - wall, time.process_time() - cpu
+        begun = time.perf_counter()
+        ARMS[arm](client, index, documents)
+        taken = time.perf_counter() - begun
         client.indices.refresh(index=index)
         count = client.count(index=index)["count"]
         assert count == len(documents), f"{count} of {len(documents)} documents are there"
@@ -147,36 +132,18 @@ def written(client: OpenSearch, write: Writer, documents: Sources, sizes: Writin
     return taken
 
 
-def with_parallel_bulk(client: OpenSearch, index: str, documents: Sources, sizes: WritingSizes) -> None:
-    from opensearchpy.helpers import parallel_bulk
-
-    actions = ({"_index": index, "_id": id, "_source": source} for id, source in documents)
-    for ok, item in parallel_bulk(client, actions, thread_count=sizes.threads, chunk_size=sizes.chunk):
-        assert ok, item
-
-
-def with_osn(client: OpenSearch, index: str, documents: Sources, sizes: WritingSizes) -> None:
-    actions = (Action(id, orjson.dumps(source)) for id, source in documents)
-    write_in_threads(client, index, actions, batch=sizes.chunk, threads=sizes.threads)
-
-
 # ---------------------------------------------------------------- results
 
 
-def rows(set_: str, times: dict[str, Timed], full: Sources, short: Sources) -> Iterator[Row]:
-    for arm in ARMS:
-        documents = short if arm == SHORT else full
-        rounds = len(times[arm].wall)
-        n = len(documents) * rounds
-        yield Row(set_, arm, "documents/s", *rate(times[arm], len(full)), n)
-        yield Row(set_, arm, "client CPU ms a document", sum(times[arm].cpu) / n * 1000, None, None, n)
-        size = sum(len(orjson.dumps(source)) for _, source in documents) / len(documents)
-        yield Row(set_, arm, "bytes of JSON a document", size, None, None, len(documents))
+def rows(set_: str, times: dict[str, list[float]], documents: int) -> Iterator[Row]:
+    """documents: those of a round"""
+    for arm, seconds in times.items():
+        yield Row(set_, arm, "documents/s", *rate(seconds, documents), documents * len(seconds))
         if arm != BASELINE:
-            yield ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], times[arm]), rounds)
+            yield ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], seconds), len(seconds))
 
 
-def goals(times: dict[str, Timed]) -> list[Goal]:
+def goals(times: dict[str, list[float]]) -> list[Goal]:
     """The goal, in its original words."""
     value, low, _ = ratio(times[BASELINE], times[OSN])
     return [

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,21 +18,36 @@ if TYPE_CHECKING:
 SEED = 0
 
 
-@dataclass
-class Timed:
-    """Wall-clock and processor seconds of one arm, for each turn."""
-
-    wall: list[float] = field(default_factory=list)
-    """Seconds by the clock, (turns,)."""
-    cpu: list[float] = field(default_factory=list)
-    """Seconds of all its processors together, (turns,)."""
-
-
 def in_turn(arms: Iterable[str], turn: int) -> list[str]:
     """The arms in their order, beginning with another one each turn, so that a slow moment does not always meet the same."""
     every = list(arms)
     at = turn % len(every)
     return every[at:] + every[:at]
+
+
+Search = Callable[[str], Any]
+"""A query's text → the answer."""
+Seconds = dict[str, list[float]]
+"""{way to search: seconds for each query, in the fastest of several passes}"""
+
+
+def fastest(ways: Mapping[str, Search], texts: Iterable[str], passes: int) -> tuple[dict[str, list[Any]], Seconds]:
+    """({way: its last result for each text}, seconds). The ways take turns in beginning a pass."""
+    answers: dict[str, list[Any]] = {way: [] for way in ways}
+    seconds: Seconds = {way: [] for way in ways}
+    for text in texts:
+        best: dict[str, float] = {}
+        answer: dict[str, Any] = {}
+        for turn in range(passes):
+            for way in in_turn(ways, turn):
+                begun = time.perf_counter()
+                answer[way] = ways[way](text)
+                taken = time.perf_counter() - begun
+                best[way] = min(taken, best.get(way, taken))
+        for way in ways:
+            answers[way].append(answer[way])
+            seconds[way].append(best[way])
+    return answers, seconds
 
 
 RatioInterval = tuple[float, float, float]
@@ -45,15 +61,15 @@ def over_turns(statistic: Callable[[NDArray[np.int64]], Any], turns: int, seed: 
     return float(statistic(np.arange(turns))), float(low), float(high)
 
 
-def rate(timed: Timed, documents: int) -> RatioInterval:
-    """Documents a second. documents: those of one turn"""
-    wall = np.array(timed.wall)
-    return over_turns(lambda pick: documents / wall[pick].mean(), len(wall))
+def rate(seconds: Sequence[float], documents: int) -> RatioInterval:
+    """Documents a second. seconds: of each turn; documents: those of one turn"""
+    of_turns = np.array(seconds)
+    return over_turns(lambda pick: documents / of_turns[pick].mean(), len(of_turns))
 
 
-def ratio(slow: Timed, fast: Timed, seed: int = SEED) -> RatioInterval:
-    """How many times as fast `fast` is as `slow`, over the same turns."""
-    numerator, denominator = np.array(slow.wall), np.array(fast.wall)
+def ratio(slow: Sequence[float], fast: Sequence[float], seed: int = SEED) -> RatioInterval:
+    """How many times as fast `fast` is as `slow`. slow, fast: seconds of the same turns"""
+    numerator, denominator = np.array(slow), np.array(fast)
     return over_turns(lambda pick: numerator[pick].sum() / denominator[pick].sum(), len(numerator), seed)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -30,6 +30,7 @@ from opensearch_neural.corpus.separated_values import read_csv, read_tsv
 from opensearch_neural.corpus.text_files import BadLine, open_binary, read_lines, read_texts
 from opensearch_neural.corpus.topics import is_topics, read_topics
 from opensearch_neural.errors import InputError
+from opensearch_neural.files import write_json_lines, write_text
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +100,19 @@ class BeirData(JudgedQueries):
         corpus_path = Path(format_of(folder, "beir")[1])
         judged = JudgedQueries.of_folder(folder, split)
         return cls(judged.name, split, judged.queries, judged.qrels, judged.files, corpus_path)
+
+
+def write_beir(
+    folder: Path, documents: Iterable[Document], queries: Mapping[str, str], splits: Mapping[str, Iterable[str]]
+) -> None:
+    """Write a folder in BEIR layout.
+
+    queries: {query id: text}; splits: {split: lines of its judgements, each a query, a document and a grade between tabs}
+    """
+    write_json_lines(folder / "corpus.jsonl", (document.record() for document in documents))
+    write_json_lines(folder / "queries.jsonl", ({"_id": query, "text": text} for query, text in queries.items()))
+    for split, lines in splits.items():
+        write_text(folder / "qrels" / f"{split}.tsv", "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
 
 
 def _judged(query_file: Path, qrels_file: Path) -> tuple[dict[str, str], dict[str, dict[str, float]]]:

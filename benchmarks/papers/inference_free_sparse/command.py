@@ -46,8 +46,8 @@ from benchmarks.experiment import (
     run_parts,
     slug,
 )
-from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import cluster_or_node
+from benchmarks.options import NumberList, part_option
 from benchmarks.papers.inference_free_sparse.ablations import distillation, draw_flops, flops
 from benchmarks.papers.inference_free_sparse.search import (
     DEPTH,
@@ -59,7 +59,6 @@ from benchmarks.papers.inference_free_sparse.search import (
     untrained,
 )
 from benchmarks.papers.inference_free_sparse.training import SMALL, TESTED, Ablation
-from benchmarks.papers.options import part_option
 from benchmarks.render import signed
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options

@@ -45,6 +45,7 @@ from benchmarks.experiment import (
     run_parts,
     shared,
 )
+from benchmarks.options import part_option, setting_options
 from benchmarks.papers.multi_layer.arms import (
     DUAL,
     MULTI_VECTOR,
@@ -70,7 +71,6 @@ from benchmarks.papers.multi_layer.training import (
     Recipe,
     TrainedArm,
 )
-from benchmarks.papers.options import part_option, setting_options
 from benchmarks.render import signed
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
 

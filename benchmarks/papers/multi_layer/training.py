@@ -16,10 +16,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, get_args
 
+import click
+
 from benchmarks.beir_parts import articles, check_data, evenly, judged_documents, judgements, write_part
 from benchmarks.experiment import JudgedSet, kept_measured, shared, slug
+from benchmarks.options import setting
 from benchmarks.papers.multi_layer.arms import Arm, in_two_stages, of_lambdas
-from benchmarks.papers.options import setting
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine
@@ -66,7 +68,7 @@ class Recipe:
 
     start: str = setting(START, "The model that every arm starts from.")
     pooling: Pooling = setting(
-        "mean", "Pooling of a layer's tokens; the paper's is cls, which T5 lacks.", choices=get_args(Pooling)
+        "mean", "Pooling of a layer's tokens; the paper's is cls, which T5 lacks.", type=click.Choice(get_args(Pooling))
     )
     cosine: bool = setting(
         True, "Compare vectors of length 1, or raw inner products as in the paper.", option="--cosine/--inner-products"
@@ -78,7 +80,7 @@ class Recipe:
         "auto",
         "Precision of training and encoding; auto: bfloat16 if the hardware is faster with it. Name it to use models that "
         "were trained on another machine.",
-        choices=PRECISIONS,
+        type=click.Choice(PRECISIONS),
     )
 
     @cached_property

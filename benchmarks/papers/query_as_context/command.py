@@ -42,7 +42,7 @@ from benchmarks.experiment import (
     paper_options,
     run_parts,
 )
-from benchmarks.papers.options import part_option, setting_options
+from benchmarks.options import part_option, setting_options
 from benchmarks.papers.query_as_context.training import (
     ARTICLES,
     HUMAN,

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from benchmarks.beir_parts import articles, check_data, evenly, judgements, write_part
 from benchmarks.experiment import JudgedSet, kept_measured, slug
-from benchmarks.papers.options import setting
+from benchmarks.options import setting
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.files import write_json_lines
 from opensearch_neural.locks import locked

@@ -1,25 +1,35 @@
-"""What `osn paper tome` measures for an arm: runs of each way to decode, the loss in each stage, and the time of a query."""
+"""What `osn paper tome` measures: runs of each way to decode an arm, the loss in each stage, the time of a query; and all of
+a set, beside the rivals."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.experiment import JudgedSet, kept
+from benchmarks.cluster_bm25 import best_settings, cluster_bm25, corpus_of, tuning_questions
+from benchmarks.experiment import JudgedSet, compared, facts, kept, shared
+from benchmarks.local_cluster import cluster_or_node
+from benchmarks.papers.tome.training import BARE, HALF, RANDOM, SEED, SINGLE, SMALL, SPANLESS, TWO, Trainings
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.evaluation.measures import Measured, rank
-from opensearch_neural.models.directory import hash_files
+from opensearch_neural.evaluation.results import MeasuredEngine, Row
+from opensearch_neural.locks import locked
+from opensearch_neural.models.directory import MINILM, hash_files
 from opensearch_neural.models.generative.model import GenerativeModel
+from opensearch_neural.models.generative.settings import PASSAGE
 from opensearch_neural.models.generative.url_trie import CorpusUrls
+from opensearch_neural.queries import bm25
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.generative import GenerativeRetriever
-from opensearch_neural.retrievers.opensearch import Latencies
+from opensearch_neural.retrievers.opensearch import Latencies, time_queries
 from trainers.common.config import fingerprint
-from trainers.data.loading import read_documents
+from trainers.data.loading import load_training, read_documents
+from trainers.data.negatives import open_retriever
 
 DocumentUrls = Sequence[tuple[str, str | None]]
 """(document id, its URL)."""
@@ -33,6 +43,18 @@ WAYS: dict[str, dict[str, Any]] = {FREE: {"decoding": "free"}, GREEDY: {"beams":
 DEPTH = 10
 UNTIMED = 5
 RRF_CONSTANT = 60
+BM25, DENSE, FUSED, GOLD = "BM25", "MiniLM", "BM25 and two-stage, RRF", "gold passages"
+TIMED = 200
+TIMED_ARMS = (TWO, SINGLE)
+DIFFERENCES = (
+    (TWO, SMALL),
+    (TWO, SINGLE),
+    (RANDOM, SINGLE),
+    *((arm, TWO) for arm in (GOLD, BARE, HALF, SPANLESS)),
+    (TWO, BM25),
+    (TWO, DENSE),
+    (FUSED, BM25),
+)
 
 
 @dataclass
@@ -158,3 +180,116 @@ def latency(retriever: Any, queries: Sequence[str]) -> tuple[float, float]:
 def parameters(model: GenerativeModel) -> int:
     stages = [stage[0] for stage in (model.passage, model.url) if stage is not None]
     return sum(parameter.numel() for stage in stages for parameter in stage.parameters())
+
+
+# ------------------------------------------------ one set
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A trained arm and its answers to the test questions."""
+
+    decoder: Decoder
+    updates: int
+    """Training updates of all stages together."""
+    runs: dict[MeasuredEngine, Run]
+    """{arm, with its seed: the documents of the written URLs}"""
+
+
+class Bm25Searches(NamedTuple):
+    """The results of OpenSearch's BM25, tuned on train."""
+
+    run: Run
+    """The run on the test questions."""
+    ms: Sequence[float]
+    """P50 and P99 of its searches, in milliseconds."""
+
+
+@dataclass
+class SetExperiment:
+    """Everything trained and measured on one set."""
+
+    trainings: Trainings
+    """Models and generated queries of the set."""
+    arms: Sequence[str]
+    """Names of ARMS."""
+    searched: Bm25Searches
+    """BM25's results, the baseline."""
+
+    @property
+    def data(self) -> Path:
+        return self.trainings.data
+
+    @cached_property
+    def test(self) -> JudgedSet:
+        return judged_set(self.data)
+
+    @property
+    def jobs(self) -> dict[Path, Callable[[], Decoded]]:
+        """Jobs (see `shared`): train each arm and let it answer the test questions."""
+        return {self.trainings.output(arm): partial(self.decode, arm) for arm in self.arms}
+
+    def decode(self, arm: str) -> Decoded:
+        """An arm's runs; for two stages, also those of stage 2 with the gold passages."""
+        folder = self.trainings.work / "runs"
+        corpus = [(document.id, document.url) for document in read_documents(self.data)]
+        model, updates = self.trainings.train(arm)
+        stage_one = self.trainings.output(arm) / PASSAGE
+        decoder = Decoder.of(model, corpus, self.test.texts, folder, stage_one=stage_one)
+        runs = {MeasuredEngine(arm, SEED, way): decoder.run(way) for way in WAYS}
+        if arm == TWO:
+            gold = Decoder(model, corpus, gold_texts(model, self.data, self.test), folder)
+            runs |= {MeasuredEngine(GOLD, SEED, way): gold.run(way) for way in WAYS}
+        return Decoded(decoder, updates, runs)
+
+    def rows(self) -> list[Row]:
+        name, texts = self.test.name, self.test.texts
+        cache = self.trainings.work / "dense"
+        dense = open_retriever(f"dense:{MINILM}", self.test.data.documents, cache=cache)
+        with locked(cache):
+            runs = {MeasuredEngine(DENSE): dense.retrieve(texts, DEPTH), MeasuredEngine(BM25): self.searched.run}
+        timed = list(texts.values())[:TIMED]
+        rows = latency_rows(name, MeasuredEngine(BM25), self.searched.ms, len(timed))
+        for arm, decoded in zip(self.arms, shared(self.jobs), strict=True):
+            runs |= decoded.runs
+            decoder, engine = decoded.decoder, MeasuredEngine(arm, SEED)
+            rows += facts(name, engine, {"parameters": parameters(decoder.model), "updates": decoded.updates}, 1)
+            for way in WAYS if arm in TIMED_ARMS else ():
+                times, device = latency(decoder.retriever(way), timed), decoder.model.url[0].device.type
+                rows += latency_rows(name, engine._replace(variant=way), times, len(timed), on=device)
+            if arm == TWO:
+                rows += facts(name, engine, losses(decoder, self.data, self.test), len(decoder.read))
+        if TWO in self.arms:
+            runs[MeasuredEngine(FUSED)] = fused(runs[MeasuredEngine(BM25)], runs[MeasuredEngine(TWO, SEED)])
+        measured = {engine: hits(run, self.test) for engine, run in runs.items()}
+        return rows + compared(name, measured, DIFFERENCES, clusters=self.test.clusters)
+
+
+def judged_set(data: Path) -> JudgedSet:
+    """The test split in a folder. Its clusters are documents, since questions for the same document are not independent."""
+    test = load_training(data, split="test", name=data.name)
+    return JudgedSet.grouped(test, {document: document for document in test.documents.ids})
+
+
+def latency_rows(
+    name: str, engine: MeasuredEngine, times: Sequence[float], count: int, *, on: str = "cpu"
+) -> list[Row]:
+    """Rows of P50 and P99. count: timed queries; on: the device, which the measure names if it is not a CPU"""
+    device = "" if on == "cpu" else f", {on}"
+    return facts(name, engine, {f"P{at} ms{device}": time for at, time in zip((50, 99), times, strict=True)}, count)
+
+
+def search_bm25(data: Path, folder: Path, connection: ConnectionSettings) -> Bm25Searches:
+    """BM25 on a set's test questions, kept in `folder`."""
+    test = judged_set(data)
+
+    def search() -> dict[str, object]:
+        with cluster_or_node(connection, "osn-bench-tome") as client, cluster_bm25(client, corpus_of(data)) as engine:
+            scores = engine.scores(tuning_questions(data), measure="Success@1")
+            chosen = best_settings({data.name: scores})[data.name]
+            run = engine.run(test.texts, DEPTH, chosen)
+            bodies = [bm25(text, size=DEPTH) for text in list(test.texts.values())[:TIMED]]
+            times = time_queries(client, engine.indexes[chosen.analyzer], bodies)
+        return {"run": run, "ms": [times.p50, times.p99]}
+
+    return Bm25Searches(**kept(folder / f"bm25-{test.data.hash}.json", search))

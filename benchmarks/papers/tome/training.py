@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import click
+
 from benchmarks.beir_parts import evenly, write_part
 from benchmarks.experiment import shared, slug
-from benchmarks.papers.options import setting
+from benchmarks.options import setting
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.evaluation.measures import relevant_documents
 from opensearch_neural.files import write_json_lines
@@ -63,7 +65,7 @@ class TomeScale:
     candidates: int = setting(10, "Generated queries a document.")
     spans: int = setting(0, 'Random spans of each document that are queries too, in all arms but "no spans".')
     documents: int | None = setting(None, "Documents of each set, those of the test questions first.  [default: all]")
-    precision: Precision = setting("auto", "Precision of the networks in training.", choices=PRECISIONS)
+    precision: Precision = setting("auto", "Precision of the networks in training.", type=click.Choice(PRECISIONS))
     writer: str = ""
     """Hash of the model that writes queries."""
 

@@ -531,14 +531,6 @@ def test_the_plot_has_a_point_for_each_engine_with_a_p99_and_none_is_left_of_an_
     command.draw(experiment, [gain, loaded], tmp_path)
     drawn = plot.read_text()
     assert "bm25-sparse" in drawn and "as published" in drawn and "high-idf-first" not in drawn
-    # An engine that was measured in fewer sets: all are then shown by the mean of these.
-    assert command.common_mean([gain, loaded], "100 documents") == "mean of 9 sets"
-    small = [replace(gain, engine=engine, set="mean of 7 sets", sets=7) for engine in (SUM, HYBRID)]
-    rows = [gain, loaded, *small, replace(loaded, engine=HYBRID, value=12.0)]
-    assert command.common_mean(rows[:-1], "100 documents") == "mean of 9 sets", "hybrid has no P99"
-    assert command.common_mean(rows, "100 documents") == "mean of 7 sets"
-    command.draw(experiment, rows, tmp_path)
-    assert "hybrid" in plot.read_text() and "mean of 7 sets" in plot.read_text()
     command.draw(experiment, [gain], tmp_path)
     assert not plot.exists()
 

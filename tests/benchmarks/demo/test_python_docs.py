@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import subprocess
 import sys
@@ -31,7 +30,7 @@ def tree(folder: Path, files: dict[str, str | bytes]) -> Path:
 
 
 def records(folder: Path) -> dict[str, dict[str, Any]]:
-    with gzip.open(folder / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
+    with (folder / "corpus.jsonl").open(encoding="utf-8") as lines:
         return {record["_id"]: record for record in map(json.loads, lines)}
 
 
@@ -284,7 +283,7 @@ def test_the_same_installation_gives_the_same_bytes(tmp_path: Path) -> None:
     site = ModuleFolder(tree(tmp_path / "site", files))
     for name in ("one", "two"):
         build(tmp_path / name, 5, sources=[site])
-    for file in ("corpus.jsonl.gz", "queries.jsonl.gz", "qrels/train.tsv", "qrels/test.tsv", "README.md"):
+    for file in ("corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/test.tsv", "README.md"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
 

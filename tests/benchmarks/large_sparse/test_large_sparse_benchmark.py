@@ -12,14 +12,11 @@ from click.testing import CliRunner
 from quick_load import quick
 
 from benchmarks.large_sparse import measures
-from benchmarks.large_sparse.arms import BestBlocks, DocumentsOfBlocks
+from benchmarks.large_sparse.arms import FieldSearch
 from benchmarks.large_sparse.command import large_sparse
-from benchmarks.load.generator import Generators, WorkerMeasurement
 from benchmarks.load.quality import SCORE_KEPT
 from benchmarks.load.variants import Variant
-from benchmarks.load.workload import LoadTarget, prepare
 from benchmarks.pages import rendered
-from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row, read
 from opensearch_neural.index import segments
@@ -27,17 +24,6 @@ from opensearch_neural.queries import Rare
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
-
-
-def two_requests_under_load(client: OpenSearch, url: str, name: str) -> WorkerMeasurement:
-    """What the load generator measured of blocks by two requests."""
-    target = LoadTarget(ConnectionSettings(urls=(url,)))
-    follow = DocumentsOfBlocks(f"{name}-clustered-600")
-    variant = Variant("blocks", "sparse", index=f"{name}-blocks-600", bodies=BestBlocks(5), follow=follow)
-    workload = prepare(client, target, f"{name}-plain-600", [variant], ["return the name of a file"])
-    with Generators(workload, 1) as generators:
-        (part,) = generators.run("blocks", "closed", clients=2, settle=0.1, length=1.0, seed=1)
-    return part
 
 
 def quick_arguments(
@@ -52,7 +38,7 @@ def quick_arguments(
         "PRUNE_RATIOS": (0.4,),
         "EXPANSIONS": (2.0,),
     }
-    small |= {"BLOCK_COUNTS": (1, 19), "TUNING_QUERIES": 10, "PASSES": 1, "LOAD": quick(measures.LOAD)}
+    small |= {"TUNING_QUERIES": 10, "PASSES": 1, "LOAD": quick(measures.LOAD)}
     for name, value in small.items():
         monkeypatch.setattr(measures, name, value)
     data = tmp_path / corpus.name
@@ -102,18 +88,16 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    arguments = [
-        *quick_arguments(cluster_url, corpus, index_name, tmp_path, monkeypatch), "--clustered-prune", "top_k:9",
-    ]  # fmt: skip
+    arguments = quick_arguments(cluster_url, corpus, index_name, tmp_path, monkeypatch)
 
-    # The second request of the blocks fails once: the command stops, and what was written and tuned before stays.
+    # The requests of pruned fields fail once: the command stops, and what was written before stays.
     broken = pytest.MonkeyPatch()
-    broken.setattr(DocumentsOfBlocks, "builder", lambda *_: 1 / 0)
+    broken.setattr(FieldSearch, "builder", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         CliRunner().invoke(large_sparse, [*arguments, "--keep-indexes"], catch_exceptions=False)
     broken.undo()
     written = client.indices.get_settings(index=f"{index_name}-*")
-    assert len(written) == 3
+    assert len(written) == 1
     uuids = {name: each["settings"]["index"]["uuid"] for name, each in written.items()}
 
     done = CliRunner().invoke(large_sparse, [*arguments, "--keep-indexes"], catch_exceptions=False)
@@ -125,13 +109,10 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
 
     summary = read(tmp_path / "record")
     kept = {row.engine: row.value for row in summary.rows if row.measure == "score kept"}
-    # What is exact: the whole query in the clustered index, all that is found rescored, every block searched.
-    for idea in ("clustered: sparse", "blocks: 19 of 32 documents, two requests"):
-        assert kept[idea] == pytest.approx(1.0, abs=1e-5), idea
     # What a pruned document has lost it is not found by, but it is rescored by.
     as_they_are, rescored = (kept[f"pruned: documents top_k:5, {how}"] for how in ("as they are", "rows 500"))
     assert as_they_are < rescored < 0.99
-    exact = {"bm25", "sparse", "clustered: bm25"}
+    exact = {"bm25", "sparse"}
     assert not exact & kept.keys()
     for measure in ("nDCG@10", "bytes read, a document"):
         of = {row.engine: row.value for row in summary.rows if row.measure == measure and row.kind == "value"}
@@ -142,31 +123,19 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
     assert loaded == kept.keys() | exact, "an idea was not put under load"
     assert not any(row.value for row in summary.rows if row.measure == "failed")
     assert ["P99 on 600 documents, 2 clients" in goal.goal for goal in summary.goals] == [True]
+    of_both = [row.measure for row in summary.rows if row.engine.startswith("pruned: documents top_k:5, query 0.5")]
+    assert {"score kept", "bytes read, a document"} <= set(of_both)
+    assert kept.keys() >= {"high-idf-first", *measures.SUMS, "two-phase"}
     page = rendered("kept-and-cost", [summary])
-    assert "| 600 documents" in page and "clustered: sparse" in page and "P99 on 600 documents" in page
-
-    part = two_requests_under_load(client, cluster_url, index_name)
-    assert part.completed > 0 and not part.failures, part.example
+    assert "| 600 documents" in page and "pruned: documents top_k:5, rows" in page and "P99 on 600 documents" in page
 
     assert CliRunner().invoke(large_sparse, arguments, catch_exceptions=False).exit_code == 0
     assert read(tmp_path / "record").rows == summary.rows, "what is kept is measured again"
     assert not client.indices.get(index=f"{index_name}-*")
 
-    as_drawn = [*arguments[:-2], "--as-drawn"]
-    assert CliRunner().invoke(large_sparse, as_drawn, catch_exceptions=False).exit_code == 0
-    rows = read(tmp_path / "record").rows
-    of_both = [row.measure for row in rows if row.engine.startswith("pruned: documents top_k:5, query 0.5")]
-    assert {"score kept", "bytes read, a document"} <= set(of_both)
-    assert {row.engine for row in rows} >= {"bm25", "sparse", "high-idf-first", *measures.SUMS, "two-phase"}
-    assert rows and not [row for row in rows if row.engine.startswith(("clustered", "blocks"))], (
-        "rows of another layout"
-    )
 
-
-def test_a_rule_for_an_index_that_is_not_made_is_refused(corpus: Path, tmp_path: Path) -> None:
-    arguments = ["--model", "lexical", "--data", str(corpus), "--work", str(tmp_path), "--as-drawn"]
-    with pytest.raises(InputError, match="which --as-drawn leaves out"):
-        CliRunner().invoke(large_sparse, [*arguments, "--clustered-prune", "top_k:9"], catch_exceptions=False)
+def test_data_without_train_questions_are_refused(corpus: Path, tmp_path: Path) -> None:
+    arguments = ["--model", "lexical", "--data", str(corpus), "--work", str(tmp_path)]
     with pytest.raises(InputError, match="has no train split"):
         CliRunner().invoke(large_sparse, arguments, catch_exceptions=False)
 

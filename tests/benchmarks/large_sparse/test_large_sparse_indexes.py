@@ -1,4 +1,4 @@
-"""Order by content, blocks, cuts: what the indexes of large-sparse are made of."""
+"""Cuts, goals and kept files of large-sparse."""
 
 from __future__ import annotations
 
@@ -6,49 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmarks.large_sparse.arms import cut_tokens
-from benchmarks.large_sparse.indexes import block_maxima, order_by_content
-from opensearch_neural.models.vectors import SparseVectors
-
-VOCABULARY = [f"t{at}" for at in range(40)]
-ROW = st.dictionaries(st.integers(0, 39), st.floats(0.125, 4, width=16), max_size=12)
-
-
-def vectors_of(rows: list[dict[int, float]]) -> SparseVectors:
-    indptr = np.cumsum([0, *map(len, rows)]).astype(np.int64)
-    ids = np.array([id_ for row in rows for id_ in row], np.int32)
-    weights = np.array([weight for row in rows for weight in row.values()], np.float32)
-    return SparseVectors(indptr, ids, weights, VOCABULARY)
-
-
-def test_documents_of_one_topic_become_neighbours() -> None:
-    generator = np.random.default_rng(3)
-    topics = generator.permutation(np.repeat(np.arange(4), 32))
-    rows = [
-        {int(token): 1.0 for token in 10 * topic + generator.choice(10, 6, replace=False)} for topic in topics.tolist()
-    ]
-    order = order_by_content(vectors_of(rows), {}, seed=0)
-    assert sorted(order.tolist()) == list(range(128))
-    changes = int((np.diff(topics[order]) != 0).sum())
-    assert changes <= 12 < int((np.diff(topics) != 0).sum()), "topics do not lie together"
-
-
-@given(st.lists(ROW, min_size=1, max_size=9), st.integers(1, 4))
-def test_a_block_has_the_largest_weight_of_each_token_of_its_documents(rows: list[dict[int, float]], size: int) -> None:
-    order = np.arange(len(rows))[::-1]
-    maxima = block_maxima(vectors_of(rows), order, size)
-    assert len(maxima) == -(-len(rows) // size)
-    for block in range(len(maxima)):
-        expected: dict[str, float] = {}
-        for at in order[block * size : (block + 1) * size]:
-            for id_, weight in rows[at].items():
-                expected[VOCABULARY[id_]] = max(weight, expected.get(VOCABULARY[id_], 0.0))
-        assert maxima.row(block) == expected
 
 
 def test_a_cut_leaves_out_what_is_frequent_and_light() -> None:
@@ -64,11 +24,11 @@ def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_scor
     from benchmarks.grown.index import Growth
     from benchmarks.large_sparse.command import goals
     from benchmarks.large_sparse.indexes import Layout
-    from benchmarks.large_sparse.measures import LargeSparseExperiment
+    from benchmarks.large_sparse.measures import LargeSparseExperiment, load_settings
     from opensearch_neural.evaluation.results import Row
 
-    layout = Layout(Growth("corpus", "docs", 1000), (), (), tmp_path)
-    asked = (tmp_path, (layout,), None, None, (20,), 1.0, 10, False)
+    layout = Layout(Growth("corpus", "docs", 1000), (), tmp_path)
+    asked = (tmp_path, (layout,), None, None, load_settings((20,), 1.0, 10), False)
     experiment = LargeSparseExperiment(*asked)  # type: ignore[arg-type]
 
     def rows(name: str, kept: float, p99: float) -> list[Row]:
@@ -90,12 +50,13 @@ def test_another_kind_of_load_is_measured_anew(other: dict[str, Any], tmp_path: 
     """Before, the kept rows of a load that was too short for a P99 stayed, however many --minutes were given."""
     from benchmarks.grown.index import Growth
     from benchmarks.large_sparse.indexes import Layout
-    from benchmarks.large_sparse.measures import LargeSparseExperiment, _asked
+    from benchmarks.large_sparse.measures import LargeSparseExperiment, _asked, load_settings
 
-    layout = Layout(Growth("corpus", "docs", 1000), (), (), tmp_path)
-    asked = (tmp_path, (layout,), None, None, (20,), 1.0, 10, False, "4g")
+    layout = Layout(Growth("corpus", "docs", 1000), (), tmp_path)
+    asked = (tmp_path, (layout,), None, None, load_settings((20,), 1.0, 10), False, "4g")
     experiment = LargeSparseExperiment(*asked)  # type: ignore[arg-type]
-    assert _asked(replace(experiment, **other), layout) != _asked(replace(experiment, keep=True), layout)
+    changed = {"heap": other["heap"]} if "heap" in other else {"load": replace(experiment.load, **other)}
+    assert _asked(replace(experiment, **changed), layout) != _asked(replace(experiment, keep=True), layout)
 
 
 def test_the_bytes_of_an_index_are_kept_apart_for_each_choice_of_pruned_fields(tmp_path: Path) -> None:
@@ -104,7 +65,7 @@ def test_the_bytes_of_an_index_are_kept_apart_for_each_choice_of_pruned_fields(t
     from opensearch_neural.models.sparse.pruning import Pruning
 
     half, most = (Pruning.parse(f"alpha_mass:{share}") for share in (0.5, 0.7))
-    choices = [((half,), ()), ((most,), ()), ((half, most), ()), ((half,), (most,)), ((), (half,))]
-    files = [Layout(Growth("corpus", "docs", 1000), *choice, tmp_path).bytes_file for choice in choices]
+    choices = [(half,), (most,), (half, most), ()]
+    files = [Layout(Growth("corpus", "docs", 1000), choice, tmp_path).bytes_file for choice in choices]
     assert len(set(files)) == len(choices)
-    assert files[0] == Layout(Growth("corpus", "docs", 1000), *choices[0], tmp_path).bytes_file
+    assert files[0] == Layout(Growth("corpus", "docs", 1000), choices[0], tmp_path).bytes_file

@@ -12,6 +12,7 @@ from runs import block
 from benchmarks.load.blocks import BlockLog, Level, Pace, Turn, round_of
 from benchmarks.load.measurement import LoadSettings
 from benchmarks.load.workload import allowed_target
+from opensearch_neural.cluster.authentication import authorization
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import InputError
 
@@ -93,6 +94,6 @@ def test_load_goes_to_this_machine_unless_the_user_owns_the_other() -> None:
 
 def test_credentials_are_sent_and_never_shown() -> None:
     target = allowed_target(ConnectionSettings(user="ann", password="pässword"), owned=False)
-    assert target.headers["authorization"].startswith("Basic ") and "pässword" not in repr(target)
+    assert authorization(target.settings)["authorization"].startswith("Basic ") and "pässword" not in repr(target)
     with pytest.raises(InputError, match="sign requests for AWS"):
         allowed_target(ConnectionSettings(aws_region="eu-west-1"), owned=False)

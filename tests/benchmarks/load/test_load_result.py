@@ -155,7 +155,6 @@ def test_a_partial_result_says_so_first_and_everywhere(tmp_path: Path) -> None:
 def test_everything_is_written(tmp_path: Path) -> None:
     run = simulated(1)
     run.quality = [Row("docs", "fast", "overlap@10", 0.98, 0.97, 0.99, 200)]
-    run.more = [Row("docs, by field", "index", "bytes a document: sparse", 700.0, None, None, 3000)]
     result.write(tmp_path, result.summary(run))
     assert read_summary(tmp_path).rows == result.rows(run)
     lines = list(csv.DictReader(io.StringIO((tmp_path / "load.csv").read_text())))

@@ -301,11 +301,14 @@ def test_the_command_measures_prints_and_writes(
         (["--url", "http://203.0.113.1:9200", "--queries", "q.jsonl"], "--i-own-this-cluster"),
         (["--engines", "splade", "--queries", "q.jsonl"], "there is no engine 'splade'"),
         (["--data", "a", "--queries", "b"], "give either --data or --queries"),
-        (["--warmup", "3,1", "--queries", "q.jsonl"], "the first number must not be larger than the second"),
+        (["--warmup", "3,1", "--queries", "q.jsonl"], "the shortest warm-up must be 0 or more seconds, and not longer"),
         (["--clients", "five", "--queries", "q.jsonl"], "is not a list of numbers"),
         (["--report", ".", "--queries", "q.jsonl"], "'--report': File '.' is a directory"),
         (["--record", "q.jsonl", "--queries", "q.jsonl"], "'--record': Directory 'q.jsonl' is a file"),
-        (["--warmup", "nan,nan", "--queries", "q.jsonl"], "the first number must not be larger than the second"),
+        (
+            ["--warmup", "nan,nan", "--queries", "q.jsonl"],
+            "the shortest warm-up must be 0 or more seconds, and not longer",
+        ),
     ],
 )
 def test_mistakes_on_the_command_line_are_named(

@@ -21,8 +21,8 @@ from benchmarks import cluster_bm25  # noqa: E402
 from benchmarks.beir_parts import evenly  # noqa: E402
 from benchmarks.experiment import JudgedSet  # noqa: E402
 from benchmarks.papers.tome import command, decoding, training  # noqa: E402
-from benchmarks.papers.tome.command import BM25, GOLD, goals  # noqa: E402
-from benchmarks.papers.tome.decoding import FREE, GREEDY, fused  # noqa: E402
+from benchmarks.papers.tome.command import goals  # noqa: E402
+from benchmarks.papers.tome.decoding import BM25, FREE, GOLD, GREEDY, fused  # noqa: E402
 from benchmarks.papers.tome.training import (  # noqa: E402
     ARMS,
     BARE,

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.papers.options import part_option, setting, setting_options
+from benchmarks.options import part_option, setting, setting_options
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Sizes:
     documents: int | None = setting(None, "Documents.  [default: all]")
     rate: float = setting(1e-3, "Learning rate.")
     model: str = setting("mine", "The model.")
-    pooling: str = setting("mean", "Pooling.", choices=("mean", "cls"))
+    pooling: str = setting("mean", "Pooling.", type=click.Choice(["mean", "cls"]))
     cosine: bool = setting(True, "How to compare.", option="--cosine/--inner-products")
     writer: str = ""
 
