@@ -311,7 +311,8 @@ def test_a_sparse_model_reads_in_use_what_it_read_in_training(name: str) -> None
 def test_a_dense_recipe_takes_two_steps_a_stage(method: str, name: str, tmp_path: Path, beir: Path) -> None:
     from opensearch_neural.cli import osn
 
-    start = tiny_backbone(tmp_path / "start", positions=512, layers=12 if method == "mlr" else 2)
+    layers = 12 if name == "multi-layer-representations" else 2  # which it names
+    start = tiny_backbone(tmp_path / "start", positions=512, layers=layers)
     output = tmp_path / "model"
     overrides = [f"start={start}", f"train=[{{path: {beir}}}]", f"dev=[{{path: {beir}, split: dev, name: dev}}]"]
     arguments = ["train", method, "--config", name, "--dry-run", "--output", str(output)]
