@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import shutil
 import subprocess
 import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -131,13 +133,24 @@ def counting_first(content_by_models: Callable[..., Any], asked: Asked, new_inde
     return content_by_models(replace(asked, counts_while_writing=False), new_index)
 
 
+@pytest.fixture(scope="module")
+def two_passes(client: OpenSearch, splade: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """By two passes, of the corpus of `corpus_of`."""
+    folder = tmp_path_factory.mktemp("two-passes")
+    settings = splade_job(corpus_of(folder), f"osn-test-{uuid.uuid4().hex[:12]}", splade)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal, "home", lambda: folder / "home")
+        patch.chdir(folder)
+        return by_two_passes(client, settings, patch, folder / "home")
+
+
 @pytest.fixture
-def expected(
-    client: OpenSearch, index_name: str, tmp_path: Path, splade: Path, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, Any]:
-    """By two passes, of the corpus `docs.jsonl`."""
-    settings = splade_job(corpus_of(tmp_path), index_name, splade)
-    return by_two_passes(client, settings, monkeypatch, tmp_path / "two passes")
+def expected(client: OpenSearch, two_passes: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    """By two passes, of the corpus `docs.jsonl`, which is written; the cluster keeps no query encoder of it."""
+    corpus_of(tmp_path)
+    id = f"encoder-{two_passes['record']['sparse']['query_hash']}"
+    client.delete(index=query_side.INDEX, id=id, ignore=[404])
+    return copy.deepcopy(two_passes)
 
 
 @pytest.fixture
