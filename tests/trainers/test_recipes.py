@@ -352,7 +352,7 @@ def test_the_tome_recipes_take_two_steps_a_stage(name: str, tmp_path: Path, beir
     corpus.write_text("\n".join(written) + "\n")
     overrides = [
         f"backbone={tmp_path / 't5'}",
-        *([f"url_backbone={tmp_path / 't5'}", "generation.model=null"] if name == "tome" else []),
+        *([f"url_backbone={tmp_path / 't5'}", f"generation.model={tmp_path / 't5'}"] if name == "tome" else []),
         f"corpus={corpus}",
         f"queries=[{{path: {beir}}}]",
         "dev_share=0.1",
