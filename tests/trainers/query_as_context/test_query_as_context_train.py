@@ -255,23 +255,10 @@ def test_the_whole_paper_runs_and_repeats_nothing(
     monkeypatch.setattr("trainers.query_as_context.passages.split", never)
     again = train_query_as_context(config)
     assert [step.measures for step in again] == [step.measures for step in steps]
-
-
-def test_a_schedule_whose_folders_were_moved_is_still_done(
-    tmp_path: Path, backbone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = schedule(tmp_path, backbone, tiny_beir(tmp_path / "beir", documents=24))
-    config.condenser = config.training
-    steps = train_query_as_context(config)
+    # Also in folders that were moved.
     assert config.retriever is not None
     moved = replace(config.retriever, output=config.retriever.output.rename(tmp_path / "moved retriever"))
     config = replace(config, output=config.output.rename(tmp_path / "moved"), retriever=moved)
-
-    def never(*_: Any, **__: Any) -> Any:
-        raise AssertionError("done already")
-
-    monkeypatch.setattr("trainers.doc2query.generate.sample_queries", never)
-    monkeypatch.setattr("trainers.common.loop.LoopTrainer.train", never)
     assert [step.name for step in train_query_as_context(config)] == [step.name for step in steps]
 
 
