@@ -123,26 +123,27 @@ def test_a_dry_run_reads_few_documents_and_leaves_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_dry_run_takes_a_sets_own_teachers(tmp_path: Path, backbone: Path) -> None:
-    many = tiny_beir(tmp_path / "many", documents=500)
-    cache = teach("lexical", QuestionSet(many).load(), output=tmp_path / "teacher")
+def test_a_dry_run_takes_a_sets_own_teachers(
+    tmp_path: Path, backbone: Path, beir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sparse, "DRY_RUN_DOCUMENTS", 10)
+    cache = teach("lexical", QuestionSet(beir).load(), output=tmp_path / "teacher")
     config = configuration(
         backbone,
-        many,
+        beir,
         tmp_path / "model",
-        train=[QuestionSet(many, teachers=[cache])],
+        train=[QuestionSet(beir, teachers=[cache])],
         objective=SparseObjective(info_nce=0.0, kl=1.0),
     )
     assert sparse.rehearse(config).steps == 2
 
 
-def test_a_dry_run_without_hard_negatives_needs_no_miner(tmp_path: Path, backbone: Path) -> None:
-    many = tiny_beir(tmp_path / "many", documents=300)
+def test_a_dry_run_without_hard_negatives_needs_no_miner(tmp_path: Path, backbone: Path, beir: Path) -> None:
     config = configuration(
         backbone,
-        many,
+        beir,
         tmp_path / "model",
-        train=[QuestionSet(many, negatives=tmp_path / "negatives.jsonl")],
+        train=[QuestionSet(beir, negatives=tmp_path / "negatives.jsonl")],
         candidates=SparseCandidates(negatives=0, consistency=10),
     )
     assert sparse.rehearse(config).steps == 2
