@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
@@ -61,6 +62,13 @@ def environment(cluster_url: str, index: str, monkeypatch: pytest.MonkeyPatch) -
     return dict(os.environ)
 
 
+@pytest.fixture
+def service(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The example of a service, for the index of these tests."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module("service")
+
+
 def run(*arguments: str | Path, environment: dict[str, str], cwd: Path) -> str:
     done = subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, env=environment, timeout=300
@@ -69,12 +77,7 @@ def run(*arguments: str | Path, environment: dict[str, str], cwd: Path) -> str:
     return done.stdout
 
 
-def test_the_service_searches_explains_and_refuses(environment: dict[str, str]) -> None:
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import service
-    finally:
-        sys.path.remove(str(EXAMPLES))
+def test_the_service_searches_explains_and_refuses(service: Any, environment: dict[str, str]) -> None:
     from fastapi.testclient import TestClient
 
     assert environment["OSN_INDEX"] == service.INDEX
@@ -92,14 +95,9 @@ def test_the_service_searches_explains_and_refuses(environment: dict[str, str]) 
 
 
 def test_the_service_follows_its_alias_to_a_build_without_a_forward_index(
-    client: OpenSearch, environment: dict[str, str], index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: OpenSearch, service: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every search by a forward index that is no longer there was refused until the service was started again."""
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import service
-    finally:
-        sys.path.remove(str(EXAMPLES))
     from fastapi.testclient import TestClient
 
     rows = [{"_id": id, "title": title, "text": text} for id, (title, text) in DOCUMENTS.items()]
@@ -135,13 +133,8 @@ def test_the_batch_writes_a_line_a_query(environment: dict[str, str], index: str
 
 
 def test_in_an_index_of_passages_service_and_batch_name_documents(
-    client: OpenSearch, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: OpenSearch, service: Any, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import service
-    finally:
-        sys.path.remove(str(EXAMPLES))
     from fastapi.testclient import TestClient
 
     rows = [{"_id": id, "text": f"{text} {text}"} for id, (_, text) in DOCUMENTS.items()]
