@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
+from osn_train import osn_train  # noqa: E402
 from tiny import WORDS, tiny_backbone  # noqa: E402
 from tiny_dense import TEXTS, configuration  # noqa: E402
 from transformers import BertModel  # noqa: E402
@@ -37,19 +37,15 @@ from trainers.encoders.tower import load_towers, read_start  # noqa: E402
 
 
 def test_the_command_raises_dev_ndcg_and_leaves_a_model_directory(tmp_path: Path, backbone: Path, beir: Path) -> None:
-    from opensearch_neural.cli import osn
-
     output = tmp_path / "model"
-    arguments = ["train", "dense", "--output", str(output), "--set", f"start={backbone}"]
-    for override in (
+    settings = (
+        f"start={backbone}",
         f"train=[{{path: {beir}}}]",
         f"dev=[{{path: {beir}, split: dev, name: dev}}]",
         "encoder={query_length: 16, document_length: 32, normalize: true}",
         "training={steps: 60, batch_size: 16, learning_rate: 5e-3, evaluate_every: 30}",
-    ):
-        arguments += ["--set", override]
-    result = CliRunner().invoke(osn, arguments, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    )
+    result = osn_train("dense", output, settings)
     osn_json = json.loads((output / "osn.json").read_text())
     measures = osn_json["measures"]
     assert measures["nDCG@10"] > measures["start nDCG@10"] + 0.1, measures

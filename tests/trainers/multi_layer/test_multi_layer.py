@@ -16,6 +16,7 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 
+from osn_train import osn_train  # noqa: E402
 from tiny import WORDS, tiny_backbone  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
@@ -569,20 +570,15 @@ def test_a_start_that_is_no_transformer_is_named_in_one_line(tmp_path: Path) -> 
 def test_the_command_raises_dev_ndcg_and_leaves_a_model_directory(
     tmp_path: Path, backbone: Path, beir: Path, pooling: str
 ) -> None:
-    from opensearch_neural.cli import osn
-
     output = tmp_path / "model"
-    arguments = ["train", "mlr", "--layers", "2,3", "--pooling", pooling, "--output", str(output)]
-    for override in (
+    settings = (
         f"start={backbone}",
         f"train=[{{path: {beir}}}]",
         f"dev=[{{path: {beir}, split: dev, name: dev}}]",
         "encoder={query_length: 16, document_length: 32, normalize: true}",
         "training={steps: 40, batch_size: 16, learning_rate: 5e-3, evaluate_every: 40, chunk_size: 24}",
-    ):
-        arguments += ["--set", override]
-    result = CliRunner().invoke(osn, arguments, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    )
+    osn_train("mlr", output, settings, "--layers", "2,3", "--pooling", pooling)
     content = json.loads((output / "osn.json").read_text())
     measures = content["measures"]
     assert measures["nDCG@10"] > measures["start nDCG@10"] + 0.1, measures
