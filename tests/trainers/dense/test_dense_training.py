@@ -22,6 +22,7 @@ from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.dense.torch_encoder import load_dense  # noqa: E402
 from trainers.common import attention, precision  # noqa: E402
 from trainers.common.precision import Precision  # noqa: E402
+from trainers.common.run_folder import history  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.settings import EncoderSettings, ObjectiveSettings, TrainingSettings  # noqa: E402
 from trainers.data.candidates import RetrievalData  # noqa: E402
@@ -147,8 +148,8 @@ def test_bfloat16_trains_and_keeps_float32_weights(
     monkeypatch.setattr(BertModel, "forward", noted)
     training = TrainingSettings(steps=10, batch_size=16, learning_rate=3e-3, precision=asked, log_every=5, device="cpu")
     dev = [SetSettings(beir, split="dev", name="dev")]
-    history = train_dense(configuration(backbone, beir, tmp_path / "model", training=training, dev=dev)).history
-    logged = [entry["info_nce"] for entry in history if "info_nce" in entry]
+    train_dense(configuration(backbone, beir, tmp_path / "model", training=training, dev=dev))
+    logged = [entry["info_nce"] for entry in history(tmp_path / "model") if "info_nce" in entry]
     assert logged[-1] < logged[0]
     in_training = {name for name in used if name.endswith("training")}
     assert in_training == {f"{attention.NAME} training"}
@@ -190,9 +191,10 @@ def test_distillation_from_scores_in_the_data(
         candidates=CandidateSettings(negatives=1),
         training=TrainingSettings(steps=6, batch_size=8, learning_rate=3e-3, log_every=1),
     )
-    history = [entry for entry in train_dense(config).history if "loss" in entry]
-    assert terms <= history[0].keys() and not ({"info_nce", "kl", "margin_mse"} - terms) & history[0].keys()
-    assert history[-1]["loss"] < history[0]["loss"]
+    train_dense(config)
+    logged = [entry for entry in history(config.output) if "loss" in entry]
+    assert terms <= logged[0].keys() and not ({"info_nce", "kl", "margin_mse"} - terms) & logged[0].keys()
+    assert logged[-1]["loss"] < logged[0]["loss"]
 
 
 def test_distillation_without_any_score_names_the_set(tmp_path: Path, backbone: Path, beir: Path) -> None:

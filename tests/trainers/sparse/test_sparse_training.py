@@ -21,6 +21,7 @@ from opensearch_neural.errors import InputError, OsnError  # noqa: E402
 from opensearch_neural.idf import load_idf, save_idf  # noqa: E402
 from opensearch_neural.models.sparse.encoder import KIND, load_sparse  # noqa: E402
 from trainers.common.config import load_config, to_yaml  # noqa: E402
+from trainers.common.run_folder import history  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.data.examples import TrainingData  # noqa: E402
 from trainers.data.formats import read_header  # noqa: E402
@@ -224,7 +225,7 @@ def test_training_learns_names_that_documents_do_not_hold_and_logs_what_it_costs
     assert measures["expansion terms"] > 0
     assert measures["active terms"] > measures["expansion terms"]
     assert measures["FLOPS"] > 0
-    logged = [entry for entry in trained.history if "expansions" in entry]
+    logged = [entry for entry in history(config.output) if "expansions" in entry]
     assert {"active", "flops", "lambda", "info_nce"} <= logged[-1].keys()
     assert load_sparse(tmp_path / "model").info.kind == KIND
 
