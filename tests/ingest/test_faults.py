@@ -23,7 +23,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.errors import ClusterError
 
-KILLS = int(os.environ.get("OSN_KILLS", "12"))
+KILLS = int(os.environ.get("OSN_KILLS", "8"))
 SEED = int(os.environ.get("OSN_SEED", "4"))
 
 pytestmark = pytest.mark.faults
