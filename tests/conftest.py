@@ -52,7 +52,7 @@ COMPOSE = Path(__file__).parent.parent / "docker-compose.yml"
 BENCHMARKS = Path(__file__).parent / "benchmarks"
 ALWAYS_TESTED = ("demo", "test_pages.py", "test_render.py")
 """What any change may break in benchmarks: the demo, and the pages with the recorded results."""
-CLUSTER_FIXTURES = {"cluster_url", "client", "index_name", "three_nodes", "three_nodes_url"}
+CLUSTER_FIXTURES = {"cluster_url", "client", "index_name", "three_nodes"}
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest without xdist knows no such hook
@@ -158,11 +158,6 @@ def three_nodes(_three_nodes: node.ClusterState) -> node.ClusterState:
     Always the local node, whatever OSN_URL says: nobody's own cluster is killed by a test.
     """
     return node.start(name=_three_nodes.name, attached=True)
-
-
-@pytest.fixture
-def three_nodes_url(three_nodes: node.ClusterState) -> str:
-    return three_nodes.url
 
 
 def _local_cluster(name: str, **options: Any) -> Iterator[node.ClusterState]:

@@ -154,7 +154,7 @@ def real(client, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     documents = [document for document in documents if document.id in kept]
     assert len(documents) > 1000
     rows = list(encoder.encode_documents([document.contents for document in documents]).rows())
-    encoded = [encoder.query.encode(text) for text in list(read_queries(corpus).values())[:100]]
+    encoded = [encoder.query.encode(text) for text in list(read_queries(corpus).values())[:40]]
     yield Indexed(name, [document.id for document in documents], rows, StoredWeights.of(rows), encoded)
     client.indices.delete(index=name)
 
@@ -236,7 +236,7 @@ token_maps = st.dictionaries(st.sampled_from(TOKENS), st.floats(1e-6, 64), min_s
 
 @pytest.mark.cluster
 @given(tokens=token_maps, more=token_maps, boosts=st.tuples(boosts, boosts, boosts), plugin=st.booleans())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 def test_boosts_nesting_and_every_magnitude_are_predicted(
     client,
     odd: Indexed,

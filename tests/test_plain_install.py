@@ -93,10 +93,10 @@ def plain_python(
     command = [python, "-m", "pip", "install", "--quiet", "--no-compile", "-c", ROOT / "constraints.txt", installable]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    # Modules that need extras too: this Python's compiler reads them.
-    packages = [source / name for name in PACKAGES]
-    done = subprocess.run([python, "-m", "compileall", "-q", *packages], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    if not Path(request.param).samefile(sys.executable):  # whose compiler the tests have shown every module
+        packages = [source / name for name in PACKAGES]
+        done = subprocess.run([python, "-m", "compileall", "-q", *packages], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
     return python
 
 

@@ -80,7 +80,7 @@ class Watched:
 
 
 def _watch_processes(seen: set[bytes], stop: threading.Event) -> None:
-    while not stop.wait(0.02):
+    while not stop.wait(0.05):
         for place in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 seen.add(place.read_bytes())

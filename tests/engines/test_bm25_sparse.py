@@ -156,12 +156,12 @@ def test_the_windows_hits_have_the_sum_and_the_others_bm25(
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("last", ["", "codes", "vectors"])
-@settings(of_a_cluster, max_examples=25)
+@settings(of_a_cluster, max_examples=15)
 @given(
     texts,
     tokens,
     st.integers(1, 40),
-    st.integers(1, 23),
+    st.integers(3, 23),
     st.fixed_dictionaries({"forward": st.booleans(), "plugin": st.booleans()}),
     st.sampled_from([None, {"term": {"even": True}}]),
 )
@@ -181,7 +181,7 @@ def test_pages_are_as_full_as_bm25s_and_put_together_one_ranking_without_repeats
         return list(written.hits(last_stage(last, body)))
 
     whole = written.hits(queries.bm25(text, size=DOCUMENTS, filter=filter))
-    pages = [id for from_ in range(0, DOCUMENTS, size) for id in page(from_, size)]
+    pages = [id for from_ in range(0, len(whole) + size, size) for id in page(from_, size)]  # the last one is empty
     assert len(set(pages)) == len(pages) and set(pages) == whole.keys()
     assert pages == page(0, DOCUMENTS)
 
@@ -204,7 +204,7 @@ def test_no_hit_outranks_others_by_its_last_stage_alone(written: Written, last: 
 def test_a_certified_page_is_that_of_all_documents(written: Written) -> None:
     drawn = random.Random(7)
     outcomes = []
-    for _ in range(150):
+    for _ in range(80):
         text = " ".join(drawn.sample(WORDS[4:], drawn.randint(1, 3)))
         asked = {token: drawn.uniform(0.5, 6) for token in drawn.sample(TOKENS, drawn.randint(0, 4))}
         how: dict[str, Any] = {"weight": drawn.choice([0.01, 0.05, 0.3]), "size": drawn.randint(0, 5)}

@@ -114,8 +114,8 @@ def test_the_exact_search_finds_what_that_of_whole_postings_finds(both: Both, en
 
 
 @pytest.mark.parametrize("engine", [*FILLED, "cascade", "bm25-sparse"])
-@searches
-@given(text=words, size=st.integers(1, 12), window=st.integers(1, 12), filtered=st.booleans(), plugin=st.booleans())
+@settings(searches, max_examples=15)
+@given(text=words, size=st.integers(3, 16), window=st.integers(1, 12), filtered=st.booleans(), plugin=st.booleans())
 def test_a_page_is_full_whenever_the_full_querys_is_and_pages_are_one_ranking(
     both: Both, text: str, engine: str, size: int, window: int, filtered: bool, plugin: bool
 ) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -232,8 +233,13 @@ def test_a_document_is_not_read_changed_or_deleted_by_a_part_of_its_passages(
 
 
 def test_documents_are_not_counted_while_a_shard_is_nowhere(
-    osn: Callable[..., subprocess.CompletedProcess[str]], client: Any, index_name: str, tmp_path: Path
+    osn: Callable[..., subprocess.CompletedProcess[str]],
+    client: Any,
+    index_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("ingest.writing.stored_documents.time", SimpleNamespace(sleep=lambda seconds: None))
     alias = f"{index_name}-a"
     corpus = write_jsonl(tmp_path / "d.jsonl", HUNDRED)
     settings = replace(job(corpus, "", passages=PassageMeta(5, 5), shards=2), alias=alias)

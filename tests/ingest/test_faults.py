@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,8 +16,6 @@ import killable
 import pytest
 from corpora import job, letters, records, snapshot, write_jsonl
 from fault_proxy import Fault, FaultProxy, Request
-from opensearchpy import OpenSearch
-from osn_node import kill_node
 
 from ingest.job import run_job
 from opensearch_neural import node
@@ -26,7 +23,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.errors import ClusterError
 
-KILLS = int(os.environ.get("OSN_KILLS", "20"))
+KILLS = int(os.environ.get("OSN_KILLS", "8"))
 SEED = int(os.environ.get("OSN_SEED", "4"))
 
 pytestmark = pytest.mark.faults
@@ -51,10 +48,10 @@ def corpus_with_defects(path: Path) -> tuple[Path, int, int]:
     return write_jsonl(path, lines), 1500, defects
 
 
-@pytest.mark.parametrize("faulty_network", [False, True], ids=["kills", "kills and a faulty network"])
 def test_killed_at_random_moments_the_index_ends_as_if_undisturbed(
-    client: Any, cluster_url: str, index_name: str, tmp_path: Path, seed: random.Random, faulty_network: bool
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path, seed: random.Random
 ) -> None:
+    """Of every second run, the network fails too."""
     corpus, good, defects = corpus_with_defects(tmp_path / "corpus.jsonl")
     settings = job(corpus, f"{index_name}-0")
     undisturbed = tmp_path / "undisturbed"
@@ -65,20 +62,20 @@ def test_killed_at_random_moments_the_index_ends_as_if_undisturbed(
     assert (len(expected), len(expected_letters)) == (good, defects)
 
     def fault(request: Request) -> Fault | None:
-        if not faulty_network or seed.random() > 0.15:
+        if kills % 2 or seed.random() > 0.15:
             return None
         return Fault(seed.choice(["status", "status_after", "drop", "drop_after", "cut", "garbage"]))  # type: ignore[arg-type]
 
     kills = rounds = 0
     with FaultProxy(cluster_url) as proxy:
         proxy.fault = fault
-        while kills < KILLS // 2:
+        while kills < KILLS:
             rounds += 1
             settings = replace(settings, index=f"{index_name}-{rounds}")
             folder = tmp_path / f"round-{rounds}"
             folder.mkdir()
             killed = complete = 0
-            while kills < KILLS // 2:
+            while kills < KILLS:
                 process = killable.begin(proxy.url, settings, folder / "home", folder)
                 if not killable.kill_after(process, seed.uniform(0, seconds)):
                     complete += 1
@@ -119,91 +116,6 @@ def test_a_kill_costs_no_more_than_what_was_on_its_way(
         assert len(set(proxy.written())) == 2000
     assert killable.encoded(tmp_path) <= 2000 + 3 * at_once
     assert len(snapshot(client, index_name)) == 2000
-
-
-# ---------------------------------------------------------------- nodes
-
-
-def test_a_node_can_be_lost_and_started_again_and_nothing_is_lost(three_nodes: node.ClusterState) -> None:
-    client = OpenSearch(three_nodes.urls, timeout=30, max_retries=3, retry_on_timeout=True)
-    members = {row["name"] for row in client.cat.nodes(format="json")}
-    assert members == {f"{three_nodes.name}-{i}" for i in (1, 2, 3)}
-    assert len(set(three_nodes.pids)) == 3
-    client.indices.create(index="kept", body={"settings": {"number_of_shards": 3, "number_of_replicas": 1}})
-    client.cluster.health(index="kept", params={"wait_for_status": "green"})
-    for i in range(20):
-        client.index(index="kept", id=str(i), body={"n": i})
-
-    kill_node(2, three_nodes.name)
-    client = OpenSearch([three_nodes.urls[0], three_nodes.urls[2]], timeout=30, max_retries=3)
-    client.index(index="kept", id="while it was away", body={"n": 20})
-    client.indices.refresh(index="kept")
-    assert client.count(index="kept")["count"] == 21
-    ((known, _),) = node.status(three_nodes.name)
-    assert [known.is_up(member) for member in known.nodes] == [True, False, True]
-
-    again = node.start(name=three_nodes.name, attached=True)
-    assert again.urls == three_nodes.urls
-    assert [a == b for a, b in zip(again.pids, three_nodes.pids, strict=True)] == [True, False, True]
-    client.cluster.health(index="kept", params={"wait_for_status": "green"})
-    returned = OpenSearch(again.urls[1], timeout=30)
-    assert returned.count(index="kept")["count"] == 21
-    assert returned.cluster.health(index="kept")["status"] == "green"
-    client.indices.delete(index="kept")
-
-
-@pytest.mark.parametrize("keep_replicas", [True, False], ids=["with a replica", "loading without replicas"])
-def test_a_node_killed_under_way_loses_and_doubles_nothing(
-    three_nodes: node.ClusterState, index_name: str, tmp_path: Path, seed: random.Random, keep_replicas: bool
-) -> None:
-    client = connect(three_nodes.urls)
-    settings = job(
-        write_jsonl(tmp_path / "corpus.jsonl", records(3000)),
-        index_name,
-        shards=3,
-        replicas=1,
-        keep_replicas=keep_replicas,
-        writing={"retry": RetryPolicy(patience=240, base=0.2, cap=2)},
-    )
-    done: list[Any] = []
-    with FaultProxy(three_nodes.urls[0]) as proxy:
-        proxy.fault = lambda request: Fault("delay", seconds=0.05)
-
-        def write() -> None:
-            try:
-                done.append(run_job(connect(proxy.url), settings, show_progress=False))
-            except BaseException as error:
-                done.append(error)
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
-            while len(proxy.bulks) < 20 and not done:
-                time.sleep(0.01)
-            assert not done
-            # Not the first, which the proxy speaks to: that the connection fails is tested above.
-            kill_node(seed.choice([2, 3]), three_nodes.name)
-            at_kill = len(proxy.bulks)
-            node.start(name=three_nodes.name, attached=True)
-        finally:
-            writer.join()
-    assert not isinstance(done[0], BaseException), done[0]
-    assert len(proxy.bulks) > at_kill, "the ingest was over before the node was killed"
-    health = client.cluster.health(
-        index=index_name, params={"wait_for_status": "green", "timeout": "120s", "request_timeout": 130}
-    )
-    assert health["status"] == "green"
-    # A copy that was just recovered shows what it holds after its next refresh.
-    client.indices.refresh(index=index_name)
-    found = snapshot(client, index_name)
-    expected = {record.pop("_id"): record for record in records(3000)}
-    for source in found.values():
-        assert source.pop("sparse") and source.pop("sparse_forward")
-    assert found == expected
-    counts = client.indices.stats(index=index_name)["_all"]
-    # Each document once, in primaries and in replicas.
-    assert (counts["primaries"]["docs"]["count"], counts["total"]["docs"]["count"]) == (3000, 6000)
-    client.indices.delete(index=index_name)
 
 
 def test_a_red_index_is_said_to_be_red_and_why_and_is_filled_once_it_is_mended(

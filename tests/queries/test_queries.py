@@ -232,14 +232,14 @@ rares = st.one_of(
 filters = st.sampled_from(
     [None, {"range": {"n": {"lt": 60}}}, [{"range": {"n": {"gte": 30}}}, {"exists": {"field": "n"}}]]
 )
+shards = st.sampled_from([1, 3])
 against_the_cluster = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("shards", [1, 3])
-@given(tokens=query_tokens, rare=rares, filter=filters, plugin=st.booleans(), forward=st.booleans())
+@given(shards=shards, tokens=query_tokens, rare=rares, filter=filters, plugin=st.booleans(), forward=st.booleans())
 @against_the_cluster
 def test_high_idf_first_with_a_window_of_all_documents_is_the_full_query(
     client,
@@ -265,8 +265,8 @@ def test_high_idf_first_with_a_window_of_all_documents_is_the_full_query(
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("shards", [1, 3])
 @given(
+    shards=shards,
     tokens=query_tokens,
     rare=rares,
     filter=filters,
@@ -332,7 +332,7 @@ def test_a_certified_page_of_high_idf_first_is_that_of_all_tokens(client, sparse
 
     drawn = random.Random(shards)
     sure = []
-    for _ in range(150):
+    for _ in range(80):
         rare, common = drawn.choice(VOCABULARY[:8]), drawn.sample(VOCABULARY[8:], drawn.randint(1, 3))
         tokens = {rare: drawn.uniform(4, 12), **{token: drawn.uniform(0.01, 2) for token in common}}
         page = {"size": drawn.randint(0, 4), "from_": drawn.choice([0, 0, 2]), "plugin": drawn.random() < 0.5}
@@ -370,18 +370,18 @@ def paged(
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize(
     "engine", ["high-idf-first", "high-idf-first, remaining", "cascade", "cascade by vectors", "jpq-rescore"]
 )
 @given(
+    shards=shards,
     tokens=query_tokens,
     filter=filters,
     how=st.fixed_dictionaries({"rare": rares, "plugin": st.booleans(), "forward": st.booleans()}),
     window=st.integers(1, 40),
-    size=st.integers(1, 23),
+    size=st.integers(3, 23),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_pages_are_full_and_put_together_one_ranking_without_repeats(
     client, sparse_index, engine: str, shards: int, tokens: dict[str, float], filter, how: dict, window: int, size: int
 ) -> None:
@@ -393,7 +393,7 @@ def test_pages_are_full_and_put_together_one_ranking_without_repeats(
     if engine == "jpq-rescore":
         full = queries.bm25(" ".join(tokens), size=DOCUMENTS, filter=filter)
     whole = {id for id, _ in run(client, sparse_index[shards], full)}
-    pages = [id for from_ in range(0, DOCUMENTS, size) for id in page(from_, size)]
+    pages = [id for from_ in range(0, len(whole) + size, size) for id in page(from_, size)]  # the last one is empty
     assert len(set(pages)) == len(pages) and set(pages) == whole
     assert pages == page(0, DOCUMENTS)
 

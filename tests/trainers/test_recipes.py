@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 
+from osn_train import dry_run  # noqa: E402
 from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 
 from trainers.common.config import load_config, recipe, to_dict  # noqa: E402
@@ -266,6 +266,16 @@ EXPECTED = {
 }
 
 
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny T5 with random weights."""
+    folder = tmp_path_factory.mktemp("t5") / "tiny"
+    tokenizer = backbones.train_tokenizer(WORDS, "byte-level", 400)
+    new = NewBackbone("t5", layers=1, hidden=16, heads=2)
+    backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, folder)
+    return folder
+
+
 def test_every_recipe_is_tested_and_says_its_command() -> None:
     for path in RECIPES.glob("*.yaml"):
         assert path.stem in EXPECTED, f"{path.name}: add the paper's numbers to EXPECTED"
@@ -309,60 +319,33 @@ def test_a_sparse_model_reads_in_use_what_it_read_in_training(name: str) -> None
     ],
 )
 def test_a_dense_recipe_takes_two_steps_a_stage(method: str, name: str, tmp_path: Path, beir: Path) -> None:
-    from opensearch_neural.cli import osn
-
-    start = tiny_backbone(tmp_path / "start", positions=512, layers=12 if method == "mlr" else 2)
-    output = tmp_path / "model"
+    layers = 12 if name == "multi-layer-representations" else 2  # which it names
+    start = tiny_backbone(tmp_path / "start", positions=512, layers=layers)
     overrides = [f"start={start}", f"train=[{{path: {beir}}}]", f"dev=[{{path: {beir}, split: dev, name: dev}}]"]
-    arguments = ["train", method, "--config", name, "--dry-run", "--output", str(output)]
-    result = CliRunner().invoke(
-        osn, arguments + [word for override in overrides for word in ("--set", override)], catch_exceptions=False
-    )
-    assert result.exit_code == 0, result.output
-    assert "2 steps" in result.stdout and "nDCG@10" in result.stdout
-    assert not output.exists()
+    printed = dry_run(method, name, tmp_path, overrides)
+    assert "2 steps" in printed and "nDCG@10" in printed
 
 
-def test_the_doc2query_recipe_takes_two_steps(tmp_path: Path, beir: Path) -> None:
-    from opensearch_neural.cli import osn
-
-    tokenizer = backbones.train_tokenizer(WORDS, "byte-level", 400)
-    new = NewBackbone("t5", layers=1, hidden=16, heads=2)
-    backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, tmp_path / "t5")
-    arguments = ["train", "doc2query", "--config", "doc2query", "--dry-run", "--output", str(tmp_path / "model")]
-    overrides = [f"backbone={tmp_path / 't5'}", f"data=[{beir}]", "dev_share=0.1"]
-    result = CliRunner().invoke(
-        osn, arguments + [word for override in overrides for word in ("--set", override)], catch_exceptions=False
-    )
-    assert result.exit_code == 0, result.output
-    assert not (tmp_path / "model").exists()
+def test_the_doc2query_recipe_takes_two_steps(tmp_path: Path, beir: Path, t5: Path) -> None:
+    overrides = [f"backbone={t5}", f"data=[{beir}]", "dev_share=0.1"]
+    dry_run("doc2query", "doc2query", tmp_path, overrides)
 
 
 @pytest.mark.parametrize("name", ["tome", "tome-small"])
-def test_the_tome_recipes_take_two_steps_a_stage(name: str, tmp_path: Path, beir: Path) -> None:
-    from opensearch_neural.cli import osn
-
-    tokenizer = backbones.train_tokenizer(WORDS, "byte-level", 400)
-    new = NewBackbone("t5", layers=1, hidden=16, heads=2)
-    backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, tmp_path / "t5")
+def test_the_tome_recipes_take_two_steps_a_stage(name: str, tmp_path: Path, beir: Path, t5: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     lines = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
     written = [json.dumps({**line, "url": f"https://tiny.org/{line['_id']}"}) for line in lines]
     corpus.write_text("\n".join(written) + "\n")
     overrides = [
-        f"backbone={tmp_path / 't5'}",
-        *([f"url_backbone={tmp_path / 't5'}", "generation.model=null"] if name == "tome" else []),
+        f"backbone={t5}",
+        *([f"url_backbone={t5}", f"generation.model={t5}"] if name == "tome" else []),
         f"corpus={corpus}",
         f"queries=[{{path: {beir}}}]",
         "dev_share=0.1",
     ]
-    arguments = ["train", "tome", "--config", name, "--dry-run", "--output", str(tmp_path / "model")]
-    result = CliRunner().invoke(
-        osn, arguments + [word for override in overrides for word in ("--set", override)], catch_exceptions=False
-    )
-    assert result.exit_code == 0, result.output
-    assert "passage: 2 steps" in result.stdout and "url: 2 steps" in result.stdout and "'written'" in result.stdout
-    assert not (tmp_path / "model").exists()
+    printed = dry_run("tome", name, tmp_path, overrides)
+    assert "passage: 2 steps" in printed and "url: 2 steps" in printed and "'written'" in printed
 
 
 @pytest.mark.parametrize(
@@ -384,70 +367,46 @@ def test_the_tome_recipes_take_two_steps_a_stage(name: str, tmp_path: Path, beir
     ],
 )
 def test_a_sparse_recipe_takes_two_steps_a_stage(name: str, changed: list[str], tmp_path: Path, beir: Path) -> None:
-    from opensearch_neural.cli import osn
-
     start = tiny_backbone(tmp_path / "start", positions=512)
-    output = tmp_path / "model"
     overrides = [
         f"start={start}",
         f"train=[{{path: {beir}}}]",
         f"dev=[{{path: {beir}, split: dev, name: dev}}]",
         *(setting.replace("BEIR", str(beir)) for setting in changed),
     ]
-    arguments = ["train", "sparse", "--config", name, "--dry-run", "--output", str(output)]
-    result = CliRunner().invoke(
-        osn, arguments + [word for override in overrides for word in ("--set", override)], catch_exceptions=False
-    )
-    assert result.exit_code == 0, result.output
-    assert "2 steps" in result.stdout and "nDCG@10" in result.stdout
-    assert not output.exists()
+    printed = dry_run("sparse", name, tmp_path, overrides)
+    assert "2 steps" in printed and "nDCG@10" in printed
 
 
 @pytest.mark.parametrize("name", ["jpq", "jpq-token-table"])
 def test_a_jpq_recipe_takes_two_steps(name: str, tmp_path: Path) -> None:
-    from opensearch_neural.cli import osn
-
     beir = tiny_beir(tmp_path / "tiny", documents=270)
     start = tiny_backbone(tmp_path / "start", positions=512)
-    output = tmp_path / "model"
     overrides = [
         f"start={start}",
         f"train=[{{path: {beir}}}]",
         f"dev=[{{path: {beir}, split: dev, name: dev}}]",
         "quantizer.subvectors=8",
     ]
-    arguments = ["train", "jpq", "--config", name, "--dry-run", "--output", str(output)]
-    result = CliRunner().invoke(
-        osn, arguments + [word for override in overrides for word in ("--set", override)], catch_exceptions=False
-    )
-    assert result.exit_code == 0, result.output
-    assert "2 steps" in result.stdout and "nDCG@10" in result.stdout
-    assert not output.exists()
+    printed = dry_run("jpq", name, tmp_path, overrides)
+    assert "2 steps" in printed and "nDCG@10" in printed
 
 
 @pytest.mark.parametrize("name", ["query-as-context", "query-as-context-cocondenser"])
-def test_the_query_as_context_recipes_go_from_documents_to_retriever_2(name: str, tmp_path: Path, beir: Path) -> None:
-    from opensearch_neural.cli import osn
-
-    tokenizer = backbones.train_tokenizer(WORDS, "byte-level", 400)
-    new = NewBackbone("t5", layers=1, hidden=16, heads=2)
-    backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, tmp_path / "t5")
+def test_the_query_as_context_recipes_go_from_documents_to_retriever_2(
+    name: str, tmp_path: Path, beir: Path, t5: Path
+) -> None:
     start = tiny_backbone(tmp_path / "start", positions=512)
     test = f"[{{path: {beir}, split: dev, name: dev}}]"
     overrides = [
         f"backbone={start}",
         f"corpora=[{{path: {beir}, article: document}}]",
-        f"generation.model={tmp_path / 't5'}",
+        f"generation.model={t5}",
         "generation.query_length=8",
         f"dev={test}",
         f"test={test}",
         f"retriever.train=[{{path: {beir}}}]",
         f"retriever.dev={test}",
     ]
-    arguments = ["train", "query-as-context", "--config", name, "--dry-run", "--output", str(tmp_path / "model")]
-    result = CliRunner().invoke(
-        osn, arguments + [word for override in overrides for word in ("--set", override)], catch_exceptions=False
-    )
-    assert result.exit_code == 0, result.output
-    assert "pre-trained: nothing kept" in result.stdout and "nDCG@10" in result.stdout and "retrievers" in result.stdout
-    assert not (tmp_path / "model").exists()
+    printed = dry_run("query-as-context", name, tmp_path, overrides)
+    assert "pre-trained: nothing kept" in printed and "nDCG@10" in printed and "retrievers" in printed

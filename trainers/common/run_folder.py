@@ -70,8 +70,6 @@ class Trained:
     """the step of the kept state; None without dev measures"""
     measures: dict[str, float]
     """dev measures of the kept state; names with "start …": measures before the first step"""
-    history: list[dict[str, float]] = field(default_factory=list)
-    """the lines of the log"""
 
 
 def tell(output: Path, trained: Trained, dry_run: bool, *, width: int = 24, without: tuple[str, ...] = ()) -> None:

@@ -114,6 +114,12 @@ class TrainingSettings:
                 "training.select and training.patience go by dev measures, and there is nothing to measure on"
             )
 
+    def check_dev_share(self, share: float) -> None:
+        """Raises ValueError for a share to measure on that is none, and as `check_measured` does."""
+        if not 0 <= share < 1:
+            raise ValueError(f"dev_share must be from 0 to below 1, not {share}")
+        self.check_measured(share > 0)
+
     def two_steps(self, most: int | None = None) -> TrainingSettings:
         """The settings of a dry run: two steps, each evaluated, saved and logged. most: the largest batch size."""
         size = self.batch_size if most is None else min(self.batch_size, most)

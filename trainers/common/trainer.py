@@ -297,7 +297,7 @@ class LoopTrainer(Trainer):
                 logger.warning("no state was better on dev than the start: the start is kept")
             load_model(self.module, str(self.run.best / "model.safetensors"))
         measures = best.measures | {f"start {name}": value for name, value in best.start.items()}
-        trained = Trained(self.state.global_step, best.step, measures, list(self.state.log_history))
+        trained = Trained(self.state.global_step, best.step, measures)
         if self.is_world_process_zero():
             self.module.eval()
             with self._averaged_with_start():

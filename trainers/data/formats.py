@@ -61,17 +61,18 @@ class Record:
     """file and line (or entry), for messages"""
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of `path`, compressed or not, with their numbers from 1, without line ends; skips empty lines."""
+def read_lines(path: Path, *, blanks: bool = False) -> Iterator[tuple[int, str]]:
+    """The lines of `path`, compressed or not, with their numbers from 1, without line ends; skips empty lines unless
+    `blanks`."""
     stream, name = text_files.open_binary(str(path))
-    for number, line in text_files.read_lines(stream, name):
+    for number, line in text_files.read_lines(stream, name, blanks=blanks):
         if isinstance(line, text_files.BadLine):
             raise InputError(f"{path}, line {number}: {line.reason}")
         try:
             text = line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise InputError(f"{path}, line {number}: not UTF-8 (byte {error.start + 1} of the line)") from None
-        if text.strip():
+        if blanks or text.strip():
             yield number, text
 
 

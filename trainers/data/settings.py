@@ -71,24 +71,43 @@ def check_limit(limit: int | None) -> None:
         raise ValueError(f"limit must be at least 1, not {limit}")
 
 
-def check_teachers(train: Sequence[SetSettings], distils: bool) -> None:
-    """Raises ValueError if a train set names teachers, and no term of the loss asks them."""
-    named = [settings.title for settings in train if settings.teachers]
-    if named and not distils:
+def check_training(
+    train: Sequence[SetSettings],
+    objective: ObjectiveSettings,
+    negatives: int,
+    *,
+    drawn_from: Mapping[str, bool] | None,
+    teachers: bool = False,
+    all_pairs: bool = False,
+) -> None:
+    """Raises ValueError for training sets, a loss and a number of hard negatives that do not go together.
+
+    drawn_from: {setting that only says which negatives there are to draw from: whether it is set}; None if such settings
+    have another use. teachers: whether the objective names models. all_pairs: whether distillation compares all documents
+    of a batch.
+    """
+    if not train:
+        raise ValueError("train names no data set")
+    if objective.distils and negatives < 1 and not all_pairs:
+        raise ValueError("distillation compares candidates: candidates.negatives must be at least 1")
+    if negatives < 1 and drawn_from is not None:
+        told = {**drawn_from, "train[].negatives": any(settings.negatives is not None for settings in train)}
+        if without_effect := [name for name, is_set in told.items() if is_set]:
+            raise ValueError(
+                f"no hard negatives are drawn, so {' and '.join(without_effect)} would have no effect: "
+                "candidates.negatives must be at least 1"
+            )
+    taught = [settings.title for settings in train if settings.teachers]
+    if taught and not objective.distils:
         weights = " and ".join(f"objective.{name}" for name in DISTILLATION)
-        raise ValueError(f"{', '.join(named)}: teachers are named, but {weights} are 0: give one of them a weight")
-
-
-def refuse_unread_of_teachers(train: Sequence[SetSettings], objective: ObjectiveSettings, models: bool = False) -> None:
-    """Raises ValueError for settings of teachers' scores if no train set has a teacher: scores that come with the data are
-    compared as they are. models: whether the objective names teachers."""
-    settings = {
+        raise ValueError(f"{', '.join(taught)}: teachers are named, but {weights} are 0: give one of them a weight")
+    of_teachers = {
         "teacher_weights": objective.teacher_weights is not None,
         "teacher_scale": objective.teacher_scale != TEACHER_SCALE,
         "normalize_teachers": not objective.normalize_teachers,
     }
-    unread = [f"objective.{name}" for name, is_set in settings.items() if is_set]
-    if unread and objective.distils and not models and not any(each.teachers for each in train):
+    unread = [f"objective.{name}" for name, is_set in of_teachers.items() if is_set]
+    if unread and objective.distils and not teachers and not taught:
         raise ValueError(
             f"{' and '.join(unread)} would have no effect: no train set has teachers, and scores that come with the data "
             "are compared as they are"
@@ -142,15 +161,3 @@ def check_candidates(negatives: int, depth: int) -> None:
     """Raises ValueError for numbers of negatives that cannot be drawn."""
     if negatives < 0 or depth < 1:
         raise ValueError(f"negatives {negatives} and depth {depth}: expected at least 0 and 1")
-
-
-def refuse_without_negatives(settings: Mapping[str, bool]) -> None:
-    """Raises ValueError, if `candidates.negatives` is 0, for settings that only say which negatives there are to draw from.
-
-    settings: {name: whether it is set}.
-    """
-    if without_effect := [name for name, is_set in settings.items() if is_set]:
-        raise ValueError(
-            f"no hard negatives are drawn, so {' and '.join(without_effect)} would have no effect: "
-            "candidates.negatives must be at least 1"
-        )

@@ -11,10 +11,8 @@ from trainers.data.settings import (
     CandidateSettings,
     DevSettings,
     SetSettings,
-    check_teachers,
+    check_training,
     refuse_unread,
-    refuse_unread_of_teachers,
-    refuse_without_negatives,
 )
 
 
@@ -66,20 +64,8 @@ class DenseConfig:
     """also write ONNX files, which encode without torch"""
 
     def __post_init__(self) -> None:
-        if not self.train:
-            raise ValueError("train names no data set")
-        if self.objective.distils and self.candidates.negatives < 1:
-            raise ValueError("distillation compares candidates: candidates.negatives must be at least 1")
-        if self.candidates.negatives < 1:
-            refuse_without_negatives(
-                {
-                    "two_stage": self.two_stage is not None,
-                    "candidates.mine": self.candidates.mine is not None,
-                    "train[].negatives": any(settings.negatives is not None for settings in self.train),
-                }
-            )
-        check_teachers(self.train, self.objective.distils)
-        refuse_unread_of_teachers(self.train, self.objective)
+        drawn_from = {"two_stage": self.two_stage is not None, "candidates.mine": self.candidates.mine is not None}
+        check_training(self.train, self.objective, self.candidates.negatives, drawn_from=drawn_from)
         refuse_unread("dev", self.dev, "teachers", why=UNTAUGHT)
         refuse_unread("unseen", self.unseen, "teachers", why=UNTAUGHT)
         self.training.check_measured(bool(self.dev) or self.selection.hold_back is not None)

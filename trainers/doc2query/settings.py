@@ -43,9 +43,7 @@ class Doc2QueryConfig:
     )
 
     def __post_init__(self) -> None:
-        if not 0 <= self.dev_share < 1:
-            raise ValueError(f"dev_share must be from 0 to below 1, not {self.dev_share}")
-        self.training.check_measured(self.dev_share > 0)
+        self.training.check_dev_share(self.dev_share)
 
 
 @dataclass(frozen=True, slots=True)

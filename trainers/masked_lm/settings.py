@@ -37,8 +37,6 @@ class MaskedLmConfig:
             raise ValueError("expected either 'backbone', a model to continue with, or 'new', a model to be made")
         if not 0 < self.masked < 1:
             raise ValueError(f"masked must be between 0 and 1, not {self.masked}")
-        if not 0 <= self.dev_share < 1:
-            raise ValueError(f"dev_share must be from 0 to below 1, not {self.dev_share}")
-        self.training.check_measured(self.dev_share > 0)
+        self.training.check_dev_share(self.dev_share)
         if self.max_length < 8:
             raise ValueError("max_length must be at least 8")

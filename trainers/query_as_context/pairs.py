@@ -88,7 +88,7 @@ class ContextPairs:
         self.passages, self.tokenizer, self.config, self.rows = passages, tokenizer, config, rows
         self.members = passages.members()
         self.special = special_ids(tokenizer)
-        self.continuation = continuations(tokenizer) if config.masking.whole_word else None
+        self.continuation = continuations(tokenizer)
         self.passage_tokens = TokenCache(tokenizer, passages.texts.text_at, max_length=config.passage_length)
         self.query_tokens = TokenCache(tokenizer, passages.queries.text_at, max_length=config.query_length)
         self.same_text = passages.texts.canonical

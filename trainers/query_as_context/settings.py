@@ -49,14 +49,12 @@ class CorpusSettings:
 
 @dataclass(slots=True)
 class MaskingSettings:
-    """The shares of tokens to mask."""
+    """The shares of tokens to mask; all pieces of a word are masked together."""
 
     passage: float | None = None
     """share in passages; null takes the variant's: 15% for coCondenser, 30% for CoT-MAE"""
     context: float | None = None
     """share in contexts; null takes the variant's: 15% for coCondenser, 45% for CoT-MAE"""
-    whole_word: bool = True
-    """mask all pieces of a word together"""
 
     def __post_init__(self) -> None:
         if any(share is not None and not 0 < share < 1 for share in (self.passage, self.context)):

@@ -20,10 +20,8 @@ from trainers.data.settings import (
     UNTAUGHT,
     DevSettings,
     check_candidates,
-    check_teachers,
+    check_training,
     refuse_unread,
-    refuse_unread_of_teachers,
-    refuse_without_negatives,
 )
 from trainers.doc2query.question_sets import QuestionSet
 
@@ -217,20 +215,16 @@ class StageSettings:
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=5e-5))
 
     def __post_init__(self) -> None:
-        if not self.train:
-            raise ValueError("train names no data set")
         _check_length(self.document_length)
-        if self.objective.distils and self.candidates.negatives < 1 and not self.objective.all_pairs:
-            raise ValueError("distillation compares candidates: candidates.negatives must be at least 1")
-        if self.candidates.negatives < 1 and self.candidates.consistency is None:
-            refuse_without_negatives(
-                {
-                    "candidates.mine student": self.candidates.mine == STUDENT,
-                    "train[].negatives": any(settings.negatives is not None for settings in self.train),
-                }
-            )
-        check_teachers(self.train, self.objective.distils)
-        refuse_unread_of_teachers(self.train, self.objective, models=bool(self.objective.teachers))
+        filters = self.candidates.consistency is not None  # by what is mined
+        check_training(
+            self.train,
+            self.objective,
+            self.candidates.negatives,
+            drawn_from=None if filters else {"candidates.mine student": self.candidates.mine == STUDENT},
+            teachers=bool(self.objective.teachers),
+            all_pairs=self.objective.all_pairs,
+        )
         if self.objective.teachers and all(settings.teachers for settings in self.train):
             raise ValueError("objective.teachers would have no effect: each train set names teachers of its own")
 

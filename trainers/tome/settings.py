@@ -60,13 +60,11 @@ class TomeConfig:
     """the training of stage 2"""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.dev_share < 1:
-            raise ValueError(f"dev_share must be from 0 to below 1, not {self.dev_share}")
         why = "the texts to write are the loss, and nothing else is compared"
         for name, sets in (("queries", self.queries), ("unseen", self.unseen)):
             refuse_unread(name, sets, "negatives", "teachers", why=why)
         for training in (self.training, self.url_training):
-            training.check_measured(self.dev_share > 0)
+            training.check_dev_share(self.dev_share)
         if self.spans < 0 or (self.candidates is not None and self.candidates < 1):
             raise ValueError("spans must be at least 0, candidates at least 1")
 

@@ -60,10 +60,10 @@ def run(client: OpenSearch, cluster_url: str, corpus: Path, tmp_path: Path, monk
     client.indices.delete(index=demo.INDEX, ignore_unavailable=True)
 
 
-def test_it_ends_with_a_table_and_three_explained_queries_and_leaves_no_index(
+def test_it_ends_with_a_table_and_three_explained_queries_and_what_is_kept_can_be_searched(
     run, client: OpenSearch, corpus: Path
 ) -> None:
-    done = run("--json", "results")
+    done = run("--json", "results", "--keep")
     assert done.exit_code == 0, done.output
     engines = ["bm25", "bm25-sparse", "sparse", "high-idf-first", "hybrid"]
     table = done.output[done.output.index("== Result") :]
@@ -79,21 +79,17 @@ def test_it_ends_with_a_table_and_three_explained_queries_and_leaves_no_index(
     assert {row["engine"] for row in rows} == set(engines)
     values = [row["value"] for row in rows if row["measure"] == "nDCG@10" and row.get("baseline") is None]
     assert len(values) == len(engines) and min(values) > 0.5
-    assert not client.indices.exists(index=demo.INDEX)
-
-
-def test_what_is_kept_can_be_searched_and_read(run, client: OpenSearch) -> None:
-    done = run("--keep")
-    assert done.exit_code == 0, done.output
     assert client.count(index=demo.INDEX)["count"] == 100
     assert f"osn search --index {demo.INDEX}" in done.output
     assert len(Path("osn-demo-corpus/corpus.jsonl").read_text().splitlines()) == 100
 
 
-def test_a_cluster_without_plugins_gets_the_engines_that_it_can_serve(
+def test_a_cluster_without_plugins_gets_the_engines_that_it_can_serve_of_a_published_model_trained_further(
     run, client: OpenSearch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cluster is the real one; only what it says of its plugins is left out."""
+    if demo.published_splade_directory() is None:
+        pytest.skip("the published model's package is not installed (it needs Python 3.11)")
     from opensearch_neural.cluster import capabilities
 
     real = capabilities.quick_capabilities
@@ -106,12 +102,14 @@ def test_a_cluster_without_plugins_gets_the_engines_that_it_can_serve(
 
     for module in (capabilities, demo):
         monkeypatch.setattr(module, "quick_capabilities", without_plugins)
-    done = run("--dense", demo.DENSE)
+    done = run("--dense", demo.DENSE, "--train-steps", "2")
     assert done.exit_code == 0, done.output
     assert "no k-NN plugin" in done.output
+    assert "kept the state after" in done.output and "is not installed" not in done.output
     table = done.output[done.output.index("== Result") :]
     assert "| high-idf-first" in table
     assert "| hybrid" not in table and "| dense" not in table
+    assert not client.indices.exists(index=demo.INDEX)
 
 
 def test_without_the_published_model_one_is_trained_on_the_corpus_and_that_is_said(
@@ -126,11 +124,3 @@ def test_without_the_published_model_one_is_trained_on_the_corpus_and_that_is_sa
     assert "| bm25-sparse" in table and "| bm25 " in table
     assert client.count(index=demo.INDEX)["count"] == 100
     assert Path("osn-demo-model/osn.json").exists()
-
-
-def test_a_published_model_can_be_trained_on(run) -> None:
-    if demo.published_splade_directory() is None:
-        pytest.skip("the published model's package is not installed (it needs Python 3.11)")
-    done = run("--train-steps", "2")
-    assert done.exit_code == 0, done.output
-    assert "kept the state after" in done.output and "is not installed" not in done.output

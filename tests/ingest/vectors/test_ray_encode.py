@@ -33,7 +33,7 @@ from opensearch_neural.errors import InputError, ModelError, OsnError  # noqa: E
 from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
 from opensearch_neural.models.sparse.lexical import build_lexical, train_word_pieces  # noqa: E402
 
-DOCUMENTS = 300
+DOCUMENTS = 150
 SHARD = 5
 
 
@@ -138,10 +138,7 @@ def test_a_network_gives_the_same_bytes_in_a_worker(
     here = job(corpus, tmp_path / "here", network)
     run_encode(here, show_progress=False)
     there = replace(here, out=tmp_path / "there", ray=RayOptions(workers=1, cpus=2))
-    with pytest.raises(TooManyErrors, match="1 documents were rejected, more than --max-errors 0 allows"):
-        run_encode(replace(there, max_errors=0), show_progress=False)
-    for _ in range(2):  # the second time the shards are there
-        assert run_encode(there, show_progress=False).rejected == 1
+    assert run_encode(there, show_progress=False).rejected == 1
     assert content(tmp_path / "there") == content(tmp_path / "here")
     here_, there_ = (letters(tmp_path / name / "encode.dead-letters.jsonl") for name in ("here", "there"))
     assert there_ == here_ and [letter["raw"] for letter in here_] == ["{broken"]
@@ -150,12 +147,14 @@ def test_a_network_gives_the_same_bytes_in_a_worker(
 def test_what_the_reader_meets_is_told_as_without_ray(
     ray_here: None, corpus: Path, lexical: Path, tmp_path: Path
 ) -> None:
-    run_encode(job(corpus, tmp_path / "v", lexical), show_progress=False)
+    on_ray = replace(job(corpus, tmp_path / "v", lexical), ray=RayOptions(workers=1))
+    with pytest.raises(TooManyErrors, match="1 documents were rejected, more than --max-errors 0 allows"):
+        run_encode(replace(on_ray, max_errors=0), show_progress=False)
+    assert run_encode(on_ray, show_progress=False).rejected == 1
     (manifest,) = (tmp_path / "v").glob("*.json")
     corpus.write_text(corpus.read_text().replace("number 30,", "number thirty,"))
-    changed = replace(job(corpus, tmp_path / "v", lexical), ray=RayOptions(workers=1))
     with pytest.raises(InputError, match=r"records 31 to 35 differ") as raised:
-        run_encode(changed, show_progress=False)
+        run_encode(on_ray, show_progress=False)
     assert raised.value.remedy and f"delete {tmp_path / 'v' / manifest.stem}" in raised.value.remedy
 
 

@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,6 @@ from ingest.versions import unfinished
 from ingest.versions.swap import Gate, Requirement, SwapRefused, check_swap, serve_build
 from ingest.writing.lease import Lease
 from ingest.writing.stored_documents import Counts
-from opensearch_neural.cluster.connect import connect
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.mapping import index_body
@@ -519,41 +517,6 @@ def test_that_requests_of_running_applications_will_fail_is_told_before_anything
     with pytest.raises(ZeroDivisionError):
         run_job(client, build(path, index_name, forward_index=False), show_progress=False)
     assert f"has no forward index, so that requests which read it fail, unlike {first}: applications" in caplog.text
-
-
-@pytest.mark.faults
-def test_a_swap_waits_for_replicas_that_busy_nodes_will_copy_later(three_nodes_url: str, tmp_path: Path) -> None:
-    """At a moment when no copy of the build was under way, the swap did not wait."""
-    client, alias = connect(three_nodes_url), "osn-test-busy"
-
-    def copying(most: int | None) -> None:
-        setting = "cluster.routing.allocation.node_concurrent_incoming_recoveries"
-        client.cluster.put_settings(body={"persistent": {setting: most}})
-
-    path = corpus(tmp_path / "d.jsonl", 20)
-    run_job(client, build(path, alias, sparse="none"), show_progress=False)
-    copying(0)
-    later = threading.Timer(4, copying, [None])
-    later.start()
-    try:
-        gate = Gate(replica_patience=60)
-        built = run_job(client, replace(build(path, alias, sparse="none", replicas=2), gate=gate), show_progress=False)
-        assert client.cluster.health(index=built.index)["status"] == "green"
-        copying(0)
-        client.indices.put_settings(index=built.index, body={"index": {"number_of_replicas": 0}})
-        client.indices.put_settings(index=built.index, body={"index": {"number_of_replicas": 1}})
-        copying(None)
-        while client.cluster.health(index=built.index)["status"] != "green":
-            told = versions._replicas_to_come(client, built.index)
-            assert told or client.cluster.health(index=built.index)["status"] == "green"
-        begun = time.monotonic()
-        client.indices.put_settings(index=built.index, body={"index": {"number_of_replicas": 3}})
-        versions.serve(client, alias, built.index, patience=60)
-        assert time.monotonic() - begun < 30, "no node may hold a fourth copy"
-    finally:
-        later.join()
-        for index in client.indices.get(index=f"{alias}-*"):
-            client.indices.delete(index=index)
 
 
 def test_killed_before_the_swap_it_is_swapped_by_the_same_command(

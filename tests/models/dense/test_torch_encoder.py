@@ -48,6 +48,22 @@ def small_bert(folder: Path, tokenizer_folder: Path, *, seed: int = 0, **config:
     return folder
 
 
+@pytest.fixture(scope="module")
+def exported(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The transformer of `small_bert`, with its graph: to export one takes seconds."""
+    folder = small_bert(tmp_path_factory.mktemp("exported") / "bert", minilm)
+    export_onnx(folder)
+    return folder
+
+
+def saved(folder: Path, exported: Path, **modules: object) -> Path:
+    """A directory of `modules_of` the transformer in `exported`, with its graph."""
+    made = sentence_transformers.SentenceTransformer(modules=modules_of(exported, **modules))  # type: ignore[arg-type]
+    made.save_pretrained(str(folder))
+    shutil.copytree(exported / "onnx", folder / "onnx")
+    return folder
+
+
 def modules_of(
     folder: Path, *, pooling: str = "mean", projected: bool = False, normalized: bool = True
 ) -> list[object]:
@@ -110,12 +126,9 @@ def test_prompts_and_towers_keep_queries_and_documents_apart(minilm: Path, tmp_p
     [("cls", False, False), ("max", False, True), ("lasttoken", True, False), ("mean", True, True)],
 )
 def test_onnx_pools_projects_and_normalizes_as_the_directory_says(
-    minilm: Path, tmp_path: Path, pooling: str, projected: bool, normalized: bool
+    exported: Path, tmp_path: Path, pooling: str, projected: bool, normalized: bool
 ) -> None:
-    bert = small_bert(tmp_path / "bert", minilm)
-    modules = modules_of(bert, pooling=pooling, projected=projected, normalized=normalized)
-    sentence_transformers.SentenceTransformer(modules=modules).save_pretrained(str(tmp_path / "model"))
-    export_onnx(tmp_path / "model")
+    saved(tmp_path / "model", exported, pooling=pooling, projected=projected, normalized=normalized)
     by_torch, by_onnx = load_dense(tmp_path / "model"), load_dense(tmp_path / "model", backend="onnx")
     assert by_onnx.dimension == by_torch.dimension == (8 if projected else 32)
     assert by_onnx.normalized == by_torch.normalized == normalized
@@ -134,68 +147,55 @@ def test_onnx_pools_projects_and_normalizes_as_the_directory_says(
     ],
     ids=["passage", "default", "query and corpus"],
 )
-def test_both_backends_take_the_same_prompts(minilm: Path, tmp_path: Path, config: dict[str, object]) -> None:
+def test_both_backends_take_the_same_prompts(exported: Path, tmp_path: Path, config: dict[str, object]) -> None:
     """Before, ONNX put prompts before texts that sentence-transformers encodes without: other vectors than the index's."""
-    sentence_transformers.SentenceTransformer(
-        modules=modules_of(small_bert(tmp_path / "bert", minilm))
-    ).save_pretrained(str(tmp_path / "model"))
-    file = tmp_path / "model" / "config_sentence_transformers.json"
+    file = saved(tmp_path / "model", exported) / "config_sentence_transformers.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
-    export_onnx(tmp_path / "model")
     by_torch, by_onnx = load_dense(tmp_path / "model"), load_dense(tmp_path / "model", backend="onnx")
     np.testing.assert_allclose(by_onnx.encode_queries(TEXTS), by_torch.encode_queries(TEXTS), atol=1e-4)
     np.testing.assert_allclose(by_onnx.encode_documents(TEXTS), by_torch.encode_documents(TEXTS), atol=1e-4)
 
 
-def test_a_projection_that_onnx_cannot_read_is_named(minilm: Path, tmp_path: Path) -> None:
+def test_a_projection_that_onnx_cannot_read_is_named(exported: Path, tmp_path: Path) -> None:
     """Before: FileNotFoundError, with a traceback."""
-    modules = modules_of(small_bert(tmp_path / "bert", minilm), projected=True)
-    sentence_transformers.SentenceTransformer(modules=modules).save_pretrained(str(tmp_path / "model"))
-    export_onnx(tmp_path / "model")
-    (weights,) = (tmp_path / "model").glob("*_Dense/model.safetensors")
+    (weights,) = saved(tmp_path / "model", exported, projected=True).glob("*_Dense/model.safetensors")
     weights.unlink()
     with pytest.raises(ModelError, match=r"_Dense/model\.safetensors cannot be read"):
         load_dense(tmp_path / "model", backend="onnx")
 
 
-def test_onnx_takes_as_many_threads_as_it_is_told(minilm: Path, tmp_path: Path) -> None:
-    folder = small_bert(tmp_path / "plain", minilm)
-    export_onnx(folder)
+def test_onnx_takes_as_many_threads_as_it_is_told(exported: Path) -> None:
     for threads in (None, 1, 3):
-        encoder = load_dense(folder, backend="onnx", threads=threads)
+        encoder = load_dense(exported, backend="onnx", threads=threads)
         assert isinstance(encoder, OnnxDenseEncoder)
         for tower in (encoder.query, encoder.document):
             assert tower.session.get_session_options().intra_op_num_threads == (threads or 0)
 
 
 def test_a_plain_transformers_folder_is_mean_pooled_and_says_so(
-    minilm: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    exported: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from transformers import AutoModel, AutoTokenizer
 
-    folder = small_bert(tmp_path / "plain", minilm)
-    encoder = load_dense(folder)
+    encoder = load_dense(exported)
     assert "mean pooling" in caplog.text
     assert not encoder.normalized
-    tokens = AutoTokenizer.from_pretrained(folder)(TEXTS[:1], return_tensors="pt")
+    tokens = AutoTokenizer.from_pretrained(exported)(TEXTS[:1], return_tensors="pt")
     with torch.inference_mode():
-        expected = AutoModel.from_pretrained(folder)(**tokens)[0].mean(dim=1).numpy()
+        expected = AutoModel.from_pretrained(exported)(**tokens)[0].mean(dim=1).numpy()
     np.testing.assert_allclose(encoder.encode_documents(TEXTS[:1]), expected, atol=1e-5)
-    export_onnx(folder)
-    by_onnx = load_dense(folder, backend="onnx").encode_documents(TEXTS)
+    by_onnx = load_dense(exported, backend="onnx").encode_documents(TEXTS)
     np.testing.assert_allclose(by_onnx, encoder.encode_documents(TEXTS), atol=1e-4)
 
 
-def test_onnx_encoding_imports_no_torch(minilm: Path, tmp_path: Path) -> None:
-    folder = small_bert(tmp_path / "plain", minilm)
-    export_onnx(folder)
+def test_onnx_encoding_imports_no_torch(exported: Path) -> None:
     script = (
         "import sys\n"
         "from opensearch_neural.models.dense.torch_encoder import load_dense\n"
         "vectors = load_dense(sys.argv[1], backend='onnx').encode_queries(['a file'])\n"
         "print(vectors.shape, *{'torch', 'transformers', 'sentence_transformers'} & sys.modules.keys())\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(folder)], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", script, str(exported)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "(1, 32)"
 
 

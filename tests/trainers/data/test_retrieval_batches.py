@@ -10,7 +10,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tiny import tiny_backbone, tiny_beir  # noqa: E402
 from tiny_dense import configuration  # noqa: E402
 
 from trainers.common.batches import CachedBatch  # noqa: E402
@@ -24,16 +23,6 @@ from trainers.data.retrieval_batches import DrawnTexts, RetrievalCollate  # noqa
 from trainers.dense.train import build  # noqa: E402
 from trainers.encoders import bi_encoder  # noqa: E402
 from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_backbone(tmp_path_factory.mktemp("backbone") / "tiny", layers=3)
-
-
-@pytest.fixture(scope="module")
-def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_beir(tmp_path_factory.mktemp("data") / "tiny")
 
 
 def write_beir(folder: Path, documents: dict[str, str], queries: dict[str, str], judged: list[tuple[str, str]]) -> Path:

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 pytest.importorskip("faiss")
 from jpq_setup import DOCUMENTS  # noqa: E402
+from osn_train import osn_train  # noqa: E402
 from sentence_transformers import SentenceTransformer  # noqa: E402
 from tiny import WORDS, tiny_beir  # noqa: E402
 
@@ -164,10 +164,7 @@ def test_a_start_without_a_transformer_is_refused(config: JpqConfig, tmp_path: P
 
 
 def test_the_command_trains_and_prints_its_measures(config: JpqConfig, tmp_path: Path) -> None:
-    from opensearch_neural.cli import osn
-
-    arguments = ["train", "jpq", "--output", str(tmp_path / "out")]
-    for one in (
+    settings = [
         f"train=[{{path: {config.train[0].path}}}]",
         f"start={config.start}",
         f"cache={config.cache}",
@@ -175,15 +172,10 @@ def test_the_command_trains_and_prints_its_measures(config: JpqConfig, tmp_path:
         "quantizer.rotation_iterations=1",
         "selection.hold_back=20",
         "training.batch_size=8",
-    ):
-        arguments += ["--set", one]
-    # ONNX files are written and checked against torch, too.
+    ]
     # More is held back than a dry run reads.
-    more = ["--set", "onnx=true", "--set", "selection.hold_back=130"]
-    dry = CliRunner().invoke(osn, [*arguments, *more, "--dry-run"], catch_exceptions=False)
-    assert dry.exit_code == 0, dry.output
+    dry = osn_train("jpq", tmp_path / "out", [*settings, "selection.hold_back=130"], "--dry-run")
     assert "nothing kept (dry run): 2 steps" in dry.stdout
     assert not (tmp_path / "out").exists()
-    bad = CliRunner().invoke(osn, [*arguments, "--set", "quantizer.subvectors=5"])
-    assert bad.exit_code == 1
-    assert "does not divide the dimension 32" in str(bad.exception or bad.output)
+    with pytest.raises(InputError, match="does not divide the dimension 32"):
+        osn_train("jpq", tmp_path / "out", [*settings, "quantizer.subvectors=5"])

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 
+from osn_train import osn_train  # noqa: E402
 from tiny import WORDS, tiny_backbone  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
@@ -449,14 +450,12 @@ def test_queries_of_a_multi_vector_model_need_their_tower_alone(tmp_path: Path, 
     ("settings", "file"),
     [
         ({"pooling": "multi-vector"}, "query/onnx/model.onnx"),
-        ({"pooling": "average", "source": "first-tokens", "count": 3}, "query/onnx/model.onnx"),
-        ({"pooling": "average"}, "query_0_Transformer/onnx/model.onnx"),
         (
             {"pooling": "scalar-mix", "encoder": {"tied": True, "normalize": True}},
             "query_0_Transformer/onnx/model.onnx",
         ),
     ],
-    ids=["multi-vector", "first tokens averaged", "average", "scalar mix, tied"],
+    ids=["multi-vector", "scalar mix, tied"],
 )
 def test_an_application_encodes_queries_without_torch(
     tmp_path: Path, backbone: Path, beir: Path, settings: dict[str, Any], file: str
@@ -475,7 +474,7 @@ def test_an_application_encodes_queries_without_torch(
     command = [sys.executable, "-c", script, str(tmp_path), json.dumps(TEXTS[:3])]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     np.testing.assert_allclose(json.loads(done.stdout), model.vectors("query", TEXTS[:3]), atol=1e-4)
-    if settings["pooling"] == "multi-vector" or "source" in settings:
+    if settings["pooling"] == "multi-vector":
         several = load_single_or_several(tmp_path, backend="onnx", threads=3)
         assert isinstance(several, StackedEncoder) and isinstance(several.encoder.query, OnnxDenseEncoder)
         assert several.encoder.query.query.session.get_session_options().intra_op_num_threads == 3
@@ -571,20 +570,15 @@ def test_a_start_that_is_no_transformer_is_named_in_one_line(tmp_path: Path) -> 
 def test_the_command_raises_dev_ndcg_and_leaves_a_model_directory(
     tmp_path: Path, backbone: Path, beir: Path, pooling: str
 ) -> None:
-    from opensearch_neural.cli import osn
-
     output = tmp_path / "model"
-    arguments = ["train", "mlr", "--layers", "2,3", "--pooling", pooling, "--output", str(output)]
-    for override in (
+    settings = (
         f"start={backbone}",
         f"train=[{{path: {beir}}}]",
         f"dev=[{{path: {beir}, split: dev, name: dev}}]",
         "encoder={query_length: 16, document_length: 32, normalize: true}",
         "training={steps: 40, batch_size: 16, learning_rate: 5e-3, evaluate_every: 40, chunk_size: 24}",
-    ):
-        arguments += ["--set", override]
-    result = CliRunner().invoke(osn, arguments, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    )
+    osn_train("mlr", output, settings, "--layers", "2,3", "--pooling", pooling)
     content = json.loads((output / "osn.json").read_text())
     measures = content["measures"]
     assert measures["nDCG@10"] > measures["start nDCG@10"] + 0.1, measures

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
+from osn_train import osn_train  # noqa: E402
 from query_as_context_setup import pairs_of, settings, with_queries, write_corpus  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from tiny import WORDS, tiny_beir  # noqa: E402
@@ -89,7 +89,6 @@ def test_pre_training_beats_its_start(variant: Any, tmp_path: Path, backbone: Pa
 
 
 def test_the_checkpoint_is_a_backbone_that_every_trainer_takes(tmp_path: Path, backbone: Path, corpus: Path) -> None:
-    from opensearch_neural.cli import osn
     from opensearch_neural.models.dense.torch_encoder import load_dense
 
     beir = tiny_beir(tmp_path / "beir", documents=24)
@@ -111,12 +110,8 @@ def test_the_checkpoint_is_a_backbone_that_every_trainer_takes(tmp_path: Path, b
     of_sparse = ["document_length=16", "student.document_length=16", "student.query_length=16", "student.idf=train"]
     of_sparse += ["objective.kl=0", "objective.info_nce=1"]
     for method, more in {"dense": lengths, "mlr": lengths, "sparse": of_sparse}.items():
-        arguments = ["train", method, "--dry-run", "--output", str(tmp_path / method)]
-        arguments += ["--backbone", str(config.output)]
-        for setting in (f"train=[{{path: {beir}}}]", "training.batch_size=4", *more):
-            arguments += ["--set", setting]
-        result = CliRunner().invoke(osn, arguments, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
+        asked = (f"train=[{{path: {beir}}}]", "training.batch_size=4", *more)
+        osn_train(method, tmp_path / method, asked, "--dry-run", "--backbone", str(config.output))
 
 
 def test_a_model_is_not_measured_on_two_contents_of_a_dev_set(tmp_path: Path, backbone: Path, corpus: Path) -> None:
@@ -255,23 +250,10 @@ def test_the_whole_paper_runs_and_repeats_nothing(
     monkeypatch.setattr("trainers.query_as_context.passages.split", never)
     again = train_query_as_context(config)
     assert [step.measures for step in again] == [step.measures for step in steps]
-
-
-def test_a_schedule_whose_folders_were_moved_is_still_done(
-    tmp_path: Path, backbone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = schedule(tmp_path, backbone, tiny_beir(tmp_path / "beir", documents=24))
-    config.condenser = config.training
-    steps = train_query_as_context(config)
+    # Also in folders that were moved.
     assert config.retriever is not None
     moved = replace(config.retriever, output=config.retriever.output.rename(tmp_path / "moved retriever"))
     config = replace(config, output=config.output.rename(tmp_path / "moved"), retriever=moved)
-
-    def never(*_: Any, **__: Any) -> Any:
-        raise AssertionError("done already")
-
-    monkeypatch.setattr("trainers.doc2query.generate.sample_queries", never)
-    monkeypatch.setattr("trainers.common.loop.LoopTrainer.train", never)
     assert [step.name for step in train_query_as_context(config)] == [step.name for step in steps]
 
 

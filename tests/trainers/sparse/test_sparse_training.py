@@ -21,6 +21,7 @@ from opensearch_neural.errors import InputError, OsnError  # noqa: E402
 from opensearch_neural.idf import load_idf, save_idf  # noqa: E402
 from opensearch_neural.models.sparse.encoder import KIND, load_sparse  # noqa: E402
 from trainers.common.config import load_config, to_yaml  # noqa: E402
+from trainers.common.run_folder import history  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.data.examples import TrainingData  # noqa: E402
 from trainers.data.formats import read_header  # noqa: E402
@@ -123,26 +124,27 @@ def test_a_dry_run_reads_few_documents_and_leaves_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_dry_run_takes_a_sets_own_teachers(tmp_path: Path, backbone: Path) -> None:
-    many = tiny_beir(tmp_path / "many", documents=500)
-    cache = teach("lexical", QuestionSet(many).load(), output=tmp_path / "teacher")
+def test_a_dry_run_takes_a_sets_own_teachers(
+    tmp_path: Path, backbone: Path, beir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sparse, "DRY_RUN_DOCUMENTS", 10)
+    cache = teach("lexical", QuestionSet(beir).load(), output=tmp_path / "teacher")
     config = configuration(
         backbone,
-        many,
+        beir,
         tmp_path / "model",
-        train=[QuestionSet(many, teachers=[cache])],
+        train=[QuestionSet(beir, teachers=[cache])],
         objective=SparseObjective(info_nce=0.0, kl=1.0),
     )
     assert sparse.rehearse(config).steps == 2
 
 
-def test_a_dry_run_without_hard_negatives_needs_no_miner(tmp_path: Path, backbone: Path) -> None:
-    many = tiny_beir(tmp_path / "many", documents=300)
+def test_a_dry_run_without_hard_negatives_needs_no_miner(tmp_path: Path, backbone: Path, beir: Path) -> None:
     config = configuration(
         backbone,
-        many,
+        beir,
         tmp_path / "model",
-        train=[QuestionSet(many, negatives=tmp_path / "negatives.jsonl")],
+        train=[QuestionSet(beir, negatives=tmp_path / "negatives.jsonl")],
         candidates=SparseCandidates(negatives=0, consistency=10),
     )
     assert sparse.rehearse(config).steps == 2
@@ -223,7 +225,7 @@ def test_training_learns_names_that_documents_do_not_hold_and_logs_what_it_costs
     assert measures["expansion terms"] > 0
     assert measures["active terms"] > measures["expansion terms"]
     assert measures["FLOPS"] > 0
-    logged = [entry for entry in trained.history if "expansions" in entry]
+    logged = [entry for entry in history(config.output) if "expansions" in entry]
     assert {"active", "flops", "lambda", "info_nce"} <= logged[-1].keys()
     assert load_sparse(tmp_path / "model").info.kind == KIND
 

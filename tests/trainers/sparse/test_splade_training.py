@@ -18,6 +18,7 @@ from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
 from opensearch_neural.query_encoder import QueryEncoder  # noqa: E402
 from opensearch_neural.retrievers.bm25 import BM25Retriever  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
+from trainers.common.run_folder import history  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.common.training_model import TrainingProgress  # noqa: E402
 from trainers.data.dev_measures import dev_set  # noqa: E402
@@ -132,7 +133,7 @@ def test_training_lowers_the_loss_and_the_model_mines_and_teaches_an_inference_f
         regularization=RegularizationSettings(weight=1e-3, query_weight=2e-3),
     )  # fmt: skip
     trained = train_sparse(config)
-    logged = [entry["info_nce"] for entry in trained.history if "info_nce" in entry]
+    logged = [entry["info_nce"] for entry in history(config.output) if "info_nce" in entry]
     assert logged[-1] < 0.5 * logged[0]
     assert trained.measures["nDCG@10"] > trained.measures["start nDCG@10"] + 0.2
     assert trained.measures["query terms"] > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,11 @@ from opensearch_neural.models.generative.model import load_generative  # noqa: E
 from opensearch_neural.models.generative.settings import GenerativeSettings  # noqa: E402
 from opensearch_neural.models.generative.url_trie import CorpusUrls  # noqa: E402
 from opensearch_neural.retrievers.generative import GenerativeRetriever  # noqa: E402
-from trainers.common.config import load_config, recipe  # noqa: E402
 from trainers.data.negatives import open_retriever  # noqa: E402
 from trainers.data.settings import SetSettings  # noqa: E402
 from trainers.data.texts import TextStore  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.encoders.settings import NewBackbone  # noqa: E402
-from trainers.tome.settings import TomeConfig  # noqa: E402
 from trainers.tome.train import train_tome  # noqa: E402
 
 
@@ -132,7 +131,8 @@ def test_the_second_stage_may_have_another_tokenizer(zoo: Path, t5: Path, tmp_pa
     torch.manual_seed(1)
     new = NewBackbone("t5", layers=1, hidden=16, heads=2, dropout=0.0)
     backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, tmp_path / "small")
-    train_tome(config_for(tmp_path / "tome", zoo, t5, steps=120, url_backbone=str(tmp_path / "small")))
+    config = config_for(tmp_path / "tome", zoo, t5, steps=120, url_backbone=str(tmp_path / "small"))
+    train_tome(replace(config, training=replace(config.training, steps=2)))
     model = load_generative(tmp_path / "tome", device="cpu")
     assert model.passage is not None and model.passage[1].get_vocab() != model.url[1].get_vocab()
     texts = [model.settings.passage(model.passage[1], animal, f"the {animal} lives here and") for animal in ANIMALS]
@@ -156,33 +156,6 @@ def test_documents_that_nothing_leads_to_are_counted(
     with caplog.at_level(logging.WARNING):
         train_tome(config_for(tmp_path / "tome", zoo, t5, queries=[SetSettings(zoo, split="test")]))
     assert "4 of 8 documents have no training query" in caplog.text
-
-
-def test_the_recipe_takes_two_steps_a_stage(zoo: Path, t5: Path, tmp_path: Path) -> None:
-    config = load_config(TomeConfig, recipe("tome"))
-    assert (config.settings.query_length, config.settings.passage_length, config.settings.url_length) == (32, 32, 80)
-    overrides = [
-        f"corpus={zoo}",
-        f"backbone={t5}",
-        f"url_backbone={t5}",
-        f"generation.model={_generator(t5, tmp_path)}",
-    ]
-    arguments = ["train", "tome", "--config", "tome", "--dry-run", "--output", str(tmp_path / "model")]
-    result = CliRunner().invoke(
-        osn, arguments + [word for override in overrides for word in ("--set", override)], catch_exceptions=False
-    )
-    assert result.exit_code == 0, result.output
-    assert "passage: 2 steps" in result.stdout and "url: 2 steps" in result.stdout
-    assert not (tmp_path / "model").exists()
-
-
-def _generator(t5: Path, folder: Path) -> Path:
-    from opensearch_neural.models.directory import write_osn_json
-
-    model, tokenizer = backbones.sequence_to_sequence(t5)
-    backbones.save(model, tokenizer, folder / "generator")
-    write_osn_json(folder / "generator", "doc2query")
-    return folder / "generator"
 
 
 def test_a_model_knows_what_it_has_learned_and_keeps_the_numbers_of_shared_urls(t5: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from opensearch_neural.corpus.documents import Defect, fields_of
 from opensearch_neural.corpus.json_lines import parse_object
 from opensearch_neural.corpus.text_files import BadLine, open_binary, read_lines
 from opensearch_neural.errors import InputError
+from trainers.data import formats
 
 COLUMNS = {
     "query": ("query", "user_query", "query_text"),
@@ -60,46 +61,36 @@ def same_words(query: str) -> str:
     return " ".join(query.split()).lower()
 
 
-def read_rows(path: str | Path, depth: int) -> ClickLog:
+def read_rows(path: Path, depth: int) -> ClickLog:
     """The counts of a csv or tsv with a header. Raises InputError with file and line at the first invalid row."""
-    stream, file = open_binary(str(path))
-    last = 0
-
-    def lines() -> Iterator[str]:
-        nonlocal last
-        for last, line in read_lines(stream, file, blanks=True):
-            if isinstance(line, BadLine):
-                raise InputError(f"{file}, line {last}: {line.reason}")
-            try:
-                yield line.decode("utf-8") + "\n"
-            except UnicodeDecodeError:
-                raise InputError(f"{file}, line {last}: invalid UTF-8") from None
-
     log = ClickLog()
-    rows = csv.reader(lines(), delimiter="\t" if ".tsv" in Path(path).suffixes else ",", strict=True)
+    # A value in quotation marks may hold blank lines.
+    lines = (f"{line}\n" for _, line in formats.read_lines(path, blanks=True))
+    rows = csv.reader(lines, delimiter="\t" if ".tsv" in path.suffixes else ",", strict=True)
     header: list[str] = []
     columns: dict[str, int] = {}
     try:
         for row in rows:
             if not row:
                 continue
+            where = f"{path}, line {rows.line_num}"
             if not header:
                 header = [name.strip().lower() for name in row]
-                columns = _columns(header, f"{file}, line {last}")
+                columns = _columns(header, where)
                 continue
             if len(row) != len(header):
-                raise InputError(f"{file}, line {last}: expected {len(header)} columns, found {len(row)}")
+                raise InputError(f"{where}: expected {len(header)} columns, found {len(row)}")
             query, document = row[columns["query"]], row[columns["document"]].strip()
             place, clicked = row[columns["position"]].strip(), row[columns["clicked"]].strip().lower()
             if not query.strip() or not document:
-                raise InputError(f"{file}, line {last}: the query or the document is empty")
+                raise InputError(f"{where}: the query or the document is empty")
             if not place.isdecimal() or len(place) > 9 or int(place) < 1:
-                raise InputError(f"{file}, line {last}: the position must be a number from 1, found {place[:40]!r}")
+                raise InputError(f"{where}: the position must be a number from 1, found {place[:40]!r}")
             if clicked not in YES_NO:
-                raise InputError(f"{file}, line {last}: clicked must be 0 or 1, found {clicked[:40]!r}")
+                raise InputError(f"{where}: clicked must be 0 or 1, found {clicked[:40]!r}")
             log.add(query, document, int(place), YES_NO[clicked], depth)
     except csv.Error as error:
-        raise InputError(f"{file}, line {last}: not a row of csv: {error}") from None
+        raise InputError(f"{path}, line {rows.line_num}: not a row of csv: {error}") from None
     at_place: Counter[tuple[str, int]] = Counter()
     for (query, _, at), count in log.shown.items():
         at_place[query, at] += count
