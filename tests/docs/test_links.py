@@ -19,7 +19,7 @@ LINKED = (*PAGES, ROOT / "CHANGELOG.md")
 CODE = re.compile(r"^(`{3,}|~{3,})(?!\{).*?^\1`*$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 TARGETS = (
     r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)",  # [text](target "title"), also of pictures
-    r"^\[[^\]]+\]:\s+(\S+)",  # [name]: target
+    r"^\[(?!\^)[^\]]+\]:\s+(\S+)",  # [name]: target, but no [^footnote]: text
     r"<(https?:[^>\s]+)>",
     r"\b(?:href|src)=\"([^\"]+)\"",
 )
