@@ -112,6 +112,6 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert broken(page, target) is not None, target
     shown = '[a\nb](x.md "t") ![p](p.png) <https://a.org> <img src="i.png">\n\n[r]: r.md\n'
-    shown += "\n`[no](no.md)`\n\n```\n[no](n.md)\n```\n"
+    shown += "\n`[no](no.md)`\n\n```\n[no](n.md)\n```\n\n[^1]: A footnote.\n"
     assert sorted(links(shown)) == ["https://a.org", "i.png", "p.png", "r.md", "x.md"]
     assert links(":link: here/page\n:link-type: doc\n") == ["here/page.md"]
