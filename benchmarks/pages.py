@@ -7,21 +7,28 @@ The text between one of these marks and `<!-- end -->` is made from `benchmarks/
 command that made the result. Lists may follow the names; semicolons separate them.
 
     <!-- table: NAME -->                      all rows but differences, and the goals
-    <!-- table: NAME: MEASURE, MEASURE -->    only these measures; the mean over seeds, if there are several
+    <!-- table: NAME: MEASURE, MEASURE; ENGINE, ENGINE; SET, SET -->
+                                              only these measures, engines and sets; the mean over seeds, if there are
+                                              several. An empty or missing list: all
     <!-- goals: NAME -->                      the goals
+    <!-- goals: NAME: WORDS, WORDS -->        those that have one of these words
     <!-- gains: NAME -->                      paired differences in nDCG@10, a line for each set, and the goals
     <!-- gains: NAME: BASELINE; ENGINE, ENGINE; MEASURE -->
                                               differences from one of several baselines, the mean over seeds likewise; only
                                               these engines; in another measure. Empty or missing: all engines, nDCG@10
     <!-- arms: NAME -->                       paired differences, a line for each arm, and the goals
     <!-- quality-and-cost: NAME -->           engines by their gain over the baseline and their cost under load
-    <!-- quality-and-cost: NAME: MEASURE, MEASURE; LEVEL; ENGINE, ENGINE; MEAN, MEAN; ENGINE, MODEL; … -->
+    <!-- quality-and-cost: NAME: MEASURE, MEASURE; LEVEL; ENGINE, ENGINE; MEAN, MEAN; MODEL, MODEL -->
                                               only these costs and facts; costs at these levels (such as "20 clients") of
                                               engines whose quality was measured too; only these engines; gains in these
-                                              means of sets; without these lines. An empty or missing list: all
+                                              means of sets; only these models. An empty or missing list: all
     <!-- quality-and-cost: NAME, NAME: … -->  the same engines and models in several results, each with its own index
     <!-- kept-and-cost: NAME -->              ways to search by the share of the exact result that they keep and their
                                               cost under load, and the goals
+    <!-- kept-and-cost: NAME: MEASURE, MEASURE; ENGINE, ENGINE -->
+                                              without these measures, and without these engines; the goals too
+    <!-- runs: NAME, NAME: ENGINE; BASELINE; SET -->
+                                              the gains of the same models in several results, with the code of each
     <!-- idf-shares: NAME -->                 the gain of IDF at retrieval, and the further gain of IDF in training
     <!-- ratios: NAME -->                     a load test by its ratios to its baseline
     <!-- costs: NAME, NAME: MEASURE, MEASURE; MEASURE -->
@@ -29,18 +36,31 @@ command that made the result. Lists may follow the names; semicolons separate th
                                               where they were trained for longer
     <!-- figure: ingest/encoding: FIGURE -->  a single figure within a line (`encoding.figures`), without the command
 
-Do not edit this text by hand.
+A name with a comma stands in double quotes: "bm25-sparse, window 20". Do not edit this text by hand.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.papers.inference_free_sparse.ablations import idf_shares
-from benchmarks.render import COSTS, FACTS, OVERLAP, arms, costs, gains, kept_and_cost, quality_and_cost, ratios
+from benchmarks.render import (
+    COSTS,
+    FACTS,
+    OVERLAP,
+    arms,
+    costs,
+    gains,
+    kept_and_cost,
+    plain,
+    quality_and_cost,
+    ratios,
+    runs,
+)
 from benchmarks.speed import encoding
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row, Summary, read
@@ -58,9 +78,11 @@ Lists = Sequence[Sequence[str]]
 
 
 def _table(rows: list[Row], lists: Lists) -> str:
-    if lists:
-        return result_table(without_single_seeds(rows), lists[0])
-    return result_table([row for row in rows if row.kind in ("value", "ratio")])
+    if not lists:
+        return result_table([row for row in rows if row.kind in ("value", "ratio")])
+    measures, engines, sets = [*lists, [], []][:3]
+    chosen = [row for row in without_single_seeds(rows) if not engines or row.engine in engines]
+    return result_table([row for row in chosen if not sets or row.set in sets], measures or None, text=plain)
 
 
 def _gains(rows: list[Row], lists: Lists) -> str:
@@ -78,10 +100,7 @@ def _costs(rows: list[Row], lists: Lists) -> str:
 
 def _quality_and_cost(rows: list[Row], lists: Lists) -> str:
     selections = [[name for name in part if name] for part in lists]
-    measures, levels, engines, means = [*selections, [], [], [], []][:4]
-    omitted = {", ".join(part) for part in lists[4:]}  # a model's name may contain commas
-    if unknown := omitted - {f"{row.engine}, {row.variant}" for row in rows}:
-        raise InputError(f"no result has the line {'; '.join(sorted(unknown))}")
+    measures, levels, engines, means, models = [*selections, [], [], [], [], []][:5]
     if missing := {*means} - {row.set for row in rows if row.sets}:
         raise InputError(f"no result has the {' and the '.join(sorted(missing))}")
     measures = measures or [*COSTS, *FACTS, OVERLAP]
@@ -89,17 +108,22 @@ def _quality_and_cost(rows: list[Row], lists: Lists) -> str:
     baseline = next((row.baseline for row in rows if row.kind == "difference"), "")
 
     def wanted(row: Row) -> bool:
-        if f"{row.engine}, {row.variant}" in omitted:
-            return False
         if engines and row.engine not in (baseline, *engines):
             return False
         if means and row.kind == "difference" and row.sets and row.set not in means:
+            return False
+        if models and row.variant not in ("", *models):
             return False
         if row.kind != "ratio":
             return row.measure not in (*FACTS, OVERLAP) or row.measure in measures
         return row.measure in measures and (not levels or (row.level in levels and row.engine in compared))
 
     return quality_and_cost([row for row in rows if wanted(row)])
+
+
+def _kept_and_cost(rows: list[Row], lists: Lists) -> str:
+    measures, engines = [*lists, [], []][:2]
+    return kept_and_cost([row for row in rows if row.measure not in measures and row.engine not in engines])
 
 
 MARKS: dict[str, Callable[[list[Row], Lists], str]] = {
@@ -110,7 +134,7 @@ MARKS: dict[str, Callable[[list[Row], Lists], str]] = {
     "idf-shares": lambda rows, lists: idf_shares(rows),
     "ratios": lambda rows, lists: ratios(rows),
     "costs": _costs,
-    "kept-and-cost": lambda rows, lists: kept_and_cost(rows),
+    "kept-and-cost": _kept_and_cost,
     "quality-and-cost": _quality_and_cost,
 }
 """{mark: makes the table of the rows, by the lists behind the names}"""
@@ -118,7 +142,7 @@ WITHOUT_GOALS = ("ratios", "costs", "quality-and-cost")
 """Marks without the goals; below others they stand, if there are no lists."""
 
 RENDERED = re.compile(
-    rf"(?P<mark><!-- (?P<what>{'|'.join(MARKS)}|figure): "
+    rf"(?P<mark><!-- (?P<what>{'|'.join(MARKS)}|runs|figure): "
     r"(?P<names>[\w/-]+(?:, [\w/-]+)*)(?:: (?P<lists>[^\n]+?))? -->).*?(?P<end><!-- end -->)",
     re.DOTALL,
 )
@@ -127,8 +151,10 @@ RENDERED = re.compile(
 def rendered(what: str, summaries: Sequence[Summary], lists: Lists = ()) -> str:
     """The text behind a mark: the table of some results, their goals, their commands."""
     parts = [MARKS[what]([row for summary in summaries for row in summary.rows], lists)]
-    if what not in WITHOUT_GOALS and not lists:
-        parts.append("\n".join(f"- {goal}" for summary in summaries for goal in summary.goals))
+    if what in ("goals", "kept-and-cost") or not (lists or what in WITHOUT_GOALS):
+        words = lists[0] if what == "goals" and lists else [""]
+        goals = [goal for summary in summaries for goal in summary.goals if any(each in goal.goal for each in words)]
+        parts.append("\n".join(f"- {goal}" for goal in goals))
     commands = [f"`{summary.command}`" for summary in summaries]
     if len(commands) > FOLDED:
         commands = [
@@ -138,6 +164,11 @@ def rendered(what: str, summaries: Sequence[Summary], lists: Lists = ()) -> str:
         ]
     parts += commands
     return "\n\n".join(filter(None, parts))
+
+
+def listed(text: str) -> list[str]:
+    """The names of a list; a name with a comma stands in double quotes."""
+    return next(csv.reader([text.strip()], skipinitialspace=True), [])
 
 
 def figure(summary: Summary, name: str) -> str:
@@ -162,14 +193,18 @@ def with_tables(text: str, results: Path = RESULTS) -> str:
     """A page's text with every table and figure made anew from the result files. Raises InputError for unknown marks and
     figures, and for rows that no result has."""
     for name in re.findall(r"^<!-- ([\w-]+): ", text, re.MULTILINE):
-        if name not in (*MARKS, "figure"):
-            raise InputError(f"there is no mark {name!r}", f"marks: {', '.join(MARKS)}, figure")
+        if name not in (*MARKS, "runs", "figure"):
+            raise InputError(f"there is no mark {name!r}", f"marks: {', '.join(MARKS)}, runs, figure")
 
     def filled(match: re.Match[str]) -> str:
-        summaries = [read(results / name / "summary.json") for name in match["names"].split(", ")]
+        names = match["names"].split(", ")
+        summaries = [read(results / name / "summary.json") for name in names]
         if match["what"] == "figure":
             return match["mark"] + figure(summaries[0], match["lists"]) + match["end"]
-        lists = [part.split(", ") for part in match["lists"].split("; ")] if match["lists"] else []
+        lists = [listed(part) for part in match["lists"].split(";")] if match["lists"] else []
+        if match["what"] == "runs":
+            table = runs(dict(zip(names, summaries, strict=True)), *(", ".join(part) for part in lists))
+            return f"{match['mark']}\n\n{table}\n\n{match['end']}"
         return f"{match['mark']}\n\n{rendered(match['what'], summaries, lists)}\n\n{match['end']}"
 
     return RENDERED.sub(filled, text)

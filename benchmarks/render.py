@@ -26,8 +26,19 @@ FACTS = ("bytes a document", "documents encoded a second", "active terms")
 """Measures that `quality_and_cost` shows as values, if known."""
 
 OVERLAP = "overlap@10"
-KEPT = ("score kept", OVERLAP, "nDCG@10", "bytes read, a document")
+SCORE_KEPT = "score kept"
+KEPT = (SCORE_KEPT, OVERLAP, "nDCG@10", "bytes read, a document")
 """Measures that `kept_and_cost` shows as values."""
+LEAST_KEPT, NEAR = 0.99, 0.001
+"""The goal for the score kept, and how near to it a value has a fourth decimal."""
+
+
+def plain(row: Row | None) -> str:
+    """A row's value as text, without its interval; "" if there is no row. A score kept that is near its goal has four
+    decimals, since three may hide whether the goal is met."""
+    if row is not None and row.measure == SCORE_KEPT and abs(row.value - LEAST_KEPT) < NEAR:
+        return f"{row.value:.4f}"
+    return cell(row, False)
 
 
 def with_interval(estimate: WithInterval | None) -> str:
@@ -171,7 +182,7 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
             gain.setdefault((row.engine, row.variant, row.set), in_points(row))
     cost = {(row.engine, row.variant, row.where, row.measure): row for row in ratios_}
     score = {
-        (row.engine, row.variant, row.set, row.measure): row for row in rows if row.measure in ("score kept", OVERLAP)
+        (row.engine, row.variant, row.set, row.measure): row for row in rows if row.measure in (SCORE_KEPT, OVERLAP)
     }
     means = list(dict.fromkeys(row.set for row in differences if row.sets))
     levels = [(row.where, row.measure) for row in ratios_]
@@ -194,7 +205,7 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
             *(with_interval(gain.get((engine, model, set_))) for set_ in means),
             f"{above} / {below} of {len(own)}" if own else "–",
             *(with_interval(cost.get((engine, model, *level))) for level in levels),
-            *(number(row.value) if (row := score.get((engine, model, *of))) else "–" for of in kept),
+            *(plain(score.get((engine, model, *of))) or "–" for of in kept),
             *(f"{row.value:,.0f}" if (row := facts.get((engine, model, measure))) else "–" for measure in of_all),
         ]
 
@@ -219,6 +230,30 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
     )
 
 
+def runs(summaries: Mapping[str, Summary], engine: str, baseline: str, where: str) -> str:
+    """A line for each result that measured the engine on a set: the commit that wrote it, its seeds, and for each model the
+    points of nDCG@10 over the baseline. Of several seeds it is the mean, and "seed 42" follows a figure of one seed."""
+    found: dict[str, dict[str, Row]] = {}
+    for name, summary in summaries.items():
+        for row in sorted(summary.rows, key=lambda row: bool(row.seeds)):  # a mean over seeds replaces its seeds
+            of = (row.kind, row.measure, row.engine, row.baseline, row.set)
+            if of == ("difference", "nDCG@10", engine, baseline, where):
+                found.setdefault(name, {})[row.variant] = row
+
+    def points(row: Row | None) -> str:
+        if row is None:
+            return "–"
+        seeds = f"seeds {row.seeds[0]} to {row.seeds[-1]}" if row.seeds else f"seed {row.seed}" if row.seed else ""
+        return ", ".join(filter(None, [f"{100 * row.value:.2f}", seeds]))
+
+    models = list(dict.fromkeys(model for by_model in found.values() for model in by_model))
+    lines = [
+        [name, summaries[name].code[:8], *(points(by_model.get(model)) for model in models)]
+        for name, by_model in found.items()
+    ]
+    return table(["result", "code", *models], lines)
+
+
 def kept_and_cost(rows: Sequence[Row]) -> str:
     """For each number of documents, a line for each engine: how much of the exact result it keeps, and its costs."""
     ratios_ = [row for row in rows if row.kind == "ratio" and row.measure in COSTS]
@@ -235,7 +270,7 @@ def kept_and_cost(rows: Sequence[Row]) -> str:
         lines = [
             [
                 engine,
-                *(cell(value.get((size, engine, measure)), False) for measure in measures),
+                *(plain(value.get((size, engine, measure))) for measure in measures),
                 *(with_interval(cost.get((size, engine, *column))) for column in columns),
             ]
             for engine in engines

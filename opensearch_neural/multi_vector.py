@@ -4,7 +4,8 @@
     document["dense"] = stored(vectors)                       (vectors, dimension) of one document
     client.search(index="docs", body=nearest(vector))
 
-Each vector is the `dense.vector` of a nested document; all are in one graph. `docs/evidence.md` has what they cost.
+Each vector is the `dense.vector` of a nested document; all are in one graph. `docs/evidence/multi-layer.md` has what they
+cost.
 """
 
 from __future__ import annotations

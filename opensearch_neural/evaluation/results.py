@@ -180,8 +180,23 @@ class Goal:
 
     def __str__(self) -> str:
         if self.value is None:
-            return f"not measured: {self.goal}"
-        return f"{'met' if self.met else 'missed'}: {self.goal}: {self.value}"
+            return f"not measured: {self.with_target}"
+        return f"{'met' if self.met else 'missed'}: {self.with_target}: {self.value}"
+
+    @property
+    def with_target(self) -> str:
+        """The goal's words with its target: "P99, at most" and 1.25 are "P99, at most 1.25". A target whose numbers the
+        words have already is not repeated."""
+        target = self.target if isinstance(self.target, str) else f"{self.target:g}"
+        words, found = re.subn(r"\bat (?:least|most)(?=,|$)", rf"\g<0> {target}", self.goal)
+        if found or _numbers(target) <= {0.0, *_numbers(words)}:
+            return words
+        return f"{words} (goal: {target})"
+
+
+def _numbers(text: str) -> set[float]:
+    """The sizes of the numbers in a text."""
+    return {float(number) for number in re.findall(r"\d+(?:\.\d+)?(?:e-?\d+)?", text)}
 
 
 @dataclass(frozen=True)

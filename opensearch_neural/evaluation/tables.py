@@ -42,11 +42,17 @@ def pivot(rows: Iterable[Row]) -> tuple[list[str], list[tuple[str, str, dict[str
 
 
 def result_table(
-    rows: Sequence[Row], shown: Sequence[str] | None = None, *, intervals: bool = False, sets: bool = False
+    rows: Sequence[Row],
+    shown: Sequence[str] | None = None,
+    *,
+    intervals: bool = False,
+    sets: bool = False,
+    text: Callable[[Row], str] | None = None,
 ) -> str:
     """The rows as a Markdown table: a line for each set and engine.
 
-    shown: the columns; None: all. sets: name the set even if there is only one
+    shown: the columns; None: all. sets: name the set even if there is only one. text: how a row's value is written; None: by
+    `cell`
     """
     columns, lines = pivot(rows)
     if shown is not None:
@@ -57,7 +63,13 @@ def result_table(
     return table(
         [*first, *columns],
         [
-            [*([data, engine] if sets else [engine]), *(cell(values.get(name), intervals) for name in columns)]
+            [
+                *([data, engine] if sets else [engine]),
+                *(
+                    text(values[name]) if text and name in values else cell(values.get(name), intervals)
+                    for name in columns
+                ),
+            ]
             for data, engine, values in lines
         ],
     )

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.command import bench
-from benchmarks.render import COSTS, arms, costs, gains, kept_and_cost, page, quality_and_cost, ratios
+from benchmarks.render import COSTS, arms, costs, gains, kept_and_cost, page, plain, quality_and_cost, ratios, runs
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Data, Goal, Row, Summary
 
@@ -242,3 +242,32 @@ def test_what_is_kept_and_what_it_costs_stand_in_one_line() -> None:
         ["pruned", "0.990", "", "–", "1.05 [0.95, 1.15]", "–"],
     ]
     assert large.splitlines()[0].startswith("| 10,000 documents") and "0.970" in large
+
+
+def test_a_score_kept_near_its_goal_has_four_decimals() -> None:
+    row = Row("100,000 documents", "bm25-sparse", "score kept", 0.98965, None, None, 300)
+    assert [plain(replace(row, value=value)) for value in (0.98965, 0.9909, 0.9941, 0.9889)] == [
+        "0.9896", "0.9909", "0.994", "0.989",
+    ]  # fmt: skip
+    assert plain(replace(row, measure="nDCG@10")) == "0.990" and plain(None) == ""
+    assert "| 0.9896 |" in kept_and_cost([row]).replace("     ", "")
+
+
+def test_runs_of_the_same_models_stand_beside_each_other() -> None:
+    def gain(value: float, variant: str, **options: Any) -> Row:
+        return Row("all", "sum", "nDCG@10", value, None, None, 9, "bm25", kind="difference", variant=variant, **options)
+
+    other = Row("all", "sum", "nDCG@10", 0.9, None, None, 9, "bm25 tuned", kind="difference", variant="as published")
+    first = [gain(0.0412, "as published"), gain(0.049, "trained", seed=42), other]
+    second = [gain(0.05, "trained", seed=42), gain(0.0482, "trained", seeds=(42, 43)), gain(0.04, "trained", seed=43)]
+    shown = runs(
+        {"first": replace(SUMMARY, rows=first), "second": replace(SUMMARY, rows=second, code="f" * 12)},
+        "sum",
+        "bm25",
+        "all",
+    )
+    assert [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown.splitlines() if "--" not in line] == [
+        ["result", "code", "as published", "trained"],
+        ["first", "01234567", "4.12", "4.90, seed 42"],
+        ["second", "ffffffff", "–", "4.82, seeds 42 to 43"],
+    ]

@@ -21,7 +21,7 @@ FILES = re.compile(r"`((?:opensearch_neural|ingest|trainers|benchmarks|tests|exa
 CODE = re.compile(r"^(`{3,}|~{3,})(?!\{).*?^\1`*$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 TARGETS = (
     r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)",  # [text](target "title"), also of pictures
-    r"^\[[^\]]+\]:\s+(\S+)",  # [name]: target
+    r"^\[(?!\^)[^\]]+\]:\s+(\S+)",  # [name]: target, but no [^footnote]: text
     r"<(https?:[^>\s]+)>",
     r"\b(?:href|src)=\"([^\"]+)\"",
 )
@@ -120,6 +120,6 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert broken(page, target) is not None, target
     shown = '[a\nb](x.md "t") ![p](p.png) <https://a.org> <img src="i.png">\n\n[r]: r.md\n'
-    shown += "\n`[no](no.md)`\n\n```\n[no](n.md)\n```\n"
+    shown += "\n`[no](no.md)`\n\n```\n[no](n.md)\n```\n\n[^1]: A footnote.\n"
     assert sorted(links(shown)) == ["https://a.org", "i.png", "p.png", "r.md", "x.md"]
     assert links(":link: here/page\n:link-type: doc\n") == ["here/page.md"]

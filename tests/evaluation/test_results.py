@@ -212,3 +212,22 @@ def test_a_cell_cannot_break_its_table() -> None:
 )
 def test_numbers_are_as_long_as_they_are_worth_reading(value: float, text: str) -> None:
     assert number(value) == text
+
+
+def test_a_goal_is_shown_with_its_target() -> None:
+    shown = {
+        Goal("points over BM25, mean of 9 sets, at least", 2.5, 4.12, True): (
+            "met: points over BM25, mean of 9 sets, at least 2.5: 4.12"
+        ),
+        Goal("P99 in BM25's, at most, with 0.99 of the score kept", 1.1, "1.2 (rows)", False): (
+            "missed: P99 in BM25's, at most 1.1, with 0.99 of the score kept: 1.2 (rows)"
+        ),
+        Goal("BM25 nDCG@10 between 0.66 and 0.70", "0.66 to 0.7", 0.683, True): (
+            "met: BM25 nDCG@10 between 0.66 and 0.70: 0.683"
+        ),
+        Goal("above OPQ at every M", "4 of 4", "3 of 4", False): "missed: above OPQ at every M (goal: 4 of 4): 3 of 4",
+        Goal("equal within 1e-3", 0.001, 6.6e-06, True): "met: equal within 1e-3: 6.6e-06",
+        Goal("above, interval above zero", "low above 0", "+0.1", True): "met: above, interval above zero: +0.1",
+        Goal("P99, at most", 1.25, None, False): "not measured: P99, at most 1.25",
+    }
+    assert {str(goal): text for goal, text in shown.items() if str(goal) != text} == {}

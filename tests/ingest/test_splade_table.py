@@ -149,7 +149,7 @@ def expected(client: OpenSearch, two_passes: dict[str, Any], tmp_path: Path) -> 
     """By two passes, of the corpus `docs.jsonl`, which is written; the cluster keeps no query encoder of it."""
     corpus_of(tmp_path)
     id = f"encoder-{two_passes['record']['sparse']['query_hash']}"
-    client.delete(index=query_side.INDEX, id=id, ignore=[404])
+    client.delete(index=hidden_index.INDEX, id=id, ignore=[404])
     return copy.deepcopy(two_passes)
 
 

@@ -24,7 +24,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.sparse import Windowed
-from opensearch_neural.hits import Request, find, find_by_body
+from opensearch_neural.shown_search import Request, find, find_by_body
 
 pytestmark = pytest.mark.faults
 
@@ -192,7 +192,7 @@ def test_pages_of_one_query_are_of_one_copy_and_other_queries_of_others(asked: A
             for from_ in (0, 5, 10):
                 find(client, Request.make(engines, name, text, size=5, from_=from_), explain=True)
             if isinstance(engine := engines.engine(name), Windowed):
-                engine.certified(client, text, engines.page(size=5), {})
+                engine.certified(client, text, engines.page(size=5))
         of_queries.append(asked.looked())
         for from_ in (0, 5, 10):
             find_by_body(client, INDEX, {**queries.bm25(text, size=5), "from": from_}, explain=True)
