@@ -252,7 +252,7 @@ class MultiLayerExperiment:
                 dropout=0.0,
             ),
             "candidates": CandidateSettings(negatives=1, depth=DEPTH),
-            "two_stage": TwoStageSettings(Mining(DEPTH, keep=50)) if arm.two_stage else None,
+            "two_stage": TwoStageSettings(DEPTH, keep=50) if arm.two_stage else None,
             "selection": DevSettings(queries=DEV_QUERIES, documents=500),
             "training": TrainingSettings(
                 steps=steps,
