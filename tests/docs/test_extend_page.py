@@ -43,7 +43,7 @@ def test_the_paper_of_the_page_trains_its_arms_and_records_rows_and_a_goal(tmp_p
     pytest.importorskip("sentence_transformers")
     from tiny import tiny_backbone, tiny_beir
 
-    data, start = tiny_beir(tmp_path / "tiny"), tiny_backbone(tmp_path / "start")
+    data, start = tiny_beir(tmp_path / "tiny"), tiny_backbone(tmp_path / "start", positions=256)
     (data / "qrels" / "dev.tsv").rename(data / "qrels" / "test.tsv")
     arguments = ["--data", str(data), "--work", str(tmp_path / "work"), "--start", str(start), "--steps", "2"]
     command = names_below("A paper's table")["pooling"]

@@ -16,7 +16,6 @@ from benchmarks.pages import PAGES, README
 
 ROOT = README.parent
 LINKED = (*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md")
-FOR_CONTRIBUTORS = [page for page in LINKED if page.name in ("extend.md", "CONTRIBUTING.md")]
 FILES = re.compile(r"`((?:opensearch_neural|ingest|trainers|benchmarks|tests|examples|docs)/[\w/.-]*)`")
 CODE = re.compile(r"^(`{3,}|~{3,})(?!\{).*?^\1`*$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 TARGETS = (
@@ -81,10 +80,10 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     assert found or page != README
 
 
-@pytest.mark.parametrize("page", FOR_CONTRIBUTORS, ids=lambda page: page.name)
-def test_files_that_the_pages_of_contributors_name_exist(page: Path) -> None:
-    named = [file for file in FILES.findall(page.read_text(encoding="utf-8")) if "NAME" not in file]
-    assert [file for file in named if not (ROOT / file).exists()] == []
+def test_files_that_the_page_of_contributors_names_exist() -> None:
+    text = (ROOT / "docs" / "how-to" / "extend.md").read_text(encoding="utf-8")
+    named = [file for file in FILES.findall(text) if "NAME" not in file]
+    assert [file for file in named if not (ROOT / file).exists()] == [] != named
 
 
 def test_pages_that_code_names_exist() -> None:
