@@ -234,7 +234,7 @@ def pruned_rows(
         opened = with_options(variant, workload.engines_of(variant))
         windowed, page, searches = ways_to_search(client, opened, variant)
         known = [text for text in texts if queries.unsearched(windowed.body(text, page), 0) is not None]
-        ways = {"fill": partial(filled, client, windowed, page), **searches}
+        ways: dict[str, Search] = {"fill": partial(filled, client, windowed, page), **searches}
         answers, seconds = fastest(ways, known, passes)
         if answers["window"]:
             short = [len(answer["hits"]["hits"]) < variant.size for answer in answers["window"]]
