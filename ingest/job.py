@@ -29,9 +29,10 @@ from ingest.writing.target import open_target, own_name
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.patience import patience
+from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.mapping import FLAT_OBJECT_RELEASE, read_field_mappings
-from opensearch_neural.index.record import check_counted, read_record
+from opensearch_neural.index.record import NAMES, check_counted, read_record
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -112,7 +113,8 @@ def _write(
                 check_continued(job.index, wrote, corpus.name)
             mapping = job.new_index.mapping
             fields = {} if mapping is None else read_field_mappings(mapping)
-            records = corpus.reader(place)
+            usual = None if wrote is None or stored is not None else FieldNames.of_index(wrote.names)
+            records = corpus.reader(place, usual)
             from_letters = is_dead_letter_file(Path(place))
             flat_objects = wrote is None and quick_capabilities(client).version_number >= FLAT_OBJECT_RELEASE
             if wrote is None:
@@ -146,7 +148,7 @@ def _write(
                 corpus_name=corpus.name,
                 fields=fields,
                 flat_objects=flat_objects,
-                extra=build_record(job.alias, corpus.name) if job.alias else {},
+                extra={NAMES: corpus.named or None, **(build_record(job.alias, corpus.name) if job.alias else {})},
                 patience=min(60.0, job.writing.retry.patience),
             )
             if job.alias:  # now, before hours of work, and once more at the swap
