@@ -13,7 +13,7 @@ from ingest.content import content_by_models, content_of_files
 from ingest.corpus import CorpusSource, everything, ignore, spooled
 from ingest.corpus_table import Asked, check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
-from ingest.index_corpus import is_index, warn_of_queries
+from ingest.index_corpus import is_index, plain_fields, warn_of_queries
 from ingest.kept_for_searches import keep_encoder, keep_measures, keep_table, raising
 from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import Models, NewIndex, Writing
@@ -122,6 +122,9 @@ def _write(
                 mapped = {name.partition(".")[0] for name in fields}
                 if is_index(corpus.path):
                     warn_of_queries(client, corpus.path, corpus.names, mapped)
+                    plain = plain_fields(client, corpus.path, corpus.names)
+                    fields = {**{name: mapping for name, mapping in plain.items() if name not in mapped}, **fields}
+                    mapped |= plain.keys()
                 check_fields(records(ignore), mapped=mapped, limit=limit, flat_objects=flat_objects)
             if stored is None:
                 asked = Asked(job.models, wrote, job.index, records, corpus.name, client, counts_while_writing=True)

@@ -13,7 +13,8 @@ One index holds everything about a document, so that one request can combine it:
     parent        if documents are split into passages: the document's id (keyword)
     passage       likewise: the passage's number, and its place in the document's text
 
-and the caller's own fields, mapped as `--mapping` says, or when first seen: strings as keywords, so that they can be
+and the caller's own fields, mapped as `--mapping` says, or (plain ones, from another index) as they were there, or when first
+seen: strings as keywords, so that they can be
 filtered and counted; ISO dates as dates; every number as a double, because the first price may be 10 and the next 10.99.
 Objects get the type flat_object if OpenSearch has it: their values can be searched, and they add no fields to the mapping.
 """
@@ -65,6 +66,14 @@ DYNAMIC_MAPPINGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("decimals_as_doubles", "double", {"type": "double"}),
 )
 """(name, type that OpenSearch detects in a field's first value, mapping of the field)"""
+PLAIN_MAPPINGS: dict[str, dict[str, Any]] = {
+    "keyword": _KEYWORD,
+    "boolean": {"type": "boolean"},
+    "date": _DATE,
+    **{number: {"type": "double"} for number in ("double", "float", "half_float", "scaled_float")},
+    **{number: {"type": "double"} for number in ("byte", "short", "integer", "long")},
+}
+"""{type of a field in an index that exists: mapping of the field in one that `osn` makes of it}"""
 FLAT_OBJECTS = ("objects_as_flat_ones", "object", {"type": "flat_object"})
 FLAT_OBJECT_RELEASE = (2, 18)
 """The first release in which flat_object neither refuses nor misreads nulls and lists within lists."""
