@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from contextvars import copy_context
@@ -147,11 +147,11 @@ def plain_mapping(mapping: Mapping[str, Any], *, ignore_malformed: bool = False)
     return plain
 
 
-def warn_of_queries(client: OpenSearch, corpus: str, names: FieldNames, mapped: Collection[str]) -> None:
+def warn_of_queries(client: OpenSearch, corpus: str, names: FieldNames, mapped: Mapping[str, Any]) -> None:
     """Warn of fields of `opensearch:INDEX` for which queries find other hits, or none, in the index that `osn` makes of it.
 
     names: the possible field names of the parts of a document
-    mapped: names of the fields that `--mapping` maps
+    mapped: {field: mapping} of `--mapping`
     """
     with translate_errors():
         mappings = client.indices.get_mapping(index=corpus.removeprefix(PREFIX))
@@ -172,22 +172,28 @@ def warn_of_queries(client: OpenSearch, corpus: str, names: FieldNames, mapped: 
         )
 
 
-def other_for_queries(properties: Mapping[str, Any], names: FieldNames, mapped: Collection[str] = ()) -> dict[str, str]:
+def other_for_queries(
+    properties: Mapping[str, Any], names: FieldNames, mapped: Mapping[str, Any] | None = None
+) -> dict[str, str]:
     """{field: its change} of the fields that a query treats differently in an index that `osn` makes.
 
     properties: of the existing index's mapping
+    mapped: {field: its mapping in the new index} of the caller's own
     """
+    mapped = {name.partition(".")[0]: mapping for name, mapping in (mapped or {}).items()}
     part_of = {names.find(properties, part): part for part in ("url", "title", "text")}
     other: dict[str, str] = {}
     for name, mapping in properties.items():
         part = part_of.get(name)
         if part is not None:
-            if name != part and name not in mapped:
+            # Only an alias finds what is called otherwise there: a field of the old name would be empty.
+            if name != part and mapped.get(name, {}).get("type") != "alias":
                 other[name] = f"called {part} there"
             other |= {f"{name}.{sub}": "not there" for sub in mapping.get("fields", {})}
         elif name not in mapped:
             other |= _other_below(name, mapping)
-    copies = _copied_to(properties) - {*mapped, *part_of}
+    filled = {name for name, each in mapped.items() if each.get("type") == "alias"} | _copied_to(mapped)
+    copies = _copied_to(properties) - filled - {*part_of}
     return other | dict.fromkeys(sorted(copies), "not there")
 
 

@@ -121,7 +121,7 @@ def _write(
                 limit = job.new_index.field_limit or FIELD_LIMIT
                 mapped = {name.partition(".")[0] for name in fields}
                 if is_index(corpus.path):
-                    warn_of_queries(client, corpus.path, corpus.names, mapped)
+                    warn_of_queries(client, corpus.path, corpus.names, fields)
                     plain = plain_fields(client, corpus.path, corpus.names)
                     fields = {**{name: mapping for name, mapping in plain.items() if name not in mapped}, **fields}
                     mapped |= plain.keys()

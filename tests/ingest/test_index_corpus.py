@@ -251,8 +251,20 @@ def test_fields_that_queries_find_otherwise_are_named() -> None:
         "author.name": "no longer text",
         "reviews": "no longer nested",
     }
-    mapped = other_for_queries(properties, FieldNames.of(text="summary"), ["brand", "author", "reviews", "price"])
+    own = {name: properties[name] for name in ("brand", "author", "reviews", "price")}
+    mapped = other_for_queries(properties, FieldNames.of(text="summary"), own)
     assert mapped == {"title.raw": "not there", "body": "no longer text"}
+
+
+def test_a_field_of_copies_is_told_of_until_something_fills_it() -> None:
+    """Mapped as before it is empty, because title and text, which were copied to it, have other names there."""
+    text = {"type": "text", "copy_to": "all"}
+    properties = {"title": {"type": "text"}, "text": text, "note": text, "all": {"type": "text"}}
+    own = {"note": {"type": "text"}}
+    assert other_for_queries(properties, FieldNames(), own) == {"all": "not there"}
+    assert other_for_queries(properties, FieldNames(), {**own, "all": {"type": "text"}}) == {"all": "not there"}
+    assert other_for_queries(properties, FieldNames(), {**own, "all": {"type": "alias", "path": "contents"}}) == {}
+    assert other_for_queries(properties, FieldNames(), {"note": text, "all": {"type": "text"}}) == {}
 
 
 def test_fields_of_a_like_type_that_queries_find_otherwise_are_named_too(
@@ -303,7 +315,9 @@ def test_fields_of_a_like_type_that_queries_find_otherwise_are_named_too(
     assert [finds(new, query) for query in others.values()] == [False] * len(others)
     told = other_for_queries(mapping, FieldNames())
     assert told.keys() == {"body", *others}
-    assert other_for_queries(mapping, FieldNames(), mapping) == {}
+    # Mapped as before, `body` is a field without values, since the text is called `text`; an alias finds the text.
+    assert other_for_queries(mapping, FieldNames(), mapping).keys() == {"body"}
+    assert other_for_queries(mapping, FieldNames(), {**mapping, "body": {"type": "alias", "path": "text"}}) == {}
 
 
 def test_a_plain_field_has_its_type_however_json_writes_its_values(
