@@ -67,15 +67,24 @@ class CorpusSource:
     @property
     def names(self) -> FieldNames:
         """The possible field names of the parts of a document."""
-        return FieldNames.of(id=self.id_field, title=self.title_field, text=self.text_field, url=self.url_field)
+        return FieldNames.of(**self.named)
+
+    @property
+    def named(self) -> dict[str, str]:
+        """{part of a document: the field that was named for it}."""
+        fields = {"id": self.id_field, "title": self.title_field, "text": self.text_field, "url": self.url_field}
+        return {part: name for part, name in fields.items() if name is not None}
 
     @property
     def reading(self) -> str:
         """The settings that decide how a record is read, without `limit`, which only decides how many are."""
         return json.dumps([self.format, self.id_field, self.title_field, self.text_field, self.url_field])
 
-    def reader(self, place: str) -> Records:
-        """A function that reads the corpus from its beginning at each call. place: the file where the corpus is now.
+    def reader(self, place: str, usual: FieldNames | None = None) -> Records:
+        """A function that reads the corpus from its beginning at each call.
+
+        place: the file where the corpus is now
+        usual: the possible names of parts whose field is None; None: the usual names
 
         It tells each warning once, however often the corpus is read.
         """
@@ -89,7 +98,7 @@ class CorpusSource:
 
         if is_dead_letter_file(Path(place)):
             return lambda on_reject: islice(
-                mended(Path(place), on_reject, self.names, warn=warn, file=file), self.limit
+                mended(Path(place), on_reject, FieldNames.of(usual, **self.named), warn=warn, file=file), self.limit
             )
 
         def read(on_reject: Callable[[Rejected], None]) -> Iterator[Document]:
@@ -100,6 +109,7 @@ class CorpusSource:
                 title_field=self.title_field,
                 text_field=self.text_field,
                 url_field=self.url_field,
+                names=usual,
                 limit=self.limit,
                 on_reject=on_reject,
                 warn=warn,

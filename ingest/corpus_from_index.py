@@ -13,17 +13,17 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from contextvars import copy_context
 from heapq import merge
 from typing import IO, TYPE_CHECKING, Any
 
-from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.corpus.documents import FieldNames
+from opensearch_neural.cluster.errors import allowed, translate_errors
+from opensearch_neural.corpus.documents import RESERVED_FIELDS, FieldNames
 from opensearch_neural.errors import InputError
-from opensearch_neural.index.mapping import DATE_FORMATS, VECTOR_FIELDS
+from opensearch_neural.index.mapping import PLAIN_MAPPINGS, VECTOR_FIELDS
 from opensearch_neural.index.record import record_in
 from opensearch_neural.queries import partial_answer
 
@@ -43,18 +43,11 @@ KEEP_ALIVE = "10m"
 SORTED_BYTES = 128 << 20
 """Bytes of documents that are sorted in memory; more are sorted in parts, which are kept in files until they are merged."""
 
-ALIKE = frozenset(
-    {"keyword", "boolean", "date", "object", "flat_object", "double", "float", "half_float", "scaled_float"}
-    | {"byte", "short", "integer", "long"}
-)
-"""Types that queries treat alike in an index of `osn`, which maps strings as keywords and numbers as doubles."""
+ALIKE = frozenset({"object", "flat_object", *PLAIN_MAPPINGS})
+"""Types that queries treat alike in an index of `osn` that is made of another one."""
 
-ISO_DATES = frozenset(
-    {"date_optional_time", "strict_date_optional_time", "strict_date_optional_time_nanos", *DATE_FORMATS}
-    | {name.removeprefix("strict_") for name in DATE_FORMATS}
-    | {"yyyy-MM-dd", "yyyy-MM-dd'T'HH:mm:ss"}
-)
-"""Formats whose dates are dates in an index of `osn`, too."""
+IGNORE = "ignore_malformed"
+"""Whether a field leaves out values of another type, in place of refusing their documents."""
 
 NAMED = 12
 """Most fields that a warning names."""
@@ -106,11 +99,59 @@ def copy_index(client: OpenSearch, corpus: str, file: IO[bytes]) -> int:
     return written
 
 
-def warn_of_queries(client: OpenSearch, corpus: str, names: FieldNames, mapped: Collection[str]) -> None:
+def plain_fields(client: OpenSearch, corpus: str, names: FieldNames) -> dict[str, Any]:
+    """{field: its mapping in the index that `osn` makes of `opensearch:INDEX`} of numbers, dates, keywords and booleans.
+
+    OpenSearch would guess their types from how JSON writes their first values: a price "9.90" would be a keyword, and the
+    milliseconds of a date a number. Fields that several indexes map differently are left out.
+
+    names: the possible field names of the parts of a document
+    """
+    index = corpus.removeprefix(PREFIX)
+    with translate_errors():
+        mappings = client.indices.get_mapping(index=index)
+        settings = allowed(lambda: client.indices.get_settings(index=index, params={"flat_settings": "true"})) or {}
+    kept: dict[str, Any] = {}
+    for name, each in mappings.items():
+        properties = each["mappings"].get("properties", {})
+        of_index = settings.get(name, {}).get("settings", {}).get(f"index.mapping.{IGNORE}") == "true"
+        parts = {names.find(properties, part) for part in ("url", "title", "text")}
+        for field, mapping in properties.items():
+            if field not in parts | RESERVED_FIELDS:
+                here = plain_mapping(mapping, ignore_malformed=of_index)
+                kept[field] = _both(kept[field], here) if field in kept else here
+    return {field: mapping for field, mapping in kept.items() if mapping is not None}
+
+
+def _both(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The mapping that takes the values of both; None if there is none."""
+    if one is None or other is None:
+        return None
+    kinds = [{name: value for name, value in each.items() if name != IGNORE} for each in (one, other)]
+    return {**one, **other} if kinds[0] == kinds[1] else None
+
+
+def plain_mapping(mapping: Mapping[str, Any], *, ignore_malformed: bool = False) -> dict[str, Any] | None:
+    """The mapping that a field with this one gets in an index of `osn`; None if its type is no plain one.
+
+    ignore_malformed: the setting of the field's index, if the field has none of its own
+    """
+    kind = mapping.get("type", "object")
+    if kind not in PLAIN_MAPPINGS:
+        return None
+    plain = dict(PLAIN_MAPPINGS[kind])
+    if kind == "date":  # which ignores what is not a date anyway
+        return plain | {name: mapping[name] for name in ("format", "locale") if name in mapping}
+    if plain["type"] == "double" and mapping.get(IGNORE, ignore_malformed):
+        plain[IGNORE] = True
+    return plain
+
+
+def warn_of_queries(client: OpenSearch, corpus: str, names: FieldNames, mapped: Mapping[str, Any]) -> None:
     """Warn of fields of `opensearch:INDEX` for which queries find other hits, or none, in the index that `osn` makes of it.
 
     names: the possible field names of the parts of a document
-    mapped: names of the fields that `--mapping` maps
+    mapped: {field: mapping} of `--mapping`
     """
     with translate_errors():
         mappings = client.indices.get_mapping(index=corpus.removeprefix(PREFIX))
@@ -131,33 +172,38 @@ def warn_of_queries(client: OpenSearch, corpus: str, names: FieldNames, mapped: 
         )
 
 
-def other_for_queries(properties: Mapping[str, Any], names: FieldNames, mapped: Collection[str] = ()) -> dict[str, str]:
+def other_for_queries(
+    properties: Mapping[str, Any], names: FieldNames, mapped: Mapping[str, Any] | None = None
+) -> dict[str, str]:
     """{field: its change} of the fields that a query treats differently in an index that `osn` makes.
 
     properties: of the existing index's mapping
+    mapped: {field: its mapping in the new index} of the caller's own
     """
+    mapped = {name.partition(".")[0]: mapping for name, mapping in (mapped or {}).items()}
     part_of = {names.find(properties, part): part for part in ("url", "title", "text")}
     other: dict[str, str] = {}
     for name, mapping in properties.items():
         part = part_of.get(name)
         if part is not None:
-            if name != part and name not in mapped:
+            # Only an alias finds what is called otherwise there: a field of the old name would be empty.
+            if name != part and mapped.get(name, {}).get("type") != "alias":
                 other[name] = f"called {part} there"
             other |= {f"{name}.{sub}": "not there" for sub in mapping.get("fields", {})}
         elif name not in mapped:
             other |= _other_below(name, mapping)
-    copies = _copied_to(properties) - {*mapped, *part_of}
+    filled = {name for name, each in mapped.items() if each.get("type") == "alias"} | _copied_to(mapped)
+    copies = _copied_to(properties) - filled - {*part_of}
     return other | dict.fromkeys(sorted(copies), "not there")
 
 
 def _other_below(name: str, mapping: Mapping[str, Any]) -> dict[str, str]:
     """The same for one of the caller's own fields, and all fields below it."""
     kind = mapping.get("type", "object")
-    other = {} if kind in ALIKE else {name: "not there" if kind == "alias" else f"no longer {kind}"}
-    formats = set(mapping.get("format", "strict_date_optional_time").split("||"))
-    if kind == "date" and (formats - {"epoch_millis"} or formats) - ISO_DATES:
-        other[name] = "a date only if written as in ISO 8601"
-    elif kind in ALIKE and (lost := [each for each in ("normalizer", "null_value") if each in mapping]):
+    # The values in an object are strings: of dates, a range would compare the letters.
+    alike = kind in ALIKE and not (kind == "date" and "." in name)
+    other = {} if alike else {name: "not there" if kind == "alias" else f"no longer {kind}"}
+    if kind in ALIKE and (lost := [each for each in ("normalizer", "null_value") if each in mapping]):
         other[name] = f"without its {' and '.join(lost)}"
     other |= {f"{name}.{sub}": "not there" for sub in mapping.get("fields", {}) if (kind, sub) != ("date", "keyword")}
     for sub, below in mapping.get("properties", {}).items():

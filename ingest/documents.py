@@ -111,6 +111,8 @@ class Documents:
                 with translate_errors():
                     kept = with_kept_table(client, meta.sparse, splade, trust_remote_code, index=index)
                 sparse = sparse if kept is None else str(kept)
+        self.names = FieldNames.of_index(meta.names)
+        """The possible field names of the parts of a document."""
         models = IndexModels(
             index,
             meta,
@@ -185,7 +187,7 @@ class Documents:
                 for each in part:
                     number += 1
                     try:
-                        document = each if isinstance(each, Document) else document_of(each, where=f"document {number}")
+                        document = each if isinstance(each, Document) else self._document_of(each, number)
                     except InputError as error:
                         id = str(each.get("_id", each.get("id", ""))) if isinstance(each, Mapping) else ""
                         written.refused.append(Refused(id, error.message))
@@ -198,6 +200,9 @@ class Documents:
             if created > self._counted[index]:
                 self._keep_shard_documents(index)
         return written
+
+    def _document_of(self, record: Mapping[str, Any], number: int) -> Document:
+        return document_of(record, where=f"document {number}", names=self.names)
 
     def _target(self) -> Target:
         """The index to write; an alias may now name another index than when this was opened.
@@ -271,8 +276,8 @@ class Documents:
         """Change some fields of a document, and encode it again; a field given as None is removed. `a.b` is a field of the
         object `a`.
 
-        The text may have any name that `add` accepts (text, body, content, …), unless the document has another field with
-        that name.
+        Title, text and url may have any name that `add` accepts (of a text: text, body, content, …), unless the document has
+        another field with that name.
 
         The index keeps no vectors in its `_source`, so OpenSearch's own partial update would lose them. If two updates
         happen at the same time, both take effect (except in an index of passages, where the later one wins).
@@ -286,10 +291,7 @@ class Documents:
                 if held is None:
                     raise InputError(f"{self.index!r} holds no document {id!r}", "add it with all its fields")
                 document, condition = held
-                text_name = FieldNames().find(changes, "text")
-                if text_name is not None and text_name not in document.fields:  # as `add` reads it
-                    changes = {"text" if name == text_name else name: value for name, value in changes.items()}
-                record = _with_changes(document.record(), changes)
+                record = _with_changes(document.record(), self._in_index(changes, document))
                 if "_id" in changes and changes["_id"] != id:
                     raise InputError(
                         "the id of a document cannot be changed", "add it with the new id, and delete the old document"
@@ -304,6 +306,15 @@ class Documents:
                 if self._replace(target, changed, condition, refresh):
                     return changed
             raise ClusterError(f"another process changed {id!r} {CONFLICTS} times in a row", "try again")
+
+    def _in_index(self, changes: Mapping[str, Any], document: Document) -> dict[str, Any]:
+        """The changes, with title, text and url under the names that they have in the index."""
+        renamed = dict(changes)
+        for part in ("text", "title", "url"):  # if one field is title and text, it is the text, as `add` reads it
+            name = self.names.find(changes, part)
+            if name in renamed and name not in document.fields:
+                renamed[part] = renamed.pop(name)
+        return renamed
 
     def _replace(self, target: Target, document: Document, condition: dict[str, int], refresh: bool) -> bool:
         """Whether the document was written; False if another write came in between."""

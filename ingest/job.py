@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, everything, ignore, spooled
-from ingest.corpus_from_index import is_index, warn_of_queries
+from ingest.corpus_from_index import is_index, plain_fields, warn_of_queries
 from ingest.counted_idf import check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.model_request import ModelRequest
@@ -32,9 +32,10 @@ from ingest.writing.target import Target, open_target, own_name
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.patience import patience
+from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.mapping import FLAT_OBJECT_RELEASE, read_field_mappings
-from opensearch_neural.index.record import check_counted, read_record
+from opensearch_neural.index.record import NAMES, check_counted, read_record
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -156,12 +157,16 @@ def prepare(
     if wrote is not None:
         check_continued(job.index, wrote, corpus.name)
     fields = {} if job.new_index.mapping is None else read_field_mappings(job.new_index.mapping)
-    records = corpus.reader(place)
+    usual = None if wrote is None or stored is not None else FieldNames.of_index(wrote.names)
+    records = corpus.reader(place, usual)
     flat_objects = wrote is None and quick_capabilities(client).version_number >= FLAT_OBJECT_RELEASE
     if wrote is None:
         mapped = {name.partition(".")[0] for name in fields}
         if is_index(corpus.path):
-            warn_of_queries(client, corpus.path, corpus.names, mapped)
+            warn_of_queries(client, corpus.path, corpus.names, fields)
+            plain = plain_fields(client, corpus.path, corpus.names)
+            fields = {name: mapping for name, mapping in plain.items() if name not in mapped} | fields
+            mapped |= plain.keys()
         limit = job.new_index.field_limit or FIELD_LIMIT
         check_fields(records(ignore), mapped=mapped, limit=limit, flat_objects=flat_objects)
     request = ModelRequest(job.models, wrote, job.index, records, corpus.name, client, counts_while_writing=True)
@@ -179,7 +184,7 @@ def prepare(
         corpus_name=corpus.name,
         fields=fields,
         flat_objects=flat_objects,
-        extra=build_record(job.alias, corpus.name) if job.alias else {},
+        extra={NAMES: corpus.named or None, **(build_record(job.alias, corpus.name) if job.alias else {})},
         patience=min(60.0, job.writing.retry.patience),
     )
     if job.alias:  # now, before hours of work, and once more at the swap

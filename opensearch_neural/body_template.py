@@ -21,7 +21,8 @@ from opensearch_neural.files import parse_json
 from opensearch_neural.queries import Body
 
 PLACEHOLDERS = ("query", "size", "from")
-PLACEHOLDER = re.compile(r"\{\{\s*(?P<name>[^{}]*?)\s*\}\}")
+# Three braces mean the same as two: Mustache, OpenSearch's own language of templates, escapes nothing between three.
+PLACEHOLDER = re.compile(r"\{\{(?P<third>\{)?\s*(?P<name>[^{}]*?)\s*(?(third)\}\}\}|\}\})")
 _STRING_OR_BARE = re.compile(r'"(?:\\.|[^"\\])*"|' + PLACEHOLDER.pattern)
 
 

@@ -230,5 +230,8 @@ def _together(first: Share, second: Share) -> Share:
 
 
 def _word(term: str) -> str:
-    """The word in "contents:rain", or the words in "Synonym(contents:rain contents:shower)", which count as one."""
-    return re.sub(r"^Synonym\((.*)\)$", r"\1", term, flags=re.DOTALL).partition(":")[2] or term
+    """The word in "contents:rain". The words in "Synonym(contents:rain contents:shower)" count as one: "rain / shower"."""
+    synonyms = re.match(r"^Synonym\((?P<field>[^:]*):(?P<words>.*)\)$", term, flags=re.DOTALL)
+    if synonyms is not None:
+        return synonyms["words"].replace(f" {synonyms['field']}:", " / ")
+    return term.partition(":")[2] or term

@@ -136,7 +136,7 @@ def heaviest_sentence(
 def term_of(word: str, terms: Iterable[str]) -> str | None:
     """The BM25 term of a marked word: the term with which it shares the longest beginning, since analyzers cut endings.
 
-    None if it shares less than half of every term. A term may be several words that count as one ("rain contents:shower").
+    None if it shares less than half of every term. A term may be several words that count as one ("rain / shower").
     """
     best, most = None, (False, 0)
     for term in terms:

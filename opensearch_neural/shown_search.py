@@ -111,8 +111,7 @@ def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Search
     warnings += partial.values()
     hits = answer["hits"]["hits"]
     if not hits:
-        unknown = unknown_fields(client, index, clauses)
-        warnings += [f"{index!r} has no field {field!r} to filter by" for field in unknown]
+        warnings += unmatched_filters(client, index, clauses)
     encoder = engines.models.query_encoder if explain and "sparse" in engine.needs() else None
     if engines.meta.passages:
         best = best_passages(body, hits, size=asked.page["size"], from_=asked.page["from_"])
@@ -220,19 +219,49 @@ def parse_filter(text: str) -> dict[str, Any]:
     return {"term": {field: value}}
 
 
-def unknown_fields(client: OpenSearch, index: str, clauses: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The fields of {"term": {FIELD: VALUE}} clauses that the index does not have; such a filter matches nothing.
+def unmatched_filters(client: OpenSearch, index: str, clauses: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Why {"term": {FIELD: VALUE}} clauses match nothing, or may match nothing, whatever documents there are.
 
     Empty if the user may not read the mapping.
     """
     fields = sorted({field for clause in clauses for field in clause.get("term", {})})
-    if not fields:
-        return []
-    mapped = allowed(lambda: client.indices.get_field_mapping(fields=",".join(fields), index=index))
-    if mapped is None:
-        return []
-    known = {field for of_index in mapped.values() for field in of_index["mappings"]}
-    return [field for field in fields if field not in known]
+    mappings = allowed(lambda: client.indices.get_mapping(index=index)) if fields else None
+    of_indexes = [each["mappings"].get("properties", {}) for each in (mappings or {}).values()]
+    told = []
+    for field in fields if of_indexes else ():
+        reasons = [_unmatched(field, properties) for properties in of_indexes]
+        if all(reasons):
+            here = f"{index!r} has no field {field!r} to filter by"
+            told.append(here if NO_FIELD in reasons else f"{field!r} {reasons[0]}")
+    return told
+
+
+NO_FIELD = "is not there"
+
+
+def _unmatched(field: str, properties: Mapping[str, Any]) -> str | None:
+    """Why a filter by a field's value matches nothing in an index with these properties, as words that follow the field's
+    name; None if it may match."""
+    parts = field.split(".")
+    inside = properties
+    for at, part in enumerate(parts, 1):
+        mapping = inside.get(part, {"type": NO_FIELD})
+        name, kind = ".".join(parts[:at]), mapping.get("type", "object")
+        if kind == NO_FIELD:
+            return NO_FIELD
+        if kind == "alias":
+            return _unmatched(".".join([mapping["path"], *parts[at:]]), properties)
+        if kind == "flat_object":
+            return None  # whose fields have no mapping
+        if kind == "nested":
+            clause = {"nested": {"path": name, "query": {"term": {field: "VALUE"}}}}
+            return f"is in nested documents: filter by {json.dumps(clause, ensure_ascii=False)}"
+        if kind == "text" and at == len(parts):
+            whole = [sub for sub, each in mapping.get("fields", {}).items() if each.get("type") == "keyword"]
+            told = "is a text, in which a filter finds single words, as the analyzer writes them"
+            return f"{told}; {field}.{whole[0]} has the whole value" if whole else told
+        inside = mapping.get("properties") or mapping.get("fields", {})
+    return None
 
 
 def hit_of(

@@ -36,6 +36,12 @@ def test_a_query_that_looks_like_a_placeholder_is_not_filled_again() -> None:
     }
 
 
+@pytest.mark.parametrize("value", ['"{{{query}}}"', "{{{query}}}", '"{{{ query }}}"'])
+def test_three_braces_of_mustache_are_a_placeholder_and_leave_no_brace(value: str) -> None:
+    clause = BodyTemplate.parse('{"query": {"match": {"text": %s}}}' % value).body("red shoes")["query"]  # noqa: UP031
+    assert clause == {"match": {"text": "red shoes"}}
+
+
 def test_a_template_without_a_page_gets_the_one_asked_for() -> None:
     assert BodyTemplate.parse('{"query": {"match": {"text": "{{query}}"}}}').body("x", 5, 10) == {
         "query": {"match": {"text": "x"}},

@@ -35,6 +35,17 @@ def index(client: Any) -> Iterator[str]:
     client.indices.delete(index=name)
 
 
+def test_synonyms_are_one_share_without_the_name_of_their_field(client: Any, index_name: str) -> None:
+    synonyms = {"type": "synonym", "synonyms": ["rain, shower, drizzle"]}
+    analyzer = {"type": "custom", "tokenizer": "standard", "filter": ["lowercase", "ours"]}
+    settings = {"analysis": {"filter": {"ours": synonyms}, "analyzer": {"with_synonyms": analyzer}}}
+    body = index_body(IndexMeta(analyzer="with_synonyms"), replicas=0, settings=settings)
+    client.indices.create(index=index_name, body=body)
+    client.index(index=index_name, id="1", body={"text": "light rain"}, params={"refresh": "true"})
+    (hit,) = client.search(index=index_name, body=queries.explained(queries.bm25("shower light")))["hits"]["hits"]
+    assert {share.token for share in shares(hit["_explanation"])} == {"drizzle / rain / shower", "light"}
+
+
 def test_a_token_named_like_a_sentence_is_itself() -> None:
     """The token is what stands between the fixed words of the explanation, whatever it holds."""
     token = "for the x feature"

@@ -71,7 +71,7 @@ def test_of_equal_sentences_the_first_is_marked() -> None:
         ("raining", ["rainbow", "rain"], "rain"),
         ("happy", ["happi", "hat"], "happi"),
         ("Café", ["cafe"], "cafe"),
-        ("shower", ["sun", "rain contents:shower"], "rain contents:shower"),
+        ("shower", ["sun", "rain / shower"], "rain / shower"),
         ("bow", ['"rain bow"'], '"rain bow"'),
         ("en", ["energy"], None),
         ("東", ["京", "東"], "東"),

@@ -62,7 +62,7 @@ def add(connection: ConnectionSettings, corpus: str, index: str, as_json: bool, 
 
     rejected: list[Rejected] = []
     with _open(connection, index, **how) as opened, spooled(corpus) as place:
-        written = opened.add(CorpusSource(corpus).reader(place)(rejected.append))
+        written = opened.add(CorpusSource(corpus).reader(place, opened.names)(rejected.append))
     refused = [Refused(each.place, each.reason) for each in rejected] + written.refused
     if as_json:
         told = [{"id": each.id, "reason": each.reason} for each in refused]

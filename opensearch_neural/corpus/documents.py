@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
 from decimal import Decimal
 from itertools import islice
@@ -108,10 +108,20 @@ class FieldNames:
     """Whether other fields are kept. They must not have names that the index uses itself."""
 
     @classmethod
-    def of(cls, **names: str | None) -> FieldNames:
-        """The given name for each part; the usual names for parts that are None."""
+    def of(cls, others: FieldNames | None = None, **names: str | None) -> FieldNames:
+        """The given name for each part. Parts that are None have the names in `others`, or the usual ones."""
         given: dict[str, Any] = {part: (name,) for part, name in names.items() if name is not None}
-        return cls(**given)
+        return replace(others or cls(), **given)
+
+    @classmethod
+    def of_index(cls, named: Mapping[str, str]) -> FieldNames:
+        """The names in documents for an index that already exists.
+
+        named: {part: name} that the ingest which created the index was given (`IndexMeta.names`). Such a part has this name
+            in a record that lacks the name which the part has in the index.
+        """
+        usual = cls()
+        return cls(**{part: (getattr(usual, part)[0], name) for part, name in named.items()})
 
     def find(self, record: Mapping[str, Any], part: str) -> str | None:
         """The name that a part ("id", "title", "text", "url") has in a record; None if it has none."""
@@ -119,15 +129,16 @@ class FieldNames:
         return next((name for name in names if name in record), None)
 
 
-def document_of(record: Mapping[str, Any], *, where: str = "the record") -> Document:
+def document_of(record: Mapping[str, Any], *, where: str = "the record", names: FieldNames | None = None) -> Document:
     """An application's record as a Document, checked like a line of a corpus.
 
+    names: the possible field names of its parts; None: the usual ones
     Raises InputError that names `where` the record came from and what was expected.
     """
     if not isinstance(record, Mapping):
         raise InputError(f"{where}: expected an object of fields, found {str(record)[:80]!r}")
     try:
-        return as_document({str(key): plain(value) for key, value in record.items()}, FieldNames(), where, 0)
+        return as_document({str(key): plain(value) for key, value in record.items()}, names or FieldNames(), where, 0)
     except Defect as defect:
         raise InputError(f"{where}: {defect}") from None
 

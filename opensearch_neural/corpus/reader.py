@@ -90,6 +90,7 @@ def read_corpus(
     title_field: str | None = None,
     text_field: str | None = None,
     url_field: str | None = None,
+    names: FieldNames | None = None,
     limit: int | None = None,
     on_reject: OnReject | None = None,
     warn: Warn = log.warning,
@@ -99,13 +100,14 @@ def read_corpus(
 
     `path` is a BEIR folder (with `corpus.jsonl`, `.gz` or `.zst`), a file (jsonl, csv, tsv, each also `.gz` or `.zst`;
     parquet), a data set of the `datasets` library saved to disk, "hf:NAME[[:CONFIG]:SPLIT]", or "-" for lines of JSON
-    on standard input. `format` (one of FORMATS) overrides the name's suffix. `check_first` first checks in some
+    on standard input. `format` (one of FORMATS) overrides the name's suffix. `names` are the possible field names of the
+    parts that no `…_field` names; by default the usual ones. `check_first` first checks in some
     records whether ids look like ids and texts like texts (see `first_records`).
 
     Raises InputError at once if there is nothing to read, at damage of unknown extent, and, without `on_reject`, at the
     first bad record.
     """
-    names = FieldNames.of(id=id_field, title=title_field, text=text_field, url=url_field)
+    names = FieldNames.of(names, id=id_field, title=title_field, text=text_field, url=url_field)
     format, place = format_of(path, format)
     on_reject = on_reject or raise_rejected
     ahead = LookAhead(on_reject) if check_first and place != "-" else None  # a pipe may expect an answer to each line

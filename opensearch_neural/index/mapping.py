@@ -13,8 +13,9 @@ One index holds everything about a document, so that one request can combine it:
     parent        if documents are split into passages: the document's id (keyword)
     passage       likewise: the passage's number, and its place in the document's text
 
-and the caller's own fields, mapped as `--mapping` says, or when first seen: strings as keywords, so that they can be
-filtered and counted; ISO dates as dates; every number as a double, because the first price may be 10 and the next 10.99.
+and the caller's own fields, mapped as `--mapping` says, or (plain ones, from another index) as they were there, or when
+first seen: strings as keywords, so that they can be filtered and counted; ISO dates as dates; every number as a double,
+because the first price may be 10 and the next 10.99.
 Objects get the type flat_object if OpenSearch has it: their values can be searched, and they add no fields to the mapping.
 """
 
@@ -65,6 +66,14 @@ DYNAMIC_MAPPINGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("decimals_as_doubles", "double", {"type": "double"}),
 )
 """(name, type that OpenSearch detects in a field's first value, mapping of the field)"""
+PLAIN_MAPPINGS: dict[str, dict[str, Any]] = {
+    "keyword": _KEYWORD,
+    "boolean": {"type": "boolean"},
+    "date": _DATE,
+    **{number: {"type": "double"} for number in ("double", "float", "half_float", "scaled_float")},
+    **{number: {"type": "double"} for number in ("byte", "short", "integer", "long")},
+}
+"""{type of a field in an index that exists: mapping of the field in one that `osn` makes of it}"""
 FLAT_OBJECTS = ("objects_as_flat_ones", "object", {"type": "flat_object"})
 FLAT_OBJECT_RELEASE = (2, 18)
 """The first release in which flat_object neither refuses nor misreads nulls and lists within lists."""
@@ -198,11 +207,16 @@ def to_bytes(vectors: np.ndarray, scale: float) -> np.ndarray:
 
 
 def read_field_mappings(path: Path) -> dict[str, Any]:
-    """{name: mapping} of the caller's own fields, from a file with a JSON object of this form or with a whole mapping.
+    """{name: mapping} of the caller's own fields, from a file with a JSON object of this form, with a whole mapping, or with
+    OpenSearch's answer to GET INDEX/_mapping.
 
     Raises InputError for any other content, and for a field that osn writes itself.
     """
     content = read_json(path, InputError)
+    if isinstance(content, dict) and content and all(map(_is_of_index, content.values())):
+        if len(content) > 1:
+            raise InputError(f"{path} has the mappings of {len(content)} indexes", "leave one in it")
+        (content,) = content.values()
     for name in ("mappings", "properties"):
         inner = content.get(name) if isinstance(content, dict) else None
         # A text as type makes it the mapping of a field with that name; a field named "type" has a mapping of its own.
@@ -215,3 +229,8 @@ def read_field_mappings(path: Path) -> dict[str, Any]:
     if own := sorted(RESERVED_FIELDS & content.keys()):
         raise InputError(f"{path}: the field {own[0]!r} is mapped by osn itself", "leave it out")
     return content
+
+
+def _is_of_index(value: Any) -> bool:
+    """Whether a value is what GET INDEX/_mapping answers of one index."""
+    return isinstance(value, dict) and isinstance(value.get("mappings"), dict) and "type" not in value

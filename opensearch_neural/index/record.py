@@ -25,6 +25,8 @@ META_FORMAT = 2
 The only release, 0.1.0, reads format 1 and refuses format 2. So changes before the next release keep the number, even
 `prune_postings`, which an `osn` that does not know it would ignore. After the next release, a change of meaning raises it.
 """
+NAMES = "names"
+"""Key in the record: the field names that the ingest which created the index was given."""
 DenseType = Literal["float", "byte", "sq"]
 
 
@@ -135,6 +137,13 @@ class IndexMeta:
         return ", ".join([self.loading, *self.adding] if self.loading else self.adding) or None
 
     @property
+    def names(self) -> dict[str, str]:
+        """{part of a document ("id", "title", "text", "url"): the name that it has in documents}, for the parts whose name
+        was given (`--text-field`) when the index was created."""
+        kept = self.extra.get(NAMES, {})
+        return {part: kept[part] for part in _INSIDE[NAMES] if kept.get(part) is not None}
+
+    @property
     def counting(self) -> bool:
         """Whether the IDF table of the sparse model is incomplete: still being counted, or interrupted."""
         return self.sparse is not None and not self.sparse.query_hash
@@ -188,13 +197,14 @@ class IndexMeta:
 
 
 _ENTRIES: dict[str, type] = {
-    **dict.fromkeys(("sparse", "dense", "passages", "quantized", "loading", "build"), dict),
+    **dict.fromkeys(("sparse", "dense", "passages", "quantized", "loading", "build", NAMES), dict),
     **{"analyzer": str, "version": str, "format": int, "adding": list, "sparse_scale": float, "largest_weights": str},
     **{"forward_index": bool, "prune": str, "prune_postings": str},
     **{"sparse_scale_documents": int, "shard_documents": int},
 }
 _INSIDE: dict[str, dict[str, type]] = {
     "loading": {"restore": dict, "corpus": str},
+    NAMES: dict.fromkeys(("id", "title", "text", "url"), str),
     "build": {"alias": str, "corpus": str, "replaced": str, "swapped": bool, "waits": bool, "alias_says": dict},
 }
 MetaPart = TypeVar("MetaPart")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fault_proxy import Fault, FaultProxy, Request
@@ -20,6 +21,8 @@ from ingest.settings import Models, NewIndex
 from opensearch_neural.commands import search
 from opensearch_neural.engines import ENGINES
 from opensearch_neural.errors import InputError
+from opensearch_neural.index.mapping import index_body
+from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.shown_search import parse_filter
 
 RAINBOWS = [
@@ -96,6 +99,40 @@ def test_what_the_linter_finds_is_told_of_a_search_that_is_refused_too(
     own.write_text(json.dumps({"query": {"match": {"text": "{{query}}"}}, "rescore": rescore}))
     done = osn(cluster_url, "--index", index, *(each.format(own) for each in options), "refraction of light")
     assert done.returncode == 1 and "(400)" in done.stderr and finding in done.stderr, done.stderr
+
+
+@pytest.mark.cluster
+def test_a_filter_that_finds_nothing_by_the_type_of_its_field_is_told_of(
+    client: Any, cluster_url: str, index_name: str
+) -> None:
+    fields = {
+        "brand": {"type": "text", "fields": {"raw": {"type": "keyword"}}},
+        "note": {"type": "text"},
+        "variants": {"type": "nested", "properties": {"size": {"type": "keyword"}}},
+        "maker": {"properties": {"name": {"type": "keyword"}}},
+        "name": {"type": "alias", "path": "title"},
+        "flat": {"type": "flat_object"},
+    }
+    client.indices.create(index=index_name, body=index_body(IndexMeta(), replicas=0, fields=fields))
+    document = {"title": "Rain", "text": "rain", "brand": "Light Rain", "note": "Rain", "flat": {"a": "x"}}
+    document |= {"variants": [{"size": "S"}], "maker": {"name": "Rain Ltd"}}
+    client.index(index=index_name, id="1", body=document, params={"refresh": "true"})
+
+    def told(filter: str, hits: int = 0) -> str:
+        done = osn(cluster_url, "--index", index_name, "--json", "--filter", filter, "rain")
+        assert len(json.loads(done.stdout)["hits"]) == hits
+        return done.stderr
+
+    words = "is a text, in which a filter finds single words, as the analyzer writes them"
+    assert f"'brand' {words}; brand.raw has the whole value" in told("brand=Light Rain")
+    assert f"'note' {words}\n" in told("note=Rain") and f"'name' {words}" in told("name=Rain")
+    clause = '{"nested": {"path": "variants", "query": {"term": {"variants.size": "VALUE"}}}}'
+    assert f"'variants.size' is in nested documents: filter by {clause}" in told("variants.size=S")
+    assert not told(clause.replace("VALUE", "S"), hits=1)
+    assert not told("brand.raw=Light Rain", hits=1)
+    # What may match, and what only has no mapping of its own, is not told of.
+    assert not told("maker.name=Sun Ltd") and not told("flat.a=y") and not told("flat.b=x")
+    assert "has no field 'maker.size' to filter by" in told("maker.size=S")
 
 
 @pytest.mark.cluster

@@ -9,7 +9,8 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from shutil import which
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -147,7 +148,7 @@ def test_an_application_keeps_its_query_and_adds_what_the_model_says(
     (tmp_path / "request.py").write_text(request[1])
     (tmp_path / "queries.tsv").write_text("q1\trainbow\nq2\train\n")
     (tmp_path / "judged.qrels").write_text("q1 0 d2 1\nq2 0 d4 1\n")
-    ingest, weights = BLOCK.findall(text)
+    ingest, old_mapping, weights = BLOCK.findall(text)
     shell(ingest.replace("MODEL", "lexical"), tmp_path, cluster_url)
     shell(measure, tmp_path, cluster_url)
     printed = shell(weights, tmp_path, cluster_url)
@@ -158,8 +159,21 @@ def test_an_application_keeps_its_query_and_adds_what_the_model_says(
         assert all(int(line.split()[2][1:]) % 2 == 0 for line in run)  # and filtered
     assert float(runs["3.2"][0].split()[4]) > float(runs["0.8"][0].split()[4])
     brand = {"query": {"match": {"brand": "red"}}, "aggs": {"brands": {"terms": {"field": "brand.keyword"}}}}
-    answer = client.search(index=f"{index_name}-articles-pilot", body=brand)
-    assert answer["aggregations"]["brands"]["buckets"] == [{"key": "Red Brand", "doc_count": 40}]
+
+    def brands(index: str) -> list[dict[str, Any]]:
+        buckets: list[dict[str, Any]] = client.search(index=index, body=brand)["aggregations"]["brands"]["buckets"]
+        return buckets
+
+    assert brands(f"{index_name}-articles-pilot") == [{"key": "Red Brand", "doc_count": 40}]
+    if which("jq") is None or which("curl") is None:
+        return
+    shell(old_mapping.replace('-u "$OSN_USER" ', ""), tmp_path, cluster_url)
+    whole = f"{index_name}-whole"
+    build = f"osn ingest opensearch:{index_name}-articles --index {whole} --replicas 0 --mapping mapping.json 2>&1"
+    told = shell(build, tmp_path, cluster_url)
+    assert "title.keyword (not there)" in told and "brand" not in told and "called text" not in told
+    assert brands(whole) == [{"key": "Red Brand", "doc_count": 40}]
+    assert client.count(index=whole, body={"query": {"match": {"body": "rainbow"}}})["count"] == 40
 
 
 def test_a_weekly_build_catches_up_before_it_serves(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,16 @@ def test_a_field_of_ones_own_may_be_called_as_a_word_of_mappings(tmp_path: Path,
     path = tmp_path / "mapping.json"
     path.write_text(wrapped.format(f'{{"{name}": {{"type": "keyword"}}}}'))
     assert read_field_mappings(path) == {name: {"type": "keyword"}}
+
+
+def test_a_mapping_is_read_as_opensearch_answers_it(tmp_path: Path) -> None:
+    path = tmp_path / "mapping.json"
+    price = {"price": {"type": "float"}}
+    path.write_text(json.dumps({"articles": {"mappings": {"dynamic": "strict", "properties": price}}}))
+    assert read_field_mappings(path) == price
+    path.write_text(json.dumps({name: {"mappings": {"properties": price}} for name in ("a", "b")}))
+    with pytest.raises(InputError, match="the mappings of 2 indexes"):
+        read_field_mappings(path)
 
 
 @pytest.mark.parametrize(

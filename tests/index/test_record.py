@@ -74,6 +74,8 @@ def test_an_index_of_someone_else_is_named() -> None:
         {"sparse_scale_documents": 1.5},
         {"shard_documents": "many"},
         {"largest_weights": {}},
+        {"names": "title"},
+        {"names": {"text": 1}},
         {"prune_postings": 3, "forward_index": True},
         {"prune_postings": "top_k:3"},
         {"build": {"alias": "docs", "replaced": ["a"]}},

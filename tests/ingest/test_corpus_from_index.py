@@ -23,7 +23,7 @@ from opensearchpy.exceptions import RequestError
 
 from ingest import corpus_from_index
 from ingest.corpus import CorpusSource, spooled
-from ingest.corpus_from_index import copy_index, other_for_queries
+from ingest.corpus_from_index import copy_index, other_for_queries, plain_fields
 from ingest.job import Job, run_job
 from ingest.settings import NewIndex
 from opensearch_neural.cluster.connect import connect
@@ -251,8 +251,20 @@ def test_fields_that_queries_find_otherwise_are_named() -> None:
         "author.name": "no longer text",
         "reviews": "no longer nested",
     }
-    mapped = other_for_queries(properties, FieldNames.of(text="summary"), ["brand", "author", "reviews", "price"])
+    own = {name: properties[name] for name in ("brand", "author", "reviews", "price")}
+    mapped = other_for_queries(properties, FieldNames.of(text="summary"), own)
     assert mapped == {"title.raw": "not there", "body": "no longer text"}
+
+
+def test_a_field_of_copies_is_told_of_until_something_fills_it() -> None:
+    """Mapped as before it is empty, because title and text, which were copied to it, have other names there."""
+    text = {"type": "text", "copy_to": "all"}
+    properties = {"title": {"type": "text"}, "text": text, "note": text, "all": {"type": "text"}}
+    own = {"note": {"type": "text"}}
+    assert other_for_queries(properties, FieldNames(), own) == {"all": "not there"}
+    assert other_for_queries(properties, FieldNames(), {**own, "all": {"type": "text"}}) == {"all": "not there"}
+    assert other_for_queries(properties, FieldNames(), {**own, "all": {"type": "alias", "path": "contents"}}) == {}
+    assert other_for_queries(properties, FieldNames(), {"note": text, "all": {"type": "text"}}) == {}
 
 
 def test_fields_of_a_like_type_that_queries_find_otherwise_are_named_too(
@@ -269,21 +281,26 @@ def test_fields_of_a_like_type_that_queries_find_otherwise_are_named_too(
         "tags": {"type": "keyword"},
         "plain": {"type": "keyword", "copy_to": ["tags"]},
         "iso": {"type": "date", "format": "yyyy-MM-dd||date||strict_date_optional_time_nanos||epoch_millis"},
+        "maker": {"properties": {"since": {"type": "date"}, "name": {"type": "keyword"}}},
         "title": {"type": "text"},
     }
-    same = [{"term": {"plain": "x"}}, {"range": {"iso": {"gte": "2024-01-01", "lt": "now"}}}]
+    same: list[dict[str, Any]] = [
+        {"term": {"plain": "x"}},
+        {"range": {"iso": {"gte": "2024-01-01", "lt": "now"}}},
+        {"range": {"day": {"gte": "02.02.2024"}}},
+        {"range": {"second": {"gte": 1, "lt": "now"}}},
+    ]
     others: dict[str, dict[str, Any]] = {
         "heading": {"match": {"heading": "rain"}},
         "brand": {"term": {"brand": "ACME"}},
         "colour": {"term": {"colour": "none"}},
-        "day": {"range": {"day": {"gte": "02.02.2024"}}},
-        "second": {"range": {"second": {"gte": 1, "lt": "now"}}},
+        "maker.since": {"range": {"maker.since": {"gte": "now-1000y"}}},
         "tags": {"term": {"tags": "x"}},
     }
     theirs, new = f"{index_name}-theirs", f"{index_name}-new"
     client.indices.create(index=theirs, body={"mappings": {"properties": mapping}})
     document = {"title": "rain", "body": "rain", "brand": "acme", "colour": None, "day": "01.03.2024"}
-    document |= {"second": 1_700_000_000, "plain": "x", "iso": "2024-03-01"}
+    document |= {"second": 1_700_000_000, "plain": "x", "iso": "2024-03-01", "maker": {"since": "2001-01-01"}}
     client.index(index=theirs, id="1", body=document, params={"refresh": "true"})
     run_job(client, Job(CorpusSource(f"opensearch:{theirs}"), new, new_index=NewIndex(replicas=0)), show_progress=False)
 
@@ -298,7 +315,86 @@ def test_fields_of_a_like_type_that_queries_find_otherwise_are_named_too(
     assert [finds(new, query) for query in others.values()] == [False] * len(others)
     told = other_for_queries(mapping, FieldNames())
     assert told.keys() == {"body", *others}
-    assert other_for_queries(mapping, FieldNames(), mapping) == {}
+    # Mapped as before, `body` is a field without values, since the text is called `text`; an alias finds the text.
+    assert other_for_queries(mapping, FieldNames(), mapping).keys() == {"body"}
+    assert other_for_queries(mapping, FieldNames(), {**mapping, "body": {"type": "alias", "path": "text"}}) == {}
+
+
+def test_a_plain_field_has_its_type_however_json_writes_its_values(
+    client: OpenSearch, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """OpenSearch would guess a type from each first value, and every one of these guesses would be wrong."""
+    theirs, new = f"{index_name}-theirs", f"{index_name}-new"
+    mapping = {
+        "price": {"type": "float"},
+        "stock": {"type": "integer", "ignore_malformed": True},
+        "added": {"type": "date"},
+        "day": {"type": "date", "format": "dd.MM.yyyy"},
+        "sold": {"type": "boolean"},
+        "ean": {"type": "keyword"},
+        "text": {"type": "text"},
+    }
+    client.indices.create(index=theirs, body={"mappings": {"properties": mapping}})
+    march, first = 1_709_251_200_000, {"text": "rain", "stock": "many", "sold": "true", "ean": 4_006_381_333_931}
+    lines: list[dict[str, Any]] = [
+        {"index": {"_id": "1"}},
+        {**first, "price": "9.50", "added": march, "day": "01.03.2024"},
+    ]
+    lines += [{"index": {"_id": "2"}}, {"text": "sun", "price": 100, "stock": 7, "added": "2025-03-01", "sold": False}]
+    assert not client.bulk(index=theirs, body=lines, params={"refresh": "true"})["errors"]
+    job = Job(CorpusSource(f"opensearch:{theirs}"), new, new_index=NewIndex(replicas=0), dead_letters=tmp_path / "dead")
+    assert run_job(client, job, show_progress=False).letters == 0
+    assert "find other hits" not in caplog.text and "only one kind" not in caplog.text
+    for query, ids in {
+        ("range", "price", "lt", 20): ["1"],
+        ("range", "stock", "gte", 1): ["2"],
+        ("range", "added", "lt", "2024-03-01||+1d"): ["1"],
+        ("range", "day", "gte", "29.02.2024"): ["1"],
+        ("term", "sold", "value", True): ["1"],
+        ("prefix", "ean", "value", "4006"): ["1"],
+    }.items():
+        kind, field, how, value = query
+        body = {"query": {kind: {field: {how: value}}}}
+        for index in (theirs, new):
+            assert [hit["_id"] for hit in client.search(index=index, body=body)["hits"]["hits"]] == ids, (index, body)
+    sums = {"prices": {"sum": {"field": "price"}}, "sold": {"terms": {"field": "sold"}}}
+    counted = [client.search(index=index, body={"size": 0, "aggs": sums})["aggregations"] for index in (theirs, new)]
+    assert counted[0] == counted[1]
+
+
+def test_a_mapping_of_the_users_own_comes_before_the_type_that_the_old_index_has(
+    client: OpenSearch, theirs: str, index_name: str, tmp_path: Path
+) -> None:
+    def mapped(**settings: Any) -> dict[str, Any]:
+        name = f"{index_name}-{len(settings)}"
+        source = CorpusSource(f"opensearch:{theirs}", title_field="headline", text_field="story", limit=20)
+        run_job(client, Job(source, name, new_index=NewIndex(replicas=0, **settings)), show_progress=False)
+        properties: dict[str, Any] = client.indices.get_mapping(index=name)[name]["mappings"]["properties"]
+        return properties["price"]
+
+    (tmp_path / "mapping.json").write_text('{"price": {"type": "integer"}}')
+    assert mapped(mapping=tmp_path / "mapping.json") == {"type": "integer"}
+    assert mapped() == {"type": "double"}
+
+
+def test_fields_of_several_indexes_have_a_type_if_all_agree(client: OpenSearch, index_name: str) -> None:
+    number, malformed = {"type": "double"}, {"type": "double", "ignore_malformed": True}
+    for name, properties in {
+        "a": {"price": {"type": "float"}, "stock": {"type": "long"}, "note": {"type": "text"}},
+        "b": {"price": {"type": "keyword"}, "stock": {"type": "integer"}, "dense": {"type": "keyword"}},
+        "c": {"price": {"type": "float"}},
+    }.items():
+        settings = {"index.mapping.ignore_malformed": name == "a", "number_of_replicas": 0}
+        body = {"mappings": {"properties": properties}, "settings": settings}
+        client.indices.create(index=f"{index_name}-theirs-{name}", body=body)
+
+    def fields(names: str) -> dict[str, Any]:
+        return plain_fields(client, f"opensearch:{index_name}-theirs-{names}", FieldNames())
+
+    assert fields("a") == {"price": malformed, "stock": malformed}
+    assert fields("b").keys() == {"price", "stock"} and fields("b")["stock"] == number
+    assert fields("c") == {"price": number}
+    assert fields("*") == {"stock": malformed}
 
 
 def test_a_query_that_names_a_field_of_the_old_index_is_warned_of_until_an_alias_stands_for_it(

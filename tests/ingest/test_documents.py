@@ -113,6 +113,57 @@ def test_an_update_knows_the_text_by_the_names_that_adding_knows_it_by(client: A
     assert (changed.text, changed.fields) == ("limbs", {"body": "long"})
 
 
+SHOES = {"_id": "1", "name": "Red shoes", "story": "limbs grow again", "price": 1}
+"""A record of a shop, which calls the title `name` and the text `story`."""
+
+
+@pytest.fixture
+def shop(client: Any, index_name: str, tmp_path: Path, passages: PassageMeta | None) -> str:
+    """An index whose ingest was told the names of title and text."""
+    ingest = job(write_jsonl(tmp_path / "s.jsonl", [SHOES]), index_name, passages=passages)
+    named = replace(ingest.corpus, title_field="name", text_field="story")
+    run_job(client, replace(ingest, corpus=named), show_progress=False)
+    return index_name
+
+
+def test_names_of_title_and_text_are_those_that_the_first_ingest_was_told(
+    client: Any, shop: str, tmp_path: Path
+) -> None:
+    """The second ingest, `add` and `update` are not told them again."""
+    more = [
+        {**SHOES, "_id": "2", "story": "hearts heal"},
+        {"_id": "3", "title": "Blue shoes", "text": "as in the index"},
+    ]
+    report = run_job(client, job(write_jsonl(tmp_path / "m.jsonl", more), shop), show_progress=False)
+    assert (report.documents, report.letters) == (2, 0)
+    documents = Documents(client, shop)
+    written = documents.add([{**SHOES, "_id": "4", "title": "a new title", "body": "long"}, {**SHOES, "_id": "5"}])
+    assert (written.created, written.refused) == (2, [])
+    held = {id: documents.get(id) for id in "12345"}
+    assert held == {
+        "1": Document("1", "limbs grow again", "Red shoes", fields={"price": 1}),
+        "2": Document("2", "hearts heal", "Red shoes", fields={"price": 1}),
+        "3": Document("3", "as in the index", "Blue shoes"),
+        # The names that an index has itself come first, and `body` is a field like any other in this index.
+        "4": Document("4", "limbs grow again", "a new title", fields={"name": "Red shoes", "body": "long", "price": 1}),
+        "5": Document("5", "limbs grow again", "Red shoes", fields={"price": 1}),
+    }
+    changed = documents.update("5", {"story": "hearts heal", "name": "Green shoes", "price": 2})
+    assert documents.get("5") == Document("5", "hearts heal", "Green shoes", fields={"price": 2})
+    assert changed.record() == {"_id": "5", "title": "Green shoes", "text": "hearts heal", "price": 2}
+    assert documents.update("5", {"text": "limbs"}).text == "limbs"
+    assert set(client.indices.get_mapping(index=shop)[shop]["mappings"]["properties"]) >= {"title", "text", "price"}
+    assert "story" not in client.indices.get_mapping(index=shop)[shop]["mappings"]["properties"]
+
+
+def test_a_command_adds_documents_by_the_names_that_the_first_ingest_was_told(
+    osn: Callable[..., subprocess.CompletedProcess[str]], client: Any, shop: str
+) -> None:
+    ran = osn("documents", "add", "--index", shop, "-", input=json.dumps({**SHOES, "_id": "2", "story": "hearts heal"}))
+    assert ran.returncode == 0, ran.stderr
+    assert read_document(client, shop, "2") == Document("2", "hearts heal", "Red shoes", fields={"price": 1})
+
+
 @pytest.mark.parametrize("mapping", [None, {"a": {"type": "object"}}], ids=["flat", "object"])
 def test_a_field_with_a_dot_in_its_name_is_changed_where_it_lies(
     client: Any, index_name: str, tmp_path: Path, passages: PassageMeta | None, mapping: dict[str, Any] | None
