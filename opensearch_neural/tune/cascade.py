@@ -56,7 +56,7 @@ class CascadeTuning(Tuning):
 
     def grid(self) -> Sequence[Setting]:
         start = CascadeSetting.of(self.engines)
-        return cascades(start, CascadeSetting.fitting(self.engines, start.first))
+        return cascade_settings(start, CascadeSetting.fitting(self.engines, start.first))
 
     def choose(self, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0) -> Chosen | None:
         """The fastest cascade whose interval keeps the share of the best cascade's quality. None if, on the held-back
@@ -75,7 +75,7 @@ class CascadeTuning(Tuning):
         return Chosen(chosen.setting, chosen, kept, low, high, 0) if keeps else None
 
 
-def cascades(start: CascadeSetting, default: CascadeSetting) -> list[CascadeSetting]:
+def cascade_settings(start: CascadeSetting, default: CascadeSetting) -> list[CascadeSetting]:
     """All combinations of weights and both windows, otherwise like `start`. The second stage's window is at least as wide
     as the third's.
 

@@ -34,7 +34,12 @@ from opensearch_neural.queries import Body, Rare
 from opensearch_neural.shown_search import Request, find
 from opensearch_neural.tune import store, trials
 from opensearch_neural.tune.cascade import CascadeTuning
-from opensearch_neural.tune.two_phases import HighIdfFirstTuning, PrunedSparseTuning, pruned_searches, two_phases
+from opensearch_neural.tune.high_idf_first import (
+    HighIdfFirstTuning,
+    PrunedSparseTuning,
+    high_idf_first_settings,
+    pruned_sparse_settings,
+)
 
 pytestmark = pytest.mark.cluster
 DOCUMENTS = 70
@@ -477,8 +482,8 @@ def test_the_window_grows_with_the_index(both: Both) -> None:
         assert opened.body("sparse", "rain")["rescore"]["window_size"] == window
         # Phase one knows no more of a document than all tokens do, and in a tuned grid there is this default.
         assert opened.body("high-idf-first", "rain bow light")["rescore"]["window_size"] == window
-        assert HighIdfFirstSetting(window=window) in two_phases(HighIdfFirstSetting.fitting(opened))
-        assert PrunedSparseSetting(window) in pruned_searches(PrunedSparseSetting.fitting(opened))
+        assert HighIdfFirstSetting(window=window) in high_idf_first_settings(HighIdfFirstSetting.fitting(opened))
+        assert PrunedSparseSetting(window) in pruned_sparse_settings(PrunedSparseSetting.fitting(opened))
         after = opened.with_settings(first="high-idf-first")
         assert after.body("cascade", "rain bow light")["rescore"][0]["window_size"] == window
     assert both.pruned.with_settings(window=7).body("sparse", "rain")["rescore"]["window_size"] == 7
@@ -506,7 +511,7 @@ def test_osn_tune_chooses_the_smallest_window_that_keeps_the_share_and_sparse_se
     asker = trials.asker
     client, index = tunable.client, tunable.pruned.index
     monkeypatch.setattr("opensearch_neural.tune.tuning.asker", timed)
-    monkeypatch.setattr("opensearch_neural.tune.two_phases.ROW_WINDOWS", (1, 2, 60))
+    monkeypatch.setattr("opensearch_neural.tune.high_idf_first.ROW_WINDOWS", (1, 2, 60))
     texts = {f"q{at}": " ".join(WORDS[at : at + 9]) for at in range(40)}
     best = {query: tunable.page(tunable.whole, "sparse", text, size=10) for query, text in texts.items()}
     qrels = {query: {id: 1 for id, _ in hits} for query, hits in best.items()} if judged else None

@@ -26,8 +26,8 @@ from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, SparseMeta
 from opensearch_neural.queries import Rare, best_passages
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
+from opensearch_neural.tune.bm25_sparse import Bm25SparseTuning
 from opensearch_neural.tune.trials import Questions, try_all
-from opensearch_neural.tune.weighted_sum import WeightedSumTuning
 
 LONG = [
     {"_id": f"long-{n:02}", "title": f"title {n}", "text": " ".join(random.Random(n).choices(WORDS[:30], k=60)), "n": n}
@@ -231,7 +231,7 @@ def test_a_build_of_passages_is_checked_by_its_documents(client: Any, index_name
 
 def test_tuning_counts_passages_as_their_documents(client: Any, engines: Engines) -> None:
     judged = {str(line["_id"]): str(line["text"]) for line in LONG}
-    tuning = WeightedSumTuning(client, engines)
+    tuning = Bm25SparseTuning(client, engines)
     blank = {"_id": "blank", "title": "no text", "text": "  "}
     assert Documents(client, engines.index).add([blank]).created == 1
     known, _ = tuning.own_questions(200, 0)

@@ -39,10 +39,10 @@ from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.queries import Rare
 from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tried, pareto, share, store
-from opensearch_neural.tune.cascade import WEIGHTS, cascades
+from opensearch_neural.tune.bm25_sparse import Bm25SparseTuning, bm25_sparse_settings, choose_bm25_sparse
+from opensearch_neural.tune.cascade import WEIGHTS, cascade_settings
+from opensearch_neural.tune.high_idf_first import HighIdfFirstTuning, high_idf_first_settings
 from opensearch_neural.tune.trials import Ask, asker, halves, try_all
-from opensearch_neural.tune.two_phases import HighIdfFirstTuning, two_phases
-from opensearch_neural.tune.weighted_sum import WeightedSumTuning, choose_weighted_sum, weighted_sums
 from opensearch_neural.ui.tune_report import tune_report
 
 QUERIES = [f"q{at}" for at in range(40)]
@@ -135,7 +135,7 @@ def test_the_lower_end_of_the_interval_decides(client, index: str, monkeypatch: 
     engines = open_engines(client, index)
     sound = Tried(HighIdfFirstSetting(Rare("ratio", 0.0), 10), 2.0, 1.0, 1.0, ALL.values)
     for low, chosen in ((0.98, False), (0.99, True)):
-        monkeypatch.setattr("opensearch_neural.tune.two_phases.share", lambda *_, low=low, **__: (1.0, low, 1.0))
+        monkeypatch.setattr("opensearch_neural.tune.high_idf_first.share", lambda *_, low=low, **__: (1.0, low, 1.0))
         choice = HighIdfFirstTuning(client, engines).choose([ALL, sound], held_back, 0.99)
         assert (choice is not None) == chosen
 
@@ -163,20 +163,20 @@ def sums(**gains: list[float]) -> list[Tried]:
 def test_the_weight_with_the_most_sure_gain_is_chosen_not_that_with_the_most() -> None:
     steady, wild = [0.05, 0.06] * 20, [0.5, -0.3] * 20
     assert sum(wild) > sum(steady)
-    chosen = choose_weighted_sum(sums(w0_2x50=steady, w0_8x50=wild, w0_45x50=[0.01] * 40), 0.99, Bm25SparseSetting())
+    chosen = choose_bm25_sparse(sums(w0_2x50=steady, w0_8x50=wild, w0_45x50=[0.01] * 40), 0.99, Bm25SparseSetting())
     assert chosen is not None and chosen.setting == Bm25SparseSetting(0.2, 50)
     assert chosen.low is not None and chosen.low > 1.09 and chosen.kept == pytest.approx(1.11)
 
 
 def test_the_smallest_window_that_surely_keeps_the_share_is_chosen() -> None:
     gains = {"w0_8x50": [0.05] * 40, "w0_8x20": [0.048] * 40, "w0_3x20": [0.049] * 40, "w0_8x10": [0.03] * 40}
-    chosen = choose_weighted_sum(sums(**gains), 0.99, Bm25SparseSetting())
+    chosen = choose_bm25_sparse(sums(**gains), 0.99, Bm25SparseSetting())
     assert chosen is not None and chosen.setting == Bm25SparseSetting(0.8, 20)
 
 
 @pytest.mark.parametrize("gains", [[0.0] * 40, [0.2, -0.2] * 20])
 def test_a_gain_that_may_be_none_is_not_chosen(gains: list[float]) -> None:
-    assert choose_weighted_sum(sums(w0_45x50=gains), 0.99, Bm25SparseSetting()) is None
+    assert choose_bm25_sparse(sums(w0_45x50=gains), 0.99, Bm25SparseSetting()) is None
 
 
 @pytest.mark.parametrize(("lucky", "loss", "expected"), [(4, 0.01, Bm25SparseSetting()), (12, 0.02, None)])
@@ -185,7 +185,7 @@ def test_what_is_best_on_a_part_of_the_queries_is_not_chosen_before_the_default(
 ) -> None:
     """With twelve lucky queries each part chooses another weight, which on the rest is no surer than the default."""
     first = [0.3] * lucky + [-loss] * (40 - lucky)
-    chosen = choose_weighted_sum(
+    chosen = choose_bm25_sparse(
         sums(w0_8x30=[0.03] * 40, w0_2x50=first, w0_6x50=first[::-1]), 0.99, Bm25SparseSetting()
     )
     assert (chosen and chosen.setting) == expected
@@ -195,9 +195,9 @@ def test_what_is_best_on_a_part_of_the_queries_is_not_chosen_before_the_default(
 def test_bm25_sparse_is_tuned_on_known_items_and_searched_as_stored(
     client, cluster_url: str, index: str, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = weighted_sums(Bm25SparseSetting())[::5]
+    few = bm25_sparse_settings(Bm25SparseSetting())[::5]
     few += [] if Bm25SparseSetting() in few else [Bm25SparseSetting()]
-    monkeypatch.setattr("opensearch_neural.tune.weighted_sum.weighted_sums", lambda default: few)
+    monkeypatch.setattr("opensearch_neural.tune.bm25_sparse.bm25_sparse_settings", lambda default: few)
     # What is stored and cannot be read is in nobody's way.
     write_record(
         client, index, existing_record(client, index).with_extra(**{Bm25SparseSetting.key: {"weight": "heavy"}})
@@ -206,7 +206,7 @@ def test_bm25_sparse_is_tuned_on_known_items_and_searched_as_stored(
     done = CliRunner().invoke(osn, [*command, "--most", "6", "--dry-run"], catch_exceptions=False)
     content = json.loads(done.stdout)
     assert content["measure"] == "nDCG@10 of known items"
-    assert len(content["tried"]) == 1 + len(few) and Bm25SparseSetting() in weighted_sums(Bm25SparseSetting())
+    assert len(content["tried"]) == 1 + len(few) and Bm25SparseSetting() in bm25_sparse_settings(Bm25SparseSetting())
     assert all(0 < each[content["measure"]] <= 1 for each in content["tried"])
     setting = Bm25SparseSetting(0.9, 20)
     each = Tried(setting, 1.0, 0.9, 1.1)
@@ -240,7 +240,7 @@ def test_known_items_of_long_texts_without_full_stops_can_be_searched(client, tm
     name = f"osn-test-long-{uuid.uuid4().hex[:8]}"
     write(client, corpus, name)
     try:
-        tuning = WeightedSumTuning(client, open_engines(client, name))
+        tuning = Bm25SparseTuning(client, open_engines(client, name))
         questions, _ = tuning.own_questions(6000, seed=0)
         assert questions.texts.keys() == texts.keys()
         assert all(len(text) <= 1000 for text in questions.texts.values())
@@ -282,9 +282,9 @@ def test_the_default_window_grows_with_the_index() -> None:
     assert [fitting_window(each, BM25_SPARSE_POWER) for each in shards] == [30, 30, 95, 300]
     assert [fitting_window(each, HIGH_IDF_FIRST_POWER) for each in shards[:3]] == [30, 30, 53]
     default = Bm25SparseSetting(window=164)
-    assert default in weighted_sums(default), "what is chosen is compared with the default"
+    assert default in bm25_sparse_settings(default), "what is chosen is compared with the default"
     for each in (HighIdfFirstSetting(), HighIdfFirstSetting(window=53)):
-        assert each in two_phases(each)
+        assert each in high_idf_first_settings(each)
 
 
 @pytest.mark.cluster
@@ -355,7 +355,7 @@ def test_a_tuned_window_grows_with_the_index_as_the_default_does(
 def test_a_stored_setting_that_cannot_be_read_is_named_and_tuned_anew(client, index: str) -> None:
     for tuning, stored, why in (
         (HighIdfFirstTuning, {"rare": "most", "window": 10}, "'most' is not a threshold"),
-        (WeightedSumTuning, {"weight": "heavy"}, "could not convert"),
+        (Bm25SparseTuning, {"weight": "heavy"}, "could not convert"),
     ):
         key, engine = tuning.setting.key, tuning.setting.engine
         engines = open_engines(client, index)
@@ -384,9 +384,9 @@ def test_the_command_tunes_shows_and_stores(
         ask = asker(*of)
         return lambda body: (ask(body)[0], 1.0 if ("rescore" in body) == faster else 2.0)
 
-    few = two_phases(HighIdfFirstSetting())
+    few = high_idf_first_settings(HighIdfFirstSetting())
     few = few[:: len(few) // 6]
-    monkeypatch.setattr("opensearch_neural.tune.two_phases.two_phases", lambda default: few)
+    monkeypatch.setattr("opensearch_neural.tune.high_idf_first.high_idf_first_settings", lambda default: few)
     monkeypatch.setattr("opensearch_neural.tune.tuning.asker", timed)
     write_record(client, index, existing_record(client, index).with_extra(**{HighIdfFirstSetting.key: None}))
     command = [
@@ -435,7 +435,7 @@ def test_osn_eval_and_osn_tune_say_that_all_tokens_weigh_the_same(
 
     monkeypatch.setattr("opensearch_neural.commands.tune.open_engines", opened)
     monkeypatch.setattr("opensearch_neural.commands.evaluate.open_engines", opened)
-    monkeypatch.setattr("opensearch_neural.tune.two_phases.two_phases", lambda default: [default])
+    monkeypatch.setattr("opensearch_neural.tune.high_idf_first.high_idf_first_settings", lambda default: [default])
     asked = ["--url", cluster_url, "--index", index, "--data", str(corpus), "--split", "test"]
     for command in (
         ["eval", *asked, "--engines", "bm25,high-idf-first", "--timed", "0"],
@@ -487,11 +487,11 @@ def test_a_report_shows_the_choice_beside_the_share_that_was_asked_for() -> None
 
 def test_cascades_of_every_weight_and_both_windows_are_tried() -> None:
     start = CascadeSetting(rare=Rare("count", 2), weight=0.025, first="high-idf-first")
-    grid = cascades(start, start)
-    assert CascadeSetting() in cascades(CascadeSetting(), CascadeSetting())
+    grid = cascade_settings(start, start)
+    assert CascadeSetting() in cascade_settings(CascadeSetting(), CascadeSetting())
     assert start in grid, "the default is among them"
     default = CascadeSetting(window=300)
-    assert default in cascades(CascadeSetting(window=75), default), "as it is for the index at hand"
+    assert default in cascade_settings(CascadeSetting(window=75), default), "as it is for the index at hand"
     assert {setting.rare for setting in grid} == {start.rare}
     assert {setting.weight for setting in grid} == set(WEIGHTS["high-idf-first"])
     windows = {(setting.window, setting.dense_window) for setting in grid}

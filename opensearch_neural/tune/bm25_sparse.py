@@ -37,7 +37,7 @@ SHARE_OF_WORDS = 0.5
 """The share of a sentence's words in the query of a known item: with all words, BM25 ranks nearly every document first."""
 
 
-class WeightedSumTuning(Tuning):
+class Bm25SparseTuning(Tuning):
     setting = Bm25SparseSetting
     nothing_chosen = (
         "no weight is surely better than BM25, nor than the default weight, by {measure}; nothing was stored"
@@ -72,19 +72,19 @@ class WeightedSumTuning(Tuning):
         return every, every
 
     def grid(self) -> Sequence[Setting]:
-        return weighted_sums(Bm25SparseSetting.fitting(self.engines))
+        return bm25_sparse_settings(Bm25SparseSetting.fitting(self.engines))
 
     def choose(self, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0) -> Chosen | None:
-        return choose_weighted_sum(tried, keep, Bm25SparseSetting.fitting(self.engines), seed=seed)
+        return choose_bm25_sparse(tried, keep, Bm25SparseSetting.fitting(self.engines), seed=seed)
 
 
-def weighted_sums(default: Bm25SparseSetting) -> list[Bm25SparseSetting]:
+def bm25_sparse_settings(default: Bm25SparseSetting) -> list[Bm25SparseSetting]:
     """The settings to try. default: the index's default, whose window is included"""
     windows = sorted({*WINDOWS, default.window})
     return [Bm25SparseSetting(weight, window) for weight, window in itertools.product(WEIGHTS, windows)]
 
 
-def choose_weighted_sum(
+def choose_bm25_sparse(
     tried: Sequence[Tried], keep: float, default: Bm25SparseSetting, *, seed: int = 0
 ) -> Chosen | None:
     """The setting whose gain over BM25, `tried[0]`, has the highest lower end. None if the interval of its cross-validated

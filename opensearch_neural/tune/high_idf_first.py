@@ -41,7 +41,7 @@ class HighIdfFirstTuning(Tuning):
     unjudged = True
 
     def grid(self) -> Sequence[Setting]:
-        return two_phases(HighIdfFirstSetting.fitting(self.engines))
+        return high_idf_first_settings(HighIdfFirstSetting.fitting(self.engines))
 
     def choose(self, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0) -> Chosen | None:
         """The fastest setting that keeps the share on both halves with the lower end of its interval. None if no setting
@@ -84,10 +84,10 @@ class PrunedSparseTuning(HighIdfFirstTuning):
         super().__init__(client, engines)
 
     def grid(self) -> Sequence[Setting]:
-        return pruned_searches(PrunedSparseSetting.fitting(self.engines))
+        return pruned_sparse_settings(PrunedSparseSetting.fitting(self.engines))
 
 
-def two_phases(default: HighIdfFirstSetting) -> list[HighIdfFirstSetting]:
+def high_idf_first_settings(default: HighIdfFirstSetting) -> list[HighIdfFirstSetting]:
     """The settings to try. All score with all tokens again (exact): common tokens in phase one then find more, which is
     worth more than the time saved without.
 
@@ -97,6 +97,6 @@ def two_phases(default: HighIdfFirstSetting) -> list[HighIdfFirstSetting]:
     return [HighIdfFirstSetting(*each) for each in itertools.product(RARE, windows, [True], TOKENS)]
 
 
-def pruned_searches(default: PrunedSparseSetting) -> list[PrunedSparseSetting]:
+def pruned_sparse_settings(default: PrunedSparseSetting) -> list[PrunedSparseSetting]:
     """The settings to try. default: the index's default, which is included"""
     return [PrunedSparseSetting(window) for window in sorted({*ROW_WINDOWS, default.window})]
