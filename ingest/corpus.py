@@ -68,7 +68,7 @@ class CorpusSource:
     @property
     def names(self) -> FieldNames:
         """The possible field names of the parts of a document."""
-        return FieldNames.of(**self.named)
+        return FieldNames.of(None, **self.named)
 
     @property
     def named(self) -> dict[str, str]:
