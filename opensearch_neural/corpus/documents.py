@@ -121,8 +121,8 @@ class FieldNames:
             in a record that lacks the name which the part has in the index.
         """
         usual = cls()
-        names: dict[str, Any] = {part: (getattr(usual, part)[0], name) for part, name in named.items()}
-        return cls(**names)
+        both: dict[str, Any] = {part: (getattr(usual, part)[0], name) for part, name in named.items()}
+        return cls(**both)
 
     def find(self, record: Mapping[str, Any], part: str) -> str | None:
         """The name that a part ("id", "title", "text", "url") has in a record; None if it has none."""
