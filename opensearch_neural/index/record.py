@@ -25,6 +25,9 @@ META_FORMAT = 2
 The only release, 0.1.0, reads format 1 and refuses format 2. So changes before the next release keep the number, even
 `prune_postings`, which an `osn` that does not know it would ignore. After the next release, a change of meaning raises it.
 """
+RESAMPLED = "resampled"
+"""The entry of an index that `osn bench grow` drew from a smaller corpus: {"of": documents of the corpus, …}. The share of
+documents that hold a word is that of the corpus."""
 DenseType = Literal["float", "byte", "sq"]
 
 
@@ -188,7 +191,7 @@ class IndexMeta:
 
 
 _ENTRIES: dict[str, type] = {
-    **dict.fromkeys(("sparse", "dense", "passages", "quantized", "loading", "build"), dict),
+    **dict.fromkeys(("sparse", "dense", "passages", "quantized", "loading", "build", RESAMPLED), dict),
     **{"analyzer": str, "version": str, "format": int, "adding": list, "sparse_scale": float, "largest_weights": str},
     **{"forward_index": bool, "prune": str, "prune_postings": str},
     **{"sparse_scale_documents": int, "shard_documents": int},
