@@ -10,6 +10,7 @@ An application reads the table at every start, so numpy, which is slow to import
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,26 @@ def idf(df: ArrayLike, n: int) -> NDArray[np.float64]:
 
     frequency = np.asarray(df, dtype=np.float64)
     return np.log1p((n - frequency + 0.5) / (frequency + 0.5))
+
+
+def counted_documents(weights: Iterable[float]) -> int | None:
+    """The number of documents on which a table with these weights was counted by `idf`; None for another table.
+
+    `idf` is ln((n + 1) / (df + 0.5)). The highest weight is that of tokens in a single document, if there are any, which
+    gives n, with an error of some millionths. The table is taken for counted if every df that follows is a whole number, as
+    far as the seven digits of a weight tell.
+    """
+    counted = set(weights) - {0.0, UNLISTED}
+    if not counted:
+        return None
+    documents = 1.5 * math.exp(max(counted)) - 1
+    frequencies = [documents_with(weight, documents) for weight in counted]
+    return round(documents) if all(abs(each - round(each)) <= 2e-5 * each for each in frequencies) else None
+
+
+def documents_with(weight: float, n: float) -> float:
+    """The documents that hold a token of this weight, among n: the inverse of `idf`."""
+    return (n + 1) * math.exp(-weight) - 0.5
 
 
 class DocumentFrequencies:

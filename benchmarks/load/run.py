@@ -29,6 +29,7 @@ from benchmarks.load.workload import Workload, body_builders, request_heads
 from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.engines.settings import CascadeSetting, HighIdfFirstSetting
 from opensearch_neural.errors import InputError, OsnError
+from opensearch_neural.index.record import RESAMPLED
 from opensearch_neural.node.clusters import Say
 from opensearch_neural.retrievers.opensearch import search
 
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RESAMPLED = "resampled"
-"""The key of an index's `_meta.osn` that marks its documents as drawn (`grown/documents.py`)."""
 HALF = 0.5
 """If more than this share of a block's requests gets no answer, the cluster is asked whether it still answers."""
 SHORTEST = 0.5  # seconds of the shortest window of the warm-up

@@ -8,7 +8,7 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
 
     hits=yes            count all hits (track_total_hits), which keeps OpenSearch from skipping blocks; `10000`: count up to
                         10,000, the default of OpenSearch
-    rare=ratio:0.4      which tokens phase one searches (`queries.Rare`)
+    rare=ratio:0.4      which tokens, for bm25-sparse which words, phase one searches (`queries.Rare`)
     window=50           hits of phase one that are rescored, in each shard
     dense-window=50     cascade, jpq-rescore: hits that are rescored with their codes (cascade: or vectors)
     first=bm25-sparse   cascade: the engine whose hits it rescores; or high-idf-first

@@ -154,16 +154,24 @@ class Bm25SparseSetting(Setting):
 
     engine = "bm25-sparse"
     key = "bm25_sparse"
-    options = ("weight", "window", "tokens")
+    options = ("weight", "window", "tokens", "rare")
     weight: float = 0.8
     """The score that the model adds to a known item, as a share of its BM25 score (`index.sparse_scale`)."""
     window: int = WINDOW
     """Hits of BM25 in each shard that get the model's score."""
     tokens: Rare | None = None
     """Which tokens of a query are added; None: all. With clauses, each token costs an index access for every hit."""
+    rare: Rare | None = None
+    """Which words of a query BM25 searches first; None: all. Only the caller chooses it."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return {name: value for name, value in super().record.items() if name != "rare"}
 
     def __str__(self) -> str:
-        return f"weight {self.weight:g}, window {self.window}" + (f", of tokens {self.tokens}" if self.tokens else "")
+        tokens = f", of tokens {self.tokens}" if self.tokens else ""
+        first = f", words {self.rare} first" if self.rare else ""
+        return f"weight {self.weight:g}, window {self.window}{tokens}{first}"
 
     @classmethod
     def fitting(cls, opened: OpenedIndex) -> Bm25SparseSetting:

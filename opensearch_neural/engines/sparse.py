@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from opensearch_neural import queries
 from opensearch_neural.causes import causes
-from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.cluster.errors import allowed, translate_errors
 from opensearch_neural.engines.engine import (
     CLAUSES,
     RARE,
@@ -23,9 +23,12 @@ from opensearch_neural.engines.engine import (
 )
 from opensearch_neural.engines.settings import Bm25SparseSetting, HighIdfFirstSetting, PrunedSparseSetting
 from opensearch_neural.errors import ClusterError
+from opensearch_neural.idf import UNLISTED, counted_documents, documents_with
 from opensearch_neural.index.hidden_index import LARGEST, read_largest
+from opensearch_neural.index.mapping import ENGLISH_STOP_WORDS, searched_word_by_word
 from opensearch_neural.index.models import IndexPart
-from opensearch_neural.index.sparse_scale import SCALE, measure_sparse_scale
+from opensearch_neural.index.record import RESAMPLED
+from opensearch_neural.index.sparse_scale import GROWN, SCALE, measure_sparse_scale
 from opensearch_neural.queries import Body, Rare
 
 if TYPE_CHECKING:
@@ -138,7 +141,8 @@ class Windowed(Sparse):
         window: int | None = None,
     ) -> bool:
         """Whether the page is certainly the page that a search of all documents returns. With the setting `exact` it is,
-        unless the answer is partial. If the setting `tokens` removes tokens, it never is. Raises ClusterError.
+        unless the answer is partial. If the setting `tokens` removes tokens, or if BM25 searches rare words first, it never
+        is. Raises ClusterError.
 
         remembered: {token: its largest weight}, the caller's memory from one query to the next. Weights that neither it nor
         the index's stored weights have are requested from the cluster and added to it, so it is valid until documents are
@@ -153,7 +157,7 @@ class Windowed(Sparse):
         if body == whole:  # also if the query has one phase
             (answer,) = answers(client, self.opened.index, text, (body,))
             return not queries.partial_answer(answer)
-        if "rescore" not in body:
+        if not isinstance(body.get("rescore"), dict):  # no window, or rare words first
             return False
         answer, end = answers(client, self.opened.index, text, (body, queries.window_end(body)))
         return queries.certified(body, answer, end, self._largest(client, text, body, answer, remembered))
@@ -181,6 +185,12 @@ class Windowed(Sparse):
         return {**largest, **remembered}
 
 
+WORD_SHARDS = "word_shards"
+"""The key under which `Bm25Sparse.load_word_shards` keeps its result."""
+SPARE = 2
+"""Rare words are searched first if one of them is in so many times the documents that a page and the windows hold."""
+
+
 class Bm25Sparse(Windowed):
     name = "bm25-sparse"
     finds = "the best of bm25, with what the sparse model adds"
@@ -192,6 +202,9 @@ class Bm25Sparse(Windowed):
             "as tuned, else 30, more beyond 100,000 documents in a shard",
         ),
         Option("weight", positive, "weight of the model's score, with BM25's as 1.", "as tuned, else 0.8"),
+        Option(
+            "rare", Rare.parse, "which words of a query BM25 searches first: ratio:R, share:S or count:N.", "all words"
+        ),
         TOKENS,
         CLAUSES,
         EXACT,
@@ -210,12 +223,78 @@ class Bm25Sparse(Windowed):
             encoder = opened.models.query_encoder
             return measure_sparse_scale(client, opened.index, encoder, pruned=opened.has_pruned_postings()) or 1.0
 
+    def load_word_shards(self) -> int:
+        """The primary shards of an index whose queries are `searched_word_by_word`; 0 if they are not, or if that is
+        unknown. Asks the cluster once."""
+        kept = self.opened.meta.extra.get(WORD_SHARDS)
+        return self.opened.once(WORD_SHARDS, self._asked_word_shards) if kept is None else int(kept)
+
+    def _asked_word_shards(self) -> int:
+        if self.opened.connect is None:
+            return 0
+        client, index = self.opened.connect(), self.opened.index
+        with translate_errors():
+            answers = allowed(lambda: client.indices.get(index=index, params={"flat_settings": "true"}))
+        (answer,) = answers.values() if answers else [None]
+        if answer is None or not searched_word_by_word(answer["mappings"], answer["settings"], self.opened.meta):
+            return 0
+        return int(answer["settings"]["index.number_of_shards"])
+
+    def load_counted_documents(self) -> int | None:
+        """How many documents the IDF table's shares are to be taken of, for a lower number of documents with a token; None
+        if the table was not counted on the index's documents.
+
+        A table does not say on what it was counted, only on how many documents. So one that was counted on half to twice as
+        many as the index has is taken for its own: indexes grow after the table was counted. Another model's table of this
+        size would be mistaken for it.
+        """
+        return self.opened.once("counted documents", self._counted_documents)
+
+    def _counted_documents(self) -> int | None:
+        counted = counted_documents(self.opened.models.query_encoder.weights.values())
+        documents = self.opened.load_shard_documents() * self.load_word_shards()
+        drawn = self.opened.meta.extra.get(RESAMPLED)
+        own = documents if drawn is None else int(drawn.get("of", 0))
+        if counted is None or not own <= GROWN * counted <= GROWN**2 * own:
+            return None
+        return documents if drawn else min(counted, documents)
+
     def load(self) -> None:
         super().load()
         self.load_scale()
+        if self.how().rare is not None and self.load_word_shards():
+            self.load_counted_documents()
 
     def how(self) -> Bm25SparseSetting:
         return Bm25SparseSetting.of(self.opened)
+
+    def rare_first(self, text: str, page: Page, window: int | None, how: Bm25SparseSetting) -> tuple[str, str] | None:
+        """(the rare words of the text, the others) if BM25 may search the rare ones first, else None.
+
+        It may if the page has no filter, no `collapse` and no query of one's own, if the index is searched word by word, and
+        if the rare words surely find enough: one of them alone must be in SPARE times as many documents as the windows and
+        the page hold. The number follows from the word's IDF if the word is one whole token, and no stop word. It is an
+        estimate. Too high: a token also counts where it begins a longer word of several tokens, or where the analyzer keeps
+        together what the tokenizer splits ("u.s"), and deleted documents count. SPARE allows for that. Too low, which is
+        safe: the analyzer's stems find more than one form of a word, and documents that were added do not count.
+
+        The first hit of the page plays no part, so all pages of one size are of one ranking. It ends with the last document
+        that holds a rare word.
+        """
+        if how.rare is None or window is None or any(page.get(name) for name in ("filter", "collapse", "base")):
+            return None
+        encoder, shards = self.opened.models.query_encoder, self.load_word_shards()
+        documents = self.load_counted_documents() if shards and not encoder.prompt else None
+        if documents is None:
+            return None
+        rare, others = queries.rare_words(text, encoder.encode, how.rare)
+        enough = SPARE * max(window * shards, page.get("size", 10))
+        for word in rare.lower().split():
+            weight = encoder.encode(word).get(word, UNLISTED)
+            searched = word.isalpha() and word not in ENGLISH_STOP_WORDS
+            if searched and weight != UNLISTED and documents_with(weight, documents) >= enough:
+                return rare, others
+        return None
 
     def within(self, text: str, page: Page, window: int | None, how: Bm25SparseSetting | None = None) -> Body:
         """The body with this window (None: a search of all documents). how: the weight and tokens; None: the engine's."""
@@ -228,6 +307,7 @@ class Bm25Sparse(Windowed):
             plugin=self.opened.plugin,
             forward=self.opened.forward,
             pruned=self.opened.has_pruned_postings(),
+            rare_first=self.rare_first(text, page, window, how),
             **page,
         )
 

@@ -51,6 +51,16 @@ VECTOR_FIELDS = ("sparse", forward_index.FIELD, "dense", "pq")
 DATE_FORMATS = ("strict_date", "strict_date_time", "strict_date_time_no_millis", "strict_date_hour_minute_second")
 """The formats of a date field: 2026-03-14, alone or with a time. (A year alone is not a date.)"""
 
+# What Lucene's English analyzer removes.
+_STOP_WORDS = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
+    "to was will with"
+)
+ENGLISH_STOP_WORDS = frozenset(_STOP_WORDS.split())
+WORD_BY_WORD = frozenset({"english", "simple", "standard", "stop"})
+"""Built-in analyzers in which a word finds the same alone as in a text, and that remove no other words than
+ENGLISH_STOP_WORDS."""
+
 _KEYWORD = {"type": "keyword", "ignore_above": 8191}
 # A later value that is not a date must not fail its document: it is left out of the field, and found in `.keyword`.
 _DATE = {
@@ -143,6 +153,16 @@ def search_analyzer_of(mappings: Mapping[str, Any], record: IndexMeta) -> str:
     """The analyzer of queries in the BM25 fields of an index with these mappings and this record."""
     contents = mappings.get("properties", {}).get("contents", {})
     return str(contents.get("search_analyzer", record.analyzer))
+
+
+def searched_word_by_word(mappings: Mapping[str, Any], settings: Mapping[str, Any], record: IndexMeta) -> bool:
+    """Whether queries of the BM25 fields have an analyzer of WORD_BY_WORD. False if the index defines any analysis of its
+    own, which could replace a built-in analyzer.
+
+    settings: of the index, flat: {"index.number_of_shards": "1", …}
+    """
+    own = any(name.startswith("index.analysis.") for name in settings)
+    return not own and search_analyzer_of(mappings, record) in WORD_BY_WORD
 
 
 def knn_vector(dense: DenseMeta) -> dict[str, Any]:

@@ -27,6 +27,9 @@ The only release, 0.1.0, reads format 1 and refuses format 2. So changes before 
 """
 NAMES = "names"
 """Key in the record: the field names that the ingest which created the index was given."""
+RESAMPLED = "resampled"
+"""The entry of an index that `osn bench grow` drew from a smaller corpus: {"of": documents of the corpus, …}. The share of
+documents that hold a word is that of the corpus."""
 DenseType = Literal["float", "byte", "sq"]
 
 
@@ -197,7 +200,7 @@ class IndexMeta:
 
 
 _ENTRIES: dict[str, type] = {
-    **dict.fromkeys(("sparse", "dense", "passages", "quantized", "loading", "build", NAMES), dict),
+    **dict.fromkeys(("sparse", "dense", "passages", "quantized", "loading", "build", NAMES, RESAMPLED), dict),
     **{"analyzer": str, "version": str, "format": int, "adding": list, "sparse_scale": float, "largest_weights": str},
     **{"forward_index": bool, "prune": str, "prune_postings": str},
     **{"sparse_scale_documents": int, "shard_documents": int},

@@ -16,15 +16,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from opensearch_neural.index.mapping import ENGLISH_STOP_WORDS
 from opensearch_neural.lint.values import as_list, number_or
 from opensearch_neural.queries.clauses import Clause
-
-# What Lucene's English analyzer removes.
-_STOP_WORDS = (
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
-    "to was will with"
-)
-ENGLISH_STOP_WORDS = frozenset(_STOP_WORDS.split())
 
 KEYWORD = "keyword"
 """The analyzer that keeps a text as one term; also used for fields that hold no words."""

@@ -17,7 +17,7 @@ hits must match and that adds nothing to their score. `highlight` is the text wh
     urls.py         bodies that look up URLs
     clauses.py      the clauses, filters, second phases and page that bodies consist of
     explain.py      bodies whose answer explains its scores
-    rare.py         which tokens of a query are rare
+    rare.py         which tokens and words of a query are rare
     certificate.py  whether the page of a window is the page that a search of all documents returns
     answers.py      whether an answer is whole, its best passage of each document, and the preference that sends requests
                     to the same shard copies
@@ -49,7 +49,7 @@ from opensearch_neural.queries.dense import (
     quantized_rescore,
 )
 from opensearch_neural.queries.explain import explained
-from opensearch_neural.queries.rare import Rare, rare_tokens
+from opensearch_neural.queries.rare import Rare, rare_tokens, rare_words
 from opensearch_neural.queries.sparse import (
     HELD,
     bm25,
@@ -101,6 +101,7 @@ __all__ = [
     "quantized_offset",
     "quantized_rescore",
     "rare_tokens",
+    "rare_words",
     "searched_first",
     "sparse_tokens",
     "unfound_urls",

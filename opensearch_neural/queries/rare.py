@@ -1,9 +1,9 @@
-"""Which tokens of a query are rare: those with a high weight."""
+"""Which tokens and words of a query are rare: those with a high weight."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,3 +69,17 @@ def rare_tokens(tokens: Mapping[str, float], rare: Rare = Rare()) -> dict[str, f
             chosen.add(token)
             total += tokens[token]
     return {token: weight for token, weight in tokens.items() if token in chosen}
+
+
+def rare_words(text: str, encode: Callable[[str], Mapping[str, float]], rare: Rare = Rare()) -> tuple[str, str]:
+    """(the rare words of a text, its other words), each joined by blanks in the text's order, repeats included.
+
+    Words are separated by white space. A word weighs as much as its heaviest token, or 0 without a token. If no word is
+    left out, the second text is empty.
+
+    encode: the query encoder's `encode`, from a text to {token: weight}
+    """
+    words = text.split()
+    weights = {word: max(encode(word).values(), default=0.0) for word in words}
+    chosen = rare_tokens(weights, rare)
+    return " ".join(word for word in words if word in chosen), " ".join(word for word in words if word not in chosen)

@@ -54,6 +54,7 @@ def bm25_sparse(
     plugin: bool = True,
     forward: bool = False,
     pruned: bool = False,
+    rare_first: tuple[str, str] | None = None,
     field: str = "sparse",
     **page: Unpack[PageOptions],
 ) -> Body:
@@ -78,6 +79,14 @@ def bm25_sparse(
     With `collapse` there is no rescoring, because OpenSearch cannot collapse rescored hits: if `window` is a number, all
     documents that BM25 finds get the whole score.
 
+    rare_first: (rare words, other words) of `text`, by `rare_words`. BM25 then searches only the rare words, which lets
+    OpenSearch skip more documents. The hits of the window get BM25's score of the other words before the model's, so they
+    have the same score as without; hits beyond the window have BM25's score of the rare words alone. A document without a
+    rare word is no hit, and nothing fills a short page, so at least one rare word must be in more documents than a page and
+    the windows hold. Every word must find the same alone as in the text: no synonyms of several words, no phrases. Such a
+    body is never `certified`. It is ignored with window=None, with `collapse` or `base`, without tokens, and if there are no
+    other words.
+
     base: a query clause that replaces BM25 (boosts, phrases, a user's own query, with its filters). Its scores must not be
     negative; `text` and `fields` are ignored. Only documents that it matches are hits, with any window.
 
@@ -94,11 +103,14 @@ def bm25_sparse(
         # It is unknown which parts of a user's own query filter and which only score, so all of it must match.
         first_must_match = base is not None or window is not None
         query = _both_search(first, _searching_clause(tokens, field, plugin, pruned, boost=weight), first_must_match)
-    body = page_body(query, **page)
     if window is None or collapse or not tokens:
-        return body
+        return page_body(query, **page)
     added = rescoring_clause(tokens, field, plugin=plugin, forward=forward, pruned=pruned)
-    return _rescored(body, window, {"rescore_query": added, "rescore_query_weight": float(weight)})
+    second = {"rescore_query": added, "rescore_query_weight": float(weight)}
+    if base is not None or rare_first is None or not all(rare_first):
+        return _rescored(page_body(query, **page), window, second)
+    rare, others = (match_clause(words, fields) for words in rare_first)
+    return _rescored(page_body(rare, **page), window, {"rescore_query": others, "rescore_query_weight": 1.0}, second)
 
 
 def neural_sparse(
@@ -264,9 +276,10 @@ def _both_search(first: Clause, added: Clause, first_must_match: bool) -> Clause
     return {"bool": {"should": [first, added]}}
 
 
-def _rescored(body: Body, window: int, second: Body) -> Body:
-    """The body with a second phase for the `window` best hits of each shard."""
-    return {**body, "rescore": {"window_size": window, "query": second}}
+def _rescored(body: Body, window: int, *phases: Body) -> Body:
+    """The body with further phases for the `window` best hits of each shard."""
+    stages = [{"window_size": window, "query": phase} for phase in phases]
+    return {**body, "rescore": stages if len(stages) > 1 else stages[0]}
 
 
 def searched_first(body: Body) -> tuple[str, dict[str, float]]:

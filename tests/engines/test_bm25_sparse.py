@@ -29,6 +29,7 @@ from opensearch_neural.explanation import predicted, shares
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.index.sparse_scale import SCALE, measure_sparse_scale
+from opensearch_neural.lint import lint
 from opensearch_neural.models.registry import link_of
 from opensearch_neural.models.sparse.lexical import LexicalEncoder
 from opensearch_neural.query_encoder import QueryEncoder
@@ -184,6 +185,78 @@ def test_pages_are_as_full_as_bm25s_and_put_together_one_ranking_without_repeats
     pages = [id for from_ in range(0, len(whole) + size, size) for id in page(from_, size)]  # the last one is empty
     assert len(set(pages)) == len(pages) and set(pages) == whole.keys()
     assert pages == page(0, DOCUMENTS)
+
+
+@pytest.mark.cluster
+@of_a_cluster
+@given(texts, texts, tokens.filter(bool), st.integers(1, 60), st.integers(3, 23), st.booleans())
+def test_with_rare_words_first_the_windows_hits_have_the_same_sum_and_pages_are_one_ranking(
+    written: Written, rare: str, others: str, tokens: dict[str, float], window: int, size: int, forward: bool
+) -> None:
+    text = f"{others} {rare}"
+    how: dict[str, Any] = {"weight": 0.7, "window": window, "forward": forward, "rare_first": (rare, others)}
+    every = {"window": DOCUMENTS, "size": DOCUMENTS}
+    whole = written.hits(queries.bm25_sparse(text, tokens, **{**how, "rare_first": None, **every}))
+    first = written.hits(queries.bm25(rare, size=DOCUMENTS))
+    scores = written.hits(queries.bm25_sparse(text, tokens, **how, size=DOCUMENTS))
+    assert scores.keys() == first.keys() <= whole.keys()
+    rescored = {id for id in scores if scores[id] == pytest.approx(whole[id], rel=1e-5)}
+    assert all(scores[id] == pytest.approx(first[id], rel=1e-5) for id in scores.keys() - rescored)
+    assert len(rescored) >= min(window, len(first))
+    if written.shards == 1:
+        assert set(list(first)[:window]) <= rescored
+    wide = written.hits(queries.bm25_sparse(text, tokens, **{**how, **every}))
+    assert wide == pytest.approx({id: whole[id] for id in first}, rel=1e-5)
+    pages = [
+        id
+        for from_ in range(0, len(first) + size, size)
+        for id in written.hits(queries.bm25_sparse(text, tokens, **how, size=size, from_=from_))
+    ]
+    assert pages == list(scores)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("explained", [False, True])
+def test_with_rare_words_first_the_shares_of_all_words_and_tokens_add_up(
+    written: Written, explained: bool, pruned: bool
+) -> None:
+    asked = {"t1": 2.0, "t2": 1.5, "u.s": 1.0, "##ing": 4.0}
+    how: dict[str, Any] = {"weight": 0.3, "forward": True, "pruned": pruned, "rare_first": ("word5", "word1 word2")}
+    body = queries.bm25_sparse("word1 word5 word2", asked, **how)
+    hits = written.search(queries.explained(body) if explained else {**body, "explain": True})["hits"]["hits"]
+    words = set()
+    for hit in hits:
+        told = shares(hit["_explanation"])
+        assert sum(share.score for share in told) == pytest.approx(hit["_score"], rel=1e-5)
+        words |= {share.token for share in told if share.source == "bm25"}
+    assert words == {"word1", "word2", "word5"}
+    # What it lacks are not documents whose tokens the postings do not hold.
+    assert queries.unsearched(body, 3) is None
+
+
+def test_rare_words_are_first_only_if_there_are_others_and_a_window_whose_hits_can_be_rescored() -> None:
+    def body(**how: Any) -> queries.Body:
+        return queries.bm25_sparse("x y z", **{"tokens": {"x": 1.0}, "rare_first": ("x z", "y"), **how})
+
+    stages = body(window=7)["rescore"]
+    assert [stage["window_size"] for stage in stages] == [7, 7]
+    assert lint(body(window=50)) == lint(body(window=50, rare_first=None)) == []
+    assert stages[1] == body(window=7, rare_first=None)["rescore"]
+    for how in (
+        {"window": None},
+        {"collapse": "group"},
+        {"base": {"match_all": {}}},
+        {"tokens": {}},
+        {"rare_first": ("x y z", "")},
+    ):
+        assert body(**how) == body(**{**how, "rare_first": None})
+    with pytest.raises(
+        ValueError, match="must be of bm25_sparse or high_idf_first, with a window and no further stage"
+    ):
+        queries.window_end(body())
+    windows = [stage["window_size"] for stage in queries.quantized_rescore(body(), TABLE, window=20)["rescore"]]
+    assert windows == [30, 30, 20]
 
 
 @pytest.mark.cluster

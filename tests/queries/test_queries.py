@@ -19,7 +19,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import DenseMeta, IndexMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.models.sparse.pruning import Pruning
-from opensearch_neural.queries import Rare, rare_tokens
+from opensearch_neural.queries import Rare, rare_tokens, rare_words
 
 WEIGHTS = {"rainbow": 9.0, "cause": 5.0, "what": 1.0, "a": 0.2}
 
@@ -42,6 +42,20 @@ WEIGHTS = {"rainbow": 9.0, "cause": 5.0, "what": 1.0, "a": 0.2}
 )
 def test_rare_tokens_by_each_rule(rare: Rare, expected: set[str]) -> None:
     assert set(rare_tokens(WEIGHTS, rare)) == expected
+
+
+def test_a_word_is_as_rare_as_its_rarest_token_and_words_keep_their_order() -> None:
+    tokens = {"rain": 3.0, "##bow": 8.0, "what": 1.0, "cause": 5.0}
+
+    def encode(word: str) -> dict[str, float]:
+        parts = {"rainbow": ["rain", "##bow"], "what": ["what"], "causes": ["cause"]}.get(word, [])
+        return {part: tokens[part] for part in parts}
+
+    text = "what causes\na  rainbow? what rainbow causes"
+    assert rare_words(text, encode, Rare("ratio", 0.6)) == ("causes rainbow causes", "what a rainbow? what")
+    assert rare_words(text, encode, Rare("count", 1)) == ("rainbow", "what causes a rainbow? what causes")
+    assert rare_words(text, encode, Rare("ratio", 0)) == ("what causes a rainbow? what rainbow causes", "")
+    assert rare_words(" ", encode) == ("", "")
 
 
 @given(
