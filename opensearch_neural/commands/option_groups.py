@@ -68,8 +68,8 @@ def setting(default: Any, help: str, flag: str = "", *, shown: Any = None, **opt
     """
     if isinstance(default, bool) and "/" not in flag:
         option |= {"is_flag": True, "flag_value": not default, "default": default}
-    elif default not in (None, ()):
-        option |= {"default": default if shown is None else shown, "show_default": True}
+    elif default is not None:
+        option |= {"default": default if shown is None else shown, "show_default": default != ()}
     return field(default=default, metadata={"help": help, "flag": flag, **option})
 
 

@@ -118,7 +118,7 @@ def test_questions_about_one_article_count_as_one_where_clusters_are_given() -> 
     assert free.high is not None and clustered.high is not None
     assert clustered.high - clustered.difference > 2 * (free.high - free.difference)
     measured = {
-        name: Measured({"RR@10": of}, {"RR@10": 0.0}, 300, 0, 0, 0) for name, of in (("a", values), ("b", baseline))
+        name: Measured({"RR@10": of}, {"RR@10": 0.0}, 300, 0, 0) for name, of in (("a", values), ("b", baseline))
     }
     (row,) = (row for row in rows("s", measured, baseline="b", clusters=clusters) if row.column == "MRR@10 - b")
     assert (row.value, row.low, row.high) == (clustered.difference, clustered.low, clustered.high)

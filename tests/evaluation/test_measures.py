@@ -187,7 +187,7 @@ def test_no_measures_are_refused() -> None:
 
 
 def test_the_mean_of_several_runs_is_taken_query_by_query() -> None:
-    one, other = (Measured({"RR@10": {"q": value, "r": 0.0}}, {"RR@10": value / 2}, 2, 0, 0, 0) for value in (1.0, 0.5))
+    one, other = (Measured({"RR@10": {"q": value, "r": 0.0}}, {"RR@10": value / 2}, 2, 0, 0) for value in (1.0, 0.5))
     mean = averaged([one, other])
     assert mean.per_query == {"RR@10": {"q": 0.75, "r": 0.0}} and mean.mean == {"RR@10": 0.375}
 
