@@ -13,6 +13,7 @@ tokens have no such pair; 250,000 tokens likely have about seven.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -64,6 +65,7 @@ return score;
 """
 
 
+@lru_cache(1 << 16)
 def token_hash(token: str) -> int:
     """The token's CRC-32 minus 2³¹: a signed 32-bit integer, as in Java."""
     return crc32(token.encode("utf-8", "surrogatepass")) - (1 << 31)

@@ -134,10 +134,13 @@ class Setting:
     def of(cls, opened: OpenedIndex) -> Self:
         """The setting: the caller's choice, else the stored one, else the default. Raises ModelError if the stored one is
         invalid."""
-        with reading(opened, cls.engine):
-            stored = opened.meta.extra.get(cls.key, {})
-            setting = cls.parse(with_window(stored, opened, lambda opened: cls.fitting(opened).window))
-        return replace(setting, **opened.chosen_settings(*cls.options))
+        if cls not in opened.resolved:  # it is asked for twice at each query, and takes as long as the rest of a body
+            with reading(opened, cls.engine):
+                stored = opened.meta.extra.get(cls.key, {})
+                setting = cls.parse(with_window(stored, opened, lambda opened: cls.fitting(opened).window))
+            opened.resolved[cls] = replace(setting, **opened.chosen_settings(*cls.options))
+        resolved: Self = opened.resolved[cls]
+        return resolved
 
 
 BM25_SPARSE_POWER, HIGH_IDF_FIRST_POWER = 1 / 2, 1 / 4
