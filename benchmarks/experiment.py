@@ -107,7 +107,7 @@ def kept(file: Path, compute: Callable[[], Any]) -> Any:
 
 def kept_measured(file: Path, compute: Callable[[], Measured]) -> Measured:
     """What `compute` measured, kept in `file` question by question."""
-    return Measured(**kept(file, lambda: asdict(compute())))
+    return Measured.from_json(kept(file, lambda: asdict(compute())))
 
 
 def kept_rows(file: Path, compute: Callable[[], Iterable[Row]]) -> list[Row]:

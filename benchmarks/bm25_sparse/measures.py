@@ -140,7 +140,7 @@ def dense_measured(
     if experiment.pq is not None:
         place = measured_with(replace(experiment, pq=None), MeasuredEngine(PUBLISHED), name, with_dense=True)
         if (kept_hybrid := place / f"{slug(HYBRID)}.json").exists():
-            measured[hybrid_of(experiment)] = Measured(**read_json_object(kept_hybrid))
+            measured[hybrid_of(experiment)] = Measured.from_json(read_json_object(kept_hybrid))
     return measured
 
 

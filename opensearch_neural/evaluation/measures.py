@@ -10,7 +10,7 @@ import math
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,11 @@ class Measured:
     """How many of these queries have no hit; they count as 0."""
     unjudged: int
     """How many queries of the run have no judgements; they are left out."""
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Measured:
+        """The inverse of `asdict`; ignores what earlier versions counted besides."""
+        return cls(**{each.name: content[each.name] for each in fields(cls)})
 
 
 def measure(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures: Iterable[str] = MEASURES) -> Measured:

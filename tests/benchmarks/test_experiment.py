@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -138,13 +140,16 @@ def test_engines_that_are_made_alike_are_made_once(tmp_path: Path) -> None:
 
 def measured(*values: float) -> Measured:
     per_query = {f"q{at}": value for at, value in enumerate(values)}
-    return Measured({"AP": per_query}, {"AP": sum(values) / len(values)}, len(values), 0, 0, 0)
+    return Measured({"AP": per_query}, {"AP": sum(values) / len(values)}, len(values), 0, 0)
 
 
 def test_what_was_measured_is_kept_question_by_question(tmp_path: Path) -> None:
     first = kept_measured(tmp_path / "new" / "a.json", lambda: measured(0.1, 1 / 3))
     again = kept_measured(tmp_path / "new" / "a.json", lambda: pytest.fail("measured again"))
     assert first == again == measured(0.1, 1 / 3)
+    file = tmp_path / "earlier.json"
+    file.write_text(json.dumps(asdict(measured(0.1)) | {"unfound": 0}))
+    assert kept_measured(file, lambda: pytest.fail("measured again")) == measured(0.1), "as an earlier version kept it"
 
 
 def test_facts_have_the_engines_seed_and_variant_and_no_interval() -> None:
@@ -266,7 +271,7 @@ def test_of_several_seeds_the_mean_is_judged_and_of_one_that() -> None:
 def test_a_measure_is_found_by_the_name_of_rows_and_by_that_of_ir_measures() -> None:
     """A goal that asked for RR@10 was "not measured": rows call it MRR@10."""
     measured = {
-        MeasuredEngine(name, 1): Measured({"RR@10": {"q": value}}, {"RR@10": value}, 1, 0, 0, 0)
+        MeasuredEngine(name, 1): Measured({"RR@10": {"q": value}}, {"RR@10": value}, 1, 0, 0)
         for name, value in (("a", 1.0), ("b", 0.5))
     }
     table = Table(compared("s", measured, [("a", "b")]), (1,))
@@ -303,7 +308,7 @@ def test_each_part_writes_a_summary_and_plots_are_left_out_without_matplotlib(
     run_parts({"one": part("first"), "two": part("second")}, tmp_path / "record")
     assert [read(tmp_path / "record" / name).title for name in ("one", "two")] == ["first", "second"]
     printed = capsys.readouterr().out
-    assert "AP" in printed and "hidden" not in printed and "missed: a goal: 0.5" in printed
+    assert "AP" in printed and "hidden" not in printed and "missed: a goal (goal: 1): 0.5" in printed
     run_parts({"one": part("first"), "two": part("second")}, tmp_path / "some", ["two"])
     assert [path.name for path in (tmp_path / "some").iterdir()] == ["two"]
     run_parts({"": part("whole")}, tmp_path / "other")

@@ -128,7 +128,9 @@ class Ablation:
             config = engines[engine]
             content = kept(self.work / "searched" / f"{config.output.name}.json", lambda: self._searched(config))
             return {
-                name: Searched({idf: Measured(**own) for idf, own in of_set["measured"].items()}, of_set["sparsity"])
+                name: Searched(
+                    {idf: Measured.from_json(own) for idf, own in of_set["measured"].items()}, of_set["sparsity"]
+                )
                 for name, of_set in content.items()
             }
 
