@@ -57,7 +57,7 @@ def setting_options(settings: type) -> Callable[[Callable[..., Any]], Callable[.
     return lambda command: taking(command, option_groups.setting_options(settings).values())
 
 
-def of_options(settings: Callable[..., T], options: Mapping[str, Any], **more: Any) -> T:
+def of_options(settings: Callable[..., T], options: Mapping[str, Any], /, **more: Any) -> T:
     """The dataclass with the values that a command with its `setting_options` got. more: its other fields"""
     names = [each.name for each in fields(settings) if each.metadata]  # type: ignore[arg-type]
     return settings(**{name: options[name] for name in names}, **more)

@@ -63,7 +63,7 @@ def beir_with_urls(folder: Path) -> None:
 def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in command.PAIRS:
         beir_with_urls(tmp_path / "data" / name)
-    monkeypatch.setattr(command, "MINILM", str(tiny_backbone(tmp_path / "dense", positions=256)))
+    monkeypatch.setattr(decoding, "MINILM", str(tiny_backbone(tmp_path / "dense", positions=256)))
     monkeypatch.setattr(cluster_bm25, "GRID", ((1.2,), (0.75,)))
     monkeypatch.setattr(command, "TIMED", 3)
     monkeypatch.setattr(training, "LAYERS", 1)
