@@ -65,7 +65,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
         beir_with_urls(tmp_path / "data" / name)
     monkeypatch.setattr(decoding, "MINILM", str(tiny_backbone(tmp_path / "dense", positions=256)))
     monkeypatch.setattr(cluster_bm25, "GRID", ((1.2,), (0.75,)))
-    monkeypatch.setattr(command, "TIMED", 3)
+    monkeypatch.setattr(decoding, "TIMED", 3)
     monkeypatch.setattr(training, "LAYERS", 1)
     monkeypatch.setattr(training, "DEEPER", 2)
     monkeypatch.setattr(training, "NewBackbone", small_backbone)
@@ -113,7 +113,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     monkeypatch.setattr(loop.LoopTrainer, "train", never)
     for decode in ("find_documents", "find_urls", "write_passages"):
         monkeypatch.setattr(GenerativeModel, decode, never)
-    monkeypatch.setattr(command, "latency", lambda *_: (1.0, 1.0))
+    monkeypatch.setattr(decoding, "latency", lambda *_: (1.0, 1.0))
     fewer = rows_of("fewer", *(word for arm in (TWO, SINGLE, SMALL) for word in ("--arm", arm)))
     hits = [row for row in rows if row.measure.startswith("Hits")]
     ablated = {RANDOM, BARE, HALF, SPANLESS}
