@@ -302,11 +302,16 @@ def test_the_default_window_fits_the_index_unless_one_was_chosen(
     for engine, grown in (("bm25-sparse", 120), ("high-idf-first", 60)):
         assert untuned().body(engine, "parse a string into a tree")["rescore"]["window_size"] == grown
         assert untuned(window=7).body(engine, "parse a string into a tree")["rescore"]["window_size"] == 7
-    tuned = untuned()
-    tuned.meta.extra[Bm25SparseSetting.key] = Bm25SparseSetting(window=11).record
-    assert Bm25SparseSetting.of(tuned).window == 11
-    tuned.meta.extra[Bm25SparseSetting.key] = {"weight": 0.5}
-    assert Bm25SparseSetting.of(tuned) == Bm25SparseSetting(0.5, 120)
+    for stored, setting in (
+        (Bm25SparseSetting(window=11).record, Bm25SparseSetting(window=11)),
+        ({"weight": 0.5}, Bm25SparseSetting(0.5, 120)),
+    ):
+        engines = untuned()
+        tuned = replace(engines, meta=engines.meta.with_extra(**{Bm25SparseSetting.key: stored}))
+        assert Bm25SparseSetting.of(tuned) == setting
+        assert Bm25SparseSetting.of(engines) == Bm25SparseSetting(window=120), (
+            "an index that was not tuned is another one"
+        )
 
 
 @pytest.mark.cluster
