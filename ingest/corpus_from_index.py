@@ -99,17 +99,24 @@ def copy_index(client: OpenSearch, corpus: str, file: IO[bytes]) -> int:
     return written
 
 
-def plain_fields(client: OpenSearch, corpus: str, names: FieldNames) -> dict[str, Any]:
+def mappings_of(client: OpenSearch, corpus: str) -> dict[str, Any]:
+    """{index: {"mappings": its mapping}} of `opensearch:INDEX`."""
+    with translate_errors():
+        answer: dict[str, Any] = client.indices.get_mapping(index=corpus.removeprefix(PREFIX))
+    return answer
+
+
+def plain_fields(client: OpenSearch, corpus: str, mappings: Mapping[str, Any], names: FieldNames) -> dict[str, Any]:
     """{field: its mapping in the index that `osn` makes of `opensearch:INDEX`} of numbers, dates, keywords and booleans.
 
     OpenSearch would guess their types from how JSON writes their first values: a price "9.90" would be a keyword, and the
     milliseconds of a date a number. Fields that several indexes map differently are left out.
 
+    mappings: those of `mappings_of`
     names: the possible field names of the parts of a document
     """
     index = corpus.removeprefix(PREFIX)
     with translate_errors():
-        mappings = client.indices.get_mapping(index=index)
         settings = allowed(lambda: client.indices.get_settings(index=index, params={"flat_settings": "true"})) or {}
     kept: dict[str, Any] = {}
     for name, each in mappings.items():
@@ -147,14 +154,13 @@ def plain_mapping(mapping: Mapping[str, Any], *, ignore_malformed: bool = False)
     return plain
 
 
-def warn_of_queries(client: OpenSearch, corpus: str, names: FieldNames, mapped: Mapping[str, Any]) -> None:
+def warn_of_queries(corpus: str, mappings: Mapping[str, Any], names: FieldNames, mapped: Mapping[str, Any]) -> None:
     """Warn of fields of `opensearch:INDEX` for which queries find other hits, or none, in the index that `osn` makes of it.
 
+    mappings: those of `mappings_of`
     names: the possible field names of the parts of a document
     mapped: {field: mapping} of `--mapping`
     """
-    with translate_errors():
-        mappings = client.indices.get_mapping(index=corpus.removeprefix(PREFIX))
     properties: dict[str, Any] = {}
     own: set[str] = set()
     for name, each in mappings.items():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, everything, ignore, spooled
-from ingest.corpus_from_index import is_index, plain_fields, warn_of_queries
+from ingest.corpus_from_index import is_index, mappings_of, plain_fields, warn_of_queries
 from ingest.counted_idf import check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.model_request import ModelRequest
@@ -163,8 +163,9 @@ def prepare(
     if wrote is None:
         mapped = {name.partition(".")[0] for name in fields}
         if is_index(corpus.path):
-            warn_of_queries(client, corpus.path, corpus.names, fields)
-            plain = plain_fields(client, corpus.path, corpus.names)
+            mappings = mappings_of(client, corpus.path)
+            warn_of_queries(corpus.path, mappings, corpus.names, fields)
+            plain = plain_fields(client, corpus.path, mappings, corpus.names)
             fields = {name: mapping for name, mapping in plain.items() if name not in mapped} | fields
             mapped |= plain.keys()
         limit = job.new_index.field_limit or FIELD_LIMIT

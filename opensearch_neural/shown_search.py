@@ -245,10 +245,10 @@ def _unmatched(field: str, properties: Mapping[str, Any]) -> str | None:
     parts = field.split(".")
     inside = properties
     for at, part in enumerate(parts, 1):
-        mapping = inside.get(part, {"type": NO_FIELD})
-        name, kind = ".".join(parts[:at]), mapping.get("type", "object")
-        if kind == NO_FIELD:
+        if part not in inside:
             return NO_FIELD
+        mapping = inside[part]
+        name, kind = ".".join(parts[:at]), mapping.get("type", "object")
         if kind == "alias":
             return _unmatched(".".join([mapping["path"], *parts[at:]]), properties)
         if kind == "flat_object":

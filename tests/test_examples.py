@@ -268,6 +268,7 @@ def test_a_model_from_clicks_is_trained_on_one_part_of_the_queries_and_measured_
     named.write_text('#!/bin/sh\necho "$1 $2"\n')
     named.chmod(0o755)
     again = script(f"{named.parent}{os.pathsep}{path}")
+    assert again.returncode == 0, again.stderr
     assert [line.split()[0] for line in again.stdout.splitlines()] == ["data", "train", "ingest", "eval"], again.stderr
 
 

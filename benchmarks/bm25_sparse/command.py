@@ -45,7 +45,7 @@ from benchmarks.load.blocks import Level
 from benchmarks.load.command import owned_option
 from benchmarks.local_cluster import NODE, reachable
 from benchmarks.options import NumberList
-from benchmarks.render import in_points
+from benchmarks.render import LEAST_KEPT, in_points
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
@@ -57,7 +57,6 @@ LEAST_TRAINED, LEAST_UNSEEN = 4.5, 3.5
 """Least points of nDCG@10 over BM25: in the mean of all sets (LEAST_GAIN, else LEAST_TRAINED), and of the unseen sets."""
 GOAL_SETS = 9
 """Goals for quality need at least this many sets."""
-LEAST_KEPT = 0.99
 LEVEL = "20 clients"
 ENGINES = dict(zip((*SPARSE_ENGINES, *DENSE_ENGINES), "o<>sD^vP", strict=True))
 """{engine: its marker in the plot}"""

@@ -26,7 +26,6 @@ from benchmarks.large_sparse.indexes import Layout
 from benchmarks.large_sparse.measures import (
     BM25,
     BYTES,
-    LEAST_KEPT,
     NDCG,
     SUMS,
     LargeSparseExperiment,
@@ -38,6 +37,7 @@ from benchmarks.load.command import owned_option
 from benchmarks.load.workload import ModelChoice, allowed_target
 from benchmarks.local_cluster import NODE, heap_option, reachable
 from benchmarks.options import NumberList
+from benchmarks.render import LEAST_KEPT
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options

@@ -20,6 +20,7 @@ from benchmarks.load.command import rows_under_load
 from benchmarks.load.measurement import LoadSettings, WarmupSettings
 from benchmarks.load.variants import TWO_PHASE, Variant, parameters
 from benchmarks.load.workload import LoadTarget, ModelChoice, Workload, body_builders, prepared
+from benchmarks.render import LEAST_KEPT, SCORE_KEPT
 from benchmarks.speed.turns import fastest
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
@@ -44,7 +45,6 @@ not to the sparse model's result."""
 NDCG = "nDCG@10"
 BYTES = "bytes read, a document"
 """Bytes on disk of the fields that a search reads."""
-LEAST_KEPT = 0.99
 LOAD = LoadSettings(rounds=8, settle=0.3, ceiling=0.5, warmup=WarmupSettings(30, 90), quality=False)
 TUNING_QUERIES = 100
 PASSES = 3
@@ -152,7 +152,7 @@ def choice(
     Chosen is the fastest variant whose score kept has an interval above LEAST_KEPT; if none has, the one that keeps most.
     timed: variants → {name: milliseconds a query}; called with the variants that keep enough
     """
-    of_arm = {row.engine: row for row in rows if row.measure == quality.SCORE_KEPT}
+    of_arm = {row.engine: row for row in rows if row.measure == SCORE_KEPT}
     enough = [each for each in variants if (of_arm[each.name].low or of_arm[each.name].value) >= LEAST_KEPT]
     times = timed(enough) if enough else {}
     settings = {name: {"kept": row.value, "low": row.low, "ms": times.get(name)} for name, row in of_arm.items()}

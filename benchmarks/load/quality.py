@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.load.variants import EXACT_SPARSE, Variant, body_builder, parameters
 from benchmarks.load.workload import Workload
+from benchmarks.render import OVERLAP, SCORE_KEPT
 from opensearch_neural import multi_vector
 from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.engines import BodyOf, Engines
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 MEASURES = ("nDCG@10", "R@10", "R@100")
-OVERLAP = "overlap@10"
-SCORE_KEPT = "score kept"
 
 
 def judged_rows(

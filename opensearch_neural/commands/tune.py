@@ -18,7 +18,7 @@ from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.evaluate import warn_of_engines
 from opensearch_neural.commands.headings import Headed
-from opensearch_neural.commands.option_groups import FiniteRange, options_of, seed_option
+from opensearch_neural.commands.option_groups import FiniteRange, options_of, setting, setting_options
 from opensearch_neural.corpus.judgements import JudgedQueries, read_queries
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import First
@@ -37,55 +37,25 @@ SHOWN_BELOW = 0.1
 class NamedQueries:
     """The queries to tune on, as they are named on the command line."""
 
-    data: Path | None
-    """Judged queries: a folder in BEIR layout."""
-    split: str
-    """The split of its judgements."""
-    queries: Path | None
-    """Queries without judgements."""
+    data: Path | None = setting(None, "Judged queries: a folder in BEIR layout.", type=click.Path(path_type=Path))
+    split: str = setting("train", "Split to tune on. Do not report results on the same split.")
+    queries: Path | None = setting(None, "Queries without judgements.", type=click.Path(path_type=Path))
 
 
-queries_options = options_of(
-    NamedQueries,
-    "named",
-    click.option("--data", type=click.Path(path_type=Path), help="Judged queries: a folder in BEIR layout."),
-    click.option(
-        "--split", default="train", show_default=True, help="Split to tune on. Do not report results on the same split."
-    ),
-    click.option("--queries", type=click.Path(path_type=Path), help="Queries without judgements."),
-)
+queries_options = options_of(NamedQueries, "named", *setting_options(NamedQueries).values())
 
 
 @dataclass(frozen=True)
 class Trial:
     """How settings are tried and chosen."""
 
-    keep: float
-    """The share of quality to keep."""
-    most: int
-    """Most queries in each half."""
-    passes: int
-    """How often each query is timed."""
-    seed: int
-    """Seed of the order of requests and the bootstrap."""
+    keep: float = setting(0.99, "Share of quality to keep.", type=FiniteRange(0, 1))
+    most: int = setting(150, "Most queries in each half.", type=click.IntRange(min=5))
+    passes: int = setting(3, "How often each query is timed; the fastest time counts.", type=click.IntRange(min=1))
+    seed: int = setting(0, "Seed of the order of requests and the bootstrap.", type=click.IntRange(min=0))
 
 
-trial_options = options_of(
-    Trial,
-    "trial",
-    click.option("--keep", type=FiniteRange(0, 1), default=0.99, show_default=True, help="Share of quality to keep."),
-    click.option(
-        "--most", type=click.IntRange(min=5), default=150, show_default=True, help="Most queries in each half."
-    ),
-    click.option(
-        "--passes",
-        type=click.IntRange(min=1),
-        default=3,
-        show_default=True,
-        help="How often each query is timed; the fastest time counts.",
-    ),
-    seed_option("Seed of the order of requests and the bootstrap."),
-)
+trial_options = options_of(Trial, "trial", *setting_options(Trial).values())
 
 
 @dataclass(frozen=True)

@@ -242,7 +242,7 @@ class Bm25Sparse(Windowed):
 
     def load_counted_documents(self) -> int | None:
         """How many documents the IDF table's shares are to be taken of, for a lower number of documents with a token; None
-        if the table was not counted on the index's documents.
+        if the table was not counted on the index's documents, or if its queries are not searched word by word.
 
         A table does not say on what it was counted, only on how many documents. So one that was counted on half to twice as
         many as the index has is taken for its own: indexes grow after the table was counted. Another model's table of this
@@ -251,18 +251,21 @@ class Bm25Sparse(Windowed):
         return self.opened.once("counted documents", self._counted_documents)
 
     def _counted_documents(self) -> int | None:
-        counted = counted_documents(self.opened.models.query_encoder.weights.values())
-        documents = self.opened.load_shard_documents() * self.load_word_shards()
+        shards = self.load_word_shards()
+        counted = counted_documents(self.opened.models.query_encoder.weights.values()) if shards else None
+        if counted is None:
+            return None
+        documents = self.opened.load_shard_documents() * shards
         drawn = self.opened.meta.extra.get(RESAMPLED)
         own = documents if drawn is None else int(drawn.get("of", 0))
-        if counted is None or not own <= GROWN * counted <= GROWN**2 * own:
+        if not own <= GROWN * counted <= GROWN**2 * own:
             return None
         return documents if drawn else min(counted, documents)
 
     def load(self) -> None:
         super().load()
         self.load_scale()
-        if self.how().rare is not None and self.load_word_shards():
+        if self.how().rare is not None:
             self.load_counted_documents()
 
     def how(self) -> Bm25SparseSetting:
@@ -283,16 +286,19 @@ class Bm25Sparse(Windowed):
         """
         if how.rare is None or window is None or any(page.get(name) for name in ("filter", "collapse", "base")):
             return None
-        encoder, shards = self.opened.models.query_encoder, self.load_word_shards()
-        documents = self.load_counted_documents() if shards and not encoder.prompt else None
+        encoder = self.opened.models.query_encoder
+        documents = None if encoder.prompt else self.load_counted_documents()
         if documents is None:
             return None
         rare, others = queries.rare_words(text, encoder.encode, how.rare)
-        enough = SPARE * max(window * shards, page.get("size", 10))
+        if not others:
+            return None
+        enough = SPARE * max(window * self.load_word_shards(), page.get("size", 10))
         for word in rare.lower().split():
+            if not word.isalpha() or word in ENGLISH_STOP_WORDS:
+                continue
             weight = encoder.encode(word).get(word, UNLISTED)
-            searched = word.isalpha() and word not in ENGLISH_STOP_WORDS
-            if searched and weight != UNLISTED and documents_with(weight, documents) >= enough:
+            if weight != UNLISTED and documents_with(weight, documents) >= enough:
                 return rare, others
         return None
 

@@ -80,8 +80,10 @@ PLAIN_MAPPINGS: dict[str, dict[str, Any]] = {
     "keyword": _KEYWORD,
     "boolean": {"type": "boolean"},
     "date": _DATE,
-    **{number: {"type": "double"} for number in ("double", "float", "half_float", "scaled_float")},
-    **{number: {"type": "double"} for number in ("byte", "short", "integer", "long")},
+    **{
+        number: {"type": "double"}
+        for number in ("double", "float", "half_float", "scaled_float", "byte", "short", "integer", "long")
+    },
 }
 """{type of a field in an index that exists: mapping of the field in one that `osn` makes of it}"""
 FLAT_OBJECTS = ("objects_as_flat_ones", "object", {"type": "flat_object"})

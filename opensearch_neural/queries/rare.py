@@ -80,6 +80,6 @@ def rare_words(text: str, encode: Callable[[str], Mapping[str, float]], rare: Ra
     encode: the query encoder's `encode`, from a text to {token: weight}
     """
     words = text.split()
-    weights = {word: max(encode(word).values(), default=0.0) for word in words}
+    weights = {word: max(encode(word).values(), default=0.0) for word in dict.fromkeys(words)}
     chosen = rare_tokens(weights, rare)
     return " ".join(word for word in words if word in chosen), " ".join(word for word in words if word not in chosen)

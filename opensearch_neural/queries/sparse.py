@@ -247,7 +247,7 @@ def high_idf_first(
     common = {token: weight for token, weight in tokens.items() if token not in first}
     share = HELD if exact else REPLACED
     common_clauses = [constant_clause(token, weight * share, field) for token, weight in common.items()]
-    query = every_row_clause(tokens, field) if pruned and collapse else sparse_clause(first, field, plugin)
+    query = _searching_clause(first, field, plugin, pruned and bool(collapse))
     query = {"bool": {"should": [query, *common_clauses]}} if common_clauses else query
     body = page_body(query, **page)
     if common and not exact:

@@ -105,7 +105,7 @@ class Tuning:
 
         Raises ModelError if the index lacks what the engine needs.
         """
-        self.engines.body_of(self.setting.engine)
+        self.engines.load(self.setting.engine)
 
     def grid(self) -> Sequence[Setting]:
         """The settings to try; they include the default window of the index."""

@@ -74,13 +74,7 @@ def test_a_table_may_be_of_some_engines_in_several_indexes() -> None:
 
 
 def test_gains_may_be_of_some_engines_in_another_measure() -> None:
-    header, _, *lines = [
-        [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in with_tables(
-            "<!-- gains: bm25_sparse: bm25; sparse, high-idf-first; R@100 -->\n<!-- end -->\n"
-        ).splitlines()
-        if line.startswith("|")
-    ]
+    header, *lines = lines_of("gains: bm25_sparse: bm25; sparse, high-idf-first; R@100")
     assert header[1] == "bm25: R@100" and "scifact" in {line[0] for line in lines}
     assert {head.split(",")[0] for head in header[2:]} == {"sparse", "high-idf-first"}
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from corpora import job, write_jsonl
 
-from ingest.job import CorpusSource, Job, run_job
-from ingest.settings import Models, NewIndex
+from ingest.job import run_job
 from opensearch_neural import queries
 from opensearch_neural.cli import osn
 from opensearch_neural.engines import Engines, open_engines
@@ -43,18 +43,11 @@ def text_of(number: int) -> str:
 @pytest.fixture(scope="module", params=["whole", "pruned"])
 def opened(client: Any, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Engines]:
     folder = tmp_path_factory.mktemp("rare-words")
-    corpus = folder / "docs.jsonl"
-    corpus.write_text("".join(json.dumps({"_id": f"d{at}", "text": text_of(at)}) + "\n" for at in range(DOCUMENTS)))
+    lines = [{"_id": f"d{at}", "text": text_of(at)} for at in range(DOCUMENTS)]
     name = f"osn-test-rare-words-{request.param}"
-    pruned = Pruning("top_k", 2) if request.param == "pruned" else None
-    job = Job(
-        CorpusSource(str(corpus)),
-        name,
-        models=Models(sparse="lexical"),
-        new_index=NewIndex(replicas=0, prune_postings=pruned),
-        dead_letters=folder / "dead.jsonl",
-    )
-    run_job(client, job, show_progress=False)
+    how: dict[str, Any] = {"tokenizer": None, "store_vectors": False, "dead_letters": folder / "dead.jsonl"}
+    how["prune_postings"] = Pruning("top_k", 2) if request.param == "pruned" else None
+    run_job(client, job(write_jsonl(folder / "docs.jsonl", lines), name, **how), show_progress=False)
     yield open_engines(client, name)
     client.indices.delete(index=name)
 
@@ -200,6 +193,15 @@ def test_a_stop_word_is_no_rare_word_that_finds_documents(engines: Engines) -> N
     renamed = {**weights, "with": weights["moon"], "moon": weights["water"]}
     assert not rare_words_first(holding(engines, table=renamed), "water with moon")
     assert rare_words_first(holding(engines, table={**weights, "over": weights["moon"]}), "water over light")
+
+
+def test_a_word_is_no_witness_without_letters_or_without_an_idf_of_its_own(engines: Engines) -> None:
+    """The table has an IDF for "#", which the analyzer removes, and that of a word in no document is only a usual one."""
+    weights = engines.models.query_encoder.weights
+    signs = {**weights, "#": weights["moon"], "moon": weights["water"]}
+    assert not rare_words_first(holding(engines, table=signs), "# in water")
+    assert weights["violin"] == 1.0
+    assert not rare_words_first(engines, "violin in water")
 
 
 def test_a_table_that_was_not_counted_on_the_indexs_documents_says_nothing_of_them(engines: Engines) -> None:

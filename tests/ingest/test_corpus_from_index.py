@@ -23,7 +23,7 @@ from opensearchpy.exceptions import RequestError
 
 from ingest import corpus_from_index
 from ingest.corpus import CorpusSource, spooled
-from ingest.corpus_from_index import copy_index, other_for_queries, plain_fields
+from ingest.corpus_from_index import copy_index, mappings_of, other_for_queries, plain_fields
 from ingest.job import Job, run_job
 from ingest.settings import NewIndex
 from opensearch_neural.cluster.connect import connect
@@ -389,7 +389,8 @@ def test_fields_of_several_indexes_have_a_type_if_all_agree(client: OpenSearch, 
         client.indices.create(index=f"{index_name}-theirs-{name}", body=body)
 
     def fields(names: str) -> dict[str, Any]:
-        return plain_fields(client, f"opensearch:{index_name}-theirs-{names}", FieldNames())
+        corpus = f"opensearch:{index_name}-theirs-{names}"
+        return plain_fields(client, corpus, mappings_of(client, corpus), FieldNames())
 
     assert fields("a") == {"price": malformed, "stock": malformed}
     assert fields("b").keys() == {"price", "stock"} and fields("b")["stock"] == number

@@ -22,7 +22,7 @@ from typing import Any
 import click
 
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.commands.option_groups import options_of
+from opensearch_neural.commands.option_groups import options_of, setting, setting_options
 from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import TUNED
@@ -76,14 +76,17 @@ RETRIEVERS = (
 class Mining:
     """Which of a retriever's hits become negatives. Raises InputError for settings that leave none."""
 
-    depth: int = DEPTH
-    """Documents to retrieve for a query."""
-    keep: int | None = None
-    """Negatives to keep for a query at most, the hardest first. None: all."""
-    skip_top: int = 0
-    """Ranks to skip at the top, where unjudged positives are most likely."""
-    consistency: int | None = None
-    """Queries whose best positive ranks below this are left out. None: no query is."""
+    depth: int = setting(DEPTH, "Documents to retrieve for a query.")
+    keep: int | None = setting(
+        None,
+        "Negatives to keep for a query, the hardest first.  [default: all]",
+        "--keep-negatives --keep",
+        cls=Renamed,
+        type=int,
+    )
+    skip_top: int = setting(0, "Ranks to skip at the top.")
+    """Unjudged positives are most likely there."""
+    consistency: int | None = setting(None, "Leave out queries without a positive in the top N.", type=int, metavar="N")
 
     def __post_init__(self) -> None:
         depth, keep, skip_top, consistency = self.depth, self.keep, self.skip_top, self.consistency
@@ -100,21 +103,7 @@ class Mining:
             raise InputError(f"skip_top {skip_top} leaves none of the {depth} documents of depth", "raise depth")
 
 
-mining_options = options_of(
-    Mining,
-    "mining",
-    click.option("--depth", default=DEPTH, show_default=True, help="Documents to retrieve for a query."),
-    click.option(
-        "--keep-negatives",
-        "--keep",
-        "keep",
-        cls=Renamed,
-        type=int,
-        help="Negatives to keep for a query, the hardest first.  [default: all]",
-    ),
-    click.option("--skip-top", default=0, show_default=True, help="Ranks to skip at the top."),
-    click.option("--consistency", type=int, metavar="N", help="Leave out queries without a positive in the top N."),
-)
+mining_options = options_of(Mining, "mining", *setting_options(Mining).values())
 
 
 def mine(

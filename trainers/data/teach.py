@@ -22,7 +22,7 @@ from typing import Any
 import click
 import numpy as np
 
-from opensearch_neural.commands.option_groups import options_of
+from opensearch_neural.commands.option_groups import options_of, setting, setting_options
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, replaced, write_json
 from opensearch_neural.locks import locked
@@ -50,41 +50,19 @@ QUERIES_A_CHUNK = 64
 class Teaching:
     """How a teacher is loaded, and what is kept of it."""
 
-    kind: TeacherKind | None = None
-    """The kind of the model. None: by its files."""
-    depth: int = DEPTH
-    """Hard negatives of a query that a cross-encoder scores, beside all positives."""
-    precision: StoredPrecision = "float16"
-    """The number format of stored dense vectors."""
-    device: str | None = None
-    """None takes a GPU if there is one."""
-    batch_size: int = 32
-    """Texts or pairs to encode at once."""
-    max_length: int | None = None
-    """Tokens read of a text. None: the model's limit."""
-    trust_remote_code: bool = False
-    """Whether the model's own code may run."""
+    kind: TeacherKind | None = setting(None, "Kind of MODEL.  [default: by its files]", type=click.Choice(KINDS))
+    depth: int = setting(DEPTH, "Hard negatives of a query that a cross-encoder scores.")
+    """All positives are scored too."""
+    precision: StoredPrecision = setting(
+        "float16", "Number format of stored vectors.", type=click.Choice(["float16", "float32"])
+    )
+    device: str | None = setting(None, "cpu, cuda, …  [default: a GPU if there is one]")
+    batch_size: int = setting(32, "Texts or pairs to encode at once.")
+    max_length: int | None = setting(None, "Tokens read of a text.  [default: the model's]", type=int)
+    trust_remote_code: bool = setting(False, "Run the code that MODEL brings along. Read it first.")
 
 
-teaching_options = options_of(
-    Teaching,
-    "teaching",
-    click.option("--kind", type=click.Choice(KINDS), help="Kind of MODEL.  [default: by its files]"),
-    click.option(
-        "--depth", default=DEPTH, show_default=True, help="Hard negatives of a query that a cross-encoder scores."
-    ),
-    click.option(
-        "--precision",
-        type=click.Choice(["float16", "float32"]),
-        default="float16",
-        show_default=True,
-        help="Number format of stored vectors.",
-    ),
-    click.option("--device", help="cpu, cuda, …  [default: a GPU if there is one]"),
-    click.option("--batch-size", default=32, show_default=True, help="Texts or pairs to encode at once."),
-    click.option("--max-length", type=int, help="Tokens read of a text.  [default: the model's]"),
-    click.option("--trust-remote-code", is_flag=True, help="Run the code that MODEL brings along. Read it first."),
-)
+teaching_options = options_of(Teaching, "teaching", *setting_options(Teaching).values())
 
 
 def cache_name(model: str | Path, data: TrainingData, *, depth: int = DEPTH) -> str:

@@ -178,27 +178,24 @@ def told(tried: Sequence[Trial]) -> str:
 def result(tried: Sequence[Trial]) -> Summary:
     """The gain of each trial on each set and in their mean, and how many terms a document has; first of the model as it
     was before the trainings, if they measured it."""
-    config = tried[0].config
-    models = {trial.name: (trial.gains, {name: own[TERMS] for name, own in trial.measures.items()}) for trial in tried}
-    before = tried[0].measures
+    config, before = tried[0].config, tried[0].measures
+    models = [(trial.name, trial.measures, "") for trial in tried]
     if all(f"start {TERMS}" in own for own in before.values()):
-        start = (
-            {name: gain(own, "start ") for name, own in before.items()},
-            {n: own[f"start {TERMS}"] for n, own in before.items()},
-        )
-        models = {NOT_TRAINED: start, **models}
-    rows = [row for name, (gains, terms) in models.items() for row in _rows(name, gains, terms, config)]
+        models = [(NOT_TRAINED, before, "start "), *models]
+    rows = [row for name, measures, of in models for row in _rows(name, measures, of, config)]
     data = read_facts(sorted({path for left in config.train for path in (left.path, left.corpus) if path is not None}))
     return Summary.of_this_run(title="Settings, on sets left out", data=data, seeds=[config.training.seed], rows=rows)
 
 
-def _rows(name: str, gains: dict[str, float], terms: dict[str, float], config: SparseConfig) -> list[Row]:
-    rows = []
-    for measure, values in ((MEASURE, gains), (TERMS, terms)):
-        whole = {**values, f"mean of {len(values)} sets": fmean(values.values())}
-        for at, value in whole.items():
-            row = Row(at, SUM, measure, value, None, None, config.selection.queries or 0, variant=name)
-            sets = len(values) if at not in values else 0
-            baseline = BASELINES[-1] if measure == MEASURE else ""
-            rows.append(replace(row, sets=sets, baseline=baseline, kind="difference" if baseline else "value"))
+def _rows(name: str, measures: dict[str, dict[str, float]], of: str, config: SparseConfig) -> list[Row]:
+    """of: as `gain` takes it"""
+    queries, rows = config.selection.queries or 0, []
+    gains = Row("", SUM, MEASURE, 0.0, None, None, queries, BASELINES[-1], kind="difference", variant=name)
+    terms = Row("", SUM, TERMS, 0.0, None, None, queries, variant=name)
+    for row, values in (
+        (gains, {left: gain(own, of) for left, own in measures.items()}),
+        (terms, {left: own[f"{of}{TERMS}"] for left, own in measures.items()}),
+    ):
+        rows += [replace(row, set=left, value=value) for left, value in values.items()]
+        rows.append(replace(row, set=f"mean of {len(values)} sets", value=fmean(values.values()), sets=len(values)))
     return rows

@@ -71,7 +71,7 @@ def test_a_run_measures_every_arm_and_finds_ours_equal_to_sentence_transformers(
     written = results.read(summary.write(tmp_path / "result"))
     rows = {(row.line, row.column): row.value for row in written.rows}
     assert {engine for engine, measure in rows if measure == "documents/s"} >= set(ARMS)
-    assert all(rows[arm, MEMORY] >= 0 for arm in ARMS)
+    assert {(arm, MEMORY) for arm in ARMS} <= rows.keys()
     assert rows[FP32, "largest difference of a weight"] < 1e-5
     assert rows[BF16, "largest difference of a weight"] > 1e-4
     assert 0 < rows[FP32, "nDCG@10"] <= 1

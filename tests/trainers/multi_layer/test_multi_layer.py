@@ -450,12 +450,13 @@ def test_queries_of_a_multi_vector_model_need_their_tower_alone(tmp_path: Path, 
     ("settings", "file"),
     [
         ({"pooling": "multi-vector"}, "query/onnx/model.onnx"),
+        ({"pooling": "average", "source": "first-tokens", "count": 3}, "query/onnx/model.onnx"),
         (
             {"pooling": "scalar-mix", "encoder": {"tied": True, "normalize": True}},
             "query_0_Transformer/onnx/model.onnx",
         ),
     ],
-    ids=["multi-vector", "scalar mix, tied"],
+    ids=["multi-vector", "first tokens averaged", "scalar mix, tied"],
 )
 def test_an_application_encodes_queries_without_torch(
     tmp_path: Path, backbone: Path, beir: Path, settings: dict[str, Any], file: str
@@ -474,7 +475,7 @@ def test_an_application_encodes_queries_without_torch(
     command = [sys.executable, "-c", script, str(tmp_path), json.dumps(TEXTS[:3])]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     np.testing.assert_allclose(json.loads(done.stdout), model.vectors("query", TEXTS[:3]), atol=1e-4)
-    if settings["pooling"] == "multi-vector":
+    if settings["pooling"] == "multi-vector" or "source" in settings:
         several = load_single_or_several(tmp_path, backend="onnx", threads=3)
         assert isinstance(several, StackedEncoder) and isinstance(several.encoder.query, OnnxDenseEncoder)
         assert several.encoder.query.query.session.get_session_options().intra_op_num_threads == 3

@@ -139,7 +139,10 @@ def test_a_dry_run_takes_a_sets_own_teachers(
     assert sparse.rehearse(config).steps == 2
 
 
-def test_a_dry_run_without_hard_negatives_needs_no_miner(tmp_path: Path, backbone: Path, beir: Path) -> None:
+def test_a_dry_run_without_hard_negatives_needs_no_miner(
+    tmp_path: Path, backbone: Path, beir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sparse, "DRY_RUN_DOCUMENTS", 10)
     config = configuration(
         backbone,
         beir,
