@@ -98,7 +98,25 @@ def test_words_are_remembered_in_bounded_number(encoder: QueryEncoder, monkeypat
     monkeypatch.setattr("opensearch_neural.models.sparse.table_encoder.WORDS_KEPT", 10)
     for number in range(100):
         encoder.encode(f"the{number} {'x' * 100}")
+        encoder.heaviest(f"the{number}")
+    encoder.heaviest("x" * 100)
     assert len(encoder._ids_of_word) <= 10
+    assert len(encoder._heaviest_of_word) <= 10 and "x" * 100 not in encoder._heaviest_of_word
+
+
+@given(
+    word=st.text(st.characters(exclude_categories=("Z", "Cc")), max_size=6)
+    | st.sampled_from([*WORDS, "[SEP]", "\ud83d"])
+)
+def test_a_word_is_as_heavy_as_its_heaviest_token_asked_once_or_twice(tokenizer: Tokenizer, word: str) -> None:
+    encoder = QueryEncoder(tokenizer, {"sky": 2.0, "rainbow": 7.5, "the": 0.25})
+    expected = max(encoder.encode(word).values(), default=0.0)
+    assert encoder.heaviest(word) == encoder.heaviest(word) == expected
+
+
+def test_the_prompt_adds_nothing_to_the_weight_of_a_word(tokenizer: Tokenizer) -> None:
+    prompted = QueryEncoder(tokenizer, {"sky": 2.0, "rainbow": 7.5}, prompt="rainbow ")
+    assert prompted.heaviest("sky") == 2.0 and prompted.encode("sky") == {"rainbow": 7.5, "sky": 2.0}
 
 
 def test_a_tokenizer_that_marks_words_by_the_space_before_them_is_not_asked_word_by_word() -> None:

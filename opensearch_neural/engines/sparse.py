@@ -290,7 +290,7 @@ class Bm25Sparse(Windowed):
         documents = None if encoder.prompt else self.load_counted_documents()
         if documents is None:
             return None
-        rare, others = queries.rare_words(text, encoder.encode, how.rare)
+        rare, others = queries.rare_words(text, encoder.heaviest, how.rare)
         if not others:
             return None
         enough = SPARE * max(window * self.load_word_shards(), page.get("size", 10))

@@ -71,15 +71,14 @@ def rare_tokens(tokens: Mapping[str, float], rare: Rare = Rare()) -> dict[str, f
     return {token: weight for token, weight in tokens.items() if token in chosen}
 
 
-def rare_words(text: str, encode: Callable[[str], Mapping[str, float]], rare: Rare = Rare()) -> tuple[str, str]:
+def rare_words(text: str, heaviest: Callable[[str], float], rare: Rare = Rare()) -> tuple[str, str]:
     """(the rare words of a text, its other words), each joined by blanks in the text's order, repeats included.
 
-    Words are separated by white space. A word weighs as much as its heaviest token, or 0 without a token. If no word is
-    left out, the second text is empty.
+    Words are separated by white space. If no word is left out, the second text is empty.
 
-    encode: the query encoder's `encode`, from a text to {token: weight}
+    heaviest: the query encoder's `heaviest`, from a word to its weight
     """
     words = text.split()
-    weights = {word: max(encode(word).values(), default=0.0) for word in dict.fromkeys(words)}
+    weights = {word: heaviest(word) for word in words}
     chosen = rare_tokens(weights, rare)
     return " ".join(word for word in words if word in chosen), " ".join(word for word in words if word not in chosen)

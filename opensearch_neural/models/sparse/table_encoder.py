@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MAX_LENGTH = 512
 WORDS_KEPT = 50_000
-"""An encoder remembers the tokens of so many words, some 10 MB; then it forgets them all."""
+"""An encoder remembers the tokens of at most this many words, some 10 MB; then it forgets them all."""
 LONGEST_WORD_KEPT = 64
 """Longer words, in characters, are not remembered."""
 QUERY_FILES = (
@@ -103,6 +103,7 @@ class TableEncoder:
         self._tokens = vocabulary
         self._word_by_word = word_by_word(tokenizer)
         self._ids_of_word: dict[str, list[int]] = {}
+        self._heaviest_of_word: dict[str, float] = {}
         # Special tokens weigh nothing, even if the text contains their names.
         self._weights = [0.0 if token in special else table.get(token, UNLISTED) for token in vocabulary]
 
@@ -185,6 +186,18 @@ class TableEncoder:
     def encode(self, text: str) -> dict[str, float]:
         """{token: weight} in the order of first appearance: distinct tokens, weights above 0, no special tokens."""
         return self._weigh(self._ids_word_by_word(encodable(self.prompt + text)))
+
+    def heaviest(self, word: str) -> float:
+        """The weight of a word's heaviest token; 0 for a word without tokens. The prompt plays no part."""
+        known = self._heaviest_of_word.get(word)
+        if known is not None:
+            return known
+        heaviest = max([self._weights[id_] for id_ in self._ids(encodable(word))], default=0.0)
+        if len(word) <= LONGEST_WORD_KEPT:
+            if len(self._heaviest_of_word) >= WORDS_KEPT:
+                self._heaviest_of_word.clear()
+            self._heaviest_of_word[word] = heaviest
+        return heaviest
 
     def tokens_in(self, text: str) -> set[str]:
         """All tokens of a document's text, of any weight; the text is not cut off."""
