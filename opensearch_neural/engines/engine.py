@@ -86,8 +86,8 @@ class OpenedIndex:
     """Returns a client of the cluster, for engines that read from the cluster before they search."""
     loaded: dict[Hashable, Any] = field(default_factory=dict, repr=False)
     """What engines hold in memory, shared by all engines of one opened index."""
-    resolved: dict[type, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """{class of a setting: the setting}. A copy with another record or other options resolves them anew."""
+    resolved: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What `settings.Setting.of` keeps. A copy with another record or other options resolves its settings anew."""
 
     @property
     def forward(self) -> bool:
