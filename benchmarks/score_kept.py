@@ -229,20 +229,19 @@ def pruned_rows(
     """
     rows = []
     for variant in workload.variants:
-        if variant.whole or variant.engine not in ("sparse", "high-idf-first"):
+        if variant.whole or variant.engine == TWO_PHASE:
             continue
         opened = with_options(variant, workload.engines_of(variant))
         windowed, page, searches = ways_to_search(client, opened, variant)
         known = [text for text in texts if queries.unsearched(windowed.body(text, page), 0) is not None]
+        if not known:
+            continue
         ways: dict[str, Search] = {"fill": partial(filled, client, windowed, page), **searches}
         answers, seconds = fastest(ways, known, passes)
-        if answers["window"]:
-            short = [len(answer["hits"]["hits"]) < variant.size for answer in answers["window"]]
-            rows.append(share(set_, variant.name, FILLED, short))
-            for measure, way in ((FILL_TIME, "fill"), (WHOLE_TIME, "whole")):
-                rows.append(
-                    time_ratio(set_, variant.name, measure, seconds[way], "its window", seconds["window"], seed)
-                )
+        short = [len(answer["hits"]["hits"]) < variant.size for answer in answers["window"]]
+        rows.append(share(set_, variant.name, FILLED, short))
+        for measure, way in ((FILL_TIME, "fill"), (WHOLE_TIME, "whole")):
+            rows.append(time_ratio(set_, variant.name, measure, seconds[way], "its window", seconds["window"], seed))
     return rows
 
 

@@ -151,11 +151,14 @@ class CascadeEngine(Sparse):
             )
         super().load()
         # The window of bm25-sparse, too, may need a request to the cluster.
-        if CascadeSetting.of(self.opened).first == "bm25-sparse":
+        if self.how().first == "bm25-sparse":
             Bm25Sparse(self.opened).load()
 
+    def how(self) -> CascadeSetting:
+        return CascadeSetting.of(self.opened)
+
     def body(self, text: str, page: Page) -> Body:
-        how = CascadeSetting.of(self.opened)
+        how = self.how()
         window, unit = max(how.window, how.dense_window), sum(self.tokens(text).values()) or 1.0
         if how.first == "bm25-sparse":
             bm25_sparse = Bm25Sparse(self.opened)

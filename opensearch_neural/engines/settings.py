@@ -206,7 +206,7 @@ class HighIdfFirstSetting(Setting):
 
     def __str__(self) -> str:
         adds = "" if self.exact else ", common tokens added"
-        return f"{self.rare}, window {self.window}{adds}" + (f", of tokens {self.tokens}" if self.tokens else "")
+        return f"rare {self.rare}, window {self.window}{adds}" + (f", of tokens {self.tokens}" if self.tokens else "")
 
     @classmethod
     def fitting(cls, opened: OpenedIndex) -> HighIdfFirstSetting:
