@@ -18,7 +18,7 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
     prune=0.4           two-phase: tokens below this share of the highest weight wait for phase two
     expansion=5         two-phase: rescored hits, as a multiple of the page
 
-An engine's other options (`Engine.options`) have the names that they have in `osn search`; paths are left out, and so are
+An engine's other options (`Engine.options`) have the names that they have in `osn search`, without those that load files and
 those of RENAMED, which options above set.
 """
 
@@ -28,7 +28,6 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import click
@@ -214,9 +213,9 @@ def parse_variant(spec: str) -> Variant:
 
 
 def own_options(engine: str) -> dict[str, Option]:
-    """{name in a variant: option} of an engine's options, without paths and those that are RENAMED here."""
+    """{name in a variant: option} of an engine's options, without those that load files and those that are RENAMED here."""
     options = ENGINES[engine].options if engine in ENGINES else ()
-    named = {each.name.replace("_", "-"): each for each in options if each.parse is not Path}
+    named = {each.name.replace("_", "-"): each for each in options if not each.loads}
     return {name: each for name, each in named.items() if name not in RENAMED}
 
 

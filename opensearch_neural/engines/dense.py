@@ -80,7 +80,7 @@ class Faiss(Engine):
     finds = "every code compared, in this process"
     compared = False
     most_hits = queries.MOST_LISTED
-    options = (Option("faiss", Path, "the file of codes that `osn encode --faiss` wrote.", "the codes of the index"),)
+    options = (Option("faiss", Path, "a file of codes by `osn encode --faiss`.", "the codes of the index", loads=True),)
 
     def needs(self) -> tuple[IndexPart, ...]:
         return ("quantized",)

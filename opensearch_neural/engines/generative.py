@@ -34,9 +34,15 @@ class Tome(Engine):
     name = "tome"
     finds = "documents whose URLs a generative model writes"
     options: ClassVar[tuple[Option, ...]] = (
-        Option("urls", Path, "the folder that `osn model urls` wrote for the corpus."),
-        Option("tome", str, "generative model, if the record of --urls does not lead to it."),
-        Option("beams", whole_number, "width of the beam search, and the most URLs that it finds; 1 is greedy.", "10"),
+        Option("urls", Path, "the folder that `osn model urls` wrote for the corpus.", loads=True),
+        Option("tome", str, "generative model, if the record of --urls does not lead to it.", loads=True),
+        Option(
+            "beams",
+            whole_number,
+            "width of the beam search, and the most URLs that it finds; 1 is greedy.",
+            "10",
+            loads=True,
+        ),
     )
 
     def serves(self) -> bool:
