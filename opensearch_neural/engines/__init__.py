@@ -18,7 +18,7 @@ generator measure is the body alone. Each family of engines has a file, and each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -157,9 +157,3 @@ def open_engines(
     )
     plugin = bool(quick_capabilities(client).neural_sparse)
     return Engines(index, record, plugin, models, settings, connect=lambda: client)
-
-
-def engine_bodies(client: OpenSearch, index: str, engines: Sequence[str], **how: Any) -> dict[str, BodyOf]:
-    """{engine: function from (text, size) to a body}, with everything loaded. how: arguments of `open_engines`."""
-    opened = open_engines(client, index, **how)
-    return {engine: opened.body_of(engine) for engine in engines}
