@@ -9,6 +9,7 @@ have; `osn bench load --data` on an index of the set itself shows the loss by ju
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -142,10 +143,7 @@ def certified_rows(
     passes: if above 0, also the cost of widening the window until all pages are proved, see `certain_cost_rows`.
     """
     rows = []
-    for variant in workload.variants:
-        if variant.whole or variant.engine == TWO_PHASE:
-            continue
-        opened = with_options(variant, workload.engines_of(variant))
+    for variant, opened in in_a_window(workload):
         certain = certified_queries(client, opened, variant.engine, texts)
         if not certain:
             continue
@@ -157,6 +155,13 @@ def certified_rows(
             last, seconds = fastest({"certain": until_certain, **searches}, texts, passes)
             rows += certain_cost_rows(set_, variant.name, windowed.window(), last["certain"], seconds, seed)
     return rows
+
+
+def in_a_window(workload: Workload) -> Iterator[tuple[Variant, Engines]]:
+    """(variant, its engines with its options), without those that search all documents or by another's processor"""
+    for variant in workload.variants:
+        if not variant.whole and variant.engine != TWO_PHASE:
+            yield variant, with_options(variant, workload.engines_of(variant))
 
 
 def ways_to_search(
@@ -228,10 +233,7 @@ def pruned_rows(
     Only queries with known tokens count.
     """
     rows = []
-    for variant in workload.variants:
-        if variant.whole or variant.engine == TWO_PHASE:
-            continue
-        opened = with_options(variant, workload.engines_of(variant))
+    for variant, opened in in_a_window(workload):
         windowed, page, searches = ways_to_search(client, opened, variant)
         known = [text for text in texts if queries.unsearched(windowed.body(text, page), 0) is not None]
         if not known:

@@ -6,11 +6,14 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import field, fields
+from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from opensearch_neural.commands.headings import taking
+from opensearch_neural.errors import InputError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -92,6 +95,14 @@ def flags_on_command_line() -> dict[str, str]:
         for option in ctx.command.params
         if ctx.get_parameter_source(str(option.name)) == click.core.ParameterSource.COMMANDLINE
     }
+
+
+def check_report(report: Path | None, page: str) -> None:
+    """Raises InputError or MissingExtra if the module `page` cannot write --report: now, not after hours of work."""
+    if report is not None:
+        if report.is_dir():
+            raise InputError(f"--report {report} is a folder", "name a file, such as report.html")
+        import_module(page)
 
 
 def warn(message: str) -> None:

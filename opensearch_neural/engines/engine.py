@@ -181,7 +181,7 @@ class Engine:
     def load(self) -> None:
         """Load the query encoders now. Raises ModelError if one cannot be loaded."""
         for part in self.needs():
-            self.opened.models.load_for_queries(part)
+            getattr(self.opened.models, "query_encoder" if part == "sparse" else part)
 
     def body(self, text: str, page: Page) -> Body:
         """The request body for a query's text."""

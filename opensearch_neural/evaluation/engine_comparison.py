@@ -26,6 +26,7 @@ from opensearch_neural.evaluation.measures import (
     parse_measures,
     rank,
 )
+from opensearch_neural.evaluation.overlap import PAGE
 from opensearch_neural.evaluation.result_rows import holm_rows, rows
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.index.record import existing_record
@@ -36,8 +37,6 @@ from opensearch_neural.retrievers.opensearch import Latencies, search, time_quer
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-# Hits on a page of results, used for latency and for measures up to @10.
-PAGE = 10
 # Hits for a measure without a cut-off, such as AP.
 DEEP = 1000
 
