@@ -28,8 +28,7 @@ from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.commands.option_groups import seed_option
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.option_groups import Renamed, seed_option
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines
 from opensearch_neural.engines.engine import Engine

@@ -30,7 +30,7 @@ from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.evaluate import available_engines
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.option_groups import Renamed
 from opensearch_neural.commands.search import print_hits
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines

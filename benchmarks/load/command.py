@@ -29,8 +29,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import MODELS
 from opensearch_neural.commands.headings import Headed, taking
-from opensearch_neural.commands.option_groups import Command, check_report, options_of
-from opensearch_neural.commands.renamed import output_option
+from opensearch_neural.commands.option_groups import Command, check_report, options_of, output_option
 from opensearch_neural.corpus.judgements import JudgedQueries, read_queries
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Data, Row, read_facts

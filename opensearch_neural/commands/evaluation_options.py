@@ -16,6 +16,7 @@ import click
 
 from opensearch_neural.commands.option_groups import (
     Command,
+    Renamed,
     check_report,
     flags_on_command_line,
     options_of,
@@ -23,7 +24,6 @@ from opensearch_neural.commands.option_groups import (
     setting_options,
     warn,
 )
-from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.corpus.judgements import JudgedQueries, read_qrels
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import engine_report
