@@ -28,11 +28,12 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.corpus.judgements import BeirData
-from opensearch_neural.engines import engine_bodies
-from opensearch_neural.evaluation.engine_comparison import run_engine
+from opensearch_neural.engines import open_engines
+from opensearch_neural.evaluation.engine_comparison import run_retriever
 from opensearch_neural.evaluation.measures import Measured, label
 from opensearch_neural.evaluation.result_rows import rows
 from opensearch_neural.evaluation.results import Goal
+from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -77,9 +78,11 @@ def published(connection: ConnectionSettings, data: Path, record: Path | None) -
 def measure(client: OpenSearch, judged: BeirData, job: Job, engines: dict[str, str]) -> dict[str, Measured]:
     """Ingest the corpus by `job`, measure the engines, and delete the index. engines: {engine: name in the result}"""
     with ingested(client, job) as index:
+        opened = open_engines(client, index)
+        retrievers = {engine: OpenSearchRetriever(client, index, engine, opened.body_of(engine)) for engine in engines}
         return {
-            engines[engine]: run_engine(client, index, engine, body, judged.queries, judged.qrels, MEASURES).measured
-            for engine, body in engine_bodies(client, index, list(engines)).items()
+            engines[engine]: run_retriever(retriever, judged.queries, judged.qrels, MEASURES).measured
+            for engine, retriever in retrievers.items()
         }
 
 

@@ -9,6 +9,7 @@ have; `osn bench load --data` on an index of the set itself shows the loss by ju
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -27,8 +28,7 @@ from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.commands.option_groups import seed_option
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.option_groups import Renamed, seed_option
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines
 from opensearch_neural.engines.engine import Engine
@@ -142,10 +142,7 @@ def certified_rows(
     passes: if above 0, also the cost of widening the window until all pages are proved, see `certain_cost_rows`.
     """
     rows = []
-    for variant in workload.variants:
-        if variant.whole or variant.engine == TWO_PHASE:
-            continue
-        opened = with_options(variant, workload.engines_of(variant))
+    for variant, opened in in_a_window(workload):
         certain = certified_queries(client, opened, variant.engine, texts)
         if not certain:
             continue
@@ -157,6 +154,13 @@ def certified_rows(
             last, seconds = fastest({"certain": until_certain, **searches}, texts, passes)
             rows += certain_cost_rows(set_, variant.name, windowed.window(), last["certain"], seconds, seed)
     return rows
+
+
+def in_a_window(workload: Workload) -> Iterator[tuple[Variant, Engines]]:
+    """(variant, its engines with its options), without those that search all documents or by another's processor"""
+    for variant in workload.variants:
+        if not variant.whole and variant.engine != TWO_PHASE:
+            yield variant, with_options(variant, workload.engines_of(variant))
 
 
 def ways_to_search(
@@ -228,21 +232,17 @@ def pruned_rows(
     Only queries with known tokens count.
     """
     rows = []
-    for variant in workload.variants:
-        if variant.whole or variant.engine not in ("sparse", "high-idf-first"):
-            continue
-        opened = with_options(variant, workload.engines_of(variant))
+    for variant, opened in in_a_window(workload):
         windowed, page, searches = ways_to_search(client, opened, variant)
         known = [text for text in texts if queries.unsearched(windowed.body(text, page), 0) is not None]
+        if not known:
+            continue
         ways: dict[str, Search] = {"fill": partial(filled, client, windowed, page), **searches}
         answers, seconds = fastest(ways, known, passes)
-        if answers["window"]:
-            short = [len(answer["hits"]["hits"]) < variant.size for answer in answers["window"]]
-            rows.append(share(set_, variant.name, FILLED, short))
-            for measure, way in ((FILL_TIME, "fill"), (WHOLE_TIME, "whole")):
-                rows.append(
-                    time_ratio(set_, variant.name, measure, seconds[way], "its window", seconds["window"], seed)
-                )
+        short = [len(answer["hits"]["hits"]) < variant.size for answer in answers["window"]]
+        rows.append(share(set_, variant.name, FILLED, short))
+        for measure, way in ((FILL_TIME, "fill"), (WHOLE_TIME, "whole")):
+            rows.append(time_ratio(set_, variant.name, measure, seconds[way], "its window", seconds["window"], seed))
     return rows
 
 

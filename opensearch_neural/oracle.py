@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 from opensearch_neural import forward_index
 from opensearch_neural.errors import InputError
 from opensearch_neural.look_up_table import SCRIPT, PackedTable
-from opensearch_neural.queries import DOT_ALIAS, Clause
+from opensearch_neural.queries.clauses import Clause, token_of
 
 Float32s = NDArray[np.float32]
 Known = Callable[[Clause], Float32s] | None
@@ -158,7 +158,7 @@ def _score(
             raise InputError("the score of a neural_sparse query by query_text is not predicted", "give query_tokens")
         return documents.matches(tokens), documents.scores(tokens, boosts=(*boosts, options.get("boost", 1.0)))
     if kind == "rank_feature" and "linear" in inner:
-        tokens = {_token(inner["field"]): inner.get("boost", 1.0)}
+        tokens = {token_of(inner): inner.get("boost", 1.0)}
         return documents.matches(tokens), documents.scores(tokens, boosts=boosts)
     if kind == "script_score" and inner["script"].get("source") == forward_index.SCRIPT:
         matched, _ = _score(inner["query"], documents, boosts, known)
@@ -205,11 +205,6 @@ def _score_bool(
     if should:
         matched &= np.sum([matches for matches, _ in should], axis=0) >= int(least)
     return matched, np.where(matched, total, 0).astype(np.float32)
-
-
-def _token(field: str) -> str:
-    """The token in a rank_feature clause's field, spelled as in the document's weights."""
-    return field.rpartition(".")[2].replace(DOT_ALIAS, ".")
 
 
 def _product(boosts: Iterable[float]) -> np.float32:

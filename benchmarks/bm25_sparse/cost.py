@@ -62,7 +62,10 @@ TURNS, TURN = 8, 32
 def variants_of(engines: Iterable[str]) -> list[Variant]:
     """BM25 and these engines of the table, for a load test."""
     ways = ways_of(engines).items()
-    return [Variant(BM25, BM25), *(Variant(engine, by, **settings) for engine, (by, settings) in ways)]
+    return [
+        Variant(BM25, BM25),
+        *(Variant(engine, by, settings=tuple(settings.items())) for engine, (by, settings) in ways),
+    ]
 
 
 def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:

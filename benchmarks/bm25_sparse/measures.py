@@ -24,12 +24,13 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.engine_comparison import run_engine
+from opensearch_neural.evaluation.engine_comparison import run_retriever
 from opensearch_neural.evaluation.measures import Measured, measure
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models.dense.dense_encoder import Backend
 from opensearch_neural.models.vectors import SparseVectors
+from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -179,7 +180,8 @@ def kept_measures(
             engines, asked = opened()
             searched_by, settings = ways[way]
             body_of = engines.with_settings(**settings).body_of(searched_by)
-            return run_engine(client, engines.index, way, body_of, asked.queries, asked.qrels, measures).measured
+            retriever = OpenSearchRetriever(client, engines.index, way, body_of)
+            return run_retriever(retriever, asked.queries, asked.qrels, measures).measured
 
         return {way: kept_measured(place / f"{slug(way)}.json", partial(measured, way)) for way in ways}
 

@@ -30,7 +30,7 @@ from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.evaluate import available_engines
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.option_groups import Renamed
 from opensearch_neural.commands.search import print_hits
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
@@ -40,6 +40,7 @@ from opensearch_neural.evaluation.results import Row, Summary, data_facts
 from opensearch_neural.evaluation.tables import result_table
 from opensearch_neural.models.directory import published_splade_directory
 from opensearch_neural.progress import Progress
+from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 from opensearch_neural.shown_search import hit_of
 from trainers.common.precision import faster_in_bfloat16
 
@@ -249,8 +250,11 @@ def measure_engines(client: OpenSearch, engines: Engines, names: Sequence[str], 
     bodies = {name: engines.body_of(name) for name in names}
     with Progress("quality", total=len(names) * searches, unit="queries") as shown:
         outcomes = [
-            experiment.run_engine(
-                client, engines.index, name, body_of, questions, data.qrels, measures, progress=shown.update
+            experiment.run_retriever(
+                OpenSearchRetriever(client, engines.index, name, body_of, progress=shown.update),
+                questions,
+                data.qrels,
+                measures,
             )
             for name, body_of in bodies.items()
         ]

@@ -35,8 +35,7 @@ from benchmarks.demo.python_objects import (
     installed_sources,
     read_objects,
 )
-from opensearch_neural.commands.option_groups import seed_option
-from opensearch_neural.commands.renamed import output_option
+from opensearch_neural.commands.option_groups import output_option, seed_option
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.judgements import write_beir
 from opensearch_neural.errors import InputError

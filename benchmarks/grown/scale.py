@@ -26,8 +26,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.headings import taking
-from opensearch_neural.commands.option_groups import seed_option
-from opensearch_neural.commands.renamed import Renamed, output_option
+from opensearch_neural.commands.option_groups import Renamed, output_option, seed_option
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row, Summary, data_facts
 

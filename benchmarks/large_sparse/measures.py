@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BM25, SUM = "bm25", "bm25-sparse"
-SUMS = {SUM: None, f"{SUM}, window 20": 20, f"{SUM}, window 50": 50}
+SUMS = {SUM: (), **{f"{SUM}, window {window}": (("window", window),) for window in (20, 50)}}
 """{arm of bm25-sparse: its window}; None: the index's window. Their score kept is relative to the exact sum with BM25,
 not to the sparse model's result."""
 NDCG = "nDCG@10"
@@ -103,7 +103,7 @@ def fixed(layout: Layout) -> list[SearchArm]:
         SearchArm(Variant(BM25, BM25), ("contents",)),
         SearchArm(Variant("sparse", "sparse"), ("sparse",)),
         SearchArm(Variant("high-idf-first", "high-idf-first"), ("sparse", ROWS)),
-        *(SearchArm(Variant(name, SUM, window=window), ("contents", ROWS)) for name, window in SUMS.items()),
+        *(SearchArm(Variant(name, SUM, settings=how), ("contents", ROWS)) for name, how in SUMS.items()),
         SearchArm(Variant(TWO_PHASE, TWO_PHASE), ("sparse",)),
         *(_pruned(layout, "pruned", rule, None) for rule in layout.prunes),
     ]
@@ -117,7 +117,8 @@ def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
         return SearchArm(Variant(name, TWO_PHASE, prune=prune, expansion=expansion), ("sparse",))
 
     def high_idf_first(rare: Rare, window: int) -> SearchArm:
-        variant = Variant(f"high-idf-first: {rare}, window {window}", "high-idf-first", rare=rare, window=window)
+        settings = (("rare", rare), ("window", window))
+        variant = Variant(f"high-idf-first: {rare}, window {window}", "high-idf-first", settings=settings)
         return SearchArm(variant, ("sparse", ROWS))
 
     return {

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import MODELS
 from opensearch_neural.commands.headings import Headed, taking
-from opensearch_neural.commands.option_groups import Command, options_of
-from opensearch_neural.commands.renamed import output_option
+from opensearch_neural.commands.option_groups import Command, check_report, options_of, output_option
 from opensearch_neural.corpus.judgements import JudgedQueries, read_queries
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Data, Row, read_facts
@@ -151,8 +149,7 @@ def load(
     is partial, or if a measurement was refused because the generator itself was near its limit.
     """
     variants = parse_variants(engines)
-    if report is not None:
-        import_module("benchmarks.load.report_page")  # a missing extra is reported before anything is measured
+    check_report(report, "benchmarks.load.report_page")
     settings = load_settings(options, quality=not no_quality)
     target = allowed_target(connection, owned=owned)
     judged, texts = queries_of(queries, data, split, limit_queries)

@@ -26,7 +26,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.commands.renamed import output_option
+from opensearch_neural.commands.option_groups import output_option
 from opensearch_neural.files import write_text
 
 QUERIES = 1000

@@ -27,7 +27,6 @@ from benchmarks.load.server import ServerProbe
 from benchmarks.load.variants import parameters, spec_of, with_options
 from benchmarks.load.workload import Workload, body_builders, request_heads
 from opensearch_neural.corpus.judgements import JudgedQueries
-from opensearch_neural.engines.settings import CascadeSetting, HighIdfFirstSetting
 from opensearch_neural.errors import InputError, OsnError
 from opensearch_neural.index.record import RESAMPLED
 from opensearch_neural.node.clusters import Say
@@ -169,12 +168,9 @@ def notes(measurement: Measurement, workload: Workload) -> list[str]:
         "The operating system's page cache is warm."
     ]
     for variant in workload.variants:
-        if variant.engine == "high-idf-first":
-            said.append(
-                f"{variant.name}: rare tokens {HighIdfFirstSetting.of(with_options(variant, workload.engines_of(variant)))}"
-            )
-        elif variant.engine == "cascade":
-            said.append(f"{variant.name}: {CascadeSetting.of(with_options(variant, workload.engines_of(variant)))}")
+        how = with_options(variant, workload.engines_of(variant)).engine(variant.kind.name).how()
+        if how is not None and not variant.whole:
+            said.append(f"{variant.name}: {how}")
     for name, opened in workload.indexes.items():
         drawn = opened.meta.extra.get(RESAMPLED)
         if drawn:

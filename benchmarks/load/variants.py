@@ -8,11 +8,6 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
 
     hits=yes            count all hits (track_total_hits), which keeps OpenSearch from skipping blocks; `10000`: count up to
                         10,000, the default of OpenSearch
-    rare=ratio:0.4      which tokens, for bm25-sparse which words, phase one searches (`queries.Rare`)
-    window=50           hits of phase one that are rescored, in each shard
-    dense-window=50     cascade, jpq-rescore: hits that are rescored with their codes (cascade: or vectors)
-    first=bm25-sparse   cascade: the engine whose hits it rescores; or high-idf-first
-    weight=0.03         cascade: weight of the codes; bm25-sparse: weight of the model
     whole=yes           bm25-sparse: the sum over all documents, without a window
     keep=share:0.98     which tokens of the query are searched at all
     rescore=all         rescore with all tokens; `remaining` adds only the common tokens to phase one's score
@@ -23,8 +18,8 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
     prune=0.4           two-phase: tokens below this share of the highest weight wait for phase two
     expansion=5         two-phase: rescored hits, as a multiple of the page
 
-An engine's other options (`Engine.options`) have the names that they have in `osn search`; paths are left out, and those of
-RENAMED have other names here.
+An engine's other options (`Engine.options`) have the names that they have in `osn search`, without those that load files and
+those of RENAMED, which options above set.
 """
 
 from __future__ import annotations
@@ -33,7 +28,6 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import click
@@ -43,15 +37,14 @@ from opensearch_neural.commands.option_groups import FiniteRange
 from opensearch_neural.engines import ENGINES, Engines
 from opensearch_neural.engines.dense import Dense
 from opensearch_neural.engines.engine import Engine, Option
-from opensearch_neural.engines.settings import First, parse_first
 from opensearch_neural.engines.sparse import Bm25, Bm25Sparse, HighIdfFirst, Sparse
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.queries import Body, Rare
 
 TWO_PHASE = "two-phase"
 ALL_ENGINES = (*ENGINES, TWO_PHASE)
-RENAMED = {"tokens": "keep", "exact": "whole", "clauses": "form"}
-"""{option of an engine: the option here that sets it}"""
+RENAMED = ("tokens", "exact", "clauses")
+"""Options of engines that keep, whole and form set."""
 
 FAST = "fast=high-idf-first+rare=share:0.8+window=20+rescore=remaining+keep=share:0.98"
 """Rare tokens hold 80% of the weight, 20 hits are rescored, phase two does not repeat phase one's tokens, and the tokens
@@ -97,18 +90,8 @@ class Variant:
     """Hits on a page."""
     hits: bool | int = False
     """Whether all hits are counted (`track_total_hits`); a number: up to so many."""
-    rare: Rare | None = None
-    """The tokens that phase one searches."""
     keep: Rare | None = None
     """The tokens of the query that are searched at all; None: all."""
-    window: int | None = None
-    """Hits of each shard that are rescored with all tokens, or by the model."""
-    dense_window: int | None = None
-    """Hits of each shard that are rescored with their codes or vectors."""
-    first: First | None = None
-    """The engine whose hits the cascade rescores."""
-    weight: float | None = None
-    """Weight of the codes (cascade), or of the model (bm25-sparse)."""
     rescore: str | None = None
     """"all": rescore with all tokens; "remaining": add only the common ones to phase one's score."""
     form: str | None = None
@@ -123,8 +106,8 @@ class Variant:
     """Search all documents, without a window (bm25-sparse, and sparse with pruned postings)."""
     bodies: Bodies | None = None
     """Makes the request bodies in the engine's place. Their result approaches the engine's exact one."""
-    others: tuple[tuple[str, Any], ...] = ()
-    """(name, value) of each other option of the engine, for `open_engines`."""
+    settings: tuple[tuple[str, Any], ...] = ()
+    """(name, value) of the engine's own options, for `open_engines`."""
 
     @property
     def kind(self) -> type[Engine]:
@@ -135,7 +118,8 @@ class Variant:
     def exact(self) -> Variant | None:
         """The search whose result this one approaches; None if it is exact itself, or nobody said what it approaches."""
         if issubclass(self.kind, Bm25Sparse) and (not self.whole or self.changes_hits):
-            return Variant(f"exact {self.engine}", self.engine, weight=self.weight, whole=True, others=self.others)
+            how = tuple(each for each in self.settings if each[0] not in OF_PHASE_ONE)
+            return Variant(f"exact {self.engine}", self.engine, whole=True, settings=how)
         if (
             self.engine == TWO_PHASE
             or issubclass(self.kind, HighIdfFirst)
@@ -143,7 +127,7 @@ class Variant:
         ):
             return EXACT_SPARSE
         if issubclass(self.kind, Bm25) and self.changes_hits:
-            return Variant(f"exact {self.engine}", self.engine, others=self.others)
+            return Variant(f"exact {self.engine}", self.engine, settings=self.settings)
         return Variant("exact dense", "dense") if issubclass(self.kind, Dense) else None
 
     @property
@@ -153,6 +137,8 @@ class Variant:
 
 
 EXACT_SPARSE = Variant("exact sparse", "sparse", whole=True)
+OF_PHASE_ONE = ("window", "rare")
+"""Options of bm25-sparse that do not change its exact result."""
 
 
 def _yes(text: str) -> bool:
@@ -166,12 +152,7 @@ def _hits(text: str) -> bool | int:
 COUNT = click.IntRange(min=1)
 OPTIONS: dict[str, Callable[[str], Any]] = {
     "hits": _hits,
-    "rare": Rare.parse,
     "keep": Rare.parse,
-    "window": COUNT,
-    "dense-window": COUNT,
-    "first": parse_first,
-    "weight": FiniteRange(min=0, min_open=True),
     "rescore": click.Choice(("all", "remaining")),
     "form": click.Choice(("plugin", "features")),
     "source": click.Choice(("default", "none", "all")),
@@ -213,7 +194,7 @@ def parse_variant(spec: str) -> Variant:
     if not re.fullmatch(r"[\w.:+=/-]+", name):
         raise InputError(f"{name!r} is not a valid name for an engine", "use letters, digits and . : + = / - _")
     values: dict[str, Any] = {}
-    others: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     own = own_options(engine)
     readers = OPTIONS | {name: _yes if each.is_flag else each.parse for name, each in own.items()}
     for option in options:
@@ -225,17 +206,17 @@ def parse_variant(spec: str) -> Variant:
         except (ValueError, click.BadParameter) as error:
             raise InputError(f"{option!r} in {spec!r}: {error}") from None
         if key in own:
-            others[own[key].name] = read
+            settings[own[key].name] = read
         else:
             values[key.replace("-", "_")] = read
-    return Variant(name, engine, **values, others=tuple(others.items()))
+    return Variant(name, engine, **values, settings=tuple(settings.items()))
 
 
 def own_options(engine: str) -> dict[str, Option]:
-    """{name in a variant: option} of those options of an engine that OPTIONS lacks, without paths."""
-    options = {each.name.replace("_", "-"): each for each in (ENGINES[engine].options if engine in ENGINES else ())}
-    known = {*OPTIONS, *RENAMED}
-    return {name: each for name, each in options.items() if name not in known and each.parse is not Path}
+    """{name in a variant: option} of an engine's options, without those that load files and those that are RENAMED here."""
+    options = ENGINES[engine].options if engine in ENGINES else ()
+    named = {each.name.replace("_", "-"): each for each in options if not each.loads}
+    return {name: each for name, each in named.items() if name not in RENAMED}
 
 
 def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
@@ -260,16 +241,11 @@ def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
 def with_options(variant: Variant, engines: Engines) -> Engines:
     """`engines` with the variant's search options."""
     chosen = {
-        "rare": variant.rare,
-        "window": variant.window,
         "rescore_all": None if variant.rescore is None else variant.rescore == "all",
         "tokens": variant.keep,
-        "dense_window": variant.dense_window,
-        "first": variant.first,
-        "weight": variant.weight,
         "exact": variant.whole or None,
         "clauses": variant.form is not None or None,
-        **dict(variant.others),
+        **dict(variant.settings),
     }
     return engines.with_settings(**{name: value for name, value in chosen.items() if value is not None})
 
@@ -314,5 +290,5 @@ def spec_of(variant: Variant) -> str:
         value = getattr(variant, key.replace("-", "_"))
         if value != getattr(plain, key.replace("-", "_")):
             parts.append(f"{key}={'yes' if value is True else value}")
-    parts += [f"{name.replace('_', '-')}={'yes' if value is True else value}" for name, value in variant.others]
+    parts += [f"{name.replace('_', '-')}={'yes' if value is True else value}" for name, value in variant.settings]
     return "+".join(parts if variant.bodies is None else [*parts, str(variant.bodies)])

@@ -252,9 +252,10 @@ def prepare(
         # Read here, since workers do not ask the cluster, and the endpoint that measures the generator could not answer.
         if meta.sparse:
             meta = meta.with_extra(**{SHARD_DOCUMENTS: opened.load_shard_documents()})
-        if meta.sparse and any(issubclass(variant.kind, Bm25Sparse | CascadeEngine) for variant in variants):
+        sums = [variant for variant in variants if issubclass(variant.kind, Bm25Sparse)]
+        if meta.sparse and (sums or any(issubclass(variant.kind, CascadeEngine) for variant in variants)):
             meta = meta.with_extra(**{SCALE: Bm25Sparse(opened).load_scale()})
-        if meta.sparse and any(issubclass(variant.kind, Bm25Sparse) and variant.rare for variant in variants):
+        if meta.sparse and any("rare" in dict(variant.settings) for variant in sums):
             meta = meta.with_extra(**{WORD_SHARDS: Bm25Sparse(opened).load_word_shards()})
         indexes[name] = SearchedIndex(meta, opened.plugin, opened.models.stored_encoder())
     return Workload(target, tuple(texts), tuple(variants), indexes, index, models or ModelChoice())

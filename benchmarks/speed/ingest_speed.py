@@ -27,7 +27,7 @@ from benchmarks.speed.turns import SEED, in_turn, rate, ratio, ratio_row, say
 from ingest.writing.bulk import Action
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.commands.renamed import output_option
+from opensearch_neural.commands.option_groups import output_option
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.evaluation.results import Goal, Row
 from opensearch_neural.index.mapping import index_body

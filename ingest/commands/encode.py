@@ -15,8 +15,7 @@ from ingest.dead_letters import EXIT_WITH_LETTERS, none_accepted
 from ingest.settings import Models, RayOptions, dead_letters_option, encoding_options, max_errors_option
 from ingest.vectors.shards import SHARD_RECORDS
 from opensearch_neural.commands.headings import Headed
-from opensearch_neural.commands.option_groups import FiniteRange
-from opensearch_neural.commands.renamed import output_option
+from opensearch_neural.commands.option_groups import FiniteRange, output_option
 from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:

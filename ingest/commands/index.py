@@ -13,7 +13,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.headings import HeadedGroup
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.option_groups import Renamed
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

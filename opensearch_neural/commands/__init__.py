@@ -15,12 +15,11 @@ idf.py                 `osn model idf`: the IDF table of a corpus
 average.py             `osn model average`: the average of several models
 urls.py                `osn model urls`: the URLs that a generative model may write
 export.py              `osn model export`: models in the formats of other software
-option_groups.py       options that a command gets as one argument; flags on the command line; warnings
+option_groups.py       options of several commands, old names of options, options as one argument; warnings
 connection_options.py  options that name a cluster
 engine_options.py      options that choose models, settings of engines, and templates
 evaluation_options.py  options that `osn eval` and `osn eval runs` share
 groups.py              groups of commands that are found by entry point, and listed without importing them
 headings.py            help with headings, for commands with many options
-renamed.py             old names of options
 reading.py             reads a corpus with a progress bar
 """

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from opensearch_neural.commands.option_groups import Command, flags_on_command_line, options_of
-from opensearch_neural.engines import ENGINES
+from opensearch_neural.engines import ENGINES, options_by_name
 from opensearch_neural.engines.engine import Option
 from opensearch_neural.errors import InputError
 
@@ -42,9 +42,9 @@ def engine_options(command: Command) -> Command:
     Raises InputError for an invalid value of an engine's option.
     """
     options = [*MODELS.values()]
-    for name, taken_by in _by_name().items():
+    for name, taken_by in options_by_name().items():
         flag = f"--{name.replace('_', '-')}"
-        option = taken_by[0][1]
+        option = next(iter(taken_by.values()))
         how: dict[str, Any] = {"is_flag": True} if option.is_flag else {"callback": _parsed_by(flag, option)}
         options.append(click.option(flag, f"{PREFIX}{name}", default=None, help=_help(taken_by), **how))
     return options_of(_without_prefix, "how", *options)(command)
@@ -61,27 +61,18 @@ PREFIX = "engine_"
 def refuse_options_without_effect(engines: Collection[str]) -> None:
     """Raise UsageError for an option on the command line that none of these engines takes."""
     flags = flags_on_command_line()
-    for name, taken_by in _by_name().items():
-        flag, takers = flags.get(f"{PREFIX}{name}"), [engine for engine, _ in taken_by]
-        if flag is not None and not set(takers) & set(engines):
+    for name, taken_by in options_by_name().items():
+        flag = flags.get(f"{PREFIX}{name}")
+        if flag is not None and not taken_by.keys() & set(engines):
             raise click.UsageError(
-                f"{flag} has no effect with {', '.join(engines) or 'templates'}: it is an option of {', '.join(takers)}"
+                f"{flag} has no effect with {', '.join(engines) or 'templates'}: it is an option of {', '.join(taken_by)}"
             )
 
 
-def _by_name() -> dict[str, list[tuple[str, Option]]]:
-    """{option: [(engine that takes it, the option as that engine describes it)]}"""
-    options: dict[str, list[tuple[str, Option]]] = {}
-    for engine in ENGINES.values():
-        for option in engine.options:
-            options.setdefault(option.name, []).append((engine.name, option))
-    return options
-
-
-def _help(taken_by: Sequence[tuple[str, Option]]) -> str:
+def _help(taken_by: Mapping[str, Option]) -> str:
     """Which engines take the option, and for what; engines with the same text are listed together."""
     engines: dict[tuple[str, str], list[str]] = {}
-    for engine, option in taken_by:
+    for engine, option in taken_by.items():
         engines.setdefault((option.help, option.default), []).append(engine)
     return "  ".join(
         f"{', '.join(names)}: {help}" + f"  [default: {default}]" * bool(default)

@@ -12,8 +12,9 @@ from opensearch_neural.commands.evaluation_options import Evaluation, chosen_bas
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.option_groups import warn
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.engine_comparison import PAGE, EngineResult, unjudged_hits
+from opensearch_neural.evaluation.engine_comparison import EngineResult, unjudged_hits
 from opensearch_neural.evaluation.measures import cutoff, measure, rank
+from opensearch_neural.evaluation.overlap import PAGE
 from opensearch_neural.evaluation.run_files import read_run
 from opensearch_neural.retrievers import Run
 

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -17,13 +16,14 @@ import click
 
 from opensearch_neural.commands.option_groups import (
     Command,
+    Renamed,
+    check_report,
     flags_on_command_line,
     options_of,
     setting,
     setting_options,
     warn,
 )
-from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.corpus.judgements import JudgedQueries, read_qrels
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import engine_report
@@ -88,10 +88,7 @@ class Evaluation:
         for option, place in (("--record", self.record), ("--output", self.out)):
             if place is not None and place.is_file():
                 raise InputError(f"{option} {place} is a file", "name a folder: files are written in it")
-        if self.report is not None:
-            if self.report.is_dir():
-                raise InputError(f"--report {self.report} is a folder", "name a file, such as report.html")
-            import_module("opensearch_neural.ui.report")  # a missing extra fails now, not after all searches
+        check_report(self.report, "opensearch_neural.ui.report")
         # Commas in parentheses are part of a name: P(rel=2,judged_only=True)@5.
         self.names = list(parse_measures(re.split(r",(?![^(]*\))", self.measures)))
 

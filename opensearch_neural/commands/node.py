@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from opensearch_neural import node as local_node
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.option_groups import Renamed
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.node.clusters import DEFAULT_NAME, ClusterState, read_state
 from opensearch_neural.node.java_and_jars import PROFILES

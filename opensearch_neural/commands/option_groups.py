@@ -1,16 +1,20 @@
-"""Options that several commands share, groups of options that a command gets as one argument, and warnings."""
+"""Options that several commands share, old names of options, groups of options that a command gets as one argument, and
+warnings."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field, fields
+from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from opensearch_neural.commands.headings import taking
+from opensearch_neural.errors import InputError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -27,6 +31,30 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", parameter, context)
         return number
+
+
+class Renamed(click.Option):
+    """An option with its current name first, then its former names, which still work but are not listed. Names change so
+    that one means the same in every command.
+
+    click.option("--keep-builds", "--keep", cls=Renamed, help=…)
+    """
+
+    def __init__(self, param_decls: Sequence[str], **attributes: Any) -> None:
+        super().__init__(param_decls, **attributes)
+        self.former, self.opts[1:] = self.opts[1:], []
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        shown = self.opts
+        self.opts = [*shown, *self.former]
+        super().add_to_parser(parser, ctx)
+        self.opts = shown
+
+
+def output_option(help: str, *, file_okay: bool = True, **attributes: Any) -> Callable[[Any], Any]:
+    """`--output`, formerly `--out`: where a command writes; it gets the path as `out`. attributes: of click.option."""
+    kind = click.Path(path_type=Path, file_okay=file_okay)
+    return click.option("--output", "--out", "out", cls=Renamed, type=kind, help=help, **attributes)
 
 
 def seed_option(help: str, *, default: int = 0) -> Callable[[Command], Command]:
@@ -92,6 +120,14 @@ def flags_on_command_line() -> dict[str, str]:
         for option in ctx.command.params
         if ctx.get_parameter_source(str(option.name)) == click.core.ParameterSource.COMMANDLINE
     }
+
+
+def check_report(report: Path | None, page: str) -> None:
+    """Raises InputError or MissingExtra if the module `page` cannot write --report: now, not after hours of work."""
+    if report is not None:
+        if report.is_dir():
+            raise InputError(f"--report {report} is a folder", "name a file, such as report.html")
+        import_module(page)
 
 
 def warn(message: str) -> None:

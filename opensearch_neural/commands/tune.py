@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,7 +17,7 @@ from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.evaluate import warn_of_engines
 from opensearch_neural.commands.headings import Headed
-from opensearch_neural.commands.option_groups import FiniteRange, options_of, setting, setting_options
+from opensearch_neural.commands.option_groups import FiniteRange, check_report, options_of, setting, setting_options
 from opensearch_neural.corpus.judgements import JudgedQueries, read_queries
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import First
@@ -137,8 +136,7 @@ def tune(
     if first is not None and engine != "cascade":
         raise InputError("--first is a setting of the cascade", "give --engine cascade too")
     TUNINGS[engine].check_queries(judged=named.data is not None, unjudged=named.queries is not None)
-    if report is not None:
-        check_report(report)
+    check_report(report, "opensearch_neural.ui.tune_report")
     client = connect(settings=connection)
     engines = open_engines(client, index, first=first, **models)
     tuning = TUNINGS[engine](client, engines)
@@ -177,13 +175,6 @@ def tune(
         print(f"wrote {report}", file=sys.stderr)
     if refused is not None:
         raise refused
-
-
-def check_report(report: Path) -> None:
-    """Raises InputError or MissingExtra if no report can be written: now, not after hours of work."""
-    if report.is_dir():
-        raise InputError(f"--report {report} is a folder", "name a file, such as tuned.html")
-    import_module("opensearch_neural.ui.tune_report")
 
 
 def read_questions(named: NamedQueries) -> tuple[Questions, str] | None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from opensearch_neural.commands.option_groups import CORPUS, warn
-from opensearch_neural.commands.renamed import output_option
+from opensearch_neural.commands.option_groups import CORPUS, output_option, warn
 
 
 @click.command()

@@ -18,12 +18,12 @@ generator measure is the body alone. Each family of engines has a file, and each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.engines import dense, generative, sparse
-from opensearch_neural.engines.engine import Engine, OpenedIndex, Page
+from opensearch_neural.engines.engine import Engine, OpenedIndex, Option, Page
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import existing_record
@@ -41,6 +41,16 @@ ENGINES: dict[str, type[Engine]] = {
 
 DEFAULT, DEFAULT_WITHOUT_SPARSE = sparse.Bm25Sparse.name, sparse.Bm25.name
 """The engine to search with if none is named: of an index with sparse vectors, and of any other."""
+
+
+def options_by_name() -> dict[str, dict[str, Option]]:
+    """{option: {engine that takes it: the option as that engine describes it}}"""
+    options: dict[str, dict[str, Option]] = {}
+    for engine in ENGINES.values():
+        for option in engine.options:
+            options.setdefault(option.name, {})[engine.name] = option
+    return options
+
 
 BodyOf = Callable[[str, int], Body]
 """(query text, number of hits wanted) → request body. Encoding the query is part of the call."""
@@ -138,7 +148,7 @@ def open_engines(
     """
     from opensearch_neural.cluster.capabilities import quick_capabilities
 
-    known = {"weights", *(option.name for engine in ENGINES.values() for option in engine.options)}
+    known = {"weights", *options_by_name()}
     if unknown := settings.keys() - known:
         raise InputError(f"no engine has the setting {min(unknown)!r}", f"settings: {', '.join(sorted(known))}")
     record = existing_record(client, index)
@@ -147,9 +157,3 @@ def open_engines(
     )
     plugin = bool(quick_capabilities(client).neural_sparse)
     return Engines(index, record, plugin, models, settings, connect=lambda: client)
-
-
-def engine_bodies(client: OpenSearch, index: str, engines: Sequence[str], **how: Any) -> dict[str, BodyOf]:
-    """{engine: function from (text, size) to a body}, with everything loaded. how: arguments of `open_engines`."""
-    opened = open_engines(client, index, **how)
-    return {engine: opened.body_of(engine) for engine in engines}

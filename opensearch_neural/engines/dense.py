@@ -80,7 +80,7 @@ class Faiss(Engine):
     finds = "every code compared, in this process"
     compared = False
     most_hits = queries.MOST_LISTED
-    options = (Option("faiss", Path, "the file of codes that `osn encode --faiss` wrote.", "the codes of the index"),)
+    options = (Option("faiss", Path, "a file of codes by `osn encode --faiss`.", "the codes of the index", loads=True),)
 
     def needs(self) -> tuple[IndexPart, ...]:
         return ("quantized",)
@@ -151,11 +151,14 @@ class CascadeEngine(Sparse):
             )
         super().load()
         # The window of bm25-sparse, too, may need a request to the cluster.
-        if CascadeSetting.of(self.opened).first == "bm25-sparse":
+        if self.how().first == "bm25-sparse":
             Bm25Sparse(self.opened).load()
 
+    def how(self) -> CascadeSetting:
+        return CascadeSetting.of(self.opened)
+
     def body(self, text: str, page: Page) -> Body:
-        how = CascadeSetting.of(self.opened)
+        how = self.how()
         window, unit = max(how.window, how.dense_window), sum(self.tokens(text).values()) or 1.0
         if how.first == "bm25-sparse":
             bm25_sparse = Bm25Sparse(self.opened)

@@ -17,6 +17,8 @@ from opensearch_neural.queries import Body, Rare
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
+    from opensearch_neural.engines.settings import Setting
+
 Page = dict[str, Any]
 """Arguments that all functions of `queries` take: size, from_, filter, source, highlight, collapse, …"""
 
@@ -36,6 +38,8 @@ class Option:
     """The default in words, for the help text."""
     is_flag: bool = False
     """Whether the option takes no value; then `parse` is not called, and the setting is True."""
+    loads: bool = False
+    """Whether a value may load another file or model: then a browser (`osn ui`) and load tests cannot choose it."""
 
 
 def whole_number(text: str) -> int:
@@ -86,8 +90,8 @@ class OpenedIndex:
     """Returns a client of the cluster, for engines that read from the cluster before they search."""
     loaded: dict[Hashable, Any] = field(default_factory=dict, repr=False)
     """What engines hold in memory, shared by all engines of one opened index."""
-    resolved: dict[type, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """{class of a setting: the setting}. A copy with another record or other options resolves them anew."""
+    resolved: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What `settings.Setting.of` keeps. A copy with another record or other options resolves its settings anew."""
 
     @property
     def forward(self) -> bool:
@@ -169,10 +173,15 @@ class Engine:
             return False
         return all(getattr(self.opened.meta, part) for part in self.needs())
 
+    def how(self) -> Setting | None:
+        """The setting with which it searches: the caller's choice, else the one stored in the index, else the default. None
+        for an engine without one."""
+        return None
+
     def load(self) -> None:
         """Load the query encoders now. Raises ModelError if one cannot be loaded."""
         for part in self.needs():
-            self.opened.models.load_for_queries(part)
+            getattr(self.opened.models, "query_encoder" if part == "sparse" else part)
 
     def body(self, text: str, page: Page) -> Body:
         """The request body for a query's text."""

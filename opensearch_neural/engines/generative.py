@@ -34,9 +34,15 @@ class Tome(Engine):
     name = "tome"
     finds = "documents whose URLs a generative model writes"
     options: ClassVar[tuple[Option, ...]] = (
-        Option("urls", Path, "the folder that `osn model urls` wrote for the corpus."),
-        Option("tome", str, "generative model, if the record of --urls does not lead to it."),
-        Option("beams", whole_number, "width of the beam search, and the most URLs that it finds; 1 is greedy.", "10"),
+        Option("urls", Path, "the folder that `osn model urls` wrote for the corpus.", loads=True),
+        Option("tome", str, "generative model, if the record of --urls does not lead to it.", loads=True),
+        Option(
+            "beams",
+            whole_number,
+            "width of the beam search, and the most URLs that it finds; 1 is greedy.",
+            "10",
+            loads=True,
+        ),
     )
 
     def serves(self) -> bool:
@@ -89,18 +95,13 @@ class Tome(Engine):
         deep = (f"at most {beams} URLs are written (--beams)",) if from_ + body["size"] > beams else ()
         lacks = Missing()
         if not filtered and numbered:
-            lacks = lost_documents(
-                body, answer, "documents whose URLs were written", self.opened.index, self._stored_count(answer)
-            )
+            counted = answer.get("aggregations", {}).get(STORED)  # None if the hits are documents
+            stored = None if counted is None else len(counted["buckets"])
+            lacks = lost_documents(body, answer, "documents whose URLs were written", self.opened.index, stored)
         elif not filtered and not from_ and queries.listed_urls(body):
             urls = [hit["_source"].get("url") for hit in answer["hits"]["hits"]]
             lacks = _unfound(body, answer, queries.unfound_urls(body, urls), self.opened.index)
         return Missing(deep + lacks.warnings, lacks.facts)
-
-    def _stored_count(self, answer: Mapping[str, Any]) -> int | None:
-        """How many documents the aggregation counts; None if the hits are documents."""
-        counted = answer.get("aggregations", {}).get(STORED)
-        return None if counted is None else len(counted["buckets"])
 
 
 class TomeRrf(Tome):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, final, get_args
 
 from opensearch_neural.engines.engine import OpenedIndex
 from opensearch_neural.errors import ModelError
@@ -29,44 +28,29 @@ def fitting_window(documents: int, power: float, window: int = WINDOW) -> int:
 
 
 def with_window(
-    stored: Mapping[str, Any], opened: OpenedIndex, fitting: Callable[[OpenedIndex], int]
+    stored: Mapping[str, Any], opened: OpenedIndex, chosen: Mapping[str, Any], fitting: Callable[[OpenedIndex], Setting]
 ) -> Mapping[str, Any]:
     """A stored setting with the window to search with: the stored window, grown with the index, else the default.
     Raises TypeError or ValueError if a stored number is invalid.
 
-    If the caller names a window, none is computed.
+    If the caller chose a window, none is computed.
 
     A stored window grows by the same factor as the default window since the index was tuned, and never shrinks. A record of
     an older version, which does not say how many documents a shard held, keeps its window.
 
-    fitting: returns the default window of an index
+    fitting: returns the default of an index
     """
-    if opened.chosen_settings("window"):
+    if "window" in chosen:
         return {**stored, "window": WINDOW}
     if "window" not in stored:
-        return {**stored, "window": fitting(opened)}
+        return {**stored, "window": fitting(opened).window}
     tuned_on = stored.get(SHARD_DOCUMENTS)
     if tuned_on is None:
         return stored
     then = replace(opened, meta=opened.meta.with_extra(**{SHARD_DOCUMENTS: int(tuned_on)}))
     window = int(stored["window"])
-    grown = round(window * fitting(opened) / fitting(then))
+    grown = round(window * fitting(opened).window / fitting(then).window)
     return {**stored, "window": max(window, min(grown, MOST_RESCORED))}
-
-
-@contextmanager
-def reading(opened: OpenedIndex, engine: str, called: str = "") -> Iterator[None]:
-    """Inside, errors from reading an engine's stored setting become a ModelError.
-
-    called: the engine's name in the message; "": `engine`
-    """
-    try:
-        yield
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ModelError(
-            f"the index {opened.index!r} stores a setting of {called or engine} that cannot be read: {error}",
-            f"`osn tune --engine {engine}` stores a new one",
-        ) from None
 
 
 First = Literal["bm25-sparse", "high-idf-first"]
@@ -131,15 +115,31 @@ class Setting:
         raise NotImplementedError
 
     @classmethod
-    def of(cls, opened: OpenedIndex) -> Self:
-        """The setting: the caller's choice, else the stored one, else the default. Raises ModelError if the stored one is
-        invalid."""
-        if cls not in opened.resolved:  # it is asked for twice at each query, and takes as long as the rest of a body
-            with reading(opened, cls.engine):
-                stored = opened.meta.extra.get(cls.key, {})
-                setting = cls.parse(with_window(stored, opened, lambda opened: cls.fitting(opened).window))
-            opened.resolved[cls] = replace(setting, **opened.chosen_settings(*cls.options))
-        resolved: Self = opened.resolved[cls]
+    def resolve(cls, opened: OpenedIndex, chosen: Mapping[str, Any]) -> Self:
+        """The stored setting, else the default. chosen: what the caller chose and replaces afterwards."""
+        return cls.parse(with_window(opened.meta.extra.get(cls.key, {}), opened, chosen, cls.fitting))
+
+    @classmethod
+    @final
+    def of(cls, opened: OpenedIndex, options: tuple[str, ...] | None = None) -> Self:
+        """The setting: the caller's choice, else the stored one, else the default. Kept, since every query asks for it more
+        than once.
+
+        options: the options that the caller's choice may override; None: the engine's. Raises ModelError if the stored
+        setting is invalid.
+        """
+        key = cls, options
+        if key not in opened.resolved:
+            chosen = opened.chosen_settings(*(cls.options if options is None else options))
+            try:
+                setting = cls.resolve(opened, chosen)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise ModelError(
+                    f"the index {opened.index!r} stores a setting of {cls.engine} that cannot be read: {error}",
+                    f"`osn tune --engine {cls.engine}` stores a new one",
+                ) from None
+            opened.resolved[key] = replace(setting, **chosen)
+        resolved: Self = opened.resolved[key]
         return resolved
 
 
@@ -184,7 +184,7 @@ class Bm25SparseSetting(Setting):
     def stored(cls, opened: OpenedIndex) -> Bm25SparseSetting:
         """The stored setting, else the default, with only `tokens` as the caller chose: for the cascade, where the caller's
         weight and window are the cascade's own."""
-        return cls.of(replace(opened, settings=opened.chosen_settings("tokens")))
+        return cls.of(opened, ("tokens",))
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class HighIdfFirstSetting(Setting):
 
     def __str__(self) -> str:
         adds = "" if self.exact else ", common tokens added"
-        return f"{self.rare}, window {self.window}{adds}" + (f", of tokens {self.tokens}" if self.tokens else "")
+        return f"rare {self.rare}, window {self.window}{adds}" + (f", of tokens {self.tokens}" if self.tokens else "")
 
     @classmethod
     def fitting(cls, opened: OpenedIndex) -> HighIdfFirstSetting:
@@ -215,8 +215,8 @@ class HighIdfFirstSetting(Setting):
         return cls(window=fitting_window(opened.load_shard_documents(), HIGH_IDF_FIRST_POWER))
 
     @classmethod
-    def of(cls, opened: OpenedIndex) -> HighIdfFirstSetting:
-        setting = super().of(opened)
+    def resolve(cls, opened: OpenedIndex, chosen: Mapping[str, Any]) -> HighIdfFirstSetting:
+        setting = super().resolve(opened, chosen)
         # With pruned postings, the scores of phase one are too low to add common tokens to.
         return replace(setting, exact=opened.has_pruned_postings() or opened.settings.get("rescore_all", setting.exact))
 
@@ -305,18 +305,14 @@ class CascadeSetting(Setting):
         return super().parse({"first": "high-idf-first", **record})
 
     @classmethod
-    def of(cls, opened: OpenedIndex) -> CascadeSetting:
-        """The setting: the caller's choice, else the stored one if it was tuned with the same first engine, else the
-        default. Raises ModelError if the stored one is invalid."""
+    def resolve(cls, opened: OpenedIndex, chosen: Mapping[str, Any]) -> CascadeSetting:
+        """The stored setting if it was tuned with the same first engine, else the default."""
         stored = opened.meta.extra.get(cls.key)
-        with reading(opened, cls.engine, "the cascade"):
-            tuned_after = None if stored is None else cls.parse(stored).first
-            first = opened.settings.get("first") or tuned_after or cls.first
-            if stored is None or tuned_after != first:
-                how = cls.fitting(opened, first)
-            else:
-                how = cls.parse(with_window(stored, opened, lambda opened: cls.fitting(opened, first).window))
-        return replace(how, **opened.chosen_settings(*cls.options))
+        tuned_after = None if stored is None else cls.parse(stored).first
+        first = chosen.get("first") or tuned_after or cls.first
+        if stored is None or tuned_after != first:
+            return cls.fitting(opened, first)
+        return cls.parse(with_window(stored, opened, chosen, lambda opened: cls.fitting(opened, first)))
 
     @classmethod
     def fitting(cls, opened: OpenedIndex, first: First = "bm25-sparse") -> CascadeSetting:

@@ -21,7 +21,7 @@ from opensearch_neural.engines.engine import (
     positive,
     whole_number,
 )
-from opensearch_neural.engines.settings import Bm25SparseSetting, HighIdfFirstSetting, PrunedSparseSetting
+from opensearch_neural.engines.settings import Bm25SparseSetting, HighIdfFirstSetting, PrunedSparseSetting, Setting
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.idf import UNLISTED, counted_documents, documents_with
 from opensearch_neural.index.hidden_index import LARGEST, read_largest
@@ -88,9 +88,13 @@ class Sparse(Engine):
             return queries.pruned_sparse(tokens, window=window, plugin=self.opened.plugin, **page)
         return queries.neural_sparse(tokens, plugin=self.opened.plugin, **page)
 
+    def how(self) -> Setting | None:
+        return PrunedSparseSetting.of(self.opened) if self.opened.has_pruned_postings() else None
+
     def window(self) -> int | None:
         """Hits of each shard that get their whole score; None if all do."""
-        return PrunedSparseSetting.of(self.opened).window if self.opened.has_pruned_postings() else None
+        how = self.how()
+        return None if how is None else how.window
 
     def load(self) -> None:
         super().load()
@@ -125,7 +129,6 @@ class Windowed(Sparse):
     returns."""
 
     def how(self) -> Bm25SparseSetting | HighIdfFirstSetting:
-        """The settings: the caller's choice, else those stored in the index, else the defaults."""
         raise NotImplementedError
 
     def window(self) -> int:

@@ -55,12 +55,14 @@ def interval(
     numbers = None if clusters is None else _numbered(clusters)
     if len(array if numbers is None else np.unique(numbers)) < 2:
         return None
-    means: npt.NDArray[np.float64] | None = None
-    if numbers is not None:
-        means = _clustered_means(array, numbers, resamples, seed)
-    elif _repeats(array):
-        means = _resampled_means(array, resamples, seed)
-    if means is not None:
+    if numbers is not None or _repeats(array):
+        if numbers is not None:
+            totals, sizes = np.bincount(numbers, weights=array), np.bincount(numbers)
+            drawn, shares = len(totals), np.full(len(totals), 1 / len(totals))
+        else:  # equal values are a group, which is equivalent to drawing queries
+            totals, counts = np.unique(array, return_counts=True)
+            sizes, drawn, shares = np.ones_like(counts), len(array), counts / len(array)
+        means = _resampled_means(totals, sizes, drawn, shares, resamples, seed)
         tail = 50 * (1 - level)
         low, high = np.percentile(means, [tail, 100 - tail])
         return float(low), float(high)
@@ -150,28 +152,20 @@ def _numbered(clusters: Iterable[str]) -> npt.NDArray[np.int64]:
     return np.array([numbers.setdefault(cluster, len(numbers)) for cluster in clusters], dtype=np.int64)
 
 
-def _clustered_means(
-    values: npt.NDArray[np.float64], numbers: npt.NDArray[np.int64], resamples: int, seed: int
+def _resampled_means(
+    totals: npt.NDArray[np.float64], sizes: npt.NDArray[Any], drawn: int, shares: Any, resamples: int, seed: int
 ) -> npt.NDArray[np.float64]:
-    """The mean of each bootstrap sample of whole clusters, (resamples,). Samples can have different numbers of values."""
-    sums, sizes = np.bincount(numbers, weights=values), np.bincount(numbers)
+    """The mean of each bootstrap sample, (resamples,). It draws how often each group of values is in a sample, so the time
+    depends on the number of groups.
+
+    totals, sizes: (groups,), the sum and the number of a group's values; drawn: groups in a sample; shares: (groups,), how
+    likely each is drawn
+    """
     generator = np.random.default_rng(seed)
     means: list[npt.NDArray[np.float64]] = []
-    for count in _batches(resamples, len(sums)):
-        drawn = generator.multinomial(len(sums), np.full(len(sums), 1 / len(sums)), size=count)
-        means.append((drawn @ sums) / (drawn @ sizes))
-    return np.concatenate(means)
-
-
-def _resampled_means(values: npt.NDArray[np.float64], resamples: int, seed: int) -> npt.NDArray[np.float64]:
-    """The mean of each bootstrap sample, (resamples,). It draws how often each value occurs in a sample. This is equivalent
-    to drawing queries, but the time depends on the number of different values instead of queries."""
-    distinct, counts = np.unique(values, return_counts=True)
-    generator = np.random.default_rng(seed)
-    means: list[npt.NDArray[np.float64]] = []
-    for count in _batches(resamples, len(distinct)):
-        drawn = generator.multinomial(len(values), counts / len(values), size=count)
-        means.append(drawn @ distinct / len(values))
+    for count in _batches(resamples, len(totals)):
+        times = generator.multinomial(drawn, shares, size=count)
+        means.append((times @ totals) / (times @ sizes))
     return np.concatenate(means)
 
 

@@ -26,18 +26,17 @@ from opensearch_neural.evaluation.measures import (
     parse_measures,
     rank,
 )
+from opensearch_neural.evaluation.overlap import PAGE
 from opensearch_neural.evaluation.result_rows import holm_rows, rows
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.index.record import existing_record
 from opensearch_neural.queries import MOST_HITS, Body
 from opensearch_neural.retrievers import Retriever, Run
-from opensearch_neural.retrievers.opensearch import Latencies, OpenSearchRetriever, search, time_queries
+from opensearch_neural.retrievers.opensearch import Latencies, search, time_queries
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-# Hits on a page of results, used for latency and for measures up to @10.
-PAGE = 10
 # Hits for a measure without a cut-off, such as AP.
 DEEP = 1000
 
@@ -84,22 +83,6 @@ def sizes_of(measures: Iterable[str]) -> dict[int, list[str]]:
     deep = [name for name in cutoffs if name not in shallow]
     depth = max((cutoffs[name] or DEEP for name in deep), default=0)
     return {size: names for size, names in ((PAGE, shallow), (depth, deep)) if names}
-
-
-def run_engine(
-    client: OpenSearch,
-    index: str,
-    engine: str,
-    body_of: BodyOf,
-    queries: Mapping[str, str],
-    qrels: Qrels,
-    measures: Iterable[str],
-    *,
-    progress: Advance | None = None,
-) -> EngineResult:
-    """Search every query with one engine of an index, and measure, as `run_retriever` does."""
-    retriever = OpenSearchRetriever(client, index, engine, body_of, progress=progress)
-    return run_retriever(retriever, queries, qrels, measures)
 
 
 def run_retriever(

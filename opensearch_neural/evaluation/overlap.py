@@ -11,6 +11,7 @@ from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.queries import Body
 
 PAGE = 10
+"""Hits on a page of results, used for latency and for measures up to @10."""
 TIES = 3 * PAGE
 """Hits of the exact result to fetch, so that ties with its tenth hit are included."""
 

@@ -153,10 +153,6 @@ class IndexModels:
         models.__dict__.update(loaded)
         return models
 
-    def load_for_queries(self, part: IndexPart) -> None:
-        """Load the query encoder of a part of the index now."""
-        _ = self.query_encoder if part == "sparse" else getattr(self, part)
-
     @property
     def dense_record(self) -> DenseMeta:
         """How the index stores its dense vectors."""

@@ -147,6 +147,7 @@ def says_pruned(clause: Clause) -> bool:
 
 
 def token_of(feature: Clause) -> str:
+    """The token of a rank_feature clause, spelled as in the documents' weights."""
     return feature["field"].rpartition(".")[2].replace(DOT_ALIAS, ".")
 
 

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from opensearch_neural.look_up_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
 from opensearch_neural.queries.clauses import (
-    DEFAULT_SOURCE,
     REPLACED,
     Body,
     Clause,
-    Filter,
     PageOptions,
     filter_clauses,
     filtered,
@@ -204,13 +202,7 @@ def hybrid(
     method: Literal["min_max", "l2", "rrf"] = "min_max",
     weights: Sequence[float] | None = None,
     depth: int | None = FUSED,
-    size: int = 10,
-    from_: int = 0,
-    filter: Filter = None,
-    source: Sequence[str] | bool = DEFAULT_SOURCE,
-    track_total_hits: bool | int = False,
-    highlight: str | None = None,
-    collapse: str | None = None,
+    **page: Unpack[PageOptions],
 ) -> Body:
     """Several bodies of this module in one request, with scores normalized and averaged, or with ranks fused (RRF).
 
@@ -247,15 +239,16 @@ def hybrid(
         processor = {"score-ranker-processor": {"combination": {"technique": "rrf"}}}
     else:
         processor = {"normalization-processor": {"normalization": {"technique": method}, "combination": combination}}
+    filter, collapse = page.pop("filter", None), page.pop("collapse", None)
+    end = page.get("from_", 0) + page.get("size", 10)
     query: Clause = {"hybrid": {"queries": [narrowed(body["query"], filter) for body in bodies]}}
     if collapse:
-        size, from_ = min(MOST_HITS, COLLAPSED_PASSAGES * (from_ + size)), 0
+        end = min(MOST_HITS, COLLAPSED_PASSAGES * end)
+        page["size"], page["from_"] = end, 0
         depth = None if depth is None else min(MOST_HITS, COLLAPSED_PASSAGES * depth)
     if depth is not None:
-        query["hybrid"]["pagination_depth"] = max(depth, from_ + size)
-    body = page_body(
-        query, size=size, from_=from_, source=source, track_total_hits=track_total_hits, highlight=highlight
-    )
+        query["hybrid"]["pagination_depth"] = max(depth, end)
+    body = page_body(query, **page)
     if collapse:
         body["docvalue_fields"] = [collapse]
     body["search_pipeline"] = {"phase_results_processors": [processor]}

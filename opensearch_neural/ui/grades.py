@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.retrievers import Run
+
+if TYPE_CHECKING:
+    from opensearch_neural.evaluation.comparison import Comparison
 
 GRADES = (0, 1, 2, 3)
 WHAT = {0: "not relevant", 1: "related", 2: "relevant", 3: "the answer"}
@@ -184,12 +187,8 @@ class Score:
     """Queries on which the column is better than the first."""
     losses: int
     """Queries on which it is worse."""
-    difference: float
-    """Mean difference of nDCG to the first column."""
-    low: float | None
-    """Lower end of the 95% interval; None for a single query."""
-    high: float | None
-    """Upper end of that interval."""
+    ndcg: Comparison
+    """Its nDCG against the first column's."""
 
 
 def scores(grades: Grades, runs: Sequence[Run], depth: int) -> list[Score]:
@@ -214,7 +213,6 @@ def scores(grades: Grades, runs: Sequence[Run], depth: int) -> list[Score]:
     scores = []
     for values in others:
         differences = [values[query] - first[query] for query in values]
-        compared = compare(values, first)
         wins, losses = sum(each > 0 for each in differences), sum(each < 0 for each in differences)
-        scores.append(Score(len(values), wins, losses, compared.difference, compared.low, compared.high))
+        scores.append(Score(len(values), wins, losses, compare(values, first)))
     return scores

@@ -9,7 +9,6 @@ import re
 import shlex
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import fields
 from importlib import resources
 from typing import Any
 
@@ -18,7 +17,7 @@ from opensearch_neural.errors import MissingExtra, OsnError
 from opensearch_neural.shown_search import parts_of
 from opensearch_neural.ui.columns import Searcher, spread
 from opensearch_neural.ui.comparison import Shown
-from opensearch_neural.ui.state import MOST_COLUMNS, MOST_HITS, OWN_BODY, SETTINGS, Column, State, offered
+from opensearch_neural.ui.state import MOST_COLUMNS, MOST_HITS, OWN_BODY, Column, State, offered, takers
 from opensearch_neural.ui.walk import Place
 
 try:
@@ -48,7 +47,7 @@ def templates() -> jinja2.Environment:
     )
     made.filters.update(marked=marked, spread=spread, number=lambda value: f"{value:.3f}")
     made.tests["link"] = lambda url: bool(re.match(r"https?://", str(url)))
-    made.globals.update(parts_of=parts_of, offered=offered, column_fields=[each.name for each in fields(Column)])
+    made.globals.update(parts_of=parts_of, offered=offered)
     return made
 
 
@@ -82,7 +81,6 @@ def compare_page(
 ) -> str:
     """The whole page. alone: includes script and style, and leaves out forms, which need a server."""
     columns = [*state.columns, *([Column("")] if len(state.columns) < MOST_COLUMNS else [])]
-    taken = {name: [engine for engine in ENGINES if name in offered(engine)] for name in SETTINGS}
     return render(
         "page.html",
         alone=alone,
@@ -95,7 +93,7 @@ def compare_page(
         engines={name: engine.finds for name, engine in ENGINES.items()},
         own_body=OWN_BODY,
         slides=SLIDES,
-        settings={name: (engines, offered(engines[0])[name].is_flag) for name, engines in taken.items()},
+        settings={name: (by, next(iter(by.values())).is_flag) for name, by in takers().items()},
         indexes=searcher.indexes,
         most_hits=MOST_HITS,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from opensearch_neural.evaluation.engine_report import difference
 from opensearch_neural.evaluation.measures import label, rank
+from opensearch_neural.evaluation.overlap import PAGE
 from opensearch_neural.evaluation.tables import cell
 from opensearch_neural.retrievers import Run
 from opensearch_neural.ui.report_parts import (
@@ -29,7 +30,6 @@ MOST_QUERIES = 400
 """The report contains the hits of this many queries, those with the largest differences."""
 MOST_DOCUMENTS = 20_000
 """The report has titles for this many documents."""
-PAGE = 10
 MOST_P = 0.05
 """The verdict calls a difference shown if its p-value is below this."""
 

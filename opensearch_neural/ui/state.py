@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
-from opensearch_neural.engines import ENGINES
+from opensearch_neural.engines import ENGINES, options_by_name
 from opensearch_neural.engines.engine import Option
 from opensearch_neural.errors import InputError
 from opensearch_neural.queries import Clause
 from opensearch_neural.shown_search import parse_filter
 
-SETTINGS = ("window", "weight", "dense_window", "rare", "tokens", "exact")
-"""The engine options that the page offers, each with a field of `Column`. Options that name files of the server are not
-offered."""
 OWN_BODY = "own body"
 """The engine's name for a column whose body the user writes."""
 MOST_COLUMNS = 4
@@ -38,20 +35,16 @@ class Column:
     """The name of an engine, or "own body"."""
     index: str = ""
     """An index or alias."""
-    weight: str = ""
-    """Weight of the model, or of the codes or vectors."""
-    window: str = ""
-    """Hits of each shard that are rescored with all tokens, or by the model."""
-    dense_window: str = ""
-    """Hits of each shard that are rescored with their codes or vectors."""
-    rare: str = ""
-    """The tokens that are searched first, as `Rare.parse` reads it."""
-    tokens: str = ""
-    """The tokens that are searched at all, as `Rare.parse` reads it."""
-    exact: str = ""
-    """ "yes", or nothing."""
     body: str = ""
     """For the engine "own body": a search body as JSON, with {{query}} in place of the query's text."""
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """{option of an engine: what the user wrote, of a flag "yes"}"""
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """{parameter of an address: its text}; every column has all parameters."""
+        options = {name: self.options.get(name, "") for name in takers()}
+        return {"engine": self.engine, "index": self.index, **options, "body": self.body}
 
     @property
     def chosen(self) -> dict[str, tuple[Option, str]]:
@@ -59,7 +52,7 @@ class Column:
         return {
             name: (option, text)
             for name, option in offered(self.engine).items()
-            if (text := getattr(self, name).strip())
+            if (text := self.options.get(name, "").strip())
         }
 
     def settings(self) -> dict[str, Any]:
@@ -83,9 +76,14 @@ class Column:
 
 
 def offered(engine: str) -> dict[str, Option]:
-    """{name: option} for the engine's options that the page offers."""
+    """{name: option} for the engine's options that the page offers: those that load no files of the server."""
     options = ENGINES[engine].options if engine in ENGINES else ()
-    return {each.name: each for each in options if each.name in SETTINGS}
+    return {each.name: each for each in options if not each.loads}
+
+
+def takers() -> dict[str, dict[str, Option]]:
+    """{option that the page offers: {engine that takes it: the option}}"""
+    return {name: by for name, by in options_by_name().items() if not any(option.loads for option in by.values())}
 
 
 def flag(text: str) -> bool:
@@ -130,13 +128,12 @@ class State:
             raise InputError(f"the query has {len(query):,} characters, and the page allows {LONGEST_QUERY:,}")
         if not size.isdecimal() or len(size) > 9 or not 1 <= int(size) <= MOST_HITS:
             raise InputError(f"the number of hits must be from 1 to {MOST_HITS}, not {size[:20]!r}")
-        names = [each.name for each in fields(Column)]
-        given = {name: asked.getlist(name) for name in names}
+        given = {name: asked.getlist(name) for name in Column("").texts}
         chosen = []
         for at, engine in enumerate(given["engine"]):
             if engine:
-                values = {name: texts[at] for name, texts in given.items() if at < len(texts)}
-                chosen.append(Column(**values))
+                texts = {name: texts[at] for name, texts in given.items() if at < len(texts)}
+                chosen.append(Column(engine, texts.get("index", ""), texts.get("body", ""), texts))
         return cls(
             query=query,
             filters=tuple(
@@ -160,7 +157,7 @@ class State:
         state = replace(self, **changed)
         parts = [("q", state.query), *(("filter", text) for text in state.filters), ("size", str(state.size))]
         for column in state.columns:
-            parts += [(each.name, getattr(column, each.name)) for each in fields(Column)]
+            parts += column.texts.items()
         parts += [("document", state.document)] if state.document else []
         parts += [("timed", "yes")] if state.timed else []
         parts += [(name, text) for name, text in (("id", state.id), ("who", state.who)) if text]

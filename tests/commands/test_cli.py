@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import opensearch_neural
 from opensearch_neural.cli import SECTIONS, osn
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.option_groups import Renamed
 from opensearch_neural.errors import InputError
 
 ROOT = Path(__file__).parents[2]

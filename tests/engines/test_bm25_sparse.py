@@ -466,10 +466,13 @@ def test_the_weight_does_not_depend_on_the_models_scale(client: Any, docs: str, 
     scaled = open_engines(client, index_name)
     scales = [measure_sparse_scale(client, each.index, each.models.query_encoder) for each in (plain, scaled)]
     assert scales[0] is not None and scales[1] == pytest.approx(8 * scales[0], rel=0.01)
-    plain.meta.extra[SCALE], scaled.meta.extra[SCALE] = 1.0, 8.0
+    stored = [
+        replace(engines, meta=engines.meta.with_extra(**{SCALE: scale}))
+        for engines, scale in ((plain, 1.0), (scaled, 8.0))
+    ]
     for text in ("light of the sun", "sugar and flour with fuel"):
         answers = []
-        for engines in (plain, scaled):
+        for engines in stored:
             hits = client.search(index=engines.index, body=engines.body("bm25-sparse", text))["hits"]["hits"]
             answers.append({hit["_id"]: hit["_score"] for hit in hits})
         assert answers[0] == pytest.approx(answers[1], rel=1e-5) and answers[0]
@@ -599,8 +602,9 @@ def test_the_heaviest_tokens_of_a_query_are_added_if_asked_for_and_all_by_the_ex
     every = engines.models.query_encoder.encode(text)
     assert len(every) > 12
 
-    def added(**settings: Any) -> dict[str, float]:
-        body = engines.with_settings(**settings).body("bm25-sparse", text)
+    def added(tuned: dict[str, Any] | None = None, **settings: Any) -> dict[str, float]:
+        opened = replace(engines, meta=engines.meta.with_extra(**{Bm25SparseSetting.key: tuned}), settings=settings)
+        body = opened.body("bm25-sparse", text)
         query = body["rescore"]["query"]["rescore_query"] if "rescore" in body else body["query"]["bool"]["should"][1]
         return queries.sparse_tokens(query)[1]
 
@@ -610,11 +614,10 @@ def test_the_heaviest_tokens_of_a_query_are_added_if_asked_for_and_all_by_the_ex
     assert len(heaviest) == 8 and heaviest.items() <= every.items()
     assert min(heaviest.values()) >= max(every[token] for token in every.keys() - heaviest.keys())
     assert added(exact=True, tokens=eight) == every
-    engines.meta.extra[Bm25SparseSetting.key] = Bm25SparseSetting(tokens=eight).record
-    assert added() == heaviest and added(exact=True) == every
+    stored = Bm25SparseSetting(tokens=eight).record
+    assert added(stored) == heaviest and added(stored, exact=True) == every
     # As it was stored before there was this setting.
-    engines.meta.extra[Bm25SparseSetting.key] = {"weight": 0.45, "window": 50}
-    assert added() == every
+    assert added({"weight": 0.45, "window": 50}) == every
 
 
 @pytest.mark.cluster

@@ -20,7 +20,7 @@ from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
 from ingest.settings import Models, NewIndex
 from opensearch_neural import queries
-from opensearch_neural.engines import ENGINES, engine_bodies, open_engines
+from opensearch_neural.engines import ENGINES, open_engines
 from opensearch_neural.engines.engine import Missing, lost_documents
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.record import PassageMeta
@@ -76,10 +76,11 @@ def test_every_engine_has_a_row_in_a_table_of_the_docs() -> None:
 
 @pytest.mark.cluster
 def test_every_engine_answers_from_one_index(client, index: str) -> None:
-    served = [engine for engine in ENGINES if open_engines(client, index).serves(engine)]
+    engines = open_engines(client, index)
+    served = [engine for engine in ENGINES if engines.serves(engine)]
     assert served == ["bm25", "bm25-sparse", "sparse", "high-idf-first", "dense", "cascade", "hybrid", "hybrid-rrf"]
-    for engine, body_of in engine_bodies(client, index, served).items():
-        hits = client.search(index=index, body=body_of("sunlight in droplets", 3))["hits"]["hits"]
+    for engine in served:
+        hits = client.search(index=index, body=engines.body(engine, "sunlight in droplets", size=3))["hits"]["hits"]
         assert hits[0]["_id"] == "sky", engine
 
 
@@ -110,8 +111,8 @@ def test_a_search_by_name_sends_the_body_to_the_copies_that_answer_this_query(
 
 @pytest.mark.cluster
 def test_dense_finds_what_shares_no_word(client, index: str) -> None:
-    body_of = engine_bodies(client, index, ["dense"])["dense"]
-    hits = client.search(index=index, body=body_of("how does a rainbow form?", 1))["hits"]["hits"]
+    body = open_engines(client, index).body("dense", "how does a rainbow form?", size=1)
+    hits = client.search(index=index, body=body)["hits"]["hits"]
     assert hits[0]["_id"] == "sky"
 
 
@@ -238,11 +239,10 @@ def test_a_model_that_is_not_on_this_machine_is_named(
 def test_sparse_and_bm25_searches_never_import_torch(index: str, cluster_url: str) -> None:
     script = (
         "import sys; from opensearch_neural.cluster.connect import connect\n"
-        "from opensearch_neural.engines import engine_bodies\n"
-        f"client = connect({cluster_url!r})\n"
-        "engines = ['bm25', 'bm25-sparse', 'sparse', 'high-idf-first']\n"
-        f"for engine, body in engine_bodies(client, {index!r}, engines).items():\n"
-        f"    assert client.search(index={index!r}, body=body('sunlight', 1))['hits']['hits'], engine\n"
+        "from opensearch_neural.engines import open_engines\n"
+        f"engines = open_engines(connect({cluster_url!r}), {index!r})\n"
+        "for engine in ('bm25', 'bm25-sparse', 'sparse', 'high-idf-first'):\n"
+        "    assert engines.search(engine, 'sunlight', size=1)['hits']['hits'], engine\n"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules and 'scipy' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

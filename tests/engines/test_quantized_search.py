@@ -32,7 +32,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.tune import tune
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.dense import look_up_table
-from opensearch_neural.engines.settings import RARE_FIRST_WEIGHT, CascadeSetting, HighIdfFirstSetting
+from opensearch_neural.engines.settings import RARE_FIRST_WEIGHT, Bm25SparseSetting, CascadeSetting, HighIdfFirstSetting
 from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.explanation import shares
@@ -500,39 +500,48 @@ def test_a_query_of_zeros_is_named(model: Path, monkeypatch: pytest.MonkeyPatch)
             engines(IndexMeta(dense=made)).body(engine, QUERY)
 
 
+def opened_with(extra: dict[str, Any], **settings: Any) -> Engines:
+    """The engines of an index with these entries in its record."""
+    meta = IndexMeta(extra=extra)
+    return Engines("docs", meta, True, IndexModels("docs", meta), settings)
+
+
 def test_the_cascade_searches_as_it_was_tuned_unless_told_otherwise() -> None:
     tuned = CascadeSetting(Rare("count", 2), 80, 40, 0.25, "high-idf-first")
-    meta = IndexMeta(extra={CascadeSetting.key: {**tuned.record, "keep": 1}})
-    engines = Engines("docs", meta, True, IndexModels("docs", meta))
-    assert CascadeSetting.of(engines) == tuned
-    assert CascadeSetting.of(engines.with_settings(weight=2.0, dense_window=10)) == replace(
-        tuned, weight=2.0, dense_window=10
-    )
+
+    def cascade(stored: dict[str, Any], **settings: Any) -> CascadeSetting:
+        return CascadeSetting.of(opened_with({CascadeSetting.key: stored}, **settings))
+
+    stored = {**tuned.record, "keep": 1}
+    assert cascade(stored) == tuned
+    assert cascade(stored, weight=2.0, dense_window=10) == replace(tuned, weight=2.0, dense_window=10)
     # As it was stored before there was a choice of what comes first.
-    meta.extra[CascadeSetting.key] = {name: value for name, value in tuned.record.items() if name != "first"}
-    assert (CascadeSetting.of(engines).first, CascadeSetting.of(engines).weight) == ("high-idf-first", 0.25)
+    older = {name: value for name, value in tuned.record.items() if name != "first"}
+    assert (cascade(older).first, cascade(older).weight) == ("high-idf-first", 0.25)
     # What was tuned after one engine says nothing of the cascade after another.
-    other = CascadeSetting.of(engines.with_settings(first="bm25-sparse"))
+    other = cascade(older, first="bm25-sparse")
     assert (other.first, other.weight, other.window) == ("bm25-sparse", CascadeSetting.weight, CascadeSetting.window)
-    meta.extra[CascadeSetting.key] = {**tuned.record, "first": "bm25-sparse"}
-    assert (CascadeSetting.of(engines).first, CascadeSetting.of(engines).weight) == ("bm25-sparse", 0.25)
-    other = CascadeSetting.of(engines.with_settings(first="high-idf-first"))
+    after_sum = {**tuned.record, "first": "bm25-sparse"}
+    assert (cascade(after_sum).first, cascade(after_sum).weight) == ("bm25-sparse", 0.25)
+    other = cascade(after_sum, first="high-idf-first")
     assert (other.first, other.weight, other.window) == ("high-idf-first", RARE_FIRST_WEIGHT, CascadeSetting.window)
-    del meta.extra[CascadeSetting.key]
-    by_default = CascadeSetting.of(engines.with_settings(window=9))
+    by_default = CascadeSetting.of(opened_with({}, window=9))
     assert (by_default.first, by_default.weight, by_default.window) == ("bm25-sparse", CascadeSetting.weight, 9)
-    for first in ("dense", None):
-        meta.extra[CascadeSetting.key] = {**tuned.record, "first": first}
-        with pytest.raises(ModelError, match="stores a setting of the cascade that cannot be read"):
-            CascadeSetting.of(engines)
+    for broken in ({**tuned.record, "first": "dense"}, {**tuned.record, "first": None}, {"rare": "some", "window": 3}):
+        with pytest.raises(ModelError, match="stores a setting of cascade that cannot be read"):
+            cascade(broken)
     # Of what goes first, the settings of high-idf-first count for nothing here.
-    meta.extra[HighIdfFirstSetting.key] = {"rare": "most"}
-    del meta.extra[CascadeSetting.key]
-    assert CascadeSetting.of(engines) == CascadeSetting(window=100)
-    del meta.extra[HighIdfFirstSetting.key]
-    meta.extra[CascadeSetting.key] = {"rare": "some", "window": 3}
-    with pytest.raises(ModelError, match="stores a setting of the cascade that cannot be read"):
-        CascadeSetting.of(engines)
+    assert CascadeSetting.of(opened_with({HighIdfFirstSetting.key: {"rare": "most"}})) == CascadeSetting(window=100)
+
+
+def test_an_opened_index_resolves_each_setting_once() -> None:
+    engines = opened_with({}, window=9, weight=2.0)
+    for setting in (Bm25SparseSetting, HighIdfFirstSetting, CascadeSetting):
+        assert setting.of(engines) is setting.of(engines)
+    of_the_cascade = Bm25SparseSetting.stored(engines)
+    assert of_the_cascade is Bm25SparseSetting.stored(engines) and of_the_cascade == Bm25SparseSetting()
+    other = engines.with_settings(window=8)
+    assert [CascadeSetting.of(each).window for each in (other, engines)] == [8, 9]
 
 
 # ------------------------------------------------------------------------------------------------------------- tuning

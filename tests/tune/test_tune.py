@@ -293,9 +293,8 @@ def test_the_default_window_fits_the_index_unless_one_was_chosen(
 ) -> None:
     def untuned(**how: int) -> Engines:
         engines = open_engines(client, index, **how)
-        for choice in (HighIdfFirstSetting.key, Bm25SparseSetting.key):
-            engines.meta.extra.pop(choice, None)
-        return engines
+        meta = engines.meta.with_extra(**{HighIdfFirstSetting.key: None, Bm25SparseSetting.key: None})
+        return replace(engines, meta=meta)
 
     documents = client.count(index=index)["count"]
     monkeypatch.setattr("opensearch_neural.engines.settings.FITTED", documents / 16)
@@ -364,7 +363,7 @@ def test_a_stored_setting_that_cannot_be_read_is_named_and_tuned_anew(client, in
     ):
         key, engine = tuning.setting.key, tuning.setting.engine
         engines = open_engines(client, index)
-        engines.meta.extra[key] = stored
+        engines = replace(engines, meta=engines.meta.with_extra(**{key: stored}))
         with pytest.raises(ModelError, match=f"cannot be read: {why}"):
             engines.body(engine, "parse a string")
         anew = tuning(client, engines)

@@ -142,8 +142,9 @@ def test_wins_and_losses_are_against_the_first_column(tmp_path: Path) -> None:
     (score,) = scores(grades, [dict.fromkeys(QUERIES, bad), {"q1": good, "q2": good, "q3": {}}], 10)
     assert (score.queries, score.wins, score.losses) == (3, 2, 1)
     lost = 1 / 1.584962500721156  # the gain of rank 2, by hand: 1 / log2(3)
-    assert score.difference == pytest.approx((2 * (1 - lost) - lost) / 3)
-    assert score.low is not None and score.high is not None and score.low < score.difference < score.high
+    assert score.ndcg.difference == pytest.approx((2 * (1 - lost) - lost) / 3)
+    assert score.ndcg.low is not None and score.ndcg.high is not None
+    assert score.ndcg.low < score.ndcg.difference < score.ndcg.high
 
 
 def test_a_judged_query_that_was_not_searched_yet_is_neither_won_nor_lost(tmp_path: Path) -> None:

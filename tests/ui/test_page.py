@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from click.testing import CliRunner
+from extend_page import names_below
 from hostile_documents import DOCUMENTS, HOSTILE
 from page_elements import Elements
 from starlette.applications import Starlette
@@ -28,7 +29,7 @@ from opensearch_neural.ui import columns
 from opensearch_neural.ui.application import COOKIE, application
 from opensearch_neural.ui.columns import REPEATS, WARMING, Searcher, measure_times
 from opensearch_neural.ui.comparison import shift
-from opensearch_neural.ui.state import SETTINGS, Column, State, offered
+from opensearch_neural.ui.state import Column, State, offered, takers
 
 pytestmark = pytest.mark.cluster
 
@@ -77,15 +78,14 @@ def test_the_same_link_shows_the_same_page(page: TestClient) -> None:
     assert len(first.of("li", "hit")) == 6
 
 
-NOT_OFFERED = {"clauses", "first", "faiss", "urls", "tome", "beams"}
-"""Options of engines that the page lacks: files of the server, and those that nobody missed there."""
-
-
-def test_an_option_of_an_engine_is_offered_or_among_those_that_are_not() -> None:
-    options = {option.name for engine in ENGINES.values() for option in engine.options}
-    assert options == {*SETTINGS, *NOT_OFFERED}, (
-        "a new option: offer it (`ui.state`: SETTINGS, and a field of Column), or add it to NOT_OFFERED"
-    )
+def test_options_of_engines_are_offered_unless_they_load_files_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = [option for engine in ENGINES.values() for option in engine.options]
+    assert {option.name for option in options} - takers().keys() == {"faiss", "urls", "tome", "beams"}
+    assert all(option.loads for option in options if option.parse in (Path, str))
+    added = names_below("An engine")["Bm25Title"]
+    monkeypatch.setitem(ENGINES, added.name, added)
+    column = Column(added.name, options={"title_boost": "3"})
+    assert column.settings() == {"title_boost": 3.0} and column.texts["title_boost"] == "3"
 
 
 def test_every_setting_that_is_offered_is_searched_with(page: TestClient) -> None:
@@ -102,7 +102,6 @@ def test_every_setting_that_is_offered_is_searched_with(page: TestClient) -> Non
     assert certain[-1].strip() == "certainly"
     names = {each["name"] for tag in ("input", "select", "textarea") for each in shown.of(tag)}
     assert {"rare", "dense_window", "tokens", "exact", "weight", "window"} <= names and not {"faiss", "urls"} & names
-    assert {option.name for engine in ENGINES for option in offered(engine).values()} == set(SETTINGS)
     hidden = [each for each in shown.of("label", "setting") if "hidden" not in each]
     assert len(hidden) == len(offered("high-idf-first")) + len(offered("bm25-sparse"))
 

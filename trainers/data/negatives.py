@@ -22,8 +22,7 @@ from typing import Any
 import click
 
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.commands.option_groups import options_of, setting, setting_options
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.option_groups import Renamed, options_of, setting, setting_options
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import TUNED
 from opensearch_neural.errors import InputError

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 TILE = 2048
@@ -157,21 +158,17 @@ def _largest_above_0(hidden: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
     """
     import torch
 
-    tokens = _padded_by_first(hidden, mask)
-    largest = torch.empty((hidden.shape[0], weight.shape[0]), dtype=torch.int16, device=hidden.device)
-    for documents, entries in _tiles(hidden, weight):
-        largest[documents, entries] = (tokens[documents] @ weight[entries].T).view(torch.int16).amax(dim=1)
-    return largest.clamp_(min=0).view(hidden.dtype)
+    return _largest_products(hidden, mask, weight, torch.int16).clamp_(min=0).view(hidden.dtype)
 
 
-def _largest_products(hidden: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
-    """max over positions of h · w: (batch, vocabulary)."""
+def _largest_products(hidden: Tensor, mask: Tensor, weight: Tensor, read_as: torch.dtype | None = None) -> Tensor:
+    """max over positions of h · w: (batch, vocabulary). read_as: the type by which the bits of products are compared."""
     import torch
 
     tokens = _padded_by_first(hidden, mask)
-    largest = torch.empty((hidden.shape[0], weight.shape[0]), dtype=hidden.dtype, device=hidden.device)
+    largest = torch.empty((hidden.shape[0], weight.shape[0]), dtype=read_as or hidden.dtype, device=hidden.device)
     for documents, entries in _tiles(hidden, weight):
-        largest[documents, entries] = (tokens[documents] @ weight[entries].T).amax(dim=1)
+        largest[documents, entries] = (tokens[documents] @ weight[entries].T).view(largest.dtype).amax(dim=1)
     return largest
 
 

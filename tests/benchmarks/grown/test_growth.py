@@ -19,7 +19,7 @@ from benchmarks.grown.scale import scale
 from benchmarks.load.run import RESAMPLED
 from ingest.vectorizers import Vectors
 from opensearch_neural.corpus.documents import Document
-from opensearch_neural.engines import engine_bodies, open_engines
+from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import read
 from opensearch_neural.index import segments
@@ -177,13 +177,13 @@ def test_an_index_grows_to_its_number_and_says_what_it_is(client, corpus: Path, 
         assert client.count(index=index)["count"] == 700
         stats = client.indices.stats(index=index)["_all"]["primaries"]
         assert stats["segments"]["count"] == 1 and stats["docs"]["deleted"] == 0
-        meta = open_engines(client, index).meta
-        assert meta.extra[RESAMPLED] == {"documents": 700, "mix": 0.3, "seed": 0, "prune": None, "of": 500}
+        engines = open_engines(client, index)
+        assert engines.meta.extra[RESAMPLED] == {"documents": 700, "mix": 0.3, "seed": 0, "prune": None, "of": 500}
         settings = client.indices.get_settings(index=index, params={"flat_settings": "true"})[index]["settings"]
         assert settings["index.search.idle.after"] == "10m" and settings["index.sort.field"] == "url"
         assert not client.indices.exists_index_template(name=f"osn-bench-{index}")
-        for engine, body_of in engine_bodies(client, index, ["bm25", "sparse"]).items():
-            assert len(client.search(index=index, body=body_of("parse a string", 10))["hits"]["hits"]) == 10, engine
+        for engine in ("bm25", "sparse"):
+            assert len(engines.search(engine, "parse a string")["hits"]["hits"]) == 10, engine
         # What is whole is left as it is; what is other is not touched.
         before = client.indices.stats(index=index)["_all"]["primaries"]["indexing"]["index_total"]
         grow(client, wanted, prepared)

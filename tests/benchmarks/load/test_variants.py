@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from extend_page import names_below
 
+from benchmarks.load.measurement import LoadSettings, Measurement
 from benchmarks.load.quality import SCORE_KEPT, judged_rows, nearness_rows, overlap, retriever
+from benchmarks.load.run import notes
 from benchmarks.load.variants import (
     ALL_ENGINES,
     PRESETS,
@@ -18,15 +20,30 @@ from benchmarks.load.variants import (
     parse_variants,
     spec_of,
 )
-from benchmarks.load.workload import LoadTarget, body_builders, prepare, prepared
+from benchmarks.load.workload import LoadTarget, SearchedIndex, Workload, body_builders, prepare, prepared
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import ENGINES
 from opensearch_neural.errors import InputError
-from opensearch_neural.index.record import existing_record, write_record
+from opensearch_neural.index.record import IndexMeta, SparseMeta, existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.queries import Rare
+
+
+def test_a_report_notes_how_each_engine_searches_that_has_a_setting() -> None:
+    specs = (
+        "bm25,two-phase,sparse,bm25-sparse+window=7,whole=bm25-sparse+whole=yes,high-idf-first+rare=count:3,"
+        "cascade+first=high-idf-first+weight=0.1"
+    )
+    index = SearchedIndex(IndexMeta(sparse=SparseMeta("m", "h", "q"), extra={SHARD_DOCUMENTS: 10}), plugin=True)
+    workload = Workload(LoadTarget(ConnectionSettings()), ("x",), tuple(parse_variants(specs)), {"docs": index}, "docs")
+    noted = notes(Measurement(LoadSettings(), "docs", {}, queries=100), workload)
+    assert noted[1:] == [
+        "bm25-sparse+window=7: weight 0.8, window 7",
+        "high-idf-first+rare=count:3: rare count:3, window 30",
+        "cascade+first=high-idf-first+weight=0.1: high-idf-first first, weight 0.1, windows 100 and 50, rare ratio:0.5",
+    ]
 
 
 @pytest.fixture
@@ -40,7 +57,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_variants_are_read_as_they_are_written() -> None:
     variants = parse_variants("bm25,high-idf-first+window=50+rare=count:3,mine=sparse+hits=yes+source=none")
     assert [each.name for each in variants] == ["bm25", "high-idf-first+window=50+rare=count:3", "mine"]
-    assert (variants[1].window, variants[1].rare) == (50, Rare("count", 3))
+    assert dict(variants[1].settings) == {"window": 50, "rare": Rare("count", 3)}
     assert (variants[2].engine, variants[2].hits, variants[2].source) == ("sparse", True, "none")
     variants += parse_variants("bm25+hits=10000")
     assert variants[3].hits == 10_000 and not isinstance(variants[3].hits, bool)
@@ -62,7 +79,8 @@ def test_presets_are_variants_with_names_of_their_own(preset: str) -> None:
         ("bm25+hits=maybe", "'maybe' is not one of 'yes', 'no'"),
         ("bm25+hits=0", "0 is not in the range x>=1"),
         ("high-idf-first+rare=0.6", "is not a threshold like ratio:0.6"),
-        ("high-idf-first+window=0", "0 is not in the range x>=1"),
+        ("high-idf-first+window=0", "0 is not a whole number from 1"),
+        ("bm25+window=5", "there is no option 'window'"),
         ("bm25+source=some", "'some' is not one of"),
         ("cascade+first=dense", "is not one of bm25-sparse"),
         ("a=bm25,a=sparse", "two engines are called 'a'"),
@@ -199,10 +217,10 @@ def test_a_worker_lets_bm25_search_rare_words_first_without_asking_the_cluster(c
 @pytest.mark.usefixtures("added")
 def test_an_engine_that_is_added_has_its_options_and_its_exact_search_here() -> None:
     variant = parse_variant("bm25-title+weight=0.5+title-boost=3")
-    assert variant.others == (("title_boost", 3.0),)
+    assert variant.settings == (("weight", 0.5), ("title_boost", 3.0))
     assert parse_variant(f"mine={spec_of(variant)}") == replace(variant, name="mine")
     assert variant.exact == Variant(
-        "exact bm25-title", "bm25-title", weight=0.5, whole=True, others=(("title_boost", 3.0),)
+        "exact bm25-title", "bm25-title", whole=True, settings=(("weight", 0.5), ("title_boost", 3.0))
     )
     with pytest.raises(InputError, match=r"'title-boost=0' in .*: 0 is not above 0"):
         parse_variant("bm25-title+title-boost=0")
