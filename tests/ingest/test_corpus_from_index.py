@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -24,10 +25,13 @@ from opensearchpy.exceptions import RequestError
 from ingest import corpus_from_index
 from ingest.corpus import CorpusSource, spooled
 from ingest.corpus_from_index import copy_index, mappings_of, other_for_queries, plain_fields
+from ingest.documents import Documents, read_document
 from ingest.job import Job, run_job
 from ingest.settings import NewIndex
+from opensearch_neural import shown_search
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.corpus.documents import FieldNames
+from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import PassageMeta
 
@@ -188,6 +192,60 @@ def test_an_ingest_takes_the_documents_with_their_fields(
     document = client.get(index=index_name, id="d7")["_source"]
     assert document == {"title": "Number 7", "text": "rain", "price": 7}
     assert client.count(index=index_name)["count"] == 2500
+
+
+def test_lists_of_strings_are_searched_as_one_text_and_stored_as_they_were(
+    client: OpenSearch, index_name: str, tmp_path: Path
+) -> None:
+    """They were dead letters, although OpenSearch takes a list in any field."""
+    theirs = f"{index_name}-theirs"
+    lists = {"name": ["Blue mug", "Becher"], "bullets": ["Holds rain", None, "Keeps tea warm"]}
+    lines: list[dict[str, Any]] = [{"index": {"_id": "1"}}, lists, {"index": {"_id": "2"}}, {"bullets": "plain rain"}]
+    lines += [{"index": {"_id": "3"}}, {"bullets": ["rain", 3]}]
+    client.bulk(index=theirs, body=lines, refresh=True)
+    source = CorpusSource(f"opensearch:{theirs}", title_field="name", text_field="bullets")
+    small = corpora.job("", index_name)
+    report = run_job(client, replace(small, corpus=source, dead_letters=tmp_path / "dead"), show_progress=False)
+    assert (report.documents, report.letters) == (2, 1)
+    (letter,) = letters(tmp_path / "dead")
+    assert letter["reason"] == "bullets must be a string or a list of strings, and its list holds 3"
+    stored = client.get(index=index_name, id="1")["_source"]
+    assert (stored["title"], stored["text"]) == (lists["name"], lists["bullets"])
+    assert "rain" in stored["sparse"], "the model read the strings, too"
+    asked = shown_search.Request.make(open_engines(client, index_name), "bm25", "becher tea")
+    (hit,) = shown_search.find(client, asked).hits
+    assert hit["title"] == "Blue mug <em>Becher</em>" and hit["excerpt"] == "Keeps <em>tea</em> warm"
+    (hit,) = shown_search.find(client, asked, explain=True).hits
+    assert hit["sentence"] == "Keeps <em>tea</em> warm"
+    with Documents(client, index_name) as documents:
+        held = documents.get("1")
+        assert held is not None and (held.title, held.text) == ("Blue mug Becher", "Holds rain\nKeeps tea warm")
+        documents.update("1", {"price": 3})
+        again = client.get(index=index_name, id="1")["_source"]
+        assert again == {**stored, "price": 3}
+        documents.update("1", {"text": ["prism"], "title": None})
+        assert client.get(index=index_name, id="1")["_source"]["text"] == ["prism"]
+    copy = f"{index_name}-copy"
+    run_job(client, replace(small, corpus=CorpusSource(f"opensearch:{index_name}"), index=copy), show_progress=False)
+    assert snapshot(client, copy)["1"]["text"] == ["prism"]
+
+
+def test_a_list_of_strings_is_split_into_passages_as_one_text(
+    client: OpenSearch, index_name: str, tmp_path: Path
+) -> None:
+    record = {"_id": "1", "title": ["rain", "bow"], "text": ["light drop sun", "water glass angle"]}
+    whole = {"_id": "2", "text": ["prism", "sky"]}
+    corpus = write_jsonl(tmp_path / "d.jsonl", [record, whole])
+    run_job(client, corpora.job(corpus, index_name, passages=PassageMeta(4, 4)), show_progress=False)
+    told = {id: (source.get("title"), source["text"]) for id, source in snapshot(client, index_name).items()}
+    title = record["title"]
+    assert told == {
+        "1#0001": (title, "light drop sun\nwater"),
+        "1#0002": (title, "glass angle"),
+        "2#0001": (None, "prism\nsky"),
+    }
+    held = read_document(client, index_name, "1")
+    assert held is not None and held.record()["title"] == title and held.text == "light drop sun\nwater glass angle"
 
 
 def test_an_index_of_osn_itself_is_a_corpus_without_its_vectors_and_none_if_it_holds_passages(
