@@ -450,10 +450,61 @@ def test_fields_of_several_indexes_have_a_type_if_all_agree(client: OpenSearch, 
         corpus = f"opensearch:{index_name}-theirs-{names}"
         return plain_fields(client, corpus, mappings_of(client, corpus), FieldNames())
 
+    two, three = ({"type": "keyword", "ignore_above": above} for above in (2, 3))
+    for name, subfields in {"d": {"a": two, "b": two, "c": two}, "e": {"b": two, "c": three}}.items():
+        properties = {"title": {"type": "text", "fields": subfields}, "price": {"type": "float", "fields": subfields}}
+        client.indices.create(index=f"{index_name}-theirs-{name}", body={"mappings": {"properties": properties}})
+    kept = fields(f"d,{index_name}-theirs-e")
+    assert kept == {"title": {"fields": {"a": two, "b": two}}, "price": {**number, "fields": {"a": two, "b": two}}}
+    client.indices.delete(index=f"{index_name}-theirs-d,{index_name}-theirs-e")
     assert fields("a") == {"price": malformed, "stock": malformed}
     assert fields("b").keys() == {"price", "stock"} and fields("b")["stock"] == number
     assert fields("c") == {"price": number}
     assert fields("*") == {"stock": malformed}
+
+
+def test_title_text_and_plain_fields_keep_their_subfields(
+    client: OpenSearch, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sort by `title.raw` was refused in the new index, and no mapping of one's own could say otherwise."""
+    theirs, new = f"{index_name}-theirs", f"{index_name}-new"
+    raw = {"type": "keyword", "ignore_above": 256}
+    german, own = {"type": "text", "analyzer": "german"}, {"type": "text", "analyzer": "ours"}
+    settings = {"analysis": {"analyzer": {"ours": {"tokenizer": "standard"}}}, "number_of_replicas": 0}
+    mapping = {
+        "title": {"type": "text", "fields": {"raw": raw, "de": german, "own": own}},
+        "body": {"type": "text", "fields": {"keyword": raw}},
+        "price": {"type": "float", "fields": {"keyword": raw}},
+        "day": {"type": "date", "fields": {"keyword": {"type": "keyword"}, "raw": raw}},
+    }
+    client.indices.create(index=theirs, body={"mappings": {"properties": mapping}, "settings": settings})
+    lines: list[dict[str, Any]] = []
+    for id, title in {"1": "Tasse", "2": ["Becher", "Zuber"], "3": "Häuser"}.items():
+        lines += [
+            {"index": {"_id": id}},
+            {"title": title, "body": f"Nr. {id}", "price": f"{id}.50", "day": "2024-03-01"},
+        ]
+    assert not client.bulk(index=theirs, body=lines, params={"refresh": "true"})["errors"]
+    run_job(client, Job(CorpusSource(f"opensearch:{theirs}"), new, new_index=NewIndex(replicas=0)), show_progress=False)
+
+    def ids(index: str, **body: Any) -> list[str]:
+        return [hit["_id"] for hit in client.search(index=index, body=body)["hits"]["hits"]]
+
+    for index in (theirs, new):
+        assert ids(index, sort=[{"title.raw": "asc"}]) == ["2", "3", "1"]
+        assert ids(index, query={"term": {"title.raw": "Zuber"}}) == ["2"]
+        assert ids(index, query={"match": {"title.de": "Haus"}}) == ["3"]
+        assert ids(index, query={"term": {"price.keyword": "2.50"}}) == ["2"]
+    assert ids(new, query={"term": {"text.keyword": "Nr. 1"}}) == ["1"]
+    (held,) = client.indices.get_mapping(index=new).values()
+    assert held["mappings"]["properties"]["day"]["fields"].keys() == {"keyword", "raw"}
+    (warned,) = [each.getMessage() for each in caplog.records if "queries that name" in each.getMessage()]
+    told = {"title.own (not there)", "body (called text there)", "body.keyword (called text.keyword there)"}
+    assert set(warned.partition("or none: ")[2].partition(";")[0].split(", ")) == told
+    # Its own index is a corpus again, with the same subfields.
+    again = mappings_of(client, f"opensearch:{new}")
+    kept = plain_fields(client, f"opensearch:{new}", again, FieldNames())
+    assert kept["title"] == {"fields": {"raw": raw, "de": german}} and kept["text"] == {"fields": {"keyword": raw}}
 
 
 def test_a_query_that_names_a_field_of_the_old_index_is_warned_of_until_an_alias_stands_for_it(
@@ -463,7 +514,8 @@ def test_a_query_that_names_a_field_of_the_old_index_is_warned_of_until_an_alias
     query = {"query": {"multi_match": {"query": "rain", "fields": ["headline^3", "story"]}}}
     mapping = tmp_path / "mapping.json"
     mapping.write_text(json.dumps({"story": {"type": "alias", "path": "text"}}))
-    gone = {"headline (called title there)", "headline.keyword (not there)", "story.keyword (not there)"}
+    gone = {"headline (called title there)", "headline.keyword (called title.keyword there)"}
+    gone |= {"story.keyword (called text.keyword there)"}
     for job, warned, hits in (
         (Job(source, f"{index_name}-0", new_index=NewIndex(replicas=0)), gone | {"story (called text there)"}, 0),
         (Job(source, f"{index_name}-1", new_index=NewIndex(replicas=0, mapping=mapping)), gone, 20),
