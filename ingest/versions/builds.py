@@ -6,7 +6,8 @@ then all at once. Its `_meta.osn.build` records the build and the index that it 
     {"alias": "docs", "corpus": "/data/docs.jsonl", "replaced": "docs-20260201-091500", "swapped": true}
 
 `replaced` is written before the swap and `swapped` after it: the same command continues from any interruption. `waits` is
-there if the build was finished with `--no-swap`: others may have written into it since, so no ingest continues it.
+there if the build was finished with `--no-swap`, or by `osn index finish`: others may have written into it since, so no
+ingest continues it.
 `alias_says` is there if an index template gave the build its alias: the filter, routing and flags of the first swap.
 `template_aliases` is there if it gave the build other aliases: the swap adds them, and takes them from the build before.
 """

@@ -191,6 +191,30 @@ def test_no_ingest_continues_a_finished_build_that_was_caught_up(client: Any, in
     assert len({first, second, third}) == 3, "a build that is older than the serving one waits no longer"
 
 
+def test_no_ingest_continues_a_build_that_was_accepted_as_it_is(
+    osn: Callable[..., subprocess.CompletedProcess[str]], client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """The next ingest of the corpus continued it, over what was written into it after it was accepted."""
+    path = write_jsonl(tmp_path / "d.jsonl", [*records(50), *["torn"] * 30])
+    settings = build(path, index_name, sparse="none", writing={"max_errors": 5})
+    with pytest.raises(TooManyErrors):
+        run_job(client, settings, show_progress=False)
+    (half,) = versions.versions(client, index_name)
+    ran = osn("index", "finish", index_name)
+    assert ran.returncode == 0, ran.stderr
+    Documents(client, half.index).add(records(3, seed=1))
+    settings = replace(settings, writing=replace(settings.writing, max_errors=50))
+    with pytest.raises(InputError, match=f"{half.index} is a finished build of .* that waits to be served"):
+        run_job(client, settings, show_progress=False)
+    assert len(snapshot(client, half.index)) >= 3
+    serves = f"`osn index serve {index_name} {half.index}` moves the alias to it"
+    assert ran.stdout == f"{half.index} is complete; {serves}\n"
+    assert serve_build(client, index_name, None, Gate()).index == half.index
+    assert run_job(client, settings, show_progress=False).replaced == half.index, (
+        "once it serves, the next is a new one"
+    )
+
+
 def test_builds_that_cannot_be_served_are_refused(client: Any, index_name: str, tmp_path: Path) -> None:
     path = corpus(tmp_path / "d.jsonl", 20)
     waits = replace(build(path, index_name), swap=False)
