@@ -23,7 +23,9 @@ from fastapi import FastAPI, HTTPException, Query
 from opensearchpy import OpenSearch, OpenSearchException
 
 from opensearch_neural import OsnError, connect, connect_async
+from opensearch_neural.cluster.errors import translate
 from opensearch_neural.engines import Engines, open_engines
+from opensearch_neural.errors import TooManyClauses
 from opensearch_neural.explanation import shares
 from opensearch_neural.index.record import existing_record_async
 from opensearch_neural.queries import best_passages, explained
@@ -82,6 +84,10 @@ async def search(
     try:
         answer = await app.state.client.search(index=INDEX, body=body)
     except OpenSearchException as error:
+        if isinstance(translate(error), TooManyClauses):
+            raise HTTPException(
+                400, "the query has more words than the cluster searches at once: shorten it"
+            ) from error
         raise HTTPException(503, f"the search failed: {error}") from error
     hits = answer["hits"]["hits"]
     if engines.meta.passages:  # a hit is the best passage of its document

@@ -46,8 +46,15 @@ SORTED_BYTES = 128 << 20
 ALIKE = frozenset({"object", "flat_object", *PLAIN_MAPPINGS})
 """Types that queries treat alike in an index of `osn` that is made of another one."""
 
+PARTS = ("url", "title", "text")
+"""Parts of a document whose field `osn` maps itself."""
+
 IGNORE = "ignore_malformed"
 """Whether a field leaves out values of another type, in place of refusing their documents."""
+
+ANALYZERS = ("analyzer", "search_analyzer", "search_quote_analyzer")
+ANALYZED = frozenset({"text", "match_only_text", "search_as_you_type"})
+"""Types with the default analyzer of their index, if they name none."""
 
 NAMED = 12
 """Most fields that a warning names."""
@@ -107,10 +114,12 @@ def mappings_of(client: OpenSearch, corpus: str) -> dict[str, Any]:
 
 
 def plain_fields(client: OpenSearch, corpus: str, mappings: Mapping[str, Any], names: FieldNames) -> dict[str, Any]:
-    """{field: its mapping in the index that `osn` makes of `opensearch:INDEX`} of numbers, dates, keywords and booleans.
+    """{field: its mapping in the index that `osn` makes of `opensearch:INDEX`} of numbers, dates, keywords and booleans,
+    with their subfields; of title, text and url {"fields": their subfields}, under these names.
 
     OpenSearch would guess their types from how JSON writes their first values: a price "9.90" would be a keyword, and the
-    milliseconds of a date a number. Fields that several indexes map differently are left out.
+    milliseconds of a date a number. Fields that several indexes map differently are left out, and so are subfields whose
+    analysis is defined in the settings of their index.
 
     mappings: those of `mappings_of`
     names: the possible field names of the parts of a document
@@ -119,15 +128,50 @@ def plain_fields(client: OpenSearch, corpus: str, mappings: Mapping[str, Any], n
     with translate_errors():
         settings = allowed(lambda: client.indices.get_settings(index=index, params={"flat_settings": "true"})) or {}
     kept: dict[str, Any] = {}
+    subfields: dict[str, dict[str, Any]] = {}
     for name, each in mappings.items():
         properties = each["mappings"].get("properties", {})
-        of_index = settings.get(name, {}).get("settings", {}).get(f"index.mapping.{IGNORE}") == "true"
-        parts = {names.find(properties, part) for part in ("url", "title", "text")}
+        of_index = settings.get(name, {}).get("settings")
+        malformed = (of_index or {}).get(f"index.mapping.{IGNORE}") == "true"
+        part_of = {names.find(properties, part): part for part in PARTS}
         for field, mapping in properties.items():
-            if field not in parts | RESERVED_FIELDS:
-                here = plain_mapping(mapping, ignore_malformed=of_index)
-                kept[field] = _both(kept[field], here) if field in kept else here
-    return {field: mapping for field, mapping in kept.items() if mapping is not None}
+            if field in part_of:
+                here: dict[str, Any] | None = {}
+            elif field in RESERVED_FIELDS:
+                continue
+            else:
+                here = plain_mapping(mapping, ignore_malformed=malformed)
+            there = part_of.get(field, field)
+            kept[there] = _both(kept[there], here) if there in kept else here
+            alike = subfields.setdefault(there, {})
+            for sub, how in mapping.get("fields", {}).items():
+                fits = not _own_analysis(how, of_index) and alike.get(sub, how) == how
+                alike[sub] = how if fits else None
+    return {
+        field: made
+        for field, mapping in kept.items()
+        if mapping is not None and (made := _with_subfields(mapping, subfields[field]))
+    }
+
+
+def _with_subfields(mapping: Mapping[str, Any], subfields: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {name: how for name, how in subfields.items() if how is not None} | mapping.get("fields", {})
+    return {**mapping, **({"fields": fields} if fields else {})}
+
+
+def _own_analysis(mapping: Mapping[str, Any], settings: Mapping[str, str] | None) -> bool:
+    """Whether the analysis of a field is defined in the settings of its index, so that another index lacks it.
+
+    settings: flat; None: they are not known, and any analysis with a name may be defined there
+    """
+    named = {name: mapping[name] for name in (*ANALYZERS, "normalizer", "similarity") if name in mapping}
+    if settings is None:
+        return bool(named)
+    defined = {"normalizer": "analysis.normalizer", "similarity": "similarity"}
+    begins = [f"index.{defined.get(name, 'analysis.analyzer')}.{of}." for name, of in named.items()]
+    if mapping.get("type") in ANALYZED and "analyzer" not in named:
+        begins += ["index.analysis.analyzer.default.", "index.analysis.analyzer.default_search."]
+    return any(setting.startswith(tuple(begins)) for setting in settings)
 
 
 def _both(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -154,19 +198,22 @@ def plain_mapping(mapping: Mapping[str, Any], *, ignore_malformed: bool = False)
     return plain
 
 
-def warn_of_queries(corpus: str, mappings: Mapping[str, Any], names: FieldNames, mapped: Mapping[str, Any]) -> None:
+def warn_of_queries(
+    corpus: str, mappings: Mapping[str, Any], names: FieldNames, mapped: Mapping[str, Any], kept: Mapping[str, Any]
+) -> None:
     """Warn of fields of `opensearch:INDEX` for which queries find other hits, or none, in the index that `osn` makes of it.
 
     mappings: those of `mappings_of`
     names: the possible field names of the parts of a document
     mapped: {field: mapping} of `--mapping`
+    kept: those of `plain_fields`
     """
     properties: dict[str, Any] = {}
     own: set[str] = set()
     for name, each in mappings.items():
         properties |= each["mappings"].get("properties", {})
         own |= {*VECTOR_FIELDS, "contents"} if record_in(each["mappings"], name) else set()
-    told = other_for_queries(properties, names, mapped)
+    told = other_for_queries(properties, names, mapped, kept)
     other = {field: change for field, change in told.items() if field not in own}
     if other:
         shown = [f"{name} ({told})" for name, told in list(other.items())[:NAMED]]
@@ -179,15 +226,20 @@ def warn_of_queries(corpus: str, mappings: Mapping[str, Any], names: FieldNames,
 
 
 def other_for_queries(
-    properties: Mapping[str, Any], names: FieldNames, mapped: Mapping[str, Any] | None = None
+    properties: Mapping[str, Any],
+    names: FieldNames,
+    mapped: Mapping[str, Any] | None = None,
+    kept: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
     """{field: its change} of the fields that a query treats differently in an index that `osn` makes.
 
     properties: of the existing index's mapping
     mapped: {field: its mapping in the new index} of the caller's own
+    kept: those of `plain_fields`, whose subfields the new index has
     """
+    kept = kept or {}
     mapped = {name.partition(".")[0]: mapping for name, mapping in (mapped or {}).items()}
-    part_of = {names.find(properties, part): part for part in ("url", "title", "text")}
+    part_of = {names.find(properties, part): part for part in PARTS}
     other: dict[str, str] = {}
     for name, mapping in properties.items():
         part = part_of.get(name)
@@ -195,9 +247,14 @@ def other_for_queries(
             # Only an alias finds what is called otherwise there: a field of the old name would be empty.
             if name != part and mapped.get(name, {}).get("type") != "alias":
                 other[name] = f"called {part} there"
-            other |= {f"{name}.{sub}": "not there" for sub in mapping.get("fields", {})}
+            for sub in mapping.get("fields", {}):
+                if sub not in kept.get(part, {}).get("fields", {}):
+                    other[f"{name}.{sub}"] = "not there"
+                elif name != part:
+                    other[f"{name}.{sub}"] = f"called {part}.{sub} there"
         elif name not in mapped:
-            other |= _other_below(name, mapping)
+            there = {f"{name}.{sub}" for sub in kept.get(name, {}).get("fields", {})}
+            other |= {field: told for field, told in _other_below(name, mapping).items() if field not in there}
     filled = {name for name, each in mapped.items() if each.get("type") == "alias"} | _copied_to(mapped)
     copies = _copied_to(properties) - filled - {*part_of}
     return other | dict.fromkeys(sorted(copies), "not there")

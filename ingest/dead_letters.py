@@ -237,6 +237,7 @@ def _document(record: dict[str, Any], file: str, line: int) -> Document:
         document.title,
         document.url,
         document.fields,
+        lists=document.lists,
         parent=parent,
         number=number,
         start=start,

@@ -31,7 +31,15 @@ from ingest.writing.bulk_actions import nested_by_dots, prepare, unfit_id
 from ingest.writing.target import Target
 from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.cluster.patience import RetryPolicy, patience
-from opensearch_neural.corpus.documents import INDEX_FIELDS, Document, FieldNames, document_of
+from opensearch_neural.corpus.documents import (
+    BETWEEN,
+    INDEX_FIELDS,
+    Document,
+    FieldNames,
+    document_of,
+    lists_of,
+    text_of,
+)
 from opensearch_neural.corpus.passages import Passage, joined, split
 from opensearch_neural.errors import ClusterError, InputError, ModelError, OsnError
 from opensearch_neural.index import segments
@@ -476,7 +484,8 @@ def _without(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _document(id: str, source: Mapping[str, Any]) -> Document:
     fields = {key: value for key, value in source.items() if key not in INDEX_FIELDS}
-    return Document(id, source.get("text", ""), source.get("title", ""), source.get("url"), fields)
+    text, title = (text_of(source.get(part), BETWEEN[part]) or "" for part in ("text", "title"))
+    return Document(id, text, title, source.get("url"), fields, lists=lists_of(source, "title", "text"))
 
 
 def _document_id(part: Document) -> str:

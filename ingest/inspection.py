@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ingest.writing.stored_documents import count_without_tokens
 from ingest.writing.target import aliases_of_users
 from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.corpus.documents import text_of
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.health import index_health
 from opensearch_neural.index.mapping import HNSW_M
@@ -257,7 +258,8 @@ def _random_texts(client: OpenSearch, index: str, sample: int) -> list[str]:
         "query": {"function_score": {"query": {"match_all": {}}, "random_score": {}}},
     }
     hits = client.search(index=index, body=body, params={"request_timeout": 120})["hits"]["hits"]
-    return [f"{hit['_source'].get('title', '')} {hit['_source'].get('text', '')}".strip() for hit in hits]
+    sources = [hit["_source"] for hit in hits]
+    return [" ".join(text_of(source.get(part), " ") or "" for part in ("title", "text")).strip() for source in sources]
 
 
 # ---------------------------------------------------------------- plans

@@ -164,8 +164,8 @@ def prepare(
         mapped = {name.partition(".")[0] for name in fields}
         if is_index(corpus.path):
             mappings = mappings_of(client, corpus.path)
-            warn_of_queries(corpus.path, mappings, corpus.names, fields)
             plain = plain_fields(client, corpus.path, mappings, corpus.names)
+            warn_of_queries(corpus.path, mappings, corpus.names, fields, plain)
             fields = {name: mapping for name, mapping in plain.items() if name not in mapped} | fields
             mapped |= plain.keys()
         limit = job.new_index.field_limit or FIELD_LIMIT

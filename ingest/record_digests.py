@@ -24,7 +24,8 @@ def record_digest(record: Document | Rejected) -> bytes:
         parts: tuple[str, ...] = ("\0rejected", str(record.line), record.raw)
     else:
         fields = json.dumps(record.fields, default=str) if record.fields else ""
-        parts = (record.id, record.title, record.text, record.url or "", fields)
+        lists = [json.dumps(record.lists)] if record.lists else []
+        parts = (record.id, record.title, record.text, record.url or "", fields, *lists)
     return text_digest("\0".join(f"{len(part)}:{part}" for part in parts), 16)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.errors import allowed, translate_errors
-from opensearch_neural.corpus.documents import FieldNames
+from opensearch_neural.corpus.documents import BETWEEN, FieldNames, text_of
 from opensearch_neural.engines import Engines
 from opensearch_neural.engines.engine import Engine, Page
 from opensearch_neural.errors import ClusterError, InputError
@@ -283,11 +283,12 @@ def hit_of(
     marked = hit.get("highlight", {})
     names = FieldNames()  # an index that `osn` did not write may have other names
     text_name = next((name for name in names.text if name in marked and name in source), names.find(source, "text"))
-    title, text = (_text_in(source, name) for name in (names.find(source, "title"), text_name))
+    title_value, text_value = (source.get(name) for name in (names.find(source, "title"), text_name))
+    title, text = text_of(title_value, BETWEEN["title"]), text_of(text_value, BETWEEN["text"])
     fragments = [fragment for name, of_field in marked.items() if name != "title" for fragment in of_field]
     excerpt = " … ".join(fragments) or " ".join((text or "").split())[:200]
     shown: dict[str, Any] = {"id": document or _id_of(hit), "score": hit["_score"]}
-    shown["title"] = "".join(marked.get("title", [])) or title
+    shown["title"] = _marked_title(marked.get("title", []), title_value) or title
     if document and "passage" in source:
         shown["passage"] = source["passage"]
     if source.get("url"):
@@ -297,9 +298,9 @@ def hit_of(
         adding = shares(hit["_explanation"])
     if adding is not None:
         if encoder is not None:
-            adding = told_apart(adding, encoder.tokens_in(f"{source.get('title') or ''} {source.get('text') or ''}"))
+            adding = told_apart(adding, encoder.tokens_in(f"{title or ''} {text or ''}"))
         of_text = marked.get(text_name, [])
-        words = marked_words(of_text, text or "")
+        words = marked_words(of_text, text_of(text_value, "\0") or "")
         if text and words is not None and (of_text or not fragments):  # else the user's own body asks for fragments
             shown |= sentence_of(text, words, adding, encoder)
         shown["tokens"] = [share.to_json() for share in adding]
@@ -322,9 +323,13 @@ def _id_of(hit: Mapping[str, Any]) -> str:
     return str(hit.get("_id", ""))  # the user's own body may ask for no stored field, not even the id
 
 
-def _text_in(source: Mapping[str, Any], name: str | None) -> str | None:
-    value = None if name is None else source[name]
-    return value if isinstance(value, str) else None
+def _marked_title(highlighted: Sequence[str], title: Any) -> str:
+    """The title with its marked words; "" without any. Of a list the highlighter leaves out strings without marks."""
+    if not isinstance(title, list):
+        return "".join(highlighted)
+    words = marked_words(highlighted, text_of(title, "\0") or "")
+    whole = text_of(title, BETWEEN["title"]) or ""
+    return with_marks(whole, words, (0, len(whole))) if words else ""
 
 
 GROUPS = {

@@ -92,6 +92,9 @@ def test_the_service_searches_explains_and_refuses(service: Any, environment: di
         assert {why["from"] for why in bm25["why"]} == {"bm25"}
         for wrong in ({"q": ""}, {"q": "x", "size": 0}, {"q": "x", "engine": "dense"}):
             assert http.get("/search", params=wrong).status_code == 422, wrong
+        for engine in ("bm25", "bm25-sparse"):
+            long = http.get("/search", params={"q": " ".join(f"word{at}" for at in range(1500)), "engine": engine})
+            assert (long.status_code, "more words than the cluster" in long.json()["detail"]) == (400, True), long.text
 
 
 def test_the_service_follows_its_alias_to_a_build_without_a_forward_index(

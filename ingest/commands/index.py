@@ -191,10 +191,19 @@ def prune(connection: ConnectionSettings, alias: str, keep: int) -> None:
 @click.argument("name")
 @connection_options
 def finish(connection: ConnectionSettings, name: str) -> None:
-    """Finish an interrupted index as it is; it is then searched and refreshed like any other."""
-    from ingest.versions.unfinished import finish as take
+    """Finish an interrupted index as it is; it is then searched and refreshed like any other.
 
-    print(f"{take(connect(settings=connection), name)} is complete")
+    A build of an alias does not serve by this: no ingest continues it any more, and `osn index serve` moves the alias to it.
+    """
+    from ingest.versions.unfinished import finish as take
+    from opensearch_neural.index.record import existing_record
+
+    client = connect(settings=connection)
+    taken = take(client, name)
+    build = existing_record(client, taken).extra.get("build", {})
+    waits = build.get("waits") and not build.get("swapped")
+    serves = f"; `osn index serve {build['alias']} {taken}` moves the alias to it" if waits else ""
+    print(f"{taken} is complete{serves}")
 
 
 @index.command()

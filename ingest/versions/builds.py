@@ -6,8 +6,10 @@ then all at once. Its `_meta.osn.build` records the build and the index that it 
     {"alias": "docs", "corpus": "/data/docs.jsonl", "replaced": "docs-20260201-091500", "swapped": true}
 
 `replaced` is written before the swap and `swapped` after it: the same command continues from any interruption. `waits` is
-there if the build was finished with `--no-swap`: others may have written into it since, so no ingest continues it.
+there if the build was finished with `--no-swap`, or by `osn index finish`: others may have written into it since, so no
+ingest continues it.
 `alias_says` is there if an index template gave the build its alias: the filter, routing and flags of the first swap.
+`template_aliases` is there if it gave the build other aliases: the swap adds them, and takes them from the build before.
 """
 
 from __future__ import annotations
@@ -223,6 +225,7 @@ def _name(client: OpenSearch, alias: str, index: str, previous: str | None) -> N
             )
         kept = named[previous]["aliases"][alias]
     actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": alias, **kept}}]
+    actions += _of_template(client, index, previous)
     if previous is not None and previous != index:
         actions.insert(0, {"remove": {"index": previous, "alias": alias, "must_exist": True}})
     try:
@@ -231,6 +234,26 @@ def _name(client: OpenSearch, alias: str, index: str, previous: str | None) -> N
         if serving_index(client, alias) != index:
             raise
         log.info("the answer to the swap was lost, and %s names %s", alias, index)
+
+
+def _of_template(client: OpenSearch, index: str, previous: str | None) -> list[dict[str, Any]]:
+    """The actions for other aliases that an index template gave the build, or the build before.
+
+    One that names the build before moves with the swap, as it is there. Of the others a build gets its own at its first
+    swap; later a person may have removed them.
+    """
+    build = existing_record(client, index).extra.get(BUILD, {})
+    own = build.get(targets.TEMPLATE_ALIASES, {})
+    moved: dict[str, Any] = {}
+    if previous is not None and previous != index:
+        before = record_if_ours(client, previous)
+        of_both = own.keys() | (before.extra.get(BUILD, {}).get(targets.TEMPLATE_ALIASES, {}) if before else {}).keys()
+        held = client.indices.get_alias(index=previous)[previous]["aliases"]
+        moved = {other: says for other, says in held.items() if other in of_both}
+    added = moved if build.get("swapped") else {**own, **moved}
+    return [{"remove": {"index": previous, "alias": other, "must_exist": False}} for other in moved] + [
+        {"add": {"index": index, "alias": other, **says}} for other, says in added.items()
+    ]
 
 
 def record_if_ours(client: OpenSearch, index: str) -> IndexMeta | None:

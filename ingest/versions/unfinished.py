@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ingest.versions.builds import versions
+from ingest.versions.builds import BUILD, note_waiting, versions
 from ingest.writing import target as targets
 from ingest.writing.lease import held
 from opensearch_neural.cluster.errors import translate_errors
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @translate_errors()
 def finish(client: OpenSearch, name: str) -> str:
-    """Finish an interrupted index as it is; returns its own name. A build does not serve by this.
+    """Finish an interrupted index as it is; returns its own name. A build does not serve by this: it waits for
+    `osn index serve`, and no ingest continues it.
 
     Raises InputError if it is complete already or its IDF table is not counted, ClusterError if it is being written.
     """
@@ -32,6 +33,9 @@ def finish(client: OpenSearch, name: str) -> str:
             "run its `osn ingest` again, which continues where it stopped; or delete the index with `osn index abort`",
         )
     targets.finish(client, targets.existing_target(client, index), merge=False)
+    alias = record.extra.get(BUILD, {}).get("alias")
+    if alias is not None and index in _never_served(client, alias, closed=False):
+        note_waiting(client, index)
     segments.refresh(client, index)
     return index
 
@@ -73,7 +77,7 @@ def _unfinished(client: OpenSearch, name: str, *, closed: bool) -> tuple[str, bo
         raise InputError(f"{name!r} has {len(waiting)} builds that never served", f"name one: {', '.join(waiting)}")
     index = waiting[0] if waiting else targets.own_name(client, name)
     record = existing_record(client, index)
-    build = record.extra.get("build", {})
+    build = record.extra.get(BUILD, {})
     alias = build.get("alias")
     never_served = alias is not None and index in _never_served(client, alias, closed)
     was_complete = record.loading is None and not never_served

@@ -116,8 +116,8 @@ def source_of(document: Document) -> dict[str, Any]:
     """The document's own fields, as the index stores them."""
     source: dict[str, Any] = {}
     if document.title:
-        source["title"] = document.title
-    source["text"] = document.text
+        source["title"] = document.stored("title")
+    source["text"] = document.stored("text")
     if document.url is not None:
         source["url"] = document.url
     source.update(nested_by_dots(document.fields))

@@ -32,6 +32,8 @@ ADDING = "adding"
 WRITE_ALIAS = "osn-write-"
 ALIAS_SAYS = "alias_says"
 """Key in the `build` of a record: what an index template says of the alias besides its index: its filter, its routing."""
+TEMPLATE_ALIASES = "template_aliases"
+"""Key in the `build` of a record: {alias: what it says} of the other aliases that an index template gave the build."""
 FIELD_LIMIT = "mapping.total_fields.limit"
 NO_REFRESHES = "-1"
 
@@ -153,16 +155,17 @@ def _without_aliases(client: OpenSearch, index: str, wrote: IndexMeta, *, create
         aliases = {alias: says for alias, says in aliases.items() if alias == build["alias"]}
     if not aliases:
         return wrote
-    if says := aliases.get(build["alias"]):
-        wrote = wrote.with_extra(build={**build, ALIAS_SAYS: says})
+    others = {alias: says for alias, says in aliases.items() if alias != build["alias"]}
+    told = {ALIAS_SAYS: aliases.get(build["alias"]), TEMPLATE_ALIASES: others}
+    if noted := {key: says for key, says in told.items() if says}:
+        wrote = wrote.with_extra(build={**build, **noted})
         write_record(client, index, wrote)
     client.indices.update_aliases(body={"actions": [{"remove": {"index": index, "aliases": list(aliases)}}]})
     if created:
         log.warning(
-            "an index template gave %s the aliases %s: removed, since it is not complete; the swap adds %s alone",
+            "an index template gave %s the aliases %s: removed until the swap, since it is not complete",
             index,
             ", ".join(aliases),
-            build["alias"],
         )
     else:
         log.warning("the alias %s named %s: removed until the swap, since it is not complete", build["alias"], index)

@@ -28,6 +28,9 @@ RESERVED_FIELDS = INDEX_FIELDS | METADATA_FIELDS
 MAX_ID_BYTES = 512  # OpenSearch's limit, in UTF-8
 MAX_DEPTH = 50  # OpenSearch maps 20 levels by default; far deeper ones overflow JSON encoders
 
+BETWEEN = {"title": " ", "text": "\n"}
+"""What joins the strings of a list: a line end in texts, where it ends a sentence; a blank in titles, which are one line."""
+
 
 @dataclass(slots=True)
 class Document:
@@ -45,6 +48,8 @@ class Document:
     """The file or other source of the record; None if not known."""
     line: int | None = None
     """The line in the file, from 1; for parquet and data sets, the row."""
+    lists: dict[str, list[str | None]] = field(default_factory=dict)
+    """{"title" or "text": the list of strings that the record has there}. Empty: both are strings in the record."""
 
     @property
     def contents(self) -> str:
@@ -54,7 +59,14 @@ class Document:
     def record(self) -> dict[str, Any]:
         """The document as a BEIR record, which `read_corpus` can read."""
         url = {} if self.url is None else {"url": self.url}
-        return {"_id": self.id, "title": self.title, "text": self.text, **url, **self.fields}
+        return {"_id": self.id, "title": self.stored("title"), "text": self.stored("text"), **url, **self.fields}
+
+    def stored(self, part: str) -> str | list[str | None]:
+        """The title or the text as the index stores it: a list if the record has one. part: "title" or "text" """
+        string: str = getattr(self, part)
+        strings = self.lists.get(part)
+        # A list whose string was changed since is none of this document any more.
+        return string if strings is None or text_of(strings, BETWEEN[part]) != string else strings
 
 
 @dataclass(slots=True)
@@ -153,8 +165,8 @@ def as_document(record: Mapping[str, Any], names: FieldNames, file: str, line: i
     title_name = names.find(record, "title")
     url_name = names.find(record, "url")
     id = identifier(record[id_name], id_name)
-    text = string(record, text_name)
-    title = "" if title_name == text_name else string(record, title_name)
+    text = joined_string(record, text_name, "text")
+    title = "" if title_name == text_name else joined_string(record, title_name, "title")
     url = string(record, url_name) or None
     if not text.strip() and not title.strip():
         if text_name is None:
@@ -169,7 +181,7 @@ def as_document(record: Mapping[str, Any], names: FieldNames, file: str, line: i
         if key in RESERVED_FIELDS or key.partition(".")[0] in RESERVED_FIELDS:
             owner = "OpenSearch" if key in METADATA_FIELDS else "the index"
             raise Defect(f"the field {key!r} has a name that {owner} uses itself: rename it")
-    return Document(id, text, title, url, fields, file, line)
+    return Document(id, text, title, url, fields, file, line, lists_of(record, title_name, text_name))
 
 
 def document_of_row(
@@ -284,6 +296,38 @@ def string(record: Mapping[str, Any], name: str | None) -> str:
     if not isinstance(value, str):
         raise Defect(f"{name} must be a string, found {json.dumps(value, default=str)[:80]}")
     return value
+
+
+def joined_string(record: Mapping[str, Any], name: str | None, part: str) -> str:
+    """The string in the field `name`, or its list of strings as one; "" if there is none; raises Defect for another type.
+
+    part: "title" or "text", which decides what joins the strings
+    """
+    value = None if name is None else record[name]
+    if not isinstance(value, list):
+        return string(record, name)
+    text = text_of(value, BETWEEN[part])
+    if text is None:
+        other = next(each for each in value if each is not None and not isinstance(each, str))
+        raise Defect(
+            f"{name} must be a string or a list of strings, and its list holds {json.dumps(other, default=str)[:80]}"
+        )
+    return text
+
+
+def text_of(value: Any, between: str) -> str | None:
+    """A string, or a list of strings (and nulls) joined by `between`; None for any other value."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(each is None or isinstance(each, str) for each in value):
+        return between.join(filter(None, value))
+    return None
+
+
+def lists_of(record: Mapping[str, Any], title_name: str | None, text_name: str | None) -> dict[str, list[str | None]]:
+    """The title and the text of a record, where they are lists: `Document.lists`."""
+    values = {"title": record.get(title_name or ""), "text": record.get(text_name or "")}
+    return {part: value for part, value in values.items() if isinstance(value, list)}
 
 
 def fields_of(record: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from opensearch_neural.corpus.documents import MAX_ID_BYTES, Document, OnReject, Rejected
+from opensearch_neural.corpus.documents import BETWEEN, MAX_ID_BYTES, Document, OnReject, Rejected, text_of
 from opensearch_neural.errors import InputError
 
 FIRST_RECORDS = 1000
@@ -111,8 +111,8 @@ def _check_texts(first: list[Document], where: str) -> None:
     lengths: dict[str, int] = {}
     for document in first:
         for name, value in document.fields.items():
-            if isinstance(value, str):
-                lengths[name] = lengths.get(name, 0) + len(value)
+            if text := text_of(value, BETWEEN["text"]):
+                lengths[name] = lengths.get(name, 0) + len(text)
     longest = max(lengths, key=lengths.__getitem__, default=None)
     if longest is None:
         return

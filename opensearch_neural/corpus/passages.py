@@ -140,6 +140,7 @@ def _passage(document: Document, number: int, start: int, end: int) -> Passage:
         fields=document.fields,
         file=document.file,
         line=document.line,
+        lists={part: strings for part, strings in document.lists.items() if part == "title"},
         parent=document.id,
         number=number,
         start=start,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.corpus.documents import BETWEEN, text_of
 from opensearch_neural.corpus.passages import joined
 from opensearch_neural.engines import BodyOf, Engines
 from opensearch_neural.engines.sparse import Windowed
@@ -198,7 +199,7 @@ def own_documents(client: OpenSearch, index: str, queries: Mapping[str, str], qr
     own = set()
     candidates = [query for query in queries if qrels.get(query, {}).get(query, 0) <= 0]
     for query, held in _documents(client, index, candidates, source=["title", "text", "passage"]):
-        title, text = held.get("title") or "", held.get("text") or ""
+        title, text = (text_of(held.get(part), " ") or "" for part in ("title", "text"))
         if "passage" in held and " ".join(text.split()) in " ".join(queries[query].split()):
             text = _text_of_passages(client, index, query)
         if any(same(part, queries[query]) for part in (text, title, f"{title} {text}")):
@@ -209,7 +210,7 @@ def own_documents(client: OpenSearch, index: str, queries: Mapping[str, str], qr
 def titles(client: OpenSearch, index: str, ids: Sequence[str]) -> dict[str, str]:
     """{id: title} of the documents that have one."""
     held = _documents(client, index, ids, source=["title"])
-    return {id: source["title"] for id, source in held if source.get("title")}
+    return {id: title for id, source in held if (title := text_of(source.get("title"), BETWEEN["title"]))}
 
 
 def _documents(client: OpenSearch, index: str, ids: Sequence[str], source: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -20,20 +20,27 @@ def write_runs(folder: Path, results: Sequence[EngineResult]) -> None:
     """Write ENGINE.top10.trec, ENGINE.top1000.trec if there are deeper measures, and per-query.tsv.
 
     A slash in an engine's name (the path of a run file) becomes _ in the file's name.
-    A run that the format cannot represent (an id with a blank) is left out with a warning; its measures are still written.
+    A run that the format cannot represent (an empty id) is left out with a warning; its measures are still written. That
+    ids are percent-encoded is told once.
     """
-    lines, written = ["query\tengine\tmeasure\tvalue\n"], 0
+    lines, written, encoded = ["query\tengine\tmeasure\tvalue\n"], 0, False
     for result in results:
         for size, run in result.runs.items():
             path = folder / f"{result.engine.replace('/', '_')}.top{size}.trec"
             try:
-                write_run(path, run, result.engine)
+                encoded |= write_run(path, run, result.engine)
                 written += 1
             except InputError as error:
                 print(f"warning: {path} is not written: {error.message}", file=sys.stderr)
         for measure, values in result.measured.per_query.items():
             lines += [f"{query}\t{result.engine}\t{measure}\t{value!r}\n" for query, value in values.items()]
     write_text(folder / "per-query.tsv", "".join(lines))
+    if encoded:
+        print(
+            "note: a TREC run holds no id with white space, so ids are percent-encoded in such runs (`a b` is a%20b, and "
+            "% is %25); `osn eval runs` decodes them, and other tools need judgements with the same ids",
+            file=sys.stderr,
+        )
     print(f"wrote per-query.tsv and {written} runs to {folder}", file=sys.stderr)
 
 

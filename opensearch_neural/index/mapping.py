@@ -107,10 +107,12 @@ def index_body(
     `shards`, `replicas`: None: as an index template says, else the cluster's default, 1.
     `store_vectors`: also keep `sparse` and `dense` in `_source`, so that OpenSearch can reindex and partially update
     documents. It takes several times the stored bytes, and every fetch costs more.
-    `fields`: mappings of the caller's own fields, {name: {"type": …}}.
+    `fields`: mappings of the caller's own fields, {name: {"type": …}}; of title, text and url their subfields,
+        {name: {"fields": …}}.
     `flat_objects`: map the caller's objects as flat_object; possible from FLAT_OBJECT_RELEASE on.
     `search_analyzer`: the analyzer of queries in title, text and contents; None: the one that documents have.
     """
+    fields = fields or {}
     text = {"type": "text", "analyzer": meta.analyzer}
     if search_analyzer is not None:
         text["search_analyzer"] = search_analyzer
@@ -144,7 +146,7 @@ def index_body(
         "dynamic_templates": [
             {name: {"match_mapping_type": seen, "mapping": mapping}} for name, seen, mapping in dynamic
         ],
-        "properties": {**(fields or {}), **properties},
+        "properties": {**fields, **{name: {**fields.get(name, {}), **own} for name, own in properties.items()}},
     }
     if not store_vectors:
         mappings["_source"] = {"excludes": list(VECTOR_FIELDS)}

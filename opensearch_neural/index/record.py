@@ -208,7 +208,10 @@ _ENTRIES: dict[str, type] = {
 _INSIDE: dict[str, dict[str, type]] = {
     "loading": {"restore": dict, "corpus": str},
     NAMES: dict.fromkeys(("id", "title", "text", "url"), str),
-    "build": {"alias": str, "corpus": str, "replaced": str, "swapped": bool, "waits": bool, "alias_says": dict},
+    "build": {
+        **{"alias": str, "corpus": str, "replaced": str, "swapped": bool, "waits": bool},
+        **{"alias_says": dict, "template_aliases": dict},
+    },
 }
 MetaPart = TypeVar("MetaPart")
 

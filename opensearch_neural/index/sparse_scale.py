@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from opensearch_neural import queries
+from opensearch_neural.corpus.documents import BETWEEN, text_of
 from opensearch_neural.index.record import existing_record, write_record
 from opensearch_neural.sentences import sentences
 
@@ -101,7 +102,7 @@ def known_items(
     query = {"ids": {"values": list(drawn)}} if drawn else by_order
     body = {"query": query, "size": len(drawn) or sample, "_source": ["text", "parent"]}
     for hit in client.search(index=index, body=body)["hits"]["hits"]:
-        text = str(hit["_source"].get("text", ""))
+        text = text_of(hit["_source"].get("text"), BETWEEN["text"]) or ""
         if text.strip():
             yield hit, own_sentence(text, random.Random(f"{seed} {hit['_id']}"))
 

@@ -333,7 +333,7 @@ def test_a_query_that_is_a_document_in_passages_is_left_out_of_its_own_hits(toy:
     assert "half" in run["half"], "its text is another one"
 
 
-def test_an_id_with_a_blank_does_not_lose_the_evaluation(toy: Toy, osn_eval: Osn, tmp_path: Path) -> None:
+def test_a_run_with_blanks_in_its_ids_is_written_and_measured_again(toy: Toy, osn_eval: Osn, tmp_path: Path) -> None:
     data = tmp_path / "blanks"
     data.mkdir()
     (data / "corpus.jsonl").write_text((toy.data / "corpus.jsonl").read_text())
@@ -343,8 +343,11 @@ def test_an_id_with_a_blank_does_not_lose_the_evaluation(toy: Toy, osn_eval: Osn
     options = ["--data", str(data), "--engines", "bm25", "--timed", "0", "--measures", "RR@10", "--out", str(out)]
     result = osn_eval(*options, "--record", str(out), catch_exceptions=False)
     assert result.exit_code == 0 and "1.000" in result.stdout
-    assert [path.name for path in sorted(out.iterdir())] == ["per-query.tsv", "summary.json"]
-    assert "bm25.top10.trec is not written: the query id 'q 1'" in result.stderr
+    assert [path.name for path in sorted(out.iterdir())] == ["bm25.top10.trec", "per-query.tsv", "summary.json"]
+    assert "ids are percent-encoded in such runs (`a b` is a%20b" in result.stderr
+    run = ["runs", str(out / "bm25.top10.trec"), "--data", str(data), "--measures", "RR@10"]
+    again = CliRunner().invoke(evaluate, run, catch_exceptions=False)
+    assert again.exit_code == 0 and "1.000" in again.stdout, again.stderr
 
 
 def test_a_query_without_a_vector_gets_no_hits_and_the_evaluation_goes_on(

@@ -15,9 +15,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.evaluation.run_files import read_run, write_run
 
-IDS = st.text(st.characters(exclude_categories=("Z", "C")), min_size=1, max_size=8).filter(
-    lambda text: text.split() == [text]
-)
+IDS = st.text(st.one_of(st.characters(exclude_categories=("C",)), st.sampled_from("% \t\n25")), min_size=1, max_size=8)
 HITS = st.dictionaries(IDS, st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=6)
 RUNS = st.dictionaries(IDS, HITS, min_size=1, max_size=4)
 
@@ -102,11 +100,22 @@ def test_a_file_that_is_no_run_is_refused_by_its_name(tmp_path: Path, content: b
         read_run(tmp_path / "absent.trec")
 
 
+def test_ids_with_white_space_are_percent_encoded_and_only_those_of_such_a_run_are_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "run.trec"
+    run = {"q 1": {"50%\u00a0off": 2.0, "a%20b": 1.0}}
+    assert write_run(path, run, "my engine")
+    assert path.read_text() == (
+        "q%201 Q0 50%25%C2%A0off 1 2.0 my%20engine:percent-encoded\nq%201 Q0 a%2520b 2 1.0 my%20engine:percent-encoded\n"
+    )
+    assert read_run(path) == run
+    assert not write_run(path, {"q": {"a%20b": 1.0}}, "my engine")
+    assert path.read_text() == "q Q0 a%20b 1 1.0 my%20engine\n"
+    assert read_run(path) == {"q": {"a%20b": 1.0}}
+
+
 def test_ids_that_a_run_file_cannot_hold_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
     path = tmp_path / "run.trec"
     for run in (
-        {"q": {"two words": 1.0}},
-        {"q q": {"d": 1.0}},
         {"q": {"": 1.0}},
         {"q": {"d": math.nan}},
         {"q": {"d": math.inf}},
@@ -114,5 +123,5 @@ def test_ids_that_a_run_file_cannot_hold_are_refused_and_nothing_is_written(tmp_
         with pytest.raises(InputError):
             write_run(path, run, "tag")
     with pytest.raises(InputError, match="tag"):
-        write_run(path, {"q": {"d": 1.0}}, "two words")
+        write_run(path, {"q": {"d": 1.0}}, "")
     assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -24,10 +25,13 @@ from opensearchpy.exceptions import RequestError
 from ingest import corpus_from_index
 from ingest.corpus import CorpusSource, spooled
 from ingest.corpus_from_index import copy_index, mappings_of, other_for_queries, plain_fields
+from ingest.documents import Documents, read_document
 from ingest.job import Job, run_job
 from ingest.settings import NewIndex
+from opensearch_neural import shown_search
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.corpus.documents import FieldNames
+from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import PassageMeta
 
@@ -188,6 +192,60 @@ def test_an_ingest_takes_the_documents_with_their_fields(
     document = client.get(index=index_name, id="d7")["_source"]
     assert document == {"title": "Number 7", "text": "rain", "price": 7}
     assert client.count(index=index_name)["count"] == 2500
+
+
+def test_lists_of_strings_are_searched_as_one_text_and_stored_as_they_were(
+    client: OpenSearch, index_name: str, tmp_path: Path
+) -> None:
+    """They were dead letters, although OpenSearch takes a list in any field."""
+    theirs = f"{index_name}-theirs"
+    lists = {"name": ["Blue mug", "Becher"], "bullets": ["Holds rain", None, "Keeps tea warm"]}
+    lines: list[dict[str, Any]] = [{"index": {"_id": "1"}}, lists, {"index": {"_id": "2"}}, {"bullets": "plain rain"}]
+    lines += [{"index": {"_id": "3"}}, {"bullets": ["rain", 3]}]
+    client.bulk(index=theirs, body=lines, refresh=True)
+    source = CorpusSource(f"opensearch:{theirs}", title_field="name", text_field="bullets")
+    small = corpora.job("", index_name)
+    report = run_job(client, replace(small, corpus=source, dead_letters=tmp_path / "dead"), show_progress=False)
+    assert (report.documents, report.letters) == (2, 1)
+    (letter,) = letters(tmp_path / "dead")
+    assert letter["reason"] == "bullets must be a string or a list of strings, and its list holds 3"
+    stored = client.get(index=index_name, id="1")["_source"]
+    assert (stored["title"], stored["text"]) == (lists["name"], lists["bullets"])
+    assert "rain" in stored["sparse"], "the model read the strings, too"
+    asked = shown_search.Request.make(open_engines(client, index_name), "bm25", "becher tea")
+    (hit,) = shown_search.find(client, asked).hits
+    assert hit["title"] == "Blue mug <em>Becher</em>" and hit["excerpt"] == "Keeps <em>tea</em> warm"
+    (hit,) = shown_search.find(client, asked, explain=True).hits
+    assert hit["sentence"] == "Keeps <em>tea</em> warm"
+    with Documents(client, index_name) as documents:
+        held = documents.get("1")
+        assert held is not None and (held.title, held.text) == ("Blue mug Becher", "Holds rain\nKeeps tea warm")
+        documents.update("1", {"price": 3})
+        again = client.get(index=index_name, id="1")["_source"]
+        assert again == {**stored, "price": 3}
+        documents.update("1", {"text": ["prism"], "title": None})
+        assert client.get(index=index_name, id="1")["_source"]["text"] == ["prism"]
+    copy = f"{index_name}-copy"
+    run_job(client, replace(small, corpus=CorpusSource(f"opensearch:{index_name}"), index=copy), show_progress=False)
+    assert snapshot(client, copy)["1"]["text"] == ["prism"]
+
+
+def test_a_list_of_strings_is_split_into_passages_as_one_text(
+    client: OpenSearch, index_name: str, tmp_path: Path
+) -> None:
+    record = {"_id": "1", "title": ["rain", "bow"], "text": ["light drop sun", "water glass angle"]}
+    whole = {"_id": "2", "text": ["prism", "sky"]}
+    corpus = write_jsonl(tmp_path / "d.jsonl", [record, whole])
+    run_job(client, corpora.job(corpus, index_name, passages=PassageMeta(4, 4)), show_progress=False)
+    told = {id: (source.get("title"), source["text"]) for id, source in snapshot(client, index_name).items()}
+    title = record["title"]
+    assert told == {
+        "1#0001": (title, "light drop sun\nwater"),
+        "1#0002": (title, "glass angle"),
+        "2#0001": (None, "prism\nsky"),
+    }
+    held = read_document(client, index_name, "1")
+    assert held is not None and held.record()["title"] == title and held.text == "light drop sun\nwater glass angle"
 
 
 def test_an_index_of_osn_itself_is_a_corpus_without_its_vectors_and_none_if_it_holds_passages(
@@ -392,10 +450,61 @@ def test_fields_of_several_indexes_have_a_type_if_all_agree(client: OpenSearch, 
         corpus = f"opensearch:{index_name}-theirs-{names}"
         return plain_fields(client, corpus, mappings_of(client, corpus), FieldNames())
 
+    two, three = ({"type": "keyword", "ignore_above": above} for above in (2, 3))
+    for name, subfields in {"d": {"a": two, "b": two, "c": two}, "e": {"b": two, "c": three}}.items():
+        properties = {"title": {"type": "text", "fields": subfields}, "price": {"type": "float", "fields": subfields}}
+        client.indices.create(index=f"{index_name}-theirs-{name}", body={"mappings": {"properties": properties}})
+    kept = fields(f"d,{index_name}-theirs-e")
+    assert kept == {"title": {"fields": {"a": two, "b": two}}, "price": {**number, "fields": {"a": two, "b": two}}}
+    client.indices.delete(index=f"{index_name}-theirs-d,{index_name}-theirs-e")
     assert fields("a") == {"price": malformed, "stock": malformed}
     assert fields("b").keys() == {"price", "stock"} and fields("b")["stock"] == number
     assert fields("c") == {"price": number}
     assert fields("*") == {"stock": malformed}
+
+
+def test_title_text_and_plain_fields_keep_their_subfields(
+    client: OpenSearch, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sort by `title.raw` was refused in the new index, and no mapping of one's own could say otherwise."""
+    theirs, new = f"{index_name}-theirs", f"{index_name}-new"
+    raw = {"type": "keyword", "ignore_above": 256}
+    german, own = {"type": "text", "analyzer": "german"}, {"type": "text", "analyzer": "ours"}
+    settings = {"analysis": {"analyzer": {"ours": {"tokenizer": "standard"}}}, "number_of_replicas": 0}
+    mapping = {
+        "title": {"type": "text", "fields": {"raw": raw, "de": german, "own": own}},
+        "body": {"type": "text", "fields": {"keyword": raw}},
+        "price": {"type": "float", "fields": {"keyword": raw}},
+        "day": {"type": "date", "fields": {"keyword": {"type": "keyword"}, "raw": raw}},
+    }
+    client.indices.create(index=theirs, body={"mappings": {"properties": mapping}, "settings": settings})
+    lines: list[dict[str, Any]] = []
+    for id, title in {"1": "Tasse", "2": ["Becher", "Zuber"], "3": "Häuser"}.items():
+        lines += [
+            {"index": {"_id": id}},
+            {"title": title, "body": f"Nr. {id}", "price": f"{id}.50", "day": "2024-03-01"},
+        ]
+    assert not client.bulk(index=theirs, body=lines, params={"refresh": "true"})["errors"]
+    run_job(client, Job(CorpusSource(f"opensearch:{theirs}"), new, new_index=NewIndex(replicas=0)), show_progress=False)
+
+    def ids(index: str, **body: Any) -> list[str]:
+        return [hit["_id"] for hit in client.search(index=index, body=body)["hits"]["hits"]]
+
+    for index in (theirs, new):
+        assert ids(index, sort=[{"title.raw": "asc"}]) == ["2", "3", "1"]
+        assert ids(index, query={"term": {"title.raw": "Zuber"}}) == ["2"]
+        assert ids(index, query={"match": {"title.de": "Haus"}}) == ["3"]
+        assert ids(index, query={"term": {"price.keyword": "2.50"}}) == ["2"]
+    assert ids(new, query={"term": {"text.keyword": "Nr. 1"}}) == ["1"]
+    (held,) = client.indices.get_mapping(index=new).values()
+    assert held["mappings"]["properties"]["day"]["fields"].keys() == {"keyword", "raw"}
+    (warned,) = [each.getMessage() for each in caplog.records if "queries that name" in each.getMessage()]
+    told = {"title.own (not there)", "body (called text there)", "body.keyword (called text.keyword there)"}
+    assert set(warned.partition("or none: ")[2].partition(";")[0].split(", ")) == told
+    # Its own index is a corpus again, with the same subfields.
+    again = mappings_of(client, f"opensearch:{new}")
+    kept = plain_fields(client, f"opensearch:{new}", again, FieldNames())
+    assert kept["title"] == {"fields": {"raw": raw, "de": german}} and kept["text"] == {"fields": {"keyword": raw}}
 
 
 def test_a_query_that_names_a_field_of_the_old_index_is_warned_of_until_an_alias_stands_for_it(
@@ -405,7 +514,8 @@ def test_a_query_that_names_a_field_of_the_old_index_is_warned_of_until_an_alias
     query = {"query": {"multi_match": {"query": "rain", "fields": ["headline^3", "story"]}}}
     mapping = tmp_path / "mapping.json"
     mapping.write_text(json.dumps({"story": {"type": "alias", "path": "text"}}))
-    gone = {"headline (called title there)", "headline.keyword (not there)", "story.keyword (not there)"}
+    gone = {"headline (called title there)", "headline.keyword (called title.keyword there)"}
+    gone |= {"story.keyword (called text.keyword there)"}
     for job, warned, hits in (
         (Job(source, f"{index_name}-0", new_index=NewIndex(replicas=0)), gone | {"story (called text there)"}, 0),
         (Job(source, f"{index_name}-1", new_index=NewIndex(replicas=0, mapping=mapping)), gone, 20),

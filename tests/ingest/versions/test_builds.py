@@ -191,6 +191,30 @@ def test_no_ingest_continues_a_finished_build_that_was_caught_up(client: Any, in
     assert len({first, second, third}) == 3, "a build that is older than the serving one waits no longer"
 
 
+def test_no_ingest_continues_a_build_that_was_accepted_as_it_is(
+    osn: Callable[..., subprocess.CompletedProcess[str]], client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """The next ingest of the corpus continued it, over what was written into it after it was accepted."""
+    path = write_jsonl(tmp_path / "d.jsonl", [*records(50), *["torn"] * 30])
+    settings = build(path, index_name, sparse="none", writing={"max_errors": 5})
+    with pytest.raises(TooManyErrors):
+        run_job(client, settings, show_progress=False)
+    (half,) = versions.versions(client, index_name)
+    ran = osn("index", "finish", index_name)
+    assert ran.returncode == 0, ran.stderr
+    Documents(client, half.index).add(records(3, seed=1))
+    settings = replace(settings, writing=replace(settings.writing, max_errors=50))
+    with pytest.raises(InputError, match=f"{half.index} is a finished build of .* that waits to be served"):
+        run_job(client, settings, show_progress=False)
+    assert len(snapshot(client, half.index)) >= 3
+    serves = f"`osn index serve {index_name} {half.index}` moves the alias to it"
+    assert ran.stdout == f"{half.index} is complete; {serves}\n"
+    assert serve_build(client, index_name, None, Gate()).index == half.index
+    assert run_job(client, settings, show_progress=False).replaced == half.index, (
+        "once it serves, the next is a new one"
+    )
+
+
 def test_builds_that_cannot_be_served_are_refused(client: Any, index_name: str, tmp_path: Path) -> None:
     path = corpus(tmp_path / "d.jsonl", 20)
     waits = replace(build(path, index_name), swap=False)
@@ -313,8 +337,8 @@ def test_no_alias_of_an_index_template_shows_a_half_made_build(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Searches of the alias found the documents of the old build and, twice, those that the new one had so far."""
-    hidden = {"filter": {"range": {"year": {"gte": 1905}}}}
-    template(aliases={index_name: hidden, f"{index_name}-all": {}})
+    hidden, other = {"filter": {"range": {"year": {"gte": 1905}}}}, f"{index_name}-other"
+    template(aliases={index_name: hidden, other: {}})
     seen: list[dict[str, Any]] = []
 
     def look(*arguments: Any, **more: Any) -> Any:
@@ -326,10 +350,41 @@ def test_no_alias_of_an_index_template_shows_a_half_made_build(
     monkeypatch.setattr("ingest.job.keep_encoder", look)
     for count in (10, 20):
         built = run_job(client, build(corpus(tmp_path / "d.jsonl", count), index_name), show_progress=False).index
-        assert client.indices.get_alias(index=built)[built]["aliases"] == {index_name: hidden}
+        assert client.indices.get_alias(index=built)[built]["aliases"] == {index_name: hidden, other: {}}
         assert client.count(index=index_name)["count"] == count - 5
+        assert client.count(index=other)["count"] == count, "the build before is no longer found by it"
     assert [{name for name in names if not name.startswith("osn-write-")} for names in seen] == [set(), set()]
-    assert f"an index template gave {built} the aliases {index_name}, {index_name}-all: removed" in caplog.text
+    assert f"an index template gave {built} the aliases {index_name}, {other}: removed until" in caplog.text
+
+
+def test_other_aliases_of_an_index_template_go_with_a_swap_and_back_with_a_rollback(
+    client: Any, index_name: str, tmp_path: Path, template: Callable[..., None]
+) -> None:
+    """They were removed from each build, and nothing added them again."""
+    path, one, two = corpus(tmp_path / "d.jsonl", 10), f"{index_name}-one", f"{index_name}-two"
+
+    def built(**settings: Any) -> str:
+        return str(run_job(client, build(path, index_name, sparse="none", **settings), show_progress=False).index)
+
+    def named() -> dict[str, set[str]]:
+        told = client.indices.get_alias(index=f"{index_name}-*")
+        return {name: set(each["aliases"]) for name, each in told.items() if each["aliases"]}
+
+    first = built()
+    template(aliases={one: {}, two: {"filter": {"term": {"year": 1900}}}})
+    second = built()
+    assert named() == {second: {index_name, one, two}}, "the build before had none of them"
+    assert client.count(index=two)["count"] == 1
+    client.indices.delete_alias(index=second, name=one)
+    client.indices.put_alias(index=second, name=two, body={"filter": {"range": {"year": {"gte": 1905}}}})
+    third = built()
+    assert named() == {third: {index_name, one, two}}
+    assert client.count(index=two)["count"] == 5, "it says what it said of the build before"
+    client.indices.delete_alias(index=third, name=one)
+    versions.rollback(client, index_name)
+    assert named() == {second: {index_name, two}}, "what a person took away stays away"
+    versions.rollback(client, index_name, to=first)
+    assert named() == {first: {index_name, two}}, "also to a build that no template gave an alias"
 
 
 def test_a_build_that_is_continued_keeps_the_aliases_that_a_person_gave_it(
