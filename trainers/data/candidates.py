@@ -92,6 +92,18 @@ def sample_candidates(
     return chosen, rows
 
 
+def candidate_rows(data: TrainingData, negatives: int = 1) -> npt.NDArray[np.int64] | None:
+    """Rows, ascending, of the documents that queries are compared with: their positives and hard negatives.
+
+    None if these are all documents, or if a query has fewer than `negatives` hard negatives: training draws random documents
+    for it, or mines.
+    """
+    if np.diff(data.negatives.offsets).min(initial=negatives) < negatives:
+        return None
+    rows = np.unique(np.concatenate([data.positives.values, data.negatives.values])).astype(np.int64)
+    return rows if len(rows) < len(data.documents) else None
+
+
 def unique_documents(items: Sequence[Drawn]) -> list[int]:
     """Positives, then negatives, each document once: a second encoding would give the same vector."""
     drawn = [item.positive for item in items] + [row for item in items for row in item.negatives]

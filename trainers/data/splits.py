@@ -36,7 +36,7 @@ def fewer_documents(data: TrainingData, count: int) -> TrainingData:
 
     return replace(
         data,
-        documents=TextStore((data.documents.ids[row], data.documents.text_at(row)) for row in kept.tolist()),
+        documents=data.documents.at(kept.tolist()),
         withheld=place[data.withheld][place[data.withheld] >= 0],
         positives=moved(data.positives),
         negatives=moved(data.negatives),

@@ -1,11 +1,11 @@
 """`osn data teach`: a teacher's vectors or scores for training data, computed once.
 
-    osn data teach sentence-transformers/all-MiniLM-L6-v2 squad-mix --output teachers/dense
+    osn data teach sentence-transformers/all-MiniLM-L6-v2 squad-mix --negatives negatives.jsonl --output teachers/dense
     osn data teach lexical squad-mix --output teachers/lexical
     osn data teach models/cross-encoder squad-mix --negatives negatives.jsonl --depth 100 --output teachers/cross
 
-For a siamese teacher (dense, sparse), the cache holds the vectors of all queries and documents; for a cross-encoder, the
-scores of pairs. `teachers.open_teacher` reads both.
+For a siamese teacher (dense, sparse), the cache holds the vectors of all queries, and of the documents that they are
+compared with, or of all; for a cross-encoder, the scores of pairs. `teachers.open_teacher` reads both.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.sparse.lexical import build_lexical
 from trainers.common.config import fingerprint
+from trainers.data.candidates import candidate_rows
 from trainers.data.embedding_cache import CHUNK, FORMAT, StoredPrecision, check, dense_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 from trainers.data.resumable_chunks import progress
 from trainers.data.teacher_models import ScoresOfPairs, SparseSides, cross_encoder, detect, sparse_sides, table_sides
-from trainers.data.teachers import KINDS, LEXICAL, TeacherKind
-from trainers.data.texts import Ragged
+from trainers.data.teachers import ENCODED, KINDS, LEXICAL, Rows, TeacherKind
+from trainers.data.texts import Ragged, TextStore
 
 logger = logging.getLogger(__name__)
 DEPTH = 100
@@ -73,11 +74,20 @@ def cache_name(model: str | Path, data: TrainingData, *, depth: int = DEPTH) -> 
     return f"{Path(model).name}-{fingerprint(*made_by)[:8]}"
 
 
-def teach(model: str | Path, data: TrainingData, teaching: Teaching | None = None, *, output: Path) -> Path:
+def teach(
+    model: str | Path,
+    data: TrainingData,
+    teaching: Teaching | None = None,
+    *,
+    output: Path,
+    candidates: Rows | None = None,
+) -> Path:
     """Cache the vectors or scores of the teacher `model` for `data` in the folder `output`; `open_teacher` reads it.
 
     model: a directory or hub id of a dense encoder, a sparse encoder or a cross-encoder with one output; or "lexical", BM25
     over word pieces with the statistics of the data's documents.
+    candidates: rows, ascending, of the only documents that a dense or sparse encoder encodes; None: all. If `output` holds a
+    cache of all, begun or complete, that one is kept. A cross-encoder scores its own pairs.
 
     After an interruption, the same call continues; if the cache is complete, it returns at once; while another process does
     the same work, it waits. Raises ModelError if `output` holds a cache of another model, other data, or other settings, or
@@ -96,6 +106,12 @@ def teach(model: str | Path, data: TrainingData, teaching: Teaching | None = Non
     elif info.kind == "cross-encoder":
         pairs = _pairs(data, teaching.depth)
         settings["pairs"] = _pairs_hash(pairs)
+    if info.kind == "cross-encoder" or _has_begun_all(output):
+        candidates = None
+    documents = data.documents
+    if candidates is not None:
+        documents = data.documents.at(candidates.tolist())
+        settings["candidates"] = {"hash": documents.hash, "rows": len(documents)}
     record = {
         "format": FORMAT,
         "kind": info.kind,
@@ -111,19 +127,28 @@ def teach(model: str | Path, data: TrainingData, teaching: Teaching | None = Non
             return output
         if info.kind == "dense":
             dense = load_dense(model, device=device, max_length=max_length, trust_remote_code=trust_remote_code)
-            record["dimension"] = _write_dense(dense, info, data, output, teaching)
+            record["dimension"] = _write_dense(dense, info, data.queries, documents, output, teaching)
         elif info.kind == "sparse":
             if str(model) == LEXICAL:
                 sides = table_sides(lexical, CHUNK)
             else:
                 sides = sparse_sides(model, folder, device, batch_size, max_length, trust_remote_code=trust_remote_code)
-            record["dimension"] = _write_sparse(sides, info, data, output)
+            record["dimension"] = _write_sparse(sides, info, data.queries, documents, output)
         else:
             predict = cross_encoder(folder, device, batch_size, max_length, trust_remote_code=trust_remote_code)
             record["count"] = _score_pairs(predict, info.name, data, pairs, output)
+        if candidates is not None:
+            with replaced(output / ENCODED) as beside:
+                np.save(beside, candidates)
         write_json(output / "teacher.json", record)
         (output / "begun.json").unlink(missing_ok=True)
     return output
+
+
+def _has_begun_all(output: Path) -> bool:
+    """Whether `output` holds or has begun a cache without a choice of documents, as earlier versions made them all."""
+    noted = [file for file in (output / "teacher.json", output / "begun.json") if file.exists()]
+    return any("candidates" not in read_json_object(file) for file in noted)
 
 
 def _is_complete(output: Path, record: Mapping[str, Any]) -> bool:
@@ -131,7 +156,7 @@ def _is_complete(output: Path, record: Mapping[str, Any]) -> bool:
     file, begun = output / "teacher.json", output / "begun.json"
     for noted in (file, begun):
         if noted.exists():
-            check(noted, read_json_object(noted), record)
+            check(noted, read_json_object(noted), {"candidates": None, **record})
     if file.exists():
         logger.info("%s is complete already", output)
         return True
@@ -139,22 +164,24 @@ def _is_complete(output: Path, record: Mapping[str, Any]) -> bool:
     return False
 
 
-def _write_dense(dense: DenseEncoder, info: ModelInfo, data: TrainingData, output: Path, teaching: Teaching) -> int:
+def _write_dense(
+    dense: DenseEncoder, info: ModelInfo, queries: TextStore, documents: TextStore, output: Path, teaching: Teaching
+) -> int:
     """Write the vectors of all queries and documents by a dense encoder; returns their dimension."""
     for what, store, encode in (
-        ("queries", data.queries, partial(dense.encode_queries, batch_size=teaching.batch_size)),
-        ("documents", data.documents, partial(dense.encode_documents, batch_size=teaching.batch_size)),
+        ("queries", queries, partial(dense.encode_queries, batch_size=teaching.batch_size)),
+        ("documents", documents, partial(dense.encode_documents, batch_size=teaching.batch_size)),
     ):
         place, precision = output / what, teaching.precision
         dense_vectors(encode, store, place, model=info, dimension=dense.dimension, precision=precision)
     return dense.dimension
 
 
-def _write_sparse(sides: SparseSides, info: ModelInfo, data: TrainingData, output: Path) -> int:
+def _write_sparse(sides: SparseSides, info: ModelInfo, queries: TextStore, documents: TextStore, output: Path) -> int:
     """Write the weights of all queries and documents by a sparse encoder; returns the size of its vocabulary."""
     vocabulary = sides.vocabulary
-    sparse_vectors(sides.queries, data.queries, output / "queries", model=info, vocabulary=vocabulary)
-    sparse_vectors(sides.documents, data.documents, output / "documents", model=info, vocabulary=vocabulary)
+    sparse_vectors(sides.queries, queries, output / "queries", model=info, vocabulary=vocabulary)
+    sparse_vectors(sides.documents, documents, output / "documents", model=info, vocabulary=vocabulary)
     return len(vocabulary)
 
 
@@ -212,7 +239,12 @@ def _score_pairs(predict: ScoresOfPairs, name: str, data: TrainingData, pairs: R
 @click.option(
     "--negatives",
     type=click.Path(path_type=Path),
-    help="Hard negatives by `osn data mine`, for a cross-encoder to score.",
+    help="Hard negatives by `osn data mine`: a cross-encoder scores them, others encode no more documents than these.",
+)
+@click.option(
+    "--all-documents",
+    is_flag=True,
+    help="Encode every document (dense and sparse teachers), for training that draws negatives from all.",
 )
 @teaching_options
 def teach_command(
@@ -223,18 +255,20 @@ def teach_command(
     corpus: Path | None,
     queries: Path | None,
     negatives: Path | None,
+    all_documents: bool,
     teaching: Teaching,
 ) -> None:
     """Cache a teacher's vectors or scores of training data, for distillation.
 
-    MODEL is a dense encoder, a sparse encoder, a cross-encoder, or `lexical` (BM25 over word pieces). Run the same
-    command again to continue an interrupted run.
+    MODEL is a dense encoder, a sparse encoder, a cross-encoder, or `lexical` (BM25 over word pieces). If every query has
+    hard negatives, documents that are no query's positive or negative are left out. Run the same command again to continue
+    an interrupted run.
 
     \b
-    osn data teach sentence-transformers/all-MiniLM-L6-v2 squad-mix --output teachers/dense
+    osn data teach sentence-transformers/all-MiniLM-L6-v2 squad-mix --negatives negatives.jsonl --output teachers/dense
     osn data teach lexical squad-mix --output teachers/lexical
     osn data teach models/cross-encoder squad-mix --negatives negatives.jsonl --output teachers/cross
     """
     training = load_training(data, split=split, negatives=negatives, corpus=corpus, queries=queries)
-    teach(model, training, teaching, output=output)
+    teach(model, training, teaching, output=output, candidates=None if all_documents else candidate_rows(training))
     click.echo(output)

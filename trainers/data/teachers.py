@@ -1,8 +1,8 @@
 """Teachers of different kinds, read from caches during training.
 
-A siamese teacher (dense, sparse) can score every pair of a batch, also in-batch negatives; a cross-encoder only the pairs
-that it scored before. Scores here are raw; an ensemble normalizes each teacher's per query and adds them
-(`teacher_ensemble`).
+A siamese teacher (dense, sparse) can score every pair of a batch, also in-batch negatives, if it encoded the documents: all,
+or those that queries are compared with. A cross-encoder can score only the pairs that it scored before. Scores here are raw;
+an ensemble normalizes each teacher's per query and adds them (`teacher_ensemble`).
 
 A cache records the hashes of model and data; a cache for other data than the training run's is refused.
 """
@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from opensearch_neural.errors import ModelError
+from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object
 from trainers.common.config import fingerprint
 from trainers.data.embedding_cache import FORMAT, read_sparse, read_vectors
 from trainers.data.examples import TrainingData
+from trainers.data.texts import TextStore
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 TeacherKind = Literal["dense", "sparse", "cross-encoder"]
 KINDS: tuple[TeacherKind, ...] = ("dense", "sparse", "cross-encoder")
 LEXICAL = "lexical"
+ENCODED = "encoded.npy"
+"""The file of a cache with the rows of the documents that it holds, ascending; a cache without it holds all."""
 Scores = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
 
 
 @dataclass
@@ -47,8 +51,8 @@ class Teacher(ABC):
     def scores(self, query_ids: Sequence[str], document_ids: Sequence[str]) -> Scores:
         """The teacher's scores of all pairs, (queries, documents), higher is better.
 
-        NaN for pairs that are not in the cache and, from a siamese teacher, for documents that are not in its data. Raises
-        InputError for other unknown ids.
+        NaN for pairs that are not in the cache and, from a siamese teacher, for documents that it did not encode or that are
+        not in its data. Raises InputError for other unknown ids.
         """
 
 
@@ -66,8 +70,8 @@ def open_teacher(folder: str | Path, data: TrainingData) -> Teacher:
     record = read_json_object(file)
     if record.get("format") != FORMAT or record.get("kind") not in KINDS:
         raise ModelError(f"{file}: expected format {FORMAT} and one of the kinds {', '.join(KINDS)}")
-    stores = (("queries", data.queries), ("documents", data.documents))
-    for what, store in stores:
+    stores = {"queries": data.queries, "documents": data.documents}
+    for what, store in stores.items():
         cached = record.get(what, {})
         if cached.get("hash") != store.hash:
             raise ModelError(
@@ -80,12 +84,28 @@ def open_teacher(folder: str | Path, data: TrainingData) -> Teacher:
     made_of = fingerprint({**record, "model": record["model"]["hash"]})
     if kind == "cross-encoder":
         return PairTeacher.read(name, data, folder, made_of)
+    encoded: Rows | None = None
+    if (candidates := record.get("candidates")) is not None:
+        encoded, stores["documents"] = _encoded(folder, data, candidates["hash"])
     vectors: list[Any]
     if kind == "dense":
-        vectors = [read_vectors(folder / f"{what}.npy", len(store)) for what, store in stores]
+        vectors = [read_vectors(folder / f"{what}.npy", len(store)) for what, store in stores.items()]
     else:
-        vectors = [read_sparse(folder / what, store).to_scipy() for what, store in stores]
-    return SiameseTeacher(name, data, made_of, *vectors)
+        vectors = [read_sparse(folder / what, store).to_scipy() for what, store in stores.items()]
+    return SiameseTeacher(name, data, made_of, *vectors, encoded)
+
+
+def _encoded(folder: Path, data: TrainingData, hash: str) -> tuple[Rows, TextStore]:
+    """(rows of the documents that a cache holds, these documents). hash: of these documents, as the cache says."""
+    file = folder / ENCODED
+    try:
+        rows = np.load(file, allow_pickle=False)
+        documents = data.documents.at(rows.tolist())
+    except (OSError, ValueError, IndexError) as error:
+        raise ModelError(f"{file} cannot be read: {error}", "make the cache again") from None
+    if documents.hash != hash:
+        raise ModelError(f"{file} names other documents than {folder / 'teacher.json'}", "make the cache again")
+    return rows, documents
 
 
 def teachers_hash(teachers: Sequence[Sequence[Teacher]]) -> dict[str, str]:
@@ -94,21 +114,52 @@ def teachers_hash(teachers: Sequence[Sequence[Teacher]]) -> dict[str, str]:
     return {"teachers": fingerprint(hashes)} if any(hashes) else {}
 
 
+def check_encoded(teacher: Teacher, data: TrainingData, *, negatives: int, depth: int) -> None:
+    """Raises InputError if training may compare a query with a document that a siamese teacher did not encode.
+
+    negatives, depth: how many negatives are drawn, from how many of the hardest, as in `candidates.sample_candidates`.
+    """
+    if not isinstance(teacher, SiameseTeacher) or teacher.encoded is None:
+        return
+    held = f"{teacher.name} encoded {len(teacher.encoded)} of the {len(data.documents)} documents of {data.name}"
+    few = int((np.diff(data.negatives.offsets).clip(max=depth) < negatives).sum())
+    if few:
+        raise InputError(
+            f"{held}, but {few} queries have fewer than {negatives} hard negatives, and random documents are drawn for them",
+            "run osn data teach with --all-documents and another --output, or lower candidates.negatives",
+        )
+    drawn = [rows[:depth] for rows in data.negatives] if negatives else []
+    missing = np.setdiff1d(np.concatenate([data.positives.values, *drawn]), teacher.encoded)
+    if len(missing):
+        raise InputError(
+            f"{held}, and not {len(missing)} others that queries are compared with, such as "
+            f"{data.documents.ids[missing[0]]!r}: its cache is for other negatives",
+            "run osn data teach with the same --negatives, or with --all-documents, and another --output",
+        )
+
+
 @dataclass
 class SiameseTeacher(Teacher):
-    """Inner products of cached vectors. Any pair can be scored."""
+    """Inner products of cached vectors. Any pair of encoded texts can be scored."""
 
     queries: npt.NDArray[Any] | csr_matrix
     """(queries, dimension)"""
     documents: npt.NDArray[Any] | csr_matrix
-    """(documents, dimension)"""
+    """(encoded documents, dimension)"""
+    encoded: Rows | None = None
+    """(encoded documents,), their rows in `data.documents`, ascending; None: all documents are encoded"""
 
     def scores(self, query_ids: Sequence[str], document_ids: Sequence[str]) -> Scores:
         queries = np.array([self.data.queries.row(query) for query in query_ids], dtype=np.int64)
         store = self.data.documents
-        absent = [document not in store for document in document_ids]
-        rows = [0 if gone else store.row(document) for document, gone in zip(document_ids, absent, strict=True)]
-        documents, at = np.unique(np.array(rows, np.int64), return_inverse=True)
+        rows = np.array([store.row(document) if document in store else -1 for document in document_ids], dtype=np.int64)
+        if self.encoded is None:
+            absent = rows < 0
+        else:
+            # From here on, rows of `self.documents`.
+            wanted, rows = rows, np.searchsorted(self.encoded, rows).clip(max=len(self.encoded) - 1)
+            absent = self.encoded[rows] != wanted
+        documents, at = np.unique(np.where(absent, 0, rows), return_inverse=True)
         products = self.queries[queries].astype(np.float32) @ self.documents[documents].astype(np.float32).T
         scores = products if isinstance(products, np.ndarray) else products.toarray()
         return np.where(absent, np.nan, scores[:, at])

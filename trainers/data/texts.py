@@ -93,6 +93,10 @@ class TextStore(Mapping[str, str]):
             )
         return row
 
+    def at(self, rows: Iterable[int]) -> TextStore:
+        """A store of the texts at `rows` alone, in their order."""
+        return TextStore(((self.ids[row], self.text_at(row)) for row in rows), what=self.what)
+
     def text_at(self, row: int) -> str:
         return self._buffer[self._ends[row] : self._ends[row + 1]].decode("utf-8", "surrogatepass")
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase, set_seed
 
+from opensearch_neural.errors import InputError
 from opensearch_neural.models.directory import hash_files, locate, read_osn_json
 from trainers.common.config import fingerprint
 from trainers.common.loop import train
@@ -37,7 +38,7 @@ from trainers.data.negatives import Mining, with_mined
 from trainers.data.retrieval_batches import DrawnTexts, RetrievalCollate
 from trainers.data.sets import PreparedSets, prepare, small
 from trainers.data.teacher_ensemble import open_teachers
-from trainers.data.teachers import Teacher, teachers_hash
+from trainers.data.teachers import SiameseTeacher, Teacher, check_encoded, teachers_hash
 from trainers.data.tokenized import PART_OVERHEAD
 from trainers.dense.settings import DenseConfig, TwoStageSettings
 from trainers.encoders.bi_encoder import BiEncoder
@@ -85,6 +86,7 @@ def train_dense(config: DenseConfig, build: Build = build) -> Trained:
     settings = config.two_stage
     if settings is None:
         return train_retriever(config, sets, prepared.dev, config.output, build)
+    _teachers(config, sets)  # What the second stage lacks is said before the first one trains.
     # Two stages (`query-as-context`, section 3.2; `multi-layer representations`, section 4.3.2 and appendix D): the pool of
     # the second stage holds both stages' negatives.
     train_retriever(replace(config, two_stage=None, onnx=False), sets, prepared.dev, folder / FIRST, build)
@@ -163,12 +165,23 @@ def train_retriever(
 
 
 def _teachers(config: DenseConfig, sets: Sequence[TrainingData]) -> list[list[Teacher]]:
+    """The teachers of each set. Raises InputError if they did not encode what queries are compared with."""
     if not config.objective.distils:
         return []
-    return [
+    of_sets = [
         open_teachers(settings.teachers, data, config.objective)
         for settings, data in zip(config.train, sets, strict=True)
     ]
+    for data, of_set in zip(sets, of_sets, strict=True):
+        for teacher in of_set:
+            check_encoded(teacher, data, negatives=config.candidates.negatives, depth=config.candidates.depth)
+            if config.two_stage is not None and isinstance(teacher, SiameseTeacher) and teacher.encoded is not None:
+                raise InputError(
+                    f"{teacher.name} encoded {len(teacher.encoded)} of the {len(data.documents)} documents of {data.name}, "
+                    "but two_stage mines negatives in all of them",
+                    "run osn data teach with --all-documents and another --output",
+                )
+    return of_sets
 
 
 def rehearse(config: DenseConfig, build: Build = build) -> Trained:

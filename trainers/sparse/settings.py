@@ -52,7 +52,8 @@ class StudentSettings:
     columns: int = 1024
     """with head "sampled": vocabulary entries drawn in addition to the tokens of the queries"""
     max_active: int | None = None
-    """a text keeps this many of its heaviest terms; with head "full" also in training; null keeps all"""
+    """a text keeps this many of its heaviest terms; with head "full" also in training; null: as many as a sparse start, or
+    all; a number as large as the vocabulary keeps all"""
     prune: str | None = None
     """terms that a document keeps, TYPE:VALUE as for `osn ingest --prune`; with head "full" also in training; null: all"""
     document_length: int | None = None

@@ -17,7 +17,7 @@ from trainers.data.negatives import Mining, check_spec, with_mined
 from trainers.data.splits import fewer_documents
 from trainers.data.teach import Teaching, cache_name, teach
 from trainers.data.teacher_ensemble import check_weights, open_teachers
-from trainers.data.teachers import LEXICAL, PairTeacher, Teacher, open_teacher
+from trainers.data.teachers import LEXICAL, PairTeacher, Teacher, check_encoded, open_teacher
 from trainers.sparse.settings import STUDENT, SparseCandidates, SparseConfig, StageSettings
 
 logger = logging.getLogger(__name__)
@@ -107,6 +107,7 @@ def teachers(config: SparseConfig, sets: Sequence[TrainingData]) -> list[list[Te
                 "name objective.teachers, or train on the labels alone: objective.kl 0 and objective.info_nce 1",
             )
         for teacher in of_set:
+            check_encoded(teacher, data, negatives=config.candidates.negatives, depth=config.candidates.depth)
             check_known(teacher, data, config.candidates)
         result.append(of_set)
     return result

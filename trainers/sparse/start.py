@@ -1,8 +1,8 @@
 """From a start to an untrained student.
 
 A start is a backbone, a masked language model, or a sparse model in any format: a Router, a siamese SPLADE (the same
-network for queries and documents), or a masked language model with `idf.json`. The activation and the table of a sparse
-model are read with it.
+network for queries and documents), or a masked language model with `idf.json`. The activation, the limit of terms, the
+prompts and the table of a sparse model are read with it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from opensearch_neural.models.directory import locate, max_active, prompt, route
 from opensearch_neural.models.sparse import encoder as sparse_models
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
+from trainers.common.settings import ROLES, Role
 from trainers.encoders import backbones
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import LogActivation, SparseConfig, StudentSettings
@@ -48,16 +49,31 @@ def load_start(
     return model, tokenizer, fresh
 
 
-def with_own_activation(config: SparseConfig) -> SparseConfig:
-    """`config` with the activation of its start, unless it names one.
+def with_settings_of_start(config: SparseConfig) -> SparseConfig:
+    """`config` with the activation and the limit of terms of its start, unless it names its own.
 
     Raises ModelError for a sparse model that does not pool weights by their maximum, as the student does.
     """
-    _, own = _document_side(locate(config.start))
-    asked = config.student.activation
+    start = locate(config.start)
+    _, own = _document_side(start)
+    asked, most = config.student.activation, config.student.max_active
     if asked is not None and own is not None and asked != own:
         logger.warning("%s was trained with the activation %s: %s changes all its weights", config.start, own, asked)
-    return replace(config, student=replace(config.student, activation=asked or own or "log"))
+    most = max_active(start) if most is None else most
+    return replace(config, student=replace(config.student, activation=asked or own or "log", max_active=most))
+
+
+def prompts_of_start(name_or_path: str | Path, student: StudentSettings) -> dict[Role, str]:
+    """What the student reads before each query and document: the prompts of a sparse start.
+
+    The query prompt is left out if the student's queries are a table's, which would look up its words, or the start's were.
+    """
+    start = locate(name_or_path)
+    _, own = _document_side(start)
+    if own is None:
+        return dict.fromkeys(ROLES, "")
+    by_network = student.queries == "network" and not has_query_table(start)
+    return {"query": prompt(start, "query") if by_network else "", "document": prompt(start, "document")}
 
 
 def _document_side(folder: Path) -> tuple[Path, LogActivation | None]:
@@ -78,16 +94,17 @@ def _document_side(folder: Path) -> tuple[Path, LogActivation | None]:
 
 
 def warn_of_what_is_left(name_or_path: str | Path, student: StudentSettings) -> None:
-    """Log a warning of each thing that a sparse start has and the student does not: prompts, a limit of terms, its table."""
+    """Log a warning of each thing that a sparse start has and the student does not: a prompt, its limit of terms, its
+    table."""
     start = locate(name_or_path)
-    for texts in ("document", "query"):
-        if text := prompt(start, texts):
+    kept = prompts_of_start(start, student)
+    for texts in ROLES:
+        if (text := prompt(start, texts)) != kept[texts]:
             logger.warning("%s encodes each %s after the prompt %r: the student has none", start, texts, text)
-    limit = max_active(start)
-    if limit is not None and student.max_active != limit:
-        kept = "all" if student.max_active is None else f"{student.max_active}"
+    limit, most = max_active(start), student.max_active
+    if limit is not None and most is not None and most != limit:
         logger.warning(
-            "%s keeps the %s heaviest terms of a text, the student %s (student.max_active)", start, limit, kept
+            "%s keeps the %s heaviest terms of a text, the student %s (student.max_active)", start, limit, most
         )
     if student.idf == "train" and has_query_table(start):
         logger.warning("%s has a table of its own; the student's is counted in the train sets (student.idf)", start)
@@ -111,7 +128,7 @@ def build(
 
     trust_remote_code and errors: as in `load_start`; errors of `start_table`, too."""
     set_seed(config.training.seed)
-    config = with_own_activation(config.with_lengths())
+    config = with_settings_of_start(config.with_lengths())
     model, tokenizer, _ = load_start(config.start, config.student, trust_remote_code=trust_remote_code)
     backbones.check_length(model, "document_length", config.document_length)
     size = len(model.get_output_embeddings().weight)
@@ -125,5 +142,6 @@ def build(
         document_length=config.document_length,
         lexicon=Lexicon.of(stores, tokenizer, size, config.student, table=table),
         name=locate(config.start),
+        prompts=prompts_of_start(config.start, config.student),
         trust_remote_code=trust_remote_code,
     )

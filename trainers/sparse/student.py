@@ -8,7 +8,7 @@ and 4.1. Beyond the paper, the loss may add BM25 to the scores (`objective.base`
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ class SparseStudent(CachedModel):
     "network", it encodes queries in the same way; else queries are not encoded.
 
     model: a masked language model; its last layer becomes `head`. trust_remote_code: whether its own code may run; it is
-    written with the model.
+    written with the model. prompts: text that is put before every query and document that the network reads.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class SparseStudent(CachedModel):
         document_length: int,
         lexicon: Lexicon,
         name: Path,
+        prompts: Mapping[Role, str],
         trust_remote_code: bool = False,
     ) -> None:
         super().__init__()
@@ -115,7 +116,12 @@ class SparseStudent(CachedModel):
             # The model's files have no place for it: it only silences special tokens, and is not trained.
             self.head.bias = nn.Parameter(torch.zeros(len(self.head.weight)), requires_grad=False)
         self.settings, self.objective, self.regularization = settings, objective, regularization
-        self.encoder_settings = EncoderSettings(query_length=settings.query_length, document_length=document_length)
+        self.encoder_settings = EncoderSettings(
+            query_length=settings.query_length,
+            document_length=document_length,
+            query_prompt=prompts["query"],
+            document_prompt=prompts["document"],
+        )
         self.tokenizers: dict[Role, PreTrainedTokenizerBase] = dict.fromkeys(ROLES, tokenizer)
         self._lexicon = lexicon
         self.log_idf: nn.Parameter | None = None
@@ -244,12 +250,19 @@ class SparseStudent(CachedModel):
             return {"active": (active.float() * entry_counts).sum(dim=1).mean(), "expansions": expansions}
 
     @torch.inference_mode()
-    def vectors(self, texts: Sequence[str], *, role: str = "document") -> SparseVectors:
-        """The learned weights of `texts` by the model in its present state; role: "query" or "document"."""
+    def vectors(self, texts: Sequence[str], *, role: Role = "document") -> SparseVectors:
+        """The learned weights of `texts` by the model in its present state."""
         device = self.head.weight.device
         length = self.settings.document_length or self.encoder_settings.document_length
         overhead = PART_OVERHEAD[device.type if device.type in PART_OVERHEAD else "cpu"]
-        parts = text_parts(self.tokenizers["document"], texts, max_length=length, tokens=TOKENS, overhead=overhead)
+        parts = text_parts(
+            self.tokenizers["document"],
+            texts,
+            max_length=length,
+            tokens=TOKENS,
+            prompt=self.encoder_settings.prompt(role),
+            overhead=overhead,
+        )
         vectors: list[SparseVectors] = []
         weight, bias = self.head.weight, self.head.bias
         screen = sparse_head.best_screen(weight)
@@ -288,7 +301,8 @@ class SparseStudent(CachedModel):
         self.save_network(network)
         activation: Activation = "log1p_relu" if settings.double_log else "relu"
         if self.encodes_queries:
-            _write_siamese(network, folder, activation, settings, trust_remote_code=self.trust_remote_code)
+            prompts = {role: self.encoder_settings.prompt(role) for role in ROLES}
+            _write_siamese(network, folder, activation, settings, prompts, trust_remote_code=self.trust_remote_code)
         else:
             write_inference_free(
                 network,
@@ -297,6 +311,7 @@ class SparseStudent(CachedModel):
                 activation=activation,
                 max_active=settings.max_active,
                 max_length=settings.document_length,
+                document_prompt=self.encoder_settings.document_prompt,
                 trust_remote_code=self.trust_remote_code,
             )
         shutil.rmtree(network)
@@ -318,7 +333,13 @@ def _frozen(model: Any, layers: int) -> list[nn.Module]:
 
 
 def _write_siamese(
-    masked_lm: Path, folder: Path, activation: Activation, settings: StudentSettings, *, trust_remote_code: bool
+    masked_lm: Path,
+    folder: Path,
+    activation: Activation,
+    settings: StudentSettings,
+    prompts: Mapping[Role, str],
+    *,
+    trust_remote_code: bool,
 ) -> None:
     """Write a SPLADE, whose network encodes both queries and documents."""
     from sentence_transformers import SparseEncoder
@@ -340,5 +361,6 @@ def _write_siamese(
             similarity_fn_name="dot",
             device="cpu",
             max_active_dims=settings.max_active,
+            prompts=dict(prompts),
         )
         model.save_pretrained(str(folder), create_model_card=False)

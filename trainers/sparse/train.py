@@ -42,7 +42,7 @@ from trainers.common.config import fingerprint
 from trainers.common.loop import train
 from trainers.common.own_loss import loss_hash
 from trainers.common.run_folder import Trained, check_output, dev_hashes
-from trainers.common.settings import FOLDER
+from trainers.common.settings import FOLDER, ROLES
 from trainers.data.candidates import RetrievalData
 from trainers.data.sets import PreparedSets, prepare, small
 from trainers.data.teachers import teachers_hash
@@ -50,7 +50,7 @@ from trainers.sparse.batches import SparseCollate
 from trainers.sparse.dev_measures import DevRetrieval
 from trainers.sparse.settings import STUDENT, SparseConfig, Stage
 from trainers.sparse.stage_data import check_names, mined, teachers
-from trainers.sparse.start import build, start_table, warn_of_what_is_left, with_own_activation
+from trainers.sparse.start import build, start_table, warn_of_what_is_left, with_settings_of_start
 from trainers.sparse.warm_up import warmed_up
 
 DRY_RUN_DOCUMENTS = 200
@@ -82,7 +82,7 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None, trust_re
             f"candidates.mine is student, and {config.start} has code of its own: the models that mine are loaded without",
             "name another miner, such as bm25",
         )
-    config = with_own_activation(config.with_lengths())
+    config = with_settings_of_start(config.with_lengths())
     warn_of_what_is_left(config.start, config.student)
     if config.student.idf == "start":
         start_table(config.start)
@@ -148,6 +148,8 @@ def train_stage(
             student.lexicon.encoder.info.hash,
             hash_files(locate(config.start)),
             *loss_hash(config.objective.loss),
+            # A run that an earlier version began reads none: it does not go on with them.
+            *filter(None, map(student.encoder_settings.prompt, ROLES)),
         ),
         made_from=teachers_hash(taught) | dev_hashes(prepared.dev),
         start_field="start",

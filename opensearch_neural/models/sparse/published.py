@@ -1,6 +1,7 @@
 """Published sparse models for `osn ingest --sparse`: a short list.
 
-Each fact is from the page in `source`, the sizes of a network from the config.json of the model.
+Each fact is from the page in `source`, the sizes of a network from the config.json of the model, unless a comment says
+otherwise. They agree with the size of its weights file; pages give the parameters rounded, some by 4%.
 """
 
 from __future__ import annotations
@@ -59,7 +60,13 @@ PUBLISHED = (
         size=NetworkSize(6, 768, 3072, 30_522),
     ),
     PublishedModel(
-        f"{_ENCODING}-doc-v3-gte", 133, _OPENSEARCH, "nDCG@10 0.546, mean of 13 BEIR sets", remote_code=True
+        f"{_ENCODING}-doc-v3-gte",
+        133,
+        _OPENSEARCH,
+        "nDCG@10 0.546, mean of 13 BEIR sets",
+        remote_code=True,
+        # From the config.json of gte-base-en-v1.5, which has the same code. They make the 550 MB of this model's weights.
+        size=NetworkSize(12, 768, 3072, 30_528, gated=True),
     ),
     PublishedModel(
         f"{_ENCODING}-doc-v2-mini",
@@ -74,6 +81,8 @@ PUBLISHED = (
         f"{_HUB}{_ENCODING}-multilingual-v1",
         "nDCG@10 0.629, mean of MIRACL without Thai",
         language="15 languages",
+        # From a copy of its config.json on the hub, which names it and is as long. They make the 670 MB of its weights.
+        size=NetworkSize(12, 768, 3072, 105_879),
     ),
     PublishedModel(
         "ibm-granite/granite-embedding-30m-sparse",

@@ -16,16 +16,18 @@ from own_code import give_own_code
 
 from opensearch_neural.cli import osn
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.sparse.lexical import build_lexical
 from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 from trainers.data import teach as teaching
+from trainers.data.candidates import candidate_rows
 from trainers.data.embedding_cache import dense_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 from trainers.data.teach import Teaching, teach, teach_command
 from trainers.data.teacher_models import detect
-from trainers.data.teachers import open_teacher
+from trainers.data.teachers import check_encoded, open_teacher
 from trainers.data.texts import TextStore
 from trainers.encoders.backbones import new_backbone, save, train_tokenizer
 from trainers.encoders.settings import NewBackbone
@@ -367,3 +369,141 @@ def test_the_command_caches_a_teacher(dense: Path, data: TrainingData, tmp_path:
     record = json.loads((tmp_path / "t" / "teacher.json").read_text())
     assert record["kind"] == "dense"
     assert record["documents"] == {"hash": data.documents.hash, "rows": 5}
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> TrainingData:
+    """Three questions, each with a positive and one hard negative or two: rows 1, 3, 5 and 6 of a corpus of eight."""
+    folder = tmp_path / "judged"
+    (folder / "qrels").mkdir(parents=True)
+    corpus = ["ants dig", TEXTS[0], "bees hum", TEXTS[1], "cows moo", TEXTS[2], TEXTS[3], "deer run"]
+    for name, texts in (("corpus", corpus), ("queries", ["what purrs", "what barks", "what sings"])):
+        lines = [json.dumps({"_id": f"{name[0]}{at}", "text": text}) + "\n" for at, text in enumerate(texts)]
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    judgements = ["q0\tc1\t1", "q0\tc3\t0", "q0\tc6\t0", "q1\tc3\t1", "q1\tc1\t0", "q2\tc5\t1", "q2\tc3\t0"]
+    (folder / "qrels" / "train.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judgements]) + "\n")
+    return load_training(folder)
+
+
+@pytest.mark.parametrize("kind", ["dense", "splade", "lexical"])
+def test_the_command_encodes_the_documents_that_queries_are_compared_with(
+    kind: str, request: pytest.FixtureRequest, judged: TrainingData, tmp_path: Path
+) -> None:
+    model = kind if kind == "lexical" else str(request.getfixturevalue(kind))
+    arguments = [model, str(tmp_path / "judged"), "--output"]
+    assert CliRunner().invoke(teach_command, [*arguments, str(tmp_path / "few")], catch_exceptions=False).exit_code == 0
+    record = json.loads((tmp_path / "few" / "teacher.json").read_text())
+    held = judged.documents.at([1, 3, 5, 6])
+    assert record["candidates"] == {"hash": held.hash, "rows": 4}
+    assert record["documents"] == {"hash": judged.documents.hash, "rows": 8}
+    assert json.loads((tmp_path / "few" / "documents.json").read_text())["texts"]["rows"] == 4
+
+    every = [*arguments, str(tmp_path / "all"), "--all-documents"]
+    assert CliRunner().invoke(teach_command, every, catch_exceptions=False).exit_code == 0
+    queries, documents = list(judged.queries), list(judged.documents)
+    few, whole = (open_teacher(tmp_path / name, judged).scores(queries, documents) for name in ("few", "all"))
+    assert np.isfinite(whole).all() and len(set(whole[0].tolist())) > 1
+    np.testing.assert_allclose(few[:, [1, 3, 5, 6]], whole[:, [1, 3, 5, 6]], rtol=2e-3, atol=1e-5)
+    assert np.isnan(few[:, [0, 2, 4, 7]]).all()
+    assert open_teacher(tmp_path / "few", judged).hash != open_teacher(tmp_path / "all", judged).hash
+
+
+def test_all_documents_are_candidates_of_a_query_without_hard_negatives(
+    judged: TrainingData, data: TrainingData
+) -> None:
+    rows = candidate_rows(judged)
+    assert rows is not None and rows.tolist() == [1, 3, 5, 6]
+    assert candidate_rows(judged, 2) is None, "two queries have one hard negative"
+    bare = judged.take(range(3), negatives=[[3], [1], []])
+    assert candidate_rows(bare) is None
+    positives = candidate_rows(bare, 0)
+    assert positives is not None and positives.tolist() == [1, 3, 5]
+    assert candidate_rows(data) is None, "its documents are all somebody's"
+
+
+def interrupting(monkeypatch: pytest.MonkeyPatch, at: int) -> list[list[str]]:
+    """Makes dense encoders stop, once, at call `at` for documents; returns the texts of all calls that follow."""
+    calls: list[list[str]] = []
+    original = TorchDenseEncoder.encode_documents
+
+    def encode(self: Any, texts: Any, **named: Any) -> Any:
+        calls.append(list(texts))
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return original(self, texts, **named)
+
+    monkeypatch.setattr(TorchDenseEncoder, "encode_documents", encode)
+    return calls
+
+
+def test_a_cache_of_candidates_goes_on_after_an_interruption(
+    dense: Path, judged: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, folder = candidate_rows(judged), tmp_path / "t"
+    undisturbed = teach(dense, judged, output=tmp_path / "whole", candidates=rows)
+    monkeypatch.setattr("trainers.data.embedding_cache.CHUNK", 2)
+    calls = interrupting(monkeypatch, 2)
+    with pytest.raises(KeyboardInterrupt):
+        teach(dense, judged, output=folder, candidates=rows)
+    with pytest.raises(ModelError, match=r"begun\.json is for another model or other data \(candidates: .*'rows': 4"):
+        teach(dense, judged, output=folder)
+    with pytest.raises(ModelError, match=r"candidates: .*'rows': 4.*there.*'rows': 3.*now"):
+        teach(dense, judged, output=folder, candidates=candidate_rows(judged.take([0])))
+    teach(dense, judged, output=folder, candidates=rows)
+    assert calls == [TEXTS[:2], TEXTS[2:4], TEXTS[2:4]]
+    for name in ("documents.npy", "encoded.npy", "teacher.json"):
+        assert (folder / name).read_bytes() == (undisturbed / name).read_bytes()
+    teach(dense, judged, output=folder, candidates=rows)
+    assert len(calls) == 3, "complete"
+
+
+def test_a_cache_of_all_documents_is_kept_and_goes_on_as_one(
+    dense: Path, judged: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As earlier versions made them."""
+    rows, folder = candidate_rows(judged), tmp_path / "t"
+    monkeypatch.setattr("trainers.data.embedding_cache.CHUNK", 4)
+    calls = interrupting(monkeypatch, 2)
+    with pytest.raises(KeyboardInterrupt):
+        teach(dense, judged, output=folder)
+    assert "candidates" not in json.loads((folder / "begun.json").read_text())
+    teach(dense, judged, output=folder, candidates=rows)
+    assert [len(texts) for texts in calls] == [4, 4, 4]
+    written = (folder / "teacher.json").read_bytes()
+    assert b"candidates" not in written and not (folder / "encoded.npy").exists()
+    teach(dense, judged, output=folder, candidates=rows)
+    assert len(calls) == 3 and (folder / "teacher.json").read_bytes() == written
+    teacher = open_teacher(folder, judged)
+    assert np.isfinite(teacher.scores(list(judged.queries), list(judged.documents))).all()
+    check_encoded(teacher, judged, negatives=5, depth=100)
+
+
+def test_training_is_told_which_documents_a_cache_of_candidates_lacks(
+    dense: Path, judged: TrainingData, tmp_path: Path
+) -> None:
+    teacher = open_teacher(teach(dense, judged, output=tmp_path / "t", candidates=candidate_rows(judged)), judged)
+    check_encoded(teacher, judged, negatives=1, depth=100)
+    held = "encoded 4 of the 8 documents of judged"
+    with pytest.raises(InputError, match=f"{held}, but 2 queries have fewer than 2 hard negatives") as caught:
+        check_encoded(teacher, judged, negatives=2, depth=100)
+    assert "--all-documents" in str(caught.value.remedy)
+    mined = judged.take(range(3), negatives=[[3, 0], [1, 7], [3, 1]])
+    with pytest.raises(
+        InputError, match=f"{held}, and not 2 others that queries are compared with, such as 'c0'"
+    ) as caught:
+        check_encoded(teacher, mined, negatives=2, depth=100)
+    assert "--negatives" in str(caught.value.remedy)
+    check_encoded(teacher, mined, negatives=1, depth=1)
+    check_encoded(teacher, mined, negatives=0, depth=100)
+
+
+def test_a_cache_whose_list_of_documents_is_broken_is_refused(
+    dense: Path, judged: TrainingData, tmp_path: Path
+) -> None:
+    folder = teach(dense, judged, output=tmp_path / "t", candidates=candidate_rows(judged))
+    np.save(folder / "encoded.npy", np.array([0, 3, 5, 6]))
+    with pytest.raises(ModelError, match=r"encoded\.npy names other documents than"):
+        open_teacher(folder, judged)
+    np.save(folder / "encoded.npy", np.array([1, 3, 5, 8]))
+    with pytest.raises(ModelError, match=r"encoded\.npy cannot be read"):
+        open_teacher(folder, judged)

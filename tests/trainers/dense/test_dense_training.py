@@ -25,7 +25,7 @@ from trainers.common.precision import Precision  # noqa: E402
 from trainers.common.run_folder import history  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.settings import EncoderSettings, ObjectiveSettings, TrainingSettings  # noqa: E402
-from trainers.data.candidates import RetrievalData  # noqa: E402
+from trainers.data.candidates import RetrievalData, candidate_rows  # noqa: E402
 from trainers.data.loading import load_training, with_negatives  # noqa: E402
 from trainers.data.negatives import Mining, with_mined  # noqa: E402
 from trainers.data.settings import CandidateSettings, DevSettings, SetSettings  # noqa: E402
@@ -226,6 +226,32 @@ def test_other_teachers_make_another_run(tmp_path: Path, backbone: Path, beir: P
     teach(backbone, load_training(beir), teaching=Teaching(kind="dense"), output=cache)
     with pytest.raises(InputError, match="with other teachers"):
         train_dense(config)
+
+
+def test_teachers_that_encoded_candidates_alone_are_refused_before_a_stage_that_mines(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    judgements = beir / "qrels" / "train.tsv"
+    folder = Path(shutil.copytree(beir, tmp_path / "beir"))
+    asked = [line.split("\t")[0] for line in judgements.read_text().splitlines()[1:]]
+    more = "".join(f"{query}\td0\t0\n" for query in asked)
+    (folder / "qrels" / "train.tsv").write_text(judgements.read_text() + more)
+    data = load_training(folder)
+    cache = teach("lexical", data, output=tmp_path / "teacher", candidates=candidate_rows(data))
+    config = configuration(
+        backbone,
+        folder,
+        tmp_path / "model",
+        train=[SetSettings(folder, teachers=[cache])],
+        objective=ObjectiveSettings(info_nce=0.0, kl=1.0),
+        candidates=CandidateSettings(negatives=1),
+        training=TrainingSettings(steps=1, batch_size=8),
+    )
+    two_stages = replace(config, two_stage=TwoStageSettings(depth=5), output=tmp_path / "two")
+    with pytest.raises(InputError, match=r"lexical encoded 46 of the 60 documents of .*two_stage mines"):
+        train_dense(two_stages)
+    assert not (tmp_path / "two").exists()
+    assert train_dense(config).steps == 1
 
 
 def test_held_back_questions_and_unseen_ones_are_not_trained_on(tmp_path: Path, backbone: Path, beir: Path) -> None:

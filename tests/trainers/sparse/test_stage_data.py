@@ -17,6 +17,7 @@ from tiny_sparse import configuration
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder
+from trainers.data.candidates import candidate_rows
 from trainers.data.loading import load_training
 from trainers.data.negatives import open_retriever
 from trainers.data.settings import DevSettings
@@ -147,3 +148,20 @@ def test_a_teacher_encodes_what_queries_are_compared_with_and_not_the_whole_corp
     encoded.clear()
     teachers(more, [data])
     assert sum(encoded) == 120
+
+
+def test_a_cache_without_the_documents_that_are_drawn_is_refused(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    data = QuestionSet(beir).load()
+    data = data.take(range(10), negatives=[[40 + index] for index in range(10)])
+    cache = teach("lexical", data, output=tmp_path / "cache", candidates=candidate_rows(data))
+    config = configuration(
+        backbone,
+        beir,
+        tmp_path / "out",
+        train=[QuestionSet(beir, teachers=[cache])],
+        objective=SparseObjective(kl=1.0),
+        candidates=SparseCandidates(negatives=1),
+    )
+    assert teachers(config, [data])
+    with pytest.raises(InputError, match=r"lexical encoded \d+ of the 60 documents of .*10 queries have fewer than 2"):
+        teachers(replace(config, candidates=SparseCandidates(negatives=2)), [data])

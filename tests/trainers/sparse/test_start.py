@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from click.testing import CliRunner  # noqa: E402
 from own_code import give_own_code  # noqa: E402
 from tiny import WORDS, tiny_backbone  # noqa: E402
-from tiny_sparse import SMALL, configuration  # noqa: E402
+from tiny_sparse import SMALL, batch_of, configuration  # noqa: E402
 
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
@@ -84,23 +84,110 @@ def test_the_table_of_the_start_is_kept_where_it_is_asked_for(trained: Path, bei
     assert own != pytest.approx(load_idf(trained / "idf.json"))
 
 
+def with_settings(start: Path, folder: Path, **settings: Any) -> Path:
+    """A copy of a model with other settings of sentence-transformers."""
+    shutil.copytree(start, folder)
+    file = folder / "config_sentence_transformers.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    return folder
+
+
+def settings_of(model: Path) -> dict[str, Any]:
+    config = json.loads((model / "config_sentence_transformers.json").read_text())
+    return {"prompts": config["prompts"], "max_active_dims": config.get("max_active_dims")}
+
+
 def test_what_of_a_start_the_student_does_not_have_is_told(
-    trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    trained: Path, masked_lm: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    start = tmp_path / "start"
-    shutil.copytree(trained, start)
-    config = json.loads((start / "config_sentence_transformers.json").read_text())
-    config |= {"prompts": {"query": "find ", "document": "about "}, "max_active_dims": 6}
-    (start / "config_sentence_transformers.json").write_text(json.dumps(config))
-    warn_of_what_is_left(start, SMALL)
+    prompts = {"query": "find ", "document": "about "}
+    start = with_settings(trained, tmp_path / "start", prompts=prompts, max_active_dims=6)
+    warn_of_what_is_left(start, replace(SMALL, max_active=9))
     told = [record.getMessage() for record in caplog.records]
-    assert any("each document after the prompt 'about '" in line for line in told)
     assert any("each query after the prompt 'find '" in line for line in told)
-    assert any("the 6 heaviest terms of a text, the student all" in line for line in told)
+    assert any("the 6 heaviest terms of a text, the student 9" in line for line in told)
     assert any("has a table of its own" in line for line in told)
+    assert not any("each document" in line for line in told)
+    caplog.clear()
+    for settings in (SMALL, replace(SMALL, max_active=6)):
+        warn_of_what_is_left(start, settings)
+    assert not any("heaviest" in record.getMessage() for record in caplog.records)
     caplog.clear()
     warn_of_what_is_left(trained, replace(SMALL, idf="start"))
     assert not caplog.records
+    # What a backbone was taught to read before a text is not what a new head learns with.
+    backbone = Path(shutil.copytree(masked_lm, tmp_path / "backbone"))
+    (backbone / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
+    warn_of_what_is_left(backbone, SMALL)
+    assert [record.getMessage().split(" encodes ")[1].split(" after ")[0] for record in caplog.records] == [
+        "each query",
+        "each document",
+    ]
+
+
+@pytest.mark.parametrize("head", ["full", "sampled"])
+def test_a_start_goes_on_with_its_document_prompt_and_its_limit_of_terms(
+    trained: Path, beir: Path, tmp_path: Path, head: Any
+) -> None:
+    prompts = {"query": "gol ", "document": "ruz pol "}
+    start = with_settings(trained, tmp_path / "start", prompts=prompts, max_active_dims=6)
+    config = configuration(start, beir, tmp_path / "model", student=replace(SMALL, head=head))
+    student = build(config, [QuestionSet(beir).load().documents]).eval()
+    expected = weights(load_sparse(start).encode_documents(TEXTS))
+    assert_weighs_alike(student.vectors(TEXTS), expected)
+    assert expected != weights(load_sparse(trained).encode_documents(TEXTS)), "the data shows nothing"
+    assert max(map(len, expected)) == 6
+
+    first = torch.tensor([student.vocabulary.index(word) for word in ("[CLS]", "ruz", "pol")])
+    part = batch_of(config, student).parts["document"][0]
+    assert (part.input_ids[:, :3] == first).all()
+    active = (student.encode("document", part).vectors > 0).sum(dim=1)
+    assert (int(active.max()) <= 6) == (head == "full"), "as with student.max_active"
+    assert student.encoder_settings.query_prompt == "", "a table would look up its words"
+
+    train_sparse(config)
+    assert settings_of(tmp_path / "model") == {"prompts": {"query": "", "document": "ruz pol "}, "max_active_dims": 6}
+    # Another stage goes on with them, and so does a search.
+    again = build(replace(config, start=str(tmp_path / "model")), [QuestionSet(beir).load().documents]).eval()
+    assert_weighs_alike(again.vectors(TEXTS), weights(load_sparse(tmp_path / "model").encode_documents(TEXTS)))
+
+
+def test_a_limit_of_terms_that_is_asked_for_is_used(trained: Path, beir: Path, tmp_path: Path) -> None:
+    start = with_settings(trained, tmp_path / "start", max_active_dims=6)
+    config = configuration(start, beir, tmp_path / "model", student=replace(SMALL, max_active=4))
+    student = build(config, [QuestionSet(beir).load().documents])
+    assert student.settings.max_active == 4
+    assert max(map(len, student.eval().vectors(TEXTS).rows())) == 4
+
+
+def test_a_siamese_start_goes_on_with_both_prompts_where_the_network_encodes_queries(
+    masked_lm: Path, beir: Path, tmp_path: Path
+) -> None:
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
+
+    prompts = {"query": "gol ", "document": "ruz pol "}
+    theirs = SparseEncoder(
+        modules=[MLMTransformer(str(masked_lm)), SpladePooling("max")], prompts=prompts, device="cpu"
+    )
+    theirs.save_pretrained(str(tmp_path / "splade"), create_model_card=False)
+    network = replace(SMALL, queries="network", head="full")
+    config = configuration(tmp_path / "splade", beir, tmp_path / "model", student=network)
+    stores = [QuestionSet(beir).load().documents]
+    student = build(config, stores).eval()
+    for role, encode in (("query", theirs.encode_query), ("document", theirs.encode_document)):
+        ours = student.vectors(TEXTS, role=role).to_scipy().toarray()
+        ordinary = student.ordinary_entries
+        np.testing.assert_allclose(ours[:, ordinary], encode(TEXTS).to_dense().numpy()[:, ordinary], atol=1e-5)
+    part = batch_of(config, student).parts["query"][0]
+    assert (part.input_ids[:, 1] == student.vocabulary.index("gol")).all()
+    train_sparse(config)
+    assert settings_of(tmp_path / "model") == {"prompts": prompts, "max_active_dims": None}
+
+    by_table = build(replace(config, student=SMALL), stores)
+    (tmp_path / "by-table").mkdir()
+    by_table.export(tmp_path / "by-table")
+    assert settings_of(tmp_path / "by-table")["prompts"] == {"query": "", "document": "ruz pol "}
 
 
 def test_a_start_without_a_table_is_refused_before_anything_is_computed(
