@@ -83,6 +83,11 @@ class EncodeReport:
     first_reason: str | None = None
     """Why the first of them has none."""
 
+    @property
+    def letters(self) -> int:
+        """Records that have no vectors."""
+        return self.rejected + self.unfit
+
 
 def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
     """Encode a corpus into `job.out`. After an interruption, run it again: it encodes only the missing shards.
