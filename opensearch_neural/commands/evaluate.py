@@ -119,9 +119,9 @@ def evaluate(
         against = chosen_baseline(evaluation.baseline, names, BASELINE)
         expectations = evaluation.expected(names)
         if chosen:
-            id_field = "parent" if opened is not None and opened.meta.passages else None
+            field = "parent" if opened is not None and opened.meta.passages else None
             remedy = "ingest the corpus of these judgements first; their documents have ids like {id}"
-            warn_of_absent(client, index, judged, id_field, remedy)
+            warn_of_absent(client, index, judged, field, remedy)
         own: Collection[str] = ()
         if opened is not None:
             own = engine_comparison.own_documents(client, index, judged.queries, judged.qrels)
