@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 NODE = "osn-bench"
 """The name of the local node on which benchmarks write indexes of their own."""
+HEAP = "Java heap of the local node, if no cluster is named."
+"""The help of --heap."""
 
 
 def heap_option(default: str) -> Callable[[Any], Any]:
-    return click.option(
-        "--heap", default=default, show_default=True, help="Java heap of the local node, if no cluster is named."
-    )
+    return click.option("--heap", default=default, show_default=True, help=HEAP)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ have; `osn bench load --data` on an index of the set itself shows the loss by ju
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,18 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchmarks.grown import index as grown
+from benchmarks.grown.index import Growth, grown_to_sizes, set_of_size
 from benchmarks.load.quality import nearness_rows
 from benchmarks.load.variants import TWO_PHASE, Variant, page_of, parse_variants, with_options
 from benchmarks.load.workload import LoadTarget, Workload, prepared
-from benchmarks.options import NumberList
+from benchmarks.options import NumberList, of_options, setting, setting_options
 from benchmarks.publish import publish, record_option
 from benchmarks.speed.turns import Search, Seconds, fastest, ratio, say
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.commands.option_groups import Renamed, seed_option
+from opensearch_neural.commands.option_groups import Renamed
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines
 from opensearch_neural.engines.engine import Engine
@@ -47,56 +48,35 @@ WIDEST = 1_000
 """Beyond this window all documents are searched."""
 
 
+@dataclass(frozen=True)
+class ScoreKeptOptions:
+    """What `osn bench score-kept` measures."""
+
+    data: Path = setting(None, "A folder in BEIR layout.", required=True, type=click.Path(path_type=Path))
+    split: str = setting("train", "Split whose queries are searched.")
+    limit_queries: int = setting(200, "Only the first N queries.")
+    documents: tuple[int, ...] = setting(
+        (10_000, 100_000), "Documents of each index.", shown="10000,100000", type=NumberList(int, distinct=True)
+    )
+    sparse: str = setting("lexical", "Sparse model, trained or lexical.")
+    vectors: Path | None = setting(None, "A folder of `osn encode`.", type=click.Path(path_type=Path))
+    prune_postings: str | None = setting(None, "Terms that postings hold, as for `osn ingest`.", type=str)
+    engines: str = setting("windows", "Engines, as for `osn bench load`; the preset `processor` is a rival.")
+    prefix: str = setting("osn-score-kept", "Indexes are called INDEX-SIZE.", option="--index")
+    keep: bool = setting(False, "Keep the indexes for the next run.", option="--keep-indexes --keep", cls=Renamed)
+    passes: int = setting(
+        3,
+        "How often each query is timed, to measure the cost of a certain page; 0: do not measure it.",
+        type=click.IntRange(min=0),
+    )
+    seed: int = setting(0, "Seed of the drawn documents and the bootstrap.")
+
+
 @click.command("score-kept")
-@click.option("--data", required=True, type=click.Path(path_type=Path), help="A folder in BEIR layout.")
-@click.option("--split", default="train", show_default=True, help="Split whose queries are searched.")
-@click.option(
-    "--limit-queries", type=click.IntRange(min=1), default=200, show_default=True, help="Only the first N queries."
-)
-@click.option(
-    "--documents",
-    type=NumberList(int, distinct=True),
-    default="10000,100000",
-    show_default=True,
-    help="Documents of each index.",
-)
-@click.option("--sparse", default="lexical", show_default=True, help="Sparse model, trained or lexical.")
-@click.option("--vectors", type=click.Path(path_type=Path), default=None, help="A folder of `osn encode`.")
-@click.option("--prune-postings", default=None, help="Terms that postings hold, as for `osn ingest`.")
-@click.option(
-    "--engines",
-    default="windows",
-    show_default=True,
-    help="Engines, as for `osn bench load`; the preset `processor` is a rival.",
-)
-@click.option("--index", "prefix", default="osn-score-kept", show_default=True, help="Indexes are called INDEX-SIZE.")
-@click.option("--keep-indexes", "--keep", "keep", cls=Renamed, is_flag=True, help="Keep the indexes for the next run.")
-@click.option(
-    "--passes",
-    type=click.IntRange(min=0),
-    default=3,
-    show_default=True,
-    help="How often each query is timed, to measure the cost of a certain page; 0: do not measure it.",
-)
-@seed_option("Seed of the drawn documents and the bootstrap.")
+@setting_options(ScoreKeptOptions)
 @record_option()
 @connection_options
-def score_kept(
-    connection: ConnectionSettings,
-    data: Path,
-    split: str,
-    limit_queries: int,
-    documents: tuple[int, ...],
-    sparse: str,
-    vectors: Path | None,
-    prune_postings: str | None,
-    engines: str,
-    prefix: str,
-    keep: bool,
-    passes: int,
-    seed: int,
-    record: Path | None,
-) -> None:
+def score_kept(connection: ConnectionSettings, record: Path | None, **options: Any) -> None:
     """How much of the exact score the first ten hits keep, and how many of the exact ten they are, by window and index size.
 
     The score kept is the sum of the exact scores of the ten returned hits, divided by that of the exact best ten. Certified
@@ -111,27 +91,26 @@ def score_kept(
     request to be filled, and the times of such a request for an empty page and of `osn search --exact`, both as ratios to
     the time of the page.
     """
-    variants = parse_variants(engines)
-    texts = dict(islice(BeirData.load(data, split).queries.items(), limit_queries))
+    asked = of_options(ScoreKeptOptions, options)
+    variants, passes, seed = parse_variants(asked.engines), asked.passes, asked.seed
+    texts = dict(islice(BeirData.load(asked.data, asked.split).queries.items(), asked.limit_queries))
     client = connect(settings=connection)
-    rule = Pruning.parse(prune_postings) if prune_postings else None
-    how: dict[str, Any] = {"sparse": sparse, "vectors": vectors, "prune_postings": rule, "seed": seed}
-    wanted = [grown.Growth(str(data), f"{prefix}-{size}", size, **how) for size in sorted(documents)]
-    prepared_corpus = grown.resampler_of(wanted[0])
+    rule = Pruning.parse(asked.prune_postings) if asked.prune_postings else None
+    how: dict[str, Any] = {"sparse": asked.sparse, "vectors": asked.vectors, "prune_postings": rule, "seed": seed}
+    first = Growth(str(asked.data), asked.prefix, min(asked.documents, default=0), **how)
     rows: list[Row] = []
-    for growth in wanted:
-        grown.grow(client, growth, prepared_corpus, say=say)
-        asked = LoadTarget(connection), growth.index, variants, list(texts.values())
-        with prepared(client, *asked) as workload:
-            set_ = grown.set_of_size(growth.documents)
+    for growth in grown_to_sizes(client, first, asked.documents, say=say):
+        measured = LoadTarget(connection), growth.index, variants, list(texts.values())
+        with prepared(client, *measured) as workload:
+            set_ = set_of_size(growth.documents)
             rows += nearness_rows(client, workload, texts, set_, seed=seed)
             rows += certified_rows(client, workload, list(texts.values()), set_, passes=passes, seed=seed)
             if rule is not None and passes:
                 rows += pruned_rows(client, workload, list(texts.values()), set_, passes=passes, seed=seed)
-            if not keep:
+            if not asked.keep:
                 client.indices.delete(index=growth.index)
-    title = f"Score kept by window and documents: {data.name}, {Path(sparse).name}"
-    publish(rows, [], title=title, data=[data], seeds=[seed], shown=None, record=record)
+    title = f"Score kept by window and documents: {asked.data.name}, {Path(asked.sparse).name}"
+    publish(rows, [], title=title, data=[asked.data], seeds=[seed], shown=None, record=record)
 
 
 def certified_rows(

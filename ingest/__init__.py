@@ -3,6 +3,7 @@
 A document on its way to the index, top to bottom:
 
     commands/ingest.py          `osn ingest`: the options become a Job
+    commands/run_and_report.py  how it and `osn encode` run and end
     settings.py                 the settings that the commands and jobs share, with their options
     job.py                      one ingest from its settings: prepare it, run the pipeline, complete it
     corpus.py                   the corpus: where it is, how it is read and split into passages

@@ -37,15 +37,6 @@ EXIT_WITH_LETTERS = 3
 """The exit status of a command that finished but rejected documents."""
 
 
-def none_accepted(letters: int, path: Path, first_reason: str | None) -> InputError:
-    """The error of a command that took no document of a corpus. letters: how many were rejected. path: the file of them."""
-    first = f"; the first of {letters}: {first_reason}" if first_reason else ""
-    return InputError(
-        f"no document was accepted{first}",
-        f"see {path}; if the fields have other names, give --id-field, --text-field and --title-field",
-    )
-
-
 USUAL = FieldNames()
 # Not U+0085, U+2028 and U+2029, which a string of JSON may hold.
 _LINE_ENDS = re.compile(r"[\n\v\f\r\x1c-\x1e]+")

@@ -23,7 +23,6 @@ OpenSearch), `tune` (what `osn tune` does), `ui`, `commands`. Modules:
     sentences.py      which sentence of a hit explains most of its score
     oracle.py         the `_score` of a sparse query, computed as Lucene computes it
     hub_export.py     a sparse model as a folder for the Hugging Face hub
-    causes.py         all causes of an error of OpenSearch, on one line
     errors.py         the errors that users see, each with a remedy
     files.py          files and folders, written whole or not at all
     locks.py          lock files: one process at a time

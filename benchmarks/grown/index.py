@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,6 +154,17 @@ def grow(
             merge_segments(client, growth.index, growth.segments, least=0)
         if lacking := _lacking(client, growth):
             client.indices.put_settings(index=growth.index, body={"index": lacking})
+
+
+def grown_to_sizes(
+    client: OpenSearch, growth: Growth, sizes: Iterable[int], *, say: Callable[[str], object] = log.info
+) -> Iterator[Growth]:
+    """Write an index of each size, called INDEX-SIZE, from documents that are encoded once; yields each when it is whole."""
+    prepared = resampler_of(growth)
+    for size in sorted(sizes):
+        of_size = replace(growth, index=f"{growth.index}-{size}", documents=size)
+        grow(client, of_size, prepared, say=say)
+        yield of_size
 
 
 def _lacking(client: OpenSearch, growth: Growth) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,18 @@ from benchmarks.load.command import finish, load_settings, measuring_options, qu
 from benchmarks.load.measurement import Measurement
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import allowed_target, prepared
-from benchmarks.local_cluster import NODE, heap_option, reachable
-from benchmarks.options import NumberList, of_options, setting_options
-from benchmarks.publish import record_option
+from benchmarks.local_cluster import HEAP, NODE, reachable
+from benchmarks.options import NumberList, of_options, setting, setting_options
 from benchmarks.speed.turns import say
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.headings import taking
-from opensearch_neural.commands.option_groups import Renamed, output_option, seed_option
+from opensearch_neural.commands.option_groups import Renamed, seed_option
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.results import Row, Summary, data_facts
+from opensearch_neural.evaluation.results import Data, Summary, data_facts
 
+FOLDER = click.Path(path_type=Path, file_okay=False)
 CORPUS_DOCUMENTS = 20_000  # of the documentation strings, if no corpus is named
 
 
@@ -83,47 +83,38 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
     print(f"{documents:,} documents in {index}")
 
 
+@dataclass(frozen=True)
+class ScaleOptions:
+    """What `osn bench scale` measures, besides the options of growing and of load tests."""
+
+    data: Path | None = setting(None, "BEIR folder.  [default: documentation strings]", type=click.Path(path_type=Path))
+    split: str = setting("test", "Split whose queries are searched.")
+    limit_queries: int | None = setting(None, "Only the first N queries.")
+    documents: tuple[int, ...] = setting(
+        (10_000, 100_000, 1_000_000),
+        "Documents of each index.",
+        shown="10000,100000,1000000",
+        type=NumberList(int, distinct=True),
+    )
+    engines: str = setting("sum,paper,two-phase", "As for `osn bench load`.")
+    prefix: str = setting("osn-scale", "Indexes are called INDEX-DOCUMENTS.", option="--index")
+    out: Path = setting(
+        Path("load-scale"), "Where measurements and tables go.", option="--output --out", cls=Renamed, type=FOLDER
+    )
+    heap: str = setting("2g", HEAP)
+    record: Path | None = setting(None, "Write summary.json there too.", type=FOLDER)
+    restart: bool = setting(False, "Do not continue interrupted runs in --output.")
+    keep: bool = setting(
+        False, "Keep the indexes (and the local node's data).", option="--keep-indexes --keep", cls=Renamed
+    )
+
+
 @click.command()
-@click.option(
-    "--data", type=click.Path(path_type=Path), default=None, help="BEIR folder.  [default: documentation strings]"
-)
-@click.option("--split", default="test", show_default=True, help="Split whose queries are searched.")
-@click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N queries.")
-@click.option(
-    "--documents",
-    type=NumberList(int, distinct=True),
-    default="10000,100000,1000000",
-    show_default=True,
-    help="Documents of each index.",
-)
-@click.option("--engines", default="sum,paper,two-phase", show_default=True, help="As for `osn bench load`.")
-@click.option("--index", "prefix", default="osn-scale", show_default=True, help="Indexes are called INDEX-DOCUMENTS.")
-@output_option("Where measurements and tables go.", file_okay=False, default=Path("load-scale"), show_default=True)
-@heap_option("2g")
-@record_option("Write summary.json there too.")
-@click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --output.")
-@click.option(
-    "--keep-indexes", "--keep", "keep", cls=Renamed, is_flag=True, help="Keep the indexes (and the local node's data)."
-)
+@setting_options(ScaleOptions)
 @growing_options
 @measuring_options
 @connection_options
-def scale(
-    connection: ConnectionSettings,
-    data: Path | None,
-    split: str,
-    limit_queries: int | None,
-    documents: tuple[int, ...],
-    engines: str,
-    prefix: str,
-    out: Path,
-    heap: str,
-    record: Path | None,
-    restart: bool,
-    keep: bool,
-    owned: bool,
-    **options: Any,
-) -> None:
+def scale(connection: ConnectionSettings, owned: bool, **options: Any) -> None:
     """The load benchmark at several sizes: how each engine's cost grows with the number of documents.
 
     For each number of documents an index is resampled from the corpus (`osn bench grow`), then `osn bench load` runs on
@@ -137,50 +128,51 @@ def scale(
     osn bench scale --documents 100000                 a load test on 100,000 documents
     osn bench scale --documents 10000,100000,1000000   and how cost grows
     """
-    sizes = sorted(set(documents))
-    if not sizes or sizes[0] < 1:
+    asked = of_options(ScaleOptions, options)
+    smallest = min(asked.documents, default=0)
+    if smallest < 1:
         raise InputError("--documents takes numbers above 0")
-    variants = parse_variants(engines)
-    folder = corpus_or_docstrings(data, out)
-    first = growth_of(str(folder), "", sizes[0], options)
+    variants = parse_variants(asked.engines)
+    folder = corpus_or_docstrings(asked.data, asked.out)
+    first = growth_of(str(folder), asked.prefix, smallest, options)
     settings = load_settings(options)
-    _, texts = queries_of(None, folder, split, limit_queries)
-    with reachable(connection, NODE, keep=keep, goes_on=True, heap=heap) as chosen:
+    _, texts = queries_of(None, folder, asked.split, asked.limit_queries)
+    runs: dict[int, Measurement] = {}
+    with reachable(connection, NODE, keep=asked.keep, goes_on=True, heap=asked.heap) as chosen:
         client = connect(settings=chosen)
         target = allowed_target(chosen, owned=owned)
         say("encoding the corpus")
-        drawn = growth.resampler_of(first)
-        runs: dict[int, Measurement] = {}
         facts, whole = [data_facts(folder)], True
-        rows: list[Row] = []
-        for size in sizes:
-            wanted = replace(first, index=f"{prefix}-{size}", documents=size)
-            growth.grow(client, wanted, drawn, say=say)
-            place = out / str(size)
-            prepares = prepared(client, target, wanted.index, variants, texts)
-            measured = run(client, prepares, settings, place, restart=restart)
-            rows += result.rows(measured)
-            runs[size] = measured
-            whole &= finish(measured, place, False, facts, _title({size: measured}, folder.name))
+        for drawn in growth.grown_to_sizes(client, first, asked.documents, say=say):
+            place = asked.out / str(drawn.documents)
+            prepares = prepared(client, target, drawn.index, variants, texts)
+            measured = run(client, prepares, settings, place, restart=asked.restart)
+            runs[drawn.documents] = measured
+            whole &= finish(measured, place, False, facts, _title({drawn.documents: measured}, folder.name))
             if measured.partial:
                 break
-        partial = any(measured.partial for measured in runs.values())
-        summary = Summary.of_this_run(
-            machine=result.environment(measured),
-            data=facts,
-            seeds=[settings.seed],
-            rows=rows,
-            title=f"{_title(runs, folder.name)}{' (partial)' if partial else ''}",
-        )
-        for to in (out if len(runs) > 1 else None, record):
+        summary = summary_of(runs, facts, folder.name)
+        for to in (asked.out if len(runs) > 1 else None, asked.record):
             if to is not None:
                 print(f"wrote {summary.write(to)}", file=sys.stderr)
-        if partial:
+        if any(measured.partial for measured in runs.values()):
             sys.exit(1)  # inside `reachable`, which then keeps the node's data, so that the same command can continue
-        for measured in () if keep else runs.values():
+        for measured in () if asked.keep else runs.values():
             client.indices.delete(index=measured.index, params={"ignore_unavailable": "true"})
     if not whole:
         sys.exit(1)
+
+
+def summary_of(runs: Mapping[int, Measurement], data: list[Data], corpus: str) -> Summary:
+    """The result file of all sizes. runs: {documents: the load test}, of which the last may be partial"""
+    *_, last = runs.values()
+    return Summary.of_this_run(
+        machine=result.environment(last),
+        data=data,
+        seeds=[last.settings.seed],
+        rows=[row for measured in runs.values() for row in result.rows(measured)],
+        title=f"{_title(runs, corpus)}{' (partial)' if last.partial else ''}",
+    )
 
 
 def corpus_or_docstrings(data: Path | None, out: Path) -> Path:
@@ -194,7 +186,7 @@ def corpus_or_docstrings(data: Path | None, out: Path) -> Path:
     return folder
 
 
-def _title(runs: dict[int, Measurement], corpus: str) -> str:
+def _title(runs: Mapping[int, Measurement], corpus: str) -> str:
     if len(runs) > 1:
         return f"Cost by number of documents, resampled from {corpus}"
     return f"Load: {next(iter(runs)):,} documents resampled from {corpus}"

@@ -14,7 +14,9 @@ continues.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -35,13 +37,12 @@ from benchmarks.large_sparse.measures import (
 from benchmarks.load.blocks import Level
 from benchmarks.load.command import owned_option
 from benchmarks.load.workload import ModelChoice, allowed_target
-from benchmarks.local_cluster import NODE, heap_option, reachable
-from benchmarks.options import NumberList
+from benchmarks.local_cluster import HEAP, NODE, reachable
+from benchmarks.options import NumberList, of_options, setting, setting_options
 from benchmarks.render import LEAST_KEPT
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.commands.option_groups import seed_option
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, Row
 from opensearch_neural.models.sparse.pruning import Pruning
@@ -77,50 +78,35 @@ def shown(row: Row) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class LargeSparseOptions:
+    """What `osn bench large-sparse` measures."""
+
+    model: str = setting(None, "The sparse model: a folder, a hub id, or lexical.", required=True, type=str)
+    data: Path = setting(None, "A BEIR folder.", required=True, type=click.Path(path_type=Path, exists=True))
+    vectors: Path | None = setting(None, "A folder of `osn encode`.", type=click.Path(path_type=Path))
+    documents: tuple[int, ...] = setting((100_000,), "Index sizes.", type=NumberList(int, distinct=True))
+    prune: tuple[str, ...] = setting(
+        ("alpha_mass:0.7", "alpha_mass:0.85"),
+        "Tokens that a pruned field holds, as for `osn bench grow`; repeatable.",
+        type=str,
+        multiple=True,
+    )
+    clients: tuple[int, ...] = setting((20,), "Clients of the load tests.", type=NumberList(int))
+    minutes: float = setting(8.0, "Longest time for a load test.", type=float)
+    requests: int = setting(10_000, "Requests of each arm; a P99 needs 10,000.", type=int)
+    prefix: str = setting("osn-large-sparse", "Indexes are called INDEX-….", option="--index")
+    heap: str = setting("4g", HEAP)
+    seed: int = setting(0, "Seed of the drawn documents and their order.")
+    keep: bool = setting(False, "Keep the indexes (and the local node).", option="--keep-indexes")
+
+
 @click.command("large-sparse")
-@click.option("--model", required=True, help="The sparse model: a folder, a hub id, or lexical.")
-@click.option("--data", required=True, type=click.Path(path_type=Path, exists=True), help="A BEIR folder.")
-@click.option("--vectors", type=click.Path(path_type=Path), default=None, help="A folder of `osn encode`.")
-@click.option(
-    "--documents", type=NumberList(int, distinct=True), default="100000", show_default=True, help="Index sizes."
-)
-@click.option(
-    "--prune",
-    multiple=True,
-    default=("alpha_mass:0.7", "alpha_mass:0.85"),
-    show_default=True,
-    help="Tokens that a pruned field holds, as for `osn bench grow`; repeatable.",
-)
-@click.option("--clients", type=NumberList(int), default="20", show_default=True, help="Clients of the load tests.")
-@click.option("--minutes", type=float, default=8.0, show_default=True, help="Longest time for a load test.")
-@click.option(
-    "--requests", type=int, default=10_000, show_default=True, help="Requests of each arm; a P99 needs 10,000."
-)
-@click.option("--index", "prefix", default="osn-large-sparse", show_default=True, help="Indexes are called INDEX-….")
-@heap_option("4g")
-@seed_option("Seed of the drawn documents and their order.")
-@click.option("--keep-indexes", "keep", is_flag=True, help="Keep the indexes (and the local node).")
+@setting_options(LargeSparseOptions)
 @owned_option
 @work_options
 @connection_options
-def large_sparse(
-    connection: ConnectionSettings,
-    data: Path,
-    work: Path,
-    record: Path | None,
-    model: str,
-    vectors: Path | None,
-    documents: tuple[int, ...],
-    prune: tuple[str, ...],
-    clients: tuple[int, ...],
-    minutes: float,
-    requests: int,
-    prefix: str,
-    heap: str,
-    seed: int,
-    keep: bool,
-    owned: bool,
-) -> None:
+def large_sparse(connection: ConnectionSettings, work: Path, record: Path | None, owned: bool, **options: Any) -> None:
     """How to search cheaply by a large sparse model: cost and score kept of each idea, and of the best ones together.
 
     It compares baselines, pruned documents and cut queries with BM25 in one table. --data is one BEIR folder. Run the same
@@ -130,26 +116,28 @@ def large_sparse(
     osn bench large-sparse --model my-splade --data data/scifact --work work --record benchmarks/results/large_sparse
     osn bench large-sparse --model my-splade --data data/scifact --work work --documents 1000000
     """
+    asked = of_options(LargeSparseOptions, options)
+    model, data = asked.model, asked.data
     if not (data / "qrels" / "train.tsv").exists():
         raise InputError(f"{data} has no train split to choose settings on", "add qrels/train.tsv")
-    load = load_settings(clients, minutes, requests)  # what cannot work is refused before anything is written
+    load = load_settings(asked.clients, asked.minutes, asked.requests)  # refused before anything is written
     corpus = str(corpus_of(data))
     layouts = [
         Layout(
-            Growth(corpus, prefix, size, sparse=model, vectors=vectors, seed=seed),
-            tuple(map(Pruning.parse, prune)),
+            Growth(corpus, asked.prefix, size, sparse=model, vectors=asked.vectors, seed=asked.seed),
+            tuple(map(Pruning.parse, asked.prune)),
             work / str(size),
         )
-        for size in sorted(set(documents))
+        for size in sorted(asked.documents)
     ]
-    check_data(work, [data], models={"model": model, **({} if vectors is None else {"vectors": vectors})})
+    check_data(work, [data], models={"model": model, **({} if asked.vectors is None else {"vectors": asked.vectors})})
     models = ModelChoice(sparse=None if model == "lexical" else model)
 
     def run() -> tuple[list[Row], list[Goal]]:
-        with reachable(connection, NODE, goes_on=True, keep=keep, heap=heap) as settings:
+        with reachable(connection, NODE, goes_on=True, keep=asked.keep, heap=asked.heap) as settings:
             client, target = connect(settings=settings), allowed_target(settings, owned=owned)
-            experiment = LargeSparseExperiment(data, tuple(layouts), target, models, load, keep, heap)
+            experiment = LargeSparseExperiment(data, tuple(layouts), target, models, load, asked.keep, asked.heap)
             rows = [row for layout in layouts for row in rows_of(client, experiment, layout)]
         return rows, goals(experiment, rows)
 
-    run_parts({"": PaperPart("What makes a large sparse model cheap", run, [data], [seed], shown)}, record)
+    run_parts({"": PaperPart("What makes a large sparse model cheap", run, [data], [asked.seed], shown)}, record)

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,13 @@ from benchmarks.load.run import measure
 from benchmarks.load.statistics import cells
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import ModelChoice, Workload, allowed_target, prepared
-from benchmarks.options import NumberList, of_options, setting_options
-from benchmarks.publish import record_option
+from benchmarks.options import NumberList, of_options, setting, setting_options
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import MODELS
 from opensearch_neural.commands.headings import Headed, taking
-from opensearch_neural.commands.option_groups import Command, check_report, options_of, output_option
+from opensearch_neural.commands.option_groups import Command, Renamed, check_report, options_of
 from opensearch_neural.corpus.judgements import JudgedQueries, read_queries
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Data, Row, read_facts
@@ -39,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 10.0
 SPACES = 1000  # steps of the progress bar
+FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 owned_option = click.option(
@@ -94,45 +94,34 @@ def queries_of(
     return None, list(islice(read_queries(queries).values(), limit))
 
 
+@dataclass(frozen=True)
+class LoadOptions:
+    """What `osn bench load` measures and where the result goes, besides the options of all load tests."""
+
+    index: str = setting(None, "The index to search.", required=True, type=str)
+    engines: str = setting("sum", "Engines with options, or presets; see above.")
+    data: Path | None = setting(None, "Judged queries: a folder in BEIR layout.", type=click.Path(path_type=Path))
+    split: str = setting("test", "Split of --data's judgements.")
+    queries: Path | None = setting(None, "Queries without judgements.", type=click.Path(path_type=Path))
+    limit_queries: int | None = setting(None, "Only the first N queries.")
+    out: Path | None = setting(
+        None, "Folder for results.  [default: load-INDEX]", option="--output --out", cls=Renamed, type=FOLDER
+    )
+    restart: bool = setting(False, "Do not continue an interrupted run in --output.")
+    record: Path | None = setting(None, "Write summary.json there too.", type=FOLDER)
+    report: Path | None = setting(
+        None, "File for an HTML report; needs the extra [ui].", type=click.Path(path_type=Path, dir_okay=False)
+    )
+    quality: bool = setting(True, "Measure cost only.", option="--no-quality")
+    as_json: bool = setting(False, "Print the result file instead of tables.", option="--json")
+
+
 @click.command(cls=Headed, first="index engines data queries output restart clients rates i-own-this-cluster json")
-@click.option("--index", required=True, help="The index to search.")
-@click.option("--engines", default="sum", show_default=True, help="Engines with options, or presets; see above.")
-@click.option("--data", type=click.Path(path_type=Path), default=None, help="Judged queries: a folder in BEIR layout.")
-@click.option("--split", default="test", show_default=True, help="Split of --data's judgements.")
-@click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries without judgements.")
-@click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N queries.")
-@output_option("Folder for results.  [default: load-INDEX]", file_okay=False)
-@click.option("--restart", is_flag=True, help="Do not continue an interrupted run in --output.")
-@record_option("Write summary.json there too.")
-@click.option(
-    "--report",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=None,
-    help="File for an HTML report; needs the extra [ui].",
-)
-@click.option("--no-quality", is_flag=True, help="Measure cost only.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result file instead of tables.")
+@setting_options(LoadOptions)
 @measuring_options
 @models_options
 @connection_options
-def load(
-    connection: ConnectionSettings,
-    models: ModelChoice,
-    index: str,
-    engines: str,
-    data: Path | None,
-    split: str,
-    queries: Path | None,
-    limit_queries: int | None,
-    out: Path | None,
-    restart: bool,
-    record: Path | None,
-    report: Path | None,
-    no_quality: bool,
-    as_json: bool,
-    owned: bool,
-    **options: Any,
-) -> None:
+def load(connection: ConnectionSettings, models: ModelChoice, owned: bool, **options: Any) -> None:
     """Latency, throughput and quality of engines under load, against BM25, in random turns within one run.
 
     \b
@@ -148,17 +137,18 @@ def load(
     If it is interrupted, it writes what it has; run the same command again to continue. The exit status is 1 if the result
     is partial, or if a measurement was refused because the generator itself was near its limit.
     """
-    variants = parse_variants(engines)
-    check_report(report, "benchmarks.load.report_page")
-    settings = load_settings(options, quality=not no_quality)
+    asked = of_options(LoadOptions, options)
+    variants = parse_variants(asked.engines)
+    check_report(asked.report, "benchmarks.load.report_page")
+    settings = load_settings(options, quality=asked.quality)
     target = allowed_target(connection, owned=owned)
-    judged, texts = queries_of(queries, data, split, limit_queries)
-    folder = out or Path(f"load-{index}")
+    judged, texts = queries_of(asked.queries, asked.data, asked.split, asked.limit_queries)
+    folder = asked.out or Path(f"load-{asked.index}")
     client = connect(settings=connection)
-    prepares = prepared(client, target, index, variants, texts, models)
-    measurement = run(client, prepares, settings, folder, judged=judged, restart=restart)
-    facts = read_facts(place for place in (data, queries) if place is not None)
-    if not finish(measurement, folder, as_json, facts, record=record, page=report):
+    prepares = prepared(client, target, asked.index, variants, texts, models)
+    measurement = run(client, prepares, settings, folder, judged=judged, restart=asked.restart)
+    facts = read_facts(place for place in (asked.data, asked.queries) if place is not None)
+    if not finish(measurement, folder, asked.as_json, facts, record=asked.record, page=asked.report):
         sys.exit(1)
 
 

@@ -26,7 +26,7 @@ def page(measurement: Measurement, made: Summary, levels: Levels) -> str:
     return report_page(
         "osn bench load",
         made,
-        verdict(measurement, ratios, names, base),
+        speed_verdict(measurement, ratios, names, base),
         forests=list(forests(ratios, base)),
         notes=[
             *(f"Refused: {row.engine}, {row.where}." for row in made.rows if row.measure == "refused"),
@@ -42,7 +42,7 @@ def page(measurement: Measurement, made: Summary, levels: Levels) -> str:
     )
 
 
-def verdict(measurement: Measurement, ratios: Sequence[Row], names: Sequence[str], base: str) -> str:
+def speed_verdict(measurement: Measurement, ratios: Sequence[Row], names: Sequence[str], base: str) -> str:
     """One sentence about the last load that was measured: which engines are faster, with their whole interval."""
     partial = f"This is a part of the result: {measurement.partial}. " if measurement.partial else ""
     for measure in LATENCIES:

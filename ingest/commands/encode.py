@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from ingest.commands.run_and_report import run_and_report
 from ingest.corpus import CorpusSource, corpus_options
-from ingest.dead_letters import EXIT_WITH_LETTERS, none_accepted
 from ingest.settings import Models, RayOptions, dead_letters_option, encoding_options, max_errors_option
 from ingest.vectors.shards import SHARD_RECORDS
 from opensearch_neural.commands.headings import Headed
@@ -112,25 +109,12 @@ def encode(
         max_errors=max_errors,
         dead_letters=dead_letters,
     )
-    try:
-        encoded = run_encode(job)
-    except KeyboardInterrupt:
-        print("\ninterrupted; run the same command again to continue", file=sys.stderr)
-        raise
-    letters = encoded.rejected + encoded.unfit
-    if as_json:
-        print(json.dumps(asdict(encoded), default=str))
-    else:
-        _show(encoded)
-    if encoded.dead_letters is not None and not encoded.documents:
-        raise none_accepted(letters, encoded.dead_letters, encoded.first_reason)
-    if letters:
-        raise click.exceptions.Exit(EXIT_WITH_LETTERS)
+    run_and_report(lambda: run_encode(job), _show, as_json=as_json)
 
 
 def _show(encoded: EncodeReport) -> None:
     print(f"{encoded.documents} documents in {encoded.manifest} ({encoded.shards} shards, {encoded.seconds:.1f} s)")
     if encoded.reused:
         print(f"{encoded.reused} shards existed already")
-    if letters := encoded.rejected + encoded.unfit:
-        print(f"{letters} records have no vectors: see {encoded.dead_letters}")
+    if encoded.letters:
+        print(f"{encoded.letters} records have no vectors: see {encoded.dead_letters}")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from ingest.commands.run_and_report import run_and_report
 from ingest.corpus import CorpusSource, corpus_options
-from ingest.dead_letters import EXIT_WITH_LETTERS, none_accepted
 from ingest.settings import (
     Models,
     NewIndex,
@@ -99,19 +97,7 @@ def ingest(
         gate=gate,
         dead_letters=dead_letters,
     )
-    try:
-        report = run_job(connect(settings=connection), job)
-    except KeyboardInterrupt:
-        print("\ninterrupted; run the same command again to continue", file=sys.stderr)
-        raise
-    if as_json:
-        print(json.dumps(asdict(report), default=str))
-    else:
-        _show(report)
-    if report.dead_letters is not None and not report.documents:
-        raise none_accepted(report.letters, report.dead_letters, report.first_reason)
-    if report.letters:
-        raise click.exceptions.Exit(EXIT_WITH_LETTERS)
+    run_and_report(lambda: run_job(connect(settings=connection), job), _show, as_json=as_json)
 
 
 def _show(report: Report) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from opensearch_neural.models.dense.quantized import Codes, Quantizer
 
 BATCHES = 8
-"""So many batches of a network are encoded between two updates of the progress."""
+"""Batches of a network between two updates of the progress."""
 
 
 @dataclass(frozen=True)
@@ -61,27 +61,39 @@ class EncodeJob:
     """The file for records that have no vectors. None: OUT/encode.dead-letters.jsonl."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class EncodeReport:
-    """The result of an encoding."""
+    """The result of an encoding, to which each shard is added."""
 
     manifest: Path
     """The file that `osn ingest --vectors` reads."""
-    documents: int
+    documents: int = 0
     """Documents that have vectors."""
-    rejected: int
+    rejected: int = 0
     """Records that could not be read."""
-    unfit: int
+    unfit: int = 0
     """Documents that a model could not encode."""
-    shards: int
+    shards: int = 0
     """Shards in all."""
-    reused: int
+    reused: int = 0
     """Shards that an earlier run had written."""
-    seconds: float
+    seconds: float = 0.0
     dead_letters: Path | None = None
     """The file of the records that have no vectors; None if there are none."""
     first_reason: str | None = None
     """Why the first of them has none."""
+
+    @property
+    def letters(self) -> int:
+        """Records that have no vectors."""
+        return self.rejected + self.unfit
+
+    def add(self, done: ShardDone, shard: LoadedShard) -> None:
+        self.documents += len(shard.rows)
+        self.rejected += done.rejected
+        self.unfit += len(shard.unfit)
+        self.shards += 1
+        self.reused += done.reused
 
 
 def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
@@ -95,60 +107,54 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
     limit = ErrorLimit(job.max_errors)
     with spooled(job.corpus.path) as place:
         chosen = choose(ModelRequest(job.models, None, "", job.corpus.reader(place), job.corpus.name))
-        encoders = chosen.encoders
-        if encoders.sparse is None and encoders.dense is None and encoders.pq is None:
-            raise InputError(
-                "there is nothing to encode with", "give --sparse, --dense or --pq; --sparse lexical needs no model"
-            )
-        manifest = Manifest(
-            corpus=replace(job.corpus, path=job.corpus.name),
-            sparse=sparse_meta(encoders.sparse) if encoders.sparse else None,
-            dense=DenseInfo.of(encoders.dense) if encoders.dense else None,
-            passages=chosen.passages,
-            dtype=job.models.dtype,
-            shard_records=job.shard_records,
-            quantized=quantized_meta(encoders.pq) if encoders.pq else None,
-            prune=str(encoders.prune) if encoders.prune else None,
-        )
+        encoders, manifest = chosen.encoders, manifest_of(job, chosen)
         folder = job.out / manifest.hash
         prepare_folder(folder, chosen)
         letters = DeadLetters(letters_path(job.dead_letters, str(job.out / "encode"), job.corpus.path))
-        if not (job.out / f"{manifest.hash}.json").exists():  # a complete manifest stays until the next is complete
+        report = EncodeReport(job.out / f"{manifest.hash}.json")
+        if not report.manifest.exists():  # a complete manifest stays until the next is complete
             manifest.write(job.out)
-        rejected = shards = reused = records = documents = unfit = aside = 0
+        records = aside = 0
         with Progress("encode", total=chosen.total, show=show_progress) as progress:
             for done in _shards(job, chosen.records, folder, encoders, limit, progress.ahead):
-                shard = LoadedShard.read(shard_path(folder, done.start), [])
-                shards += 1
-                reused += done.reused
+                report.add(done, LoadedShard.read(shard_path(folder, done.start), []))
                 records += done.records
-                documents += len(shard.rows)
-                unfit += len(shard.unfit)
-                rejected += done.rejected
+                aside += len(done.set_aside)
                 for record, reason in done.set_aside:
                     letters.add(record, reason)
                 letters.sync()
-                aside += len(done.set_aside)
                 if aside:
                     progress.remark(f"{aside} set aside")
                 progress.update(done.records, skipped=done.reused)
                 limit.check(aside, records, letters.path)
             limit.check(aside, records, letters.path, ended=True)
-        manifest = replace(manifest, records=records, documents=documents, unfit=unfit)
+        manifest = replace(manifest, records=records, documents=report.documents, unfit=report.unfit)
         manifest.write(job.out)
         if job.faiss is not None and encoders.pq is not None:
             ids, codes = StoredVectors(job.out, manifest).codes()
             write_index(job.faiss, ids, codes, encoders.pq.quantizer, candidates=job.faiss_candidates)
-    return EncodeReport(
-        job.out / f"{manifest.hash}.json",
-        documents,
-        rejected,
-        unfit,
-        shards,
-        reused,
-        time.monotonic() - started,
-        letters.path if aside else None,
-        letters.first_reason,
+    report.seconds = time.monotonic() - started
+    report.dead_letters = letters.path if aside else None
+    report.first_reason = letters.first_reason
+    return report
+
+
+def manifest_of(job: EncodeJob, chosen: ChosenModels) -> Manifest:
+    """The manifest of the encoding, without its counts. Raises InputError if there is no model."""
+    sparse, dense, pq = chosen.encoders.sparse, chosen.encoders.dense, chosen.encoders.pq
+    if sparse is None and dense is None and pq is None:
+        raise InputError(
+            "there is nothing to encode with", "give --sparse, --dense or --pq; --sparse lexical needs no model"
+        )
+    return Manifest(
+        corpus=replace(job.corpus, path=job.corpus.name),
+        sparse=sparse_meta(sparse) if sparse else None,
+        dense=DenseInfo.of(dense) if dense else None,
+        passages=chosen.passages,
+        dtype=job.models.dtype,
+        shard_records=job.shard_records,
+        quantized=quantized_meta(pq) if pq else None,
+        prune=str(chosen.encoders.prune) if chosen.encoders.prune else None,
     )
 
 

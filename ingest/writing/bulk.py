@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import orjson
 
-from opensearch_neural.causes import causes
+from opensearch_neural.cluster.error_reasons import reasons_on_one_line
 from opensearch_neural.cluster.errors import reason_of, translate
 from opensearch_neural.cluster.patience import RetryPolicy, may_pass_later, patience
 from opensearch_neural.errors import ClusterError
@@ -380,4 +380,4 @@ def refusal_reason(result: Mapping[str, Any]) -> str:
 
     result: an item of a bulk response, or an error response"""
     error = result.get("error")
-    return causes(error) or str(error)
+    return reasons_on_one_line(error) or str(error)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from opensearch_neural.causes import causes
 from opensearch_neural.cluster.credentials import SET_CREDENTIALS
+from opensearch_neural.cluster.error_reasons import reasons_on_one_line
 from opensearch_neural.cluster.network_errors import Attempt, not_opensearch, plain_http_to_tls, translate_network
 from opensearch_neural.errors import ClusterError, TooManyClauses
 
@@ -88,7 +88,7 @@ def reason_of(error: BaseException) -> tuple[str, str]:
         cause = innermost.get("caused_by")
         while isinstance(cause, dict):
             innermost, cause = cause, cause.get("caused_by")
-        return str(innermost.get("type") or ""), causes(body) or text
+        return str(innermost.get("type") or ""), reasons_on_one_line(body) or text
     message = body or info.get("message") or info.get("Message")
     return "", str(message or text)
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from opensearch_neural.cluster.credentials import Credentials
-from opensearch_neural.cluster.patience import CONNECT_SECONDS, causes
+from opensearch_neural.cluster.patience import CONNECT_SECONDS, exception_chain
 from opensearch_neural.errors import ClusterError
 
 TLS_HANDSHAKE_SECONDS = 3.0
@@ -37,13 +37,13 @@ class Attempt:
 
 
 def _first(error: BaseException, kind: type[Cause]) -> Cause | None:
-    return next((cause for cause in causes(error) if isinstance(cause, kind)), None)
+    return next((cause for cause in exception_chain(error) if isinstance(cause, kind)), None)
 
 
 def _address(error: BaseException, attempt: Attempt | None) -> str:
     if attempt is not None:
         return attempt.url
-    for cause in causes(error):
+    for cause in exception_chain(error):
         # urllib3 2.x renamed `pool` to `conn` and warns about the old name.
         pool = getattr(cause, "conn", None) or vars(cause).get("pool") or cause
         host, port = getattr(pool, "host", None), getattr(pool, "port", None)
@@ -56,7 +56,7 @@ def translate_network(error: BaseException, attempt: Attempt | None) -> ClusterE
     from opensearchpy import exceptions
 
     where = _address(error, attempt)
-    certificates = [cause for cause in causes(error) if isinstance(cause, ssl.SSLCertVerificationError)]
+    certificates = [cause for cause in exception_chain(error) if isinstance(cause, ssl.SSLCertVerificationError)]
     if certificates:
         # aiohttp's own exception is one as well, but without OpenSSL's code.
         coded = [certificate for certificate in certificates if getattr(certificate, "verify_code", 0)]
@@ -80,7 +80,7 @@ def translate_network(error: BaseException, attempt: Attempt | None) -> ClusterE
         return plain_http_to_tls(attempt.url)
     if _is_other_protocol(error):
         return not_opensearch(where, "it does not speak HTTP")
-    if any(type(cause).__name__ == "TooManyRedirects" for cause in causes(error)):
+    if any(type(cause).__name__ == "TooManyRedirects" for cause in exception_chain(error)):
         return not_opensearch(where, "it redirects without end")
     if _first(error, ConnectionError) or "disconnected" in str(error).lower():
         return _closed(where)
@@ -102,7 +102,7 @@ def not_opensearch(url: str, evidence: str) -> ClusterError:
 def _is_other_protocol(error: BaseException) -> bool:
     if _first(error, http.client.RemoteDisconnected):  # a subclass of BadStatusLine, for no line at all
         return False
-    names = {type(cause).__name__ for cause in causes(error)}
+    names = {type(cause).__name__ for cause in exception_chain(error)}
     # aiohttp passes its BadStatusLine on as text in a ClientResponseError.
     return "BadStatusLine" in names or ("ClientResponseError" in names and "status line" in str(error))
 
@@ -120,7 +120,7 @@ def _closed(where: str) -> ClusterError:
 def _is_connecting(error: BaseException) -> bool:
     """Whether the time ran out before there was a connection, for which urllib3 and aiohttp have exception classes."""
     classes = ("ConnectTimeoutError", "ConnectionTimeoutError", "ServerTimeoutError")  # the last: aiohttp before 3.10
-    return any(type(cause).__name__ in classes for cause in causes(error))
+    return any(type(cause).__name__ in classes for cause in exception_chain(error))
 
 
 def _translate_timeout(error: BaseException, where: str, attempt: Attempt | None) -> ClusterError:

@@ -69,7 +69,7 @@ class RetryPolicy:
         return random.uniform(0, min(self.cap, self.base * 2 ** min(attempt, 16)))
 
 
-def causes(error: BaseException) -> Iterator[BaseException]:
+def exception_chain(error: BaseException) -> Iterator[BaseException]:
     """The exception and all exceptions that it wraps, in any attribute where urllib3 or aiohttp store a cause."""
     queue: list[BaseException] = [error]
     seen: set[int] = set()
@@ -94,7 +94,7 @@ def _passes(error: Any) -> bool:
     if isinstance(error, exceptions.ConnectionTimeout):
         return False
     if isinstance(error, exceptions.ConnectionError):
-        every = list(causes(error))
+        every = list(exception_chain(error))
         # The server closed the connection before TLS had begun: it, or what is behind a proxy, may be starting.
         if any(isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError) for cause in every):
             return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -33,6 +33,7 @@ from opensearch_neural.evaluation import engine_comparison
 from opensearch_neural.evaluation.engine_comparison import EngineResult
 from opensearch_neural.evaluation.measures import relevant_documents
 from opensearch_neural.evaluation.provenance import machine_facts
+from opensearch_neural.index.models import ModelKind
 from opensearch_neural.progress import Progress
 from opensearch_neural.queries import MOST_HITS
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
@@ -118,34 +119,14 @@ def evaluate(
         names = [*chosen, *templates]
         against = chosen_baseline(evaluation.baseline, names, BASELINE)
         expectations = evaluation.expected(names)
-        if chosen:
-            id_field = "parent" if opened is not None and opened.meta.passages else None
-            remedy = "ingest the corpus of these judgements first; their documents have ids like {id}"
-            warn_of_absent(client, index, judged, id_field, remedy)
-        own: Collection[str] = ()
-        if opened is not None:
-            own = engine_comparison.own_documents(client, index, judged.queries, judged.qrels)
-            if own:
-                warn(
-                    f"{len(own):,} queries are documents of the index too, with the same id and text; "
-                    "each is left out of its own hits, as in BEIR"
-                )
-        production = Production(template_index or index, templates, id_field)
-        if templates:
-            remedy = "judgements have ids like {id}; give the field with such ids as --id-field"
-            warn_of_absent(client, production.index, judged, production.id_field, remedy)
-        documents = document_count(client, opened, index if chosen else production.index)
+        compared = Compared(client, index, opened, chosen, template_index or index, templates, id_field, judged)
+        own = check_documents(compared)
+        documents = document_count(compared)
         version = quick_capabilities(client).version  # empty for a user who may not ask
-        results = searched(client, opened, production, judged, chosen, evaluation.names, own, timed)
-        what = f"{documents:,} documents, {results[0].measured.queries:,} queries"
-        wrote = (
-            {} if opened is None else {kind: getattr(opened.meta, kind) for kind in ("sparse", "dense", "quantized")}
-        )
-        if models := ", ".join(f"{kind} {model.name}" for kind, model in wrote.items() if model is not None):
-            what += f"; {models}"
-        machine = machine_facts()
-        if version:
-            machine["opensearch"] = version
+        results = searched(compared, evaluation.names, own, timed)
+        counted = f"{documents:,} documents, {results[0].measured.queries:,} queries"
+        what = "; ".join(filter(None, (counted, models_of(opened))))
+        machine = machine_facts() | ({"opensearch": version} if version else {})
         read = template_paths(template_files)
         summary = evaluation.summary(judged, segment_of, results, against, expectations, read, what, machine=machine)
         titles = functools.partial(engine_comparison.titles, client, index) if opened is not None else None
@@ -156,15 +137,27 @@ evaluate.add_command(runs_command)
 
 
 @dataclass(frozen=True)
-class Production:
-    """The user's own queries, compared like engines."""
+class Compared:
+    """Engines of an index, and the user's own queries as templates, compared on judged queries."""
 
+    client: OpenSearch
     index: str
-    """An index, alias or pattern."""
+    """The index of the engines."""
+    opened: Engines | None
+    """None: only templates are compared."""
+    engines: Sequence[str]
+    template_index: str
+    """The index, alias or pattern that templates search."""
     templates: Mapping[str, BodyTemplate]
     """{name: template}"""
     id_field: str | None
-    """The field with the ids that judgements use; None: `_id`."""
+    """The field of templates' hits with the ids that judgements use; None: `_id`."""
+    judged: JudgedQueries
+
+    @property
+    def in_passages(self) -> bool:
+        """Whether the index of the engines holds documents in passages."""
+        return self.opened is not None and self.opened.meta.passages is not None
 
 
 def opened_index(client: OpenSearch, index: str, how: Mapping[str, Any], *, optional: bool) -> Engines | None:
@@ -181,11 +174,18 @@ def opened_index(client: OpenSearch, index: str, how: Mapping[str, Any], *, opti
         return None
 
 
-def document_count(client: OpenSearch, opened: Engines | None, index: str) -> int:
-    """The number of documents; a document split into passages counts once. opened: engines, perhaps of another index."""
-    in_passages = opened is not None and opened.index == index and opened.meta.passages
+def models_of(opened: Engines | None) -> str:
+    """The models of an index, in words; empty without any."""
+    models = {} if opened is None else {kind: getattr(opened.meta, kind) for kind in get_args(ModelKind)}
+    return ", ".join(f"{kind} {model.name}" for kind, model in models.items() if model is not None)
+
+
+def document_count(compared: Compared) -> int:
+    """The number of documents that are searched; a document split into passages counts once."""
+    index = compared.index if compared.engines else compared.template_index
+    in_passages = compared.in_passages and index == compared.index
     body = {"query": {"term": {"passage.number": 1}}} if in_passages else None
-    return int(client.count(index=index, body=body)["count"])
+    return int(compared.client.count(index=index, body=body)["count"])
 
 
 def chosen_engines(names: str | None, templates: Collection[str] = ()) -> list[str]:
@@ -202,6 +202,29 @@ def chosen_engines(names: str | None, templates: Collection[str] = ()) -> list[s
 def available_engines(opened: Engines) -> list[str]:
     """The engines that this index and cluster can serve."""
     return [name for name, engine in ENGINES.items() if engine.compared and opened.serves(name)]
+
+
+def check_documents(compared: Compared) -> Collection[str]:
+    """Warn of relevant documents that an index lacks, and of queries that are documents themselves; returns these queries.
+
+    Raises InputError if an index holds no relevant document.
+    """
+    client, judged = compared.client, compared.judged
+    own: Collection[str] = ()
+    if compared.engines:
+        remedy = "ingest the corpus of these judgements first; their documents have ids like {id}"
+        warn_of_absent(client, compared.index, judged, "parent" if compared.in_passages else None, remedy)
+    if compared.opened is not None:
+        own = engine_comparison.own_documents(client, compared.index, judged.queries, judged.qrels)
+        if own:
+            warn(
+                f"{len(own):,} queries are documents of the index too, with the same id and text; "
+                "each is left out of its own hits, as in BEIR"
+            )
+    if compared.templates:
+        remedy = "judgements have ids like {id}; give the field with such ids as --id-field"
+        warn_of_absent(client, compared.template_index, judged, compared.id_field, remedy)
+    return own
 
 
 def warn_of_absent(client: OpenSearch, index: str, judged: JudgedQueries, id_field: str | None, remedy: str) -> None:
@@ -255,29 +278,24 @@ def warn_of_unanswered(unanswered: Mapping[str, Mapping[str, Unanswerable]], que
 
 
 def searched(
-    client: OpenSearch,
-    opened: Engines | None,
-    production: Production,
-    judged: JudgedQueries,
-    chosen: Sequence[str],
-    measures: Sequence[str],
-    own_documents: Collection[str],
-    timed: int,
+    compared: Compared, measures: Sequence[str], own_documents: Collection[str], timed: int
 ) -> list[EngineResult]:
     """The result of each engine and template. If an engine searches only a part of the documents, its result says which of
     its pages are proved exact.
 
     A query that an engine cannot answer gets no hits from it, with a warning, and is not timed.
     """
-    queries, templates = judged.queries, production.templates
-    bodies: dict[str, BodyOf] = {} if opened is None else {engine: opened.body_of(engine) for engine in chosen}
-    bodies |= {name: template.body for name, template in templates.items()}
-    indexes = dict.fromkeys(templates, production.index)
+    client, opened, templates = compared.client, compared.opened, compared.templates
+    queries, qrels = compared.judged.queries, compared.judged.qrels
+    bodies: dict[str, BodyOf] = {}
+    indexes = dict.fromkeys(templates, compared.template_index)
     if opened is not None:
-        indexes |= dict.fromkeys(chosen, opened.index)
-        warn_of_engines(opened, chosen)
+        bodies = {engine: opened.body_of(engine) for engine in compared.engines}
+        indexes |= dict.fromkeys(compared.engines, opened.index)
+        warn_of_engines(opened, compared.engines)
+    bodies |= {name: template.body for name, template in templates.items()}
     passes = len(bodies) * len(engine_comparison.sizes_of(measures))
-    passes += sum(issubclass(ENGINES[engine], Windowed) for engine in chosen)
+    passes += sum(issubclass(ENGINES[engine], Windowed) for engine in compared.engines)
     total = len(queries) * passes + len(bodies) * min(timed, len(queries))
     unanswered: dict[str, dict[str, Unanswerable]] = {name: {} for name in bodies}
     with Progress("eval", total=total, unit="queries") as shown:
@@ -286,7 +304,7 @@ def searched(
         def retriever(name: str) -> OpenSearchRetriever:
             how: dict[str, Any] = {"progress": advance, "unanswered": unanswered[name].__setitem__}
             if name in templates:
-                how["id_field"] = production.id_field
+                how["id_field"] = compared.id_field
                 return template_retriever(client, indexes[name], name, templates[name], **how)
             return OpenSearchRetriever(client, indexes[name], name, bodies[name], **how)
 
@@ -294,7 +312,7 @@ def searched(
         for name, without in unanswered.items():
             most = MOST_HITS if name in templates else ENGINES[name].most_hits
             result = engine_comparison.run_retriever(
-                retriever(name), queries, judged.qrels, measures, own_documents=own_documents, most=most
+                retriever(name), queries, qrels, measures, own_documents=own_documents, most=most
             )
             refuse_without_answers(name, without, list(queries))
             if opened is not None and name not in templates:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -23,13 +22,9 @@ from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import First
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Summary, read_facts
-from opensearch_neural.evaluation.tables import table
 from opensearch_neural.files import write_text
-from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tried, Tuned, pareto, store
-
-PLOT_WIDTH, PLOT_HEIGHT = 64, 16
-SHOWN_BELOW = 0.1
-"""The plot shows settings down to this much below the required share."""
+from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tuned, pareto, store
+from opensearch_neural.tune.plot import plot_and_table
 
 
 @dataclass(frozen=True)
@@ -45,7 +40,7 @@ queries_options = options_of(NamedQueries, "named", *setting_options(NamedQuerie
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialSettings:
     """How settings are tried and chosen."""
 
     keep: float = setting(0.99, "Share of quality to keep.", type=FiniteRange(0, 1))
@@ -54,11 +49,11 @@ class Trial:
     seed: int = setting(0, "Seed of the order of requests and the bootstrap.", type=click.IntRange(min=0))
 
 
-trial_options = options_of(Trial, "trial", *setting_options(Trial).values())
+trial_options = options_of(TrialSettings, "trial", *setting_options(TrialSettings).values())
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TuningResult:
     """The result of a tuning, and the words that tables and messages need."""
 
     engine: str
@@ -103,7 +98,7 @@ def tune(
     engine: str,
     first: First | None,
     named: NamedQueries,
-    trial: Trial,
+    trial: TrialSettings,
     models: dict[str, Any],
     dry_run: bool,
     as_json: bool,
@@ -143,7 +138,7 @@ def tune(
     questions, measure = read_questions(named) or tuning.own_questions(trial.most, trial.seed)
     warn_of_engines(tuning.engines, [engine])
     tuned = tuning.run(questions, trial.keep, most=trial.most, passes=trial.passes, seed=trial.seed)
-    outcome = Outcome(
+    result = TuningResult(
         engine,
         index,
         tuned,
@@ -153,12 +148,12 @@ def tune(
         required=trial.keep if tuning.keeps_share else 1.0,
         confirmed_by=f"{tuned.confirming} {tuning.confirmed}",
     )
-    show_settings(outcome, as_json=as_json)
+    show_settings(result, as_json=as_json)
     refused: ClusterError | None = None
     if tuned.chosen is None:
-        verdict = tuning.nothing_chosen.format(keep=trial.keep, measure=measure, full=outcome.full)
+        verdict = tuning.nothing_chosen.format(keep=trial.keep, measure=measure, full=result.full)
     else:
-        verdict = choice_told(tuned.chosen, outcome)
+        verdict = choice_told(tuned.chosen, result)
         if dry_run:
             verdict += "; not stored (--dry-run)"
         else:
@@ -171,7 +166,7 @@ def tune(
     if not as_json:
         print(verdict)
     if report is not None:
-        write_report(report, outcome, verdict, named, seed=trial.seed)
+        write_report(report, result, verdict, named, seed=trial.seed)
         print(f"wrote {report}", file=sys.stderr)
     if refused is not None:
         raise refused
@@ -185,112 +180,54 @@ def read_questions(named: NamedQueries) -> tuple[Questions, str] | None:
     return None if named.queries is None else (Questions(read_queries(named.queries)), "score@10")
 
 
-def show_settings(outcome: Outcome, *, as_json: bool) -> None:
+def show_settings(result: TuningResult, *, as_json: bool) -> None:
     """Print what was tried."""
-    tuned, measure = outcome.tuned, outcome.measure
+    tuned, measure = result.tuned, result.measure
     if as_json:
-        print(json.dumps(_json(tuned.tried, tuned.chosen, measure, outcome.keep), indent=1))
+        print(json.dumps(_json(result), indent=1))
         return
     print(f"{len(tuned.tried) - 1} settings on {tuned.queries} queries, by {measure}\n")
-    print(plot_and_table(tuned.tried, tuned.chosen, outcome.required, measure=measure, full=outcome.full))
+    print(plot_and_table(tuned.tried, tuned.chosen, result.required, measure=measure, full=result.full))
 
 
-def write_report(report: Path, outcome: Outcome, verdict: str, named: NamedQueries, *, seed: int) -> None:
+def write_report(report: Path, result: TuningResult, verdict: str, named: NamedQueries, *, seed: int) -> None:
     """Write the HTML report. verdict: the choice in words; named: the queries that it was tuned on"""
     from opensearch_neural.ui.tune_report import tune_report
 
     facts = read_facts(place for place in (named.data, named.queries) if place is not None)
-    title = f"{outcome.engine} on {outcome.index}, tuned"
+    title = f"{result.engine} on {result.index}, tuned"
     page = tune_report(
         Summary.of_this_run(title=title, rows=[], data=facts, seeds=[seed]),
-        outcome.tuned.tried,
-        outcome.tuned.chosen,
+        result.tuned.tried,
+        result.tuned.chosen,
         verdict=verdict,
-        full=outcome.full,
-        measure=outcome.measure,
-        line=outcome.required,
-        queries=outcome.tuned.queries,
-        confirmed_by=outcome.confirmed_by,
+        full=result.full,
+        measure=result.measure,
+        line=result.required,
+        queries=result.tuned.queries,
+        confirmed_by=result.confirmed_by,
         seed=seed,
     )
     write_text(report, page)
 
 
-def plot_and_table(tried: Sequence[Tried], chosen: Chosen | None, keep: float, *, measure: str, full: str) -> str:
-    """All settings as a plot, and the Pareto set as a table."""
-    return "\n".join(
-        [
-            plot(tried, chosen, keep),
-            f"{'':>9}up: {measure}, as a share of that of {full} (=: the required share); right: time of a query",
-            f"{'':>9}A {full}, # chosen, o nothing is both faster and better, · other settings\n",
-            front_table(tried, chosen, measure, full) + "\n",
-        ]
-    )
-
-
-def choice_told(chosen: Chosen, outcome: Outcome) -> str:
+def choice_told(chosen: Chosen, result: TuningResult) -> str:
     """The chosen setting in words."""
     interval = f" [{chosen.low:.1%}, {chosen.high:.1%}]" if chosen.low is not None and chosen.high is not None else ""
     over = f" ({chosen.passed_over} faster settings kept too little)" if chosen.passed_over else ""
     return (
-        f"chosen: {chosen.setting}: {chosen.kept:.1%}{interval} of the {outcome.measure} of {outcome.full} on "
-        f"{outcome.confirmed_by} queries, at {chosen.tried.ms / outcome.tuned.tried[0].ms:.0%} of the time of "
-        f"{outcome.full}{over}"
+        f"chosen: {chosen.setting}: {chosen.kept:.1%}{interval} of the {result.measure} of {result.full} on "
+        f"{result.confirmed_by} queries, at {chosen.tried.ms / result.tuned.tried[0].ms:.0%} of the time of "
+        f"{result.full}{over}"
     )
 
 
-def plot(tried: Sequence[Tried], chosen: Chosen | None, keep: float) -> str:
-    """A plot of the share of quality kept (up) over time (right).
-
-    · is a setting, o a setting of the Pareto set, # the chosen setting, = the required share, A all tokens. Settings far
-    below the share are drawn on the lowest line, to leave room for settings near it.
-    """
-    front = pareto(tried)
-    quickest, slowest = min(each.ms for each in tried), max(each.ms for each in tried)
-    best = max(each.kept for each in tried)
-    worst = max(min(each.kept for each in tried), keep - SHOWN_BELOW)
-    span_ms, span_kept = max(slowest - quickest, 1e-9), max(best - worst, 1e-9)
-    grid = [[" "] * PLOT_WIDTH for _ in range(PLOT_HEIGHT)]
-
-    def row(kept: float) -> int:
-        return min(PLOT_HEIGHT - 1, round((best - kept) / span_kept * (PLOT_HEIGHT - 1)))
-
-    if worst <= keep <= best:
-        grid[row(keep)] = ["="] * PLOT_WIDTH
-    for each in sorted(tried, key=lambda each: _mark(each, front, chosen) != "·"):  # special marks on top
-        column = round((each.ms - quickest) / span_ms * (PLOT_WIDTH - 1))
-        grid[row(each.kept)][column] = _mark(each, front, chosen)
-    labels = [f"{best:6.1%}", *[""] * (PLOT_HEIGHT - 2), f"{worst:6.1%}"]
-    lines = [f"{label:>7} |{''.join(line)}" for label, line in zip(labels, grid, strict=True)]
-    ends = f"{quickest:.2f} ms"
-    return "\n".join(
-        [*lines, f"{'':>7} +{'-' * PLOT_WIDTH}", f"{'':>9}{ends}{slowest:>{PLOT_WIDTH - len(ends) - 3}.2f} ms"]
-    )
-
-
-def _mark(each: Tried, front: Sequence[Tried], chosen: Chosen | None) -> str:
-    if each.setting is None:
-        return "A"
-    if chosen is not None and each.setting == chosen.setting:
-        return "#"
-    return "o" if each in front else "·"
-
-
-def front_table(tried: Sequence[Tried], chosen: Chosen | None, measure: str, full: str) -> str:
-    """The Pareto set as a table, with the engine `full`, with which all are compared."""
-    front = [each for each in pareto(tried) if each.setting is not None]
-    lines = [
-        [*each.cells(full), "chosen" if chosen and each.setting == chosen.setting else ""]
-        for each in [*front, *([chosen.tried] if chosen and chosen.tried not in front else []), tried[0]]
-    ]
-    return table(["setting", "ms", measure, "kept", ""], lines)
-
-
-def _json(tried: Sequence[Tried], chosen: Chosen | None, measure: str, keep: float) -> dict[str, Any]:
+def _json(result: TuningResult) -> dict[str, Any]:
+    tried, chosen = result.tuned.tried, result.tuned.chosen
     front = pareto(tried)
     return {
-        "measure": measure,
-        "keep": keep,
+        "measure": result.measure,
+        "keep": result.keep,
         "chosen": None
         if chosen is None
         else {
@@ -301,7 +238,7 @@ def _json(tried: Sequence[Tried], chosen: Chosen | None, measure: str, keep: flo
             {
                 **({"all": True} if each.setting is None else each.setting.record),
                 "ms": each.ms,
-                measure: each.quality,
+                result.measure: each.quality,
                 "kept": each.kept,
                 "pareto": each in front,
             }

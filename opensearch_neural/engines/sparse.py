@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from opensearch_neural import queries
-from opensearch_neural.causes import causes
+from opensearch_neural.cluster.error_reasons import reasons_on_one_line
 from opensearch_neural.cluster.errors import allowed, translate_errors
 from opensearch_neural.engines.engine import (
     CLAUSES,
@@ -373,7 +373,7 @@ def answers(client: OpenSearch, index: str, text: str, bodies: Iterable[Body]) -
     received: list[Any] = client.msearch(index=index, body=lines)["responses"] if lines else []
     for answer in received:
         if "error" in answer:
-            raise ClusterError(f"a search was refused: {causes(answer['error'])}")
+            raise ClusterError(f"a search was refused: {reasons_on_one_line(answer['error'])}")
     return received
 
 

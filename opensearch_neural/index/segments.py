@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from opensearch_neural.causes import causes
+from opensearch_neural.cluster.error_reasons import reasons_on_one_line
 from opensearch_neural.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def refresh(client: OpenSearch, index: str) -> None:
     """Refresh all shards. Raises ClusterError if a shard fails, because its content is then unknown."""
     answer = client.indices.refresh(index=index, params={"request_timeout": 600})
     if answer["_shards"]["failed"]:
-        reasons = [causes(failure["reason"]) for failure in answer["_shards"].get("failures", ())]
+        reasons = [reasons_on_one_line(failure["reason"]) for failure in answer["_shards"].get("failures", ())]
         raise ClusterError(
             f"{answer['_shards']['failed']} shards of {index!r} cannot be refreshed{': ' + reasons[0] if reasons else ''}",
             "look at the cluster's health and disk; run the same command again to continue",
@@ -86,7 +86,9 @@ def _wait_for_task(client: OpenSearch, task: str) -> None:
             return
         if answer["completed"]:
             if error := answer.get("error"):
-                raise ClusterError(f"merging failed: {causes(error)}", "look at the cluster's log and disk")
+                raise ClusterError(
+                    f"merging failed: {reasons_on_one_line(error)}", "look at the cluster's log and disk"
+                )
             return
         time.sleep(wait)
         wait = min(5.0, wait * 2)

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from opensearch_neural.causes import causes
+from opensearch_neural.cluster.error_reasons import reasons_on_one_line
 from opensearch_neural.queries.clauses import Body
 
 
@@ -19,7 +19,7 @@ def partial_answer(answer: Mapping[str, Any]) -> dict[str, str]:
     lacking = {}
     shards = answer.get("_shards", {})
     if failed := shards.get("failed", 0):
-        reasons = [causes(failure.get("reason")) for failure in shards.get("failures", [])]
+        reasons = [reasons_on_one_line(failure.get("reason")) for failure in shards.get("failures", [])]
         lacking["shards_failed"] = f"{failed} of {shards['total']} shards failed, and their hits are missing" + (
             f": {reasons[0]}" if reasons else ""
         )

@@ -5,6 +5,7 @@ tuning.py          the base class of tunings, and the choice, which the index's 
 bm25_sparse.py     bm25-sparse
 high_idf_first.py  high-IDF-first, and `sparse` with pruned postings
 cascade.py         the cascade
+plot.py            the settings that were tried, as a plot and a table of characters
 
 An engine that can be tuned has a dataclass in `engines.settings.TUNED` and a class in `TUNINGS`.
 """

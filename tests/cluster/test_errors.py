@@ -12,8 +12,8 @@ from cluster_servers import (
     http_server,
 )
 
-from opensearch_neural.causes import causes
 from opensearch_neural.cluster.connect import connect, connect_async
+from opensearch_neural.cluster.error_reasons import reasons_on_one_line
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError, InputError
@@ -135,7 +135,7 @@ PARSED = {"type": "mapper_parsing_exception", "reason": "failed to parse field [
     ids=["of a script", "of a field", "twice the same", "of two indexes", "without words"],
 )
 def test_all_causes_are_told_on_one_line(error: dict[str, Any], told: str) -> None:
-    assert causes(error) == told
+    assert reasons_on_one_line(error) == told
     with http_server(lambda _: Answer.of_json({"error": error, "status": 400}, 400)) as server:
         settings = ConnectionSettings(urls=(server.url,), patience=0)
         client = connect(settings=settings, check=False)

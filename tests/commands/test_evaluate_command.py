@@ -300,6 +300,20 @@ def test_a_query_that_is_a_document_itself_is_left_out_of_its_own_hits(toy: Toy,
     assert values(json.loads(result.stdout))["own", "MRR@10"] == 1.0, "a template alone, too"
 
 
+def test_beside_engines_a_template_is_still_judged_by_its_id_field(
+    client: OpenSearch, toy: Toy, osn_eval: Osn, index_name: str, tmp_path: Path
+) -> None:
+    """Before, --id-field had no effect if engines were measured too."""
+    client.indices.create(index=index_name, body={"mappings": {"properties": {"sku": {"type": "keyword"}}}})
+    lines = [line for id, text in DOCUMENTS.items() for line in ({"index": {}}, {"body": text, "sku": id})]
+    client.bulk(index=index_name, body=lines, params={"refresh": "true"})
+    (tmp_path / "own.json").write_text('{"query": {"match": {"body": "{{query}}"}}}')
+    named = ["--engines", "bm25", "--template", f"own={tmp_path}/own.json", "--template-index", index_name]
+    options = [*named, "--id-field", "sku", "--timed", "0", "--measures", "RR@10", "--json"]
+    measured = values(json.loads(osn_eval(*options, catch_exceptions=False).stdout))
+    assert measured["own", "MRR@10"] == measured["bm25", "MRR@10"] > 0
+
+
 def test_a_query_that_is_a_document_in_passages_is_left_out_of_its_own_hits(toy: Toy, osn_eval: Osn) -> None:
     """Before, no judged document was said to be in such an index, and nothing was measured."""
     data = toy.data.parent / "arguana-passages"

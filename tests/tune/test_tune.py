@@ -20,7 +20,7 @@ from page_elements import Elements
 
 from opensearch_neural import QueryEncoder
 from opensearch_neural.cli import osn
-from opensearch_neural.commands.tune import NamedQueries, plot, read_questions, tune
+from opensearch_neural.commands.tune import NamedQueries, read_questions, tune
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.settings import (
@@ -42,6 +42,7 @@ from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tried, pareto, sh
 from opensearch_neural.tune.bm25_sparse import Bm25SparseTuning, bm25_sparse_settings, choose_bm25_sparse
 from opensearch_neural.tune.cascade import WEIGHTS, cascade_settings
 from opensearch_neural.tune.high_idf_first import HighIdfFirstTuning, high_idf_first_settings
+from opensearch_neural.tune.plot import plot
 from opensearch_neural.tune.trials import Ask, asker, halves, try_all
 from opensearch_neural.ui.tune_report import tune_report
 

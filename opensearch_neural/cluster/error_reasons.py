@@ -1,6 +1,6 @@
-"""All causes of an error that OpenSearch answers with, on one line.
+"""The reasons in an error that OpenSearch answers with, on one line.
 
-An error holds its causes at several depths: "all shards failed" outside, "runtime error" as the root cause, and what the
+An error holds reasons at several depths: "all shards failed" outside, "runtime error" as the root cause, and what the
 script stumbled over in a `caused_by` of that.
 """
 
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 MOST = 3
-"""So many root causes are told, of shards or indexes that failed for different reasons."""
+"""Root causes on the line, at most. There are several if shards or indexes failed for different reasons."""
 
 
-def causes(error: Any) -> str:
+def reasons_on_one_line(error: Any) -> str:
     """The reasons of an error on one line, the outer before the inner ("failed to parse field [n]: For input string"); ""
     if it tells none.
 

@@ -1,0 +1,44 @@
+"""How `osn ingest` and `osn encode` run and end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from ingest.dead_letters import EXIT_WITH_LETTERS
+from opensearch_neural.errors import InputError
+
+if TYPE_CHECKING:
+    from ingest.vectors.encode_corpus import EncodeReport
+    from ingest.writing.pipeline import Report
+
+R = TypeVar("R", "Report", "EncodeReport")
+
+
+def run_and_report(run: Callable[[], R], show: Callable[[R], None], *, as_json: bool) -> None:
+    """Run, and print the report as JSON or by `show`. With rejected records the exit status is EXIT_WITH_LETTERS.
+
+    Raises InputError if no document was accepted.
+    """
+    try:
+        report = run()
+    except KeyboardInterrupt:
+        print("\ninterrupted; run the same command again to continue", file=sys.stderr)
+        raise
+    if as_json:
+        print(json.dumps(asdict(report), default=str))
+    else:
+        show(report)
+    if report.dead_letters is not None and not report.documents:
+        first = f"; the first of {report.letters}: {report.first_reason}" if report.first_reason else ""
+        raise InputError(
+            f"no document was accepted{first}",
+            f"see {report.dead_letters}; if the fields have other names, give --id-field, --text-field and --title-field",
+        )
+    if report.letters:
+        raise click.exceptions.Exit(EXIT_WITH_LETTERS)
