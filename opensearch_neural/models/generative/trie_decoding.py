@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,35 @@ from opensearch_neural.models.generative.url_trie import OUTSIDE, Ids, Trie
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Results = dict[int, float]
+"""{number of a sequence: its score} for one row."""
+
+
+@dataclass
+class Beams:
+    """The beginnings of sequences that the search continues: `width` for each row, one row's after another's."""
+
+    width: int
+    """Beams of a row: 1 for the opening of the trie, later those of the search."""
+    nodes: Ids
+    """(rows * width,), the node that each beam has reached; `OUTSIDE` for an unused one."""
+    scores: NDArray[np.floating]
+    """(rows * width,), the sum of a beam's log-probabilities; −∞ for an unused one."""
+    tokens: Ids
+    """(rows * width,), the token that each beam wrote last."""
+    parents: Ids
+    """(rows * width,), the beam of the step before that each beam continues."""
+
+    @property
+    def unfinished(self) -> Ids:
+        """The rows with at least one beam in use."""
+        return np.flatnonzero(np.isfinite(self.scores).reshape(-1, self.width).any(axis=1))
+
+    def of_rows(self, rows: Ids) -> Beams:
+        """The beams of these rows only."""
+        at = (rows[:, None] * self.width + np.arange(self.width)).ravel()
+        return Beams(self.width, self.nodes[at], self.scores[at], self.tokens[at], self.parents[at])
 
 
 def search_trie(
@@ -28,14 +58,13 @@ def search_trie(
     from transformers.modeling_outputs import BaseModelOutput
 
     encoded, mask = model.get_encoder()(**batch).last_hidden_state, batch["attention_mask"]
-    results: list[dict[int, float]] = [{} for _ in range(len(mask))]
-    rows = np.arange(len(mask))  # Rows that are not finished.
-    width = 1  # Beams of a row: one for the opening, later `beams`.
+    results: list[Results] = [{} for _ in range(len(mask))]
+    open_results = results  # Those of the rows that are not finished.
     opening, node = trie.opening(end)
     tokens = torch.tensor([model.generation_config.decoder_start_token_id, *opening], device=mask.device)
-    tokens = tokens.expand(len(rows), -1)
-    nodes = np.full(len(rows), node)  # (rows * width,), the node of each beam
-    totals = np.zeros(len(rows))  # (rows * width,), the score of each beam
+    tokens = tokens.expand(len(mask), -1)
+    rows = np.arange(len(mask))
+    current = Beams(1, np.full(len(rows), node), np.zeros(len(rows)), rows, rows)
     cache, cache_name = None, _name_of_cache(model)
     for step in range(trie.depth - len(opening)):
         output = model(
@@ -48,43 +77,53 @@ def search_trie(
         cache = output[cache_name]
         logs = output.logits.float().log_softmax(dim=-1)  # (rows * width, 1 + opening at first and then 1, vocabulary)
         if step == 0 and opening:
-            totals += logs[:, :-1].gather(-1, tokens[:, 1:, None]).sum(dim=(1, 2)).cpu().numpy()
-        # Each (continuations,): which beam, which token, and the node that it leads to.
-        of, continuations, children = trie.children(nodes)
-        scores = totals[of] + logs[:, -1][torch.from_numpy(of), torch.from_numpy(continuations)].cpu().numpy()
-
-        # For each new beam: its old beam, the token added, its node, its score; each (rows * beams,)
-        taken = np.repeat(np.arange(len(rows)) * width, beams)
-        written = np.zeros(len(rows) * beams, dtype=np.int64)
-        entered = np.full(len(rows) * beams, OUTSIDE)
-        going = np.full(len(rows) * beams, -np.inf)
-        bounds = np.searchsorted(of, np.arange(0, len(nodes) + 1, width))
-        for at_row, row in enumerate(rows.tolist()):
-            ended, order = _best(scores, continuations, slice(*bounds[at_row : at_row + 2]), end=end, beams=beams)
-            for at in ended:
-                results[row][int(trie.ends[children[at]])] = float(scores[at])
-            worst = sorted(results[row].values(), reverse=True)[beams - 1 : beams]
-            if len(order) and not (worst and scores[order[0]] <= worst[0]):
-                here = slice(at_row * beams, at_row * beams + len(order))
-                taken[here], written[here], going[here] = of[order], continuations[order], scores[order]
-                entered[here] = children[order]
-
-        alive = np.isfinite(going)
-        left = np.flatnonzero(alive.reshape(-1, beams).any(axis=1))
-        if not len(left):
+            current.scores += logs[:, :-1].gather(-1, tokens[:, 1:, None]).sum(dim=(1, 2)).cpu().numpy()
+        extended = extend(current, logs[:, -1], trie, open_results, end=end, width=beams)
+        rows = extended.unfinished
+        if not len(rows):
             break
-        kept = (left[:, None] * beams + np.arange(beams)).ravel()
-        nodes, totals = np.where(alive, entered, OUTSIDE)[kept], going[kept]
-        tokens = torch.from_numpy(written[kept])[:, None].to(mask.device)
-        chosen = torch.from_numpy(taken[kept]).to(mask.device)
-        if width != beams or len(left) < len(rows):
-            cache.reorder_cache(chosen)
-            encoded, mask = encoded[chosen], mask[chosen]
+        extended = extended.of_rows(rows)
+        tokens = torch.from_numpy(extended.tokens)[:, None].to(mask.device)
+        parents = torch.from_numpy(extended.parents).to(mask.device)
+        if current.width != beams or len(rows) < len(open_results):
+            cache.reorder_cache(parents)
+            encoded, mask = encoded[parents], mask[parents]
         elif beams > 1:
             # A row's beams read the same text, so the cache of the encoder's states stays as it is.
-            cache.self_attention_cache.reorder_cache(chosen)
-        rows, width = rows[left], beams
+            cache.self_attention_cache.reorder_cache(parents)
+        current, open_results = extended, [open_results[row] for row in rows]
     return [sorted(of_row.items(), key=lambda hit: (-hit[1], hit[0]))[:beams] for of_row in results]
+
+
+def extend(beams: Beams, logs: Tensor, trie: Trie, results: list[Results], *, end: int, width: int) -> Beams:
+    """The beams after one more token: the `width` best continuations of each row, none if they cannot improve its results.
+
+    logs: (rows * beams.width, vocabulary), the log-probabilities of the token. Sequences that end are added to `results`,
+    one dictionary a row.
+    """
+    import torch
+
+    beam_of, next_tokens, next_nodes = trie.children(beams.nodes)  # Each (continuations,).
+    next_scores = beams.scores[beam_of] + logs[torch.from_numpy(beam_of), torch.from_numpy(next_tokens)].cpu().numpy()
+    size = len(results) * width
+    extended = Beams(
+        width,
+        np.full(size, OUTSIDE),
+        np.full(size, -np.inf),
+        np.zeros(size, dtype=np.int64),
+        np.repeat(np.arange(len(results)) * beams.width, width),
+    )
+    bounds = np.searchsorted(beam_of, np.arange(0, len(beams.nodes) + 1, beams.width))
+    for row, of_row in enumerate(results):
+        ended, order = _best(next_scores, next_tokens, slice(*bounds[row : row + 2]), end=end, beams=width)
+        for at in ended:
+            of_row[int(trie.ends[next_nodes[at]])] = float(next_scores[at])
+        worst = sorted(of_row.values(), reverse=True)[width - 1 : width]
+        if len(order) and not (worst and next_scores[order[0]] <= worst[0]):
+            slots = slice(row * width, row * width + len(order))
+            extended.nodes[slots], extended.scores[slots] = next_nodes[order], next_scores[order]
+            extended.tokens[slots], extended.parents[slots] = next_tokens[order], beam_of[order]
+    return extended
 
 
 def _best(scores: NDArray[np.floating], continuations: Ids, of_row: slice, *, end: int, beams: int) -> tuple[Ids, Ids]:
