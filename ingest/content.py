@@ -69,7 +69,7 @@ def content_by_models(request: ModelRequest, new_index: NewIndex) -> Content:
 
     If postings are pruned, the IDF table is counted first, since it decides which tokens they hold.
     """
-    begun = request.wrote is not None and request.wrote.counting
+    begun = request.record is not None and request.record.counting
     if new_index.prune_postings is not None and not begun:
         request = replace(request, counts_while_writing=False)
     chosen = choose(request)
@@ -85,7 +85,7 @@ def content_by_models(request: ModelRequest, new_index: NewIndex) -> Content:
         dense = reconstructed_meta(
             quantized, coder.quantizer, new_index.dense_type, lambda: coder.encode_documents(sample())
         )
-    if request.wrote is None and request.models.sparse is None:
+    if request.record is None and request.models.sparse is None:
         log.info(WITHOUT_SPARSE)
     sparse = sparse_meta(encoders.sparse) if encoders.sparse else None
     query = encoders.sparse.query if encoders.sparse else None

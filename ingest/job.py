@@ -202,7 +202,7 @@ def _content(job: Job, corpus: CorpusSource, stored: StoredVectors | None, reque
     if stored is None:
         content = content_by_models(request, job.new_index)
     else:
-        content = content_of_files(job.models, job.new_index, stored, request.records, request.wrote)
+        content = content_of_files(job.models, job.new_index, stored, request.records, request.record)
         if corpus.limit != stored.manifest.corpus.limit:
             content = replace(content, total=None)  # documents are limited, and records counted
     if job.new_index.dense_type != "float" and content.meta.dense is None:
