@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 from opensearch_neural.engines import ENGINES
 from opensearch_neural.engines.engine import Option
 from opensearch_neural.errors import InputError
+from opensearch_neural.filters import parse_filter
 from opensearch_neural.queries import Clause
-from opensearch_neural.shown_search import parse_filter
 
 SETTINGS = ("window", "weight", "dense_window", "rare", "tokens", "exact")
 """The engine options that the page offers, each with a field of `Column`. Options that name files of the server are not
