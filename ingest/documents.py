@@ -61,7 +61,9 @@ class Refused:
     """A document that was refused, and why."""
 
     id: str
+    """The `_id` of the document."""
     reason: str
+    """What is wrong with it, or why OpenSearch refused it."""
 
 
 @dataclass
@@ -73,6 +75,7 @@ class Written:
     replaced: int = 0
     """How many documents existed before."""
     refused: list[Refused] = field(default_factory=list)
+    """Documents that are not in the index as given."""
 
 
 class Documents:

@@ -56,6 +56,7 @@ class Model:
     kind: str
     """sparse, dense or quantized"""
     name: str
+    """As the record has it: a folder's name or a hub id."""
     hash: str
     """As the record has it."""
     here: bool
@@ -107,6 +108,7 @@ class Inspection:
     sizes: dict[str, int]
     """{kind of content: its part of these bytes}, the largest first."""
     models: list[Model]
+    """One for each kind of vectors."""
     meta: IndexMeta
     """The index's record."""
     drift: Drift | None

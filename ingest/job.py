@@ -54,10 +54,13 @@ class Job:
     swap: bool = True
     """Whether the alias is moved; if not, `osn index serve` does it later."""
     models: Models = field(default_factory=Models)
+    """The models that encode, unless there are `vectors`."""
     vectors: Path | None = None
     """A folder that `osn encode` wrote; replaces models."""
     new_index: NewIndex = field(default_factory=NewIndex)
+    """Mapping and settings, if the index is created."""
     writing: Writing = field(default_factory=Writing)
+    """Batches, retries, and how many documents may be rejected."""
     gate: Gate = field(default_factory=Gate)
     """The checks before the alias is moved to the new index."""
     dead_letters: Path | None = None
@@ -139,7 +142,9 @@ class PreparedJob:
     """What a job writes, and the index that is open for it."""
 
     content: Content
+    """The records, their vectors, and the index's record."""
     target: Target
+    """The index, created or checked."""
     created: bool
     """Whether the index did not exist before."""
     largest: NotingLargest

@@ -18,6 +18,7 @@ class ModelRequest:
     """The models that the caller named, and what they are chosen for: the records and the index to write."""
 
     models: Models
+    """The models by name, and how they encode."""
     record: IndexMeta | None
     """The record of the index if it exists."""
     index: str

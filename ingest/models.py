@@ -51,6 +51,7 @@ class ChosenModels:
     """The models that encode, and the records to encode."""
 
     encoders: Encoders
+    """The loaded models."""
     passages: PassageMeta | None
     """How documents are split; None: they are whole."""
     records: Records

@@ -33,8 +33,11 @@ class Request:
     """A query's text, an engine, and the request body that the engine made."""
 
     engines: Engines
+    """All engines of the index, with its record and models."""
     engine: Engine
+    """The engine that made the body."""
     text: str
+    """The query as the user typed it."""
     clauses: Sequence[Clause]
     """Filters."""
     page: Page

@@ -111,6 +111,7 @@ class ScorePart:
     """The part of a hit's score from one kind of share."""
 
     name: str
+    """One of `GROUPS`, as shown."""
     score: float
     """The sum of its shares."""
     shares: list[Mapping[str, Any]]

@@ -44,9 +44,11 @@ class EncodeJob:
     """The settings of one encoding."""
 
     corpus: CorpusSource
+    """Where the corpus is, and how it is read."""
     out: Path
     """The folder for the manifest and the shards."""
     models: Models
+    """The models by name, and how they encode."""
     shard_records: int = SHARD_RECORDS
     """Records of the corpus in one shard."""
     ray: RayOptions | None = None
@@ -78,6 +80,7 @@ class EncodeReport:
     reused: int
     """Shards that an earlier run had written."""
     seconds: float
+    """How long this run took, reused shards included."""
     dead_letters: Path | None = None
     """The file of the records that have no vectors; None if there are none."""
     first_reason: str | None = None

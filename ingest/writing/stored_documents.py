@@ -32,6 +32,7 @@ class Counts:
     """Documents of a new index beside those of the one that it replaces. Passages count as their documents."""
 
     documents: int
+    """Of the new index."""
     before: int | None = None
     """None: the new index replaces no other, or that one cannot be counted."""
 

@@ -43,7 +43,9 @@ class Target:
     index: str
     """Its own name, even if the user gave an alias."""
     uuid: str
+    """OpenSearch's id of the index, which another index of this name would not have."""
     meta: IndexMeta
+    """The record of the index."""
     loading_corpus: str | None
     """The corpus for which the index was created; until it is written, the index holds no other. None after that."""
     write_alias: str | None = None

@@ -89,6 +89,7 @@ def perhaps_cut_off(file: str, number: int) -> InputError:
 @dataclass(slots=True, frozen=True)
 class _Codec:
     name: str
+    """For messages: gzip or zstd."""
     magics: tuple[bytes, ...]
     """The first bytes of a member."""
     decoder: Callable[[], Any]

@@ -55,7 +55,9 @@ class EngineResult:
     """The result of an engine on the judged queries."""
 
     engine: str
+    """Its name, or the path of a run file."""
     measured: Measured
+    """Each measure for each query, and its mean."""
     runs: dict[int, Run]
     """{hits asked for: run}"""
     latency: Latencies | None = None

@@ -43,7 +43,9 @@ class Profile:
     """One OpenSearch version with the plugins that are published for it."""
 
     name: str
+    """The option of `osn node start --profile`."""
     version: str
+    """The OpenSearch version."""
     java: int
     """The oldest Java version that it runs on."""
     plugins: tuple[str, ...]
@@ -87,6 +89,7 @@ def profile_named(name: str) -> Profile:
 @dataclass(frozen=True)
 class Java:
     executable: Path
+    """The path of the program `java`."""
     version: int
     """The feature release: 17, 21, …"""
 

@@ -37,6 +37,7 @@ class Searcher:
     """Searches the indexes that the page may search, and nothing else on the cluster."""
 
     client: OpenSearch
+    """A client of the cluster, with the page owner's permissions."""
     indexes: tuple[str, ...]
     """The only indexes and aliases that are searched."""
     how: Mapping[str, Any] = field(default_factory=dict)

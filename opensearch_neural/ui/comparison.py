@@ -37,6 +37,7 @@ class Shown:
     """A column with the result of its search, or the error instead."""
 
     column: Column
+    """Its index, engine and settings."""
     result: SearchResult | None = None
     """None if the search failed."""
     error: str = ""

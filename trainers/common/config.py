@@ -262,6 +262,7 @@ class _Tree:
     value: Any
     """A scalar, a list of _Tree, or a dict of _Tree."""
     file: str
+    """Where it was written: a path, or an option such as --set."""
     line: int | None = None
     """None: not known."""
     key_line: int | None = None

@@ -244,6 +244,7 @@ class LazyRetriever:
     name: str
     """names retriever, model and settings, so that finished work can be found"""
     build: Callable[[], Retriever]
+    """called once; it loads the model and encodes the corpus"""
 
     @cached_property
     def built(self) -> Retriever:

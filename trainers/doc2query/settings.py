@@ -41,6 +41,7 @@ class Doc2QueryConfig:
     training: TrainingSettings = field(
         default_factory=lambda: TrainingSettings(epochs=4, learning_rate=3e-4, batch_size=32, bucket=16)
     )
+    """batches, optimizer, precision and length of the training"""
 
     def __post_init__(self) -> None:
         self.training.check_dev_share(self.dev_share)

@@ -54,6 +54,7 @@ class CodedDevSet:
     qrels: dict[str, dict[str, int]]
     """{query id: {document id: grade}}"""
     documents: CodedDocuments
+    """the corpus with its codes"""
     own: dict[str, str]
     """{query id: document id} of queries that are documents themselves, which are no hits of theirs"""
 

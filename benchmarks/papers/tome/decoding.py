@@ -62,6 +62,7 @@ class Decoder:
     """A model over a corpus, with the input of its last stage for each test question."""
 
     model: GenerativeModel
+    """The trained stages."""
     corpus: DocumentUrls
     """The URLs that it may write, and their documents."""
     read: dict[str, str]
@@ -190,6 +191,7 @@ class Decoded:
     """A trained arm and its answers to the test questions."""
 
     decoder: Decoder
+    """The arm's model over the corpus."""
     updates: int
     """Training updates of all stages together."""
     runs: dict[MeasuredEngine, Run]

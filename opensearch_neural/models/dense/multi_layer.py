@@ -182,7 +182,9 @@ class MultiLayerEncoder:
     """
 
     info: ModelInfo
+    """Name and hash, which an index records."""
     selection: Selection
+    """Which layers or tokens give the vectors of a document."""
     mix: tuple[float, ...] | None
     """The weights that mix a document's vectors into one; None: they stay separate."""
     query: DenseEncoder
@@ -257,6 +259,7 @@ class StackedEncoder:
     """A multi-layer model with the interface of `DenseEncoder`: a document's row holds its vectors, one after the other."""
 
     encoder: MultiLayerEncoder
+    """The model, whose documents may have fewer vectors."""
     vectors: int
     """How many vectors every row has. A document with fewer vectors repeats its first."""
 

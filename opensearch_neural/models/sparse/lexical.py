@@ -59,7 +59,9 @@ class LexicalEncoder:
     b: float = B
     """How much long documents are discounted, from 0 to 1."""
     name: str = KIND
+    """Its name in the index's record."""
     path: Path = field(default_factory=Path)
+    """Its folder, once it is saved or loaded."""
     data_hash: str | None = None
     """Hash of the texts that were counted; None if not known."""
 
