@@ -9,7 +9,7 @@ A document on its way to the index, top to bottom:
     corpus_from_index.py        an index of the cluster as a corpus
     writing/lease.py            a lease on the cluster: one ingest at a time for an index
     preflight.py                checks the fields of the first records
-    content.py                  the content to write: records, vectorizer and the index's record
+    index_content.py            the content to write: records, vectorizer and the index's record
     model_request.py            which models are named, and what they are chosen for
     models.py                   the models: those that are named, or those of the index
     counted_idf.py              a SPLADE without a query table gets the corpus's IDF table

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, everything, ignore, spooled
 from ingest.corpus_from_index import is_index, mappings_of, plain_fields, warn_of_queries
 from ingest.counted_idf import check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
+from ingest.index_content import Content, content_by_models, content_of_files
 from ingest.model_request import ModelRequest
 from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import Models, NewIndex, Writing

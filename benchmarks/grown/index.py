@@ -17,8 +17,8 @@ from benchmarks.load.run import RESAMPLED
 from benchmarks.load.server import index_facts
 from benchmarks.local_cluster import created_with
 from benchmarks.options import setting
-from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore
+from ingest.index_content import Content, content_by_models, content_of_files
 from ingest.model_request import ModelRequest
 from ingest.settings import Models, NewIndex, Writing
 from ingest.stored_for_searches import keep_measures

@@ -38,7 +38,7 @@ from opensearch_neural.progress import Progress
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from ingest.content import Content
+    from ingest.index_content import Content
 
 
 GRACE_SECONDS = 5.0
