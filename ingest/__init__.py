@@ -25,7 +25,7 @@ A document on its way to the index, top to bottom:
     dead_letters.py             rejected documents, to be corrected and ingested again
     error_limit.py              how many may be rejected
     writing/verification.py     checks that the index holds exactly the corpus
-    stored_for_searches.py      stores the query encoder, the largest weights and the scale on the cluster
+    stored_query_data.py        stores the query encoder, the largest weights and the scale on the cluster
     versions/swap.py            the checks before an alias points to the index
     versions/tunings.py         what `osn tune` stored in the serving index, carried over to its next build
 

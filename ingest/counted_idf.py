@@ -7,7 +7,7 @@ The network encodes documents, so only queries need the table. Therefore it is c
     2. documents are counted as they are read, encoded and written. A run that continues another one reads the corpus from
        its beginning, and so counts all documents, even those written already: no counts are kept beside the journal
     3. the model with the table is saved on this machine, its query encoder on the cluster, then the record names it
-       (`stored_for_searches.keep_table`)
+       (`stored_query_data.keep_table`)
 
 A kill before step 3 leaves an index without a table, and searches by sparse vectors refuse it. After step 3 the counts are
 not needed any more.

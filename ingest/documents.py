@@ -22,7 +22,7 @@ import orjson
 
 from ingest.counted_idf import with_kept_table
 from ingest.models import splitting_tokenizer
-from ingest.stored_for_searches import raising
+from ingest.stored_query_data import raising
 from ingest.vectorizers import Encoders, NotingLargest, for_index
 from ingest.writing import stored_documents
 from ingest.writing import target as targets

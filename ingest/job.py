@@ -18,7 +18,7 @@ from ingest.index_content import Content, content_by_models, content_of_files
 from ingest.model_request import ModelRequest
 from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import Models, NewIndex, Writing
-from ingest.stored_for_searches import keep_encoder, keep_measures, keep_table, raising
+from ingest.stored_query_data import keep_encoder, keep_measures, keep_table, raising
 from ingest.vectorizers import NotingLargest, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.versions.builds import build_record, note_waiting, open_build, serve, serving_index, warn_of_running
