@@ -11,7 +11,7 @@ A document on its way to the index, top to bottom:
     preflight.py                checks the fields of the first records
     index_content.py            the content to write: records, vectorizer and the index's record
     model_request.py            which models are named, and what they are chosen for
-    models.py                   the models: those that are named, or those of the index
+    chosen_models.py            the models: those that are named, or those of the index
     counted_idf.py              a SPLADE without a query table gets the corpus's IDF table
     writing/target.py           the index being written: create or check it, finish it
     writing/stored_documents.py its documents: counted, listed, deleted

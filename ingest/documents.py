@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from ingest.chosen_models import splitting_tokenizer
 from ingest.counted_idf import with_kept_table
-from ingest.models import splitting_tokenizer
 from ingest.stored_query_data import raising
 from ingest.vectorizers import Encoders, NotingLargest, for_index
 from ingest.writing import stored_documents

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ingest.chosen_models import choose, quantized_meta, sparse_meta
 from ingest.corpus import Records, as_passages, ignore
 from ingest.counted_idf import CorpusTable, splade_of
 from ingest.model_request import ModelRequest
-from ingest.models import choose, quantized_meta, sparse_meta
 from ingest.settings import Models, NewIndex
 from ingest.vectorizers import Changed, Vectorizer, coded, pruned, reconstructed
 from ingest.vectors.stored_vectors import DenseInfo, Manifest, StoredVectors

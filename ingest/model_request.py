@@ -1,4 +1,4 @@
-"""The request of an ingest, or of `osn encode`, for models: `models.choose` loads them."""
+"""The request of an ingest, or of `osn encode`, for models: `chosen_models.choose` loads them."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ingest.chosen_models import ChosenModels, choose, quantized_meta, sparse_meta, splitting_tokenizer
 from ingest.corpus import CorpusSource, Records, everything, spooled
 from ingest.dead_letters import DeadLetters, letters_path
 from ingest.error_limit import ErrorLimit
 from ingest.model_request import ModelRequest
-from ingest.models import ChosenModels, choose, quantized_meta, sparse_meta, splitting_tokenizer
 from ingest.settings import Models, RayOptions, Writing
 from ingest.vectorizers import Encoders
 from ingest.vectors.shards import (
