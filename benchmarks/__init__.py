@@ -11,7 +11,7 @@
     plots.py            plots of rows: curves, and quality against cost
     pages.py            writes the tables of docs/ and of the README
     score_kept.py       `osn bench score-kept`: what two phases lose against one
-    reproduction.py     `osn bench published`: figures that others published, measured again
+    published_figures.py `osn bench published`: figures that others published, measured again
 
 Packages: `papers` (`osn paper`), `load` (`osn bench load`), `bm25_sparse`, `large_sparse`, `grown` (indexes of any
 size), `speed` (encoding and writing), `demo` (`osn demo`). `results` holds the recorded results.
