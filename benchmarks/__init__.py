@@ -6,7 +6,7 @@
     cluster_bm25.py     OpenSearch's BM25, tuned on train questions, as a rival
     beir_parts.py       parts of BEIR data sets as sets of their own; checks that a --work folder has the same data
     options.py          options of the commands: fields of a dataclass, lists of numbers, --part
-    publish.py          prints a result, and records it if a folder is named
+    record_result.py    prints a result, and records it if a folder is named
     render.py           rows as tables and pages
     plots.py            plots of rows: curves, and quality against cost
     pages.py            writes the tables of docs/ and of the README

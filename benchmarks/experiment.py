@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 import click
 
-from benchmarks.publish import publish, record_option
+from benchmarks.record_result import publish, record_option
 from opensearch_neural.errors import MissingExtra
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.measures import Measured, Qrels, averaged, label, measure

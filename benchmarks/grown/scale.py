@@ -20,7 +20,7 @@ from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import allowed_target, prepared
 from benchmarks.local_cluster import NODE, heap_option, reachable
 from benchmarks.options import NumberList, of_options, setting_options
-from benchmarks.publish import record_option
+from benchmarks.record_result import record_option
 from benchmarks.speed.turns import say
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings

@@ -24,7 +24,7 @@ from benchmarks.load.statistics import cells
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import ModelChoice, Workload, allowed_target, prepared
 from benchmarks.options import NumberList, of_options, setting_options
-from benchmarks.publish import record_option
+from benchmarks.record_result import record_option
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
