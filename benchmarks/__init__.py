@@ -9,7 +9,7 @@
     record_result.py    prints a result, and records it if a folder is named
     render.py           rows as tables and pages
     plots.py            plots of rows: curves, and quality against cost
-    pages.py            writes the tables of docs/ and of the README
+    docs_tables.py      writes the tables of docs/ and of the README
     score_kept.py       `osn bench score-kept`: what two phases lose against one
     published_figures.py `osn bench published`: figures that others published, measured again
 

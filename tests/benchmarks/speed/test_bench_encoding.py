@@ -14,7 +14,7 @@ pytest.importorskip("ir_measures", reason="needs the extra [eval]")
 
 from scipy.sparse import csr_matrix  # noqa: E402
 
-from benchmarks.pages import with_tables  # noqa: E402
+from benchmarks.docs_tables import with_tables  # noqa: E402
 from benchmarks.speed import encoder_arms, encoding  # noqa: E402
 from benchmarks.speed.encoder_arms import (  # noqa: E402
     ARMS,

@@ -1,7 +1,7 @@
 """Write the tables and figures of docs/ and of the README from result files.
 
-    python -m benchmarks.pages                  write all pages
-    python -m benchmarks.pages PAGE RESULTS     print a page with the results of another folder
+    python -m benchmarks.docs_tables                  write all pages
+    python -m benchmarks.docs_tables PAGE RESULTS     print a page with the results of another folder
 
 The text between one of these marks and `<!-- end -->` is made from `benchmarks/results/NAME/summary.json` and shows the
 command that made the result. Lists may follow the names; semicolons separate them.
